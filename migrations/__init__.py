@@ -1,0 +1,1 @@
+"""Versioned changes of the tables. Functions and views come from `msgtx/sql`."""

@@ -1,0 +1,297 @@
+"""Batches on their way: open ones that `send` fills, and the queue from which the sender takes them.
+
+Kafka's record accumulator. `Producer.send` fills the open batch by itself, to save a call per record.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from msgtx.database.wire import BatchColumns
+from msgtx.store.topics import Topic
+from msgtx.types import RecordMetadata, TopicPartition
+
+log = logging.getLogger("msgtx.producer")
+RECORD_OVERHEAD_BYTES: Final = 64  # what a record costs in memory beyond its bytes: objects and their places in lists
+Callback = Callable[["RecordFuture"], object]
+
+
+class PendingBatch:
+    """Records of one partition, as columns; becomes one row of the log."""
+
+    __slots__ = (
+        "attempts",
+        "base_offset",
+        "base_sequence",
+        "callbacks",
+        "created_at",
+        "created_ms",
+        "dropped",
+        "duplicate",
+        "error",
+        "event",
+        "finished",
+        "headers",
+        "keys",
+        "size",
+        "timestamp",
+        "timestamps",
+        "topic_partition",
+        "transaction_number",
+        "uncertain",
+        "values",
+    )
+
+    def __init__(self, topic_partition: TopicPartition, transaction_number: int | None) -> None:
+        self.topic_partition = topic_partition
+        self.transaction_number = transaction_number
+        self.values: list[bytes | None] = []
+        self.keys: list[bytes | None] = []
+        self.timestamps: list[int] | None = None
+        self.headers: dict[int, Sequence[tuple[str, bytes | None]]] | None = None
+        self.size = 0
+        self.created_at = time.monotonic()
+        self.created_ms = time.time_ns() // 1_000_000
+        self.base_sequence: int | None = None
+        self.attempts = 0
+        self.uncertain = False  # it was handed to the database and not answered
+        self.finished = False
+        self.error: BaseException | None = None
+        self.base_offset = -1
+        self.timestamp = -1
+        self.duplicate = False
+        self.dropped: dict[int, BaseException] | None = None  # records taken out because they are too large
+        self.event: threading.Event | None = None
+        self.callbacks: list[tuple[Callback, RecordFuture]] | None = None
+
+    def remember_timestamp(self, timestamp: int) -> None:
+        """Give the record that was just added a timestamp of its own."""
+        if self.timestamps is None:
+            self.timestamps = [self.created_ms] * (len(self.values) - 1)
+        self.timestamps.append(timestamp)
+
+    def columns(self, partition_id: int, producer: tuple[int | None, int | None]) -> BatchColumns:
+        """Return the row to store."""
+        kept = range(len(self.values)) if self.dropped is None else [i for i in range(len(self.values)) if i not in self.dropped]
+        whole = self.dropped is None
+        keys: Sequence[bytes | None] = self.keys if whole else [self.keys[i] for i in kept]
+        values: Sequence[bytes | None] = self.values if whole else [self.values[i] for i in kept]
+        timestamps = None
+        if self.timestamps is not None:
+            timestamps = self.timestamps if whole else [self.timestamps[i] for i in kept]
+        counts, names, contents = self._header_columns(kept)
+        return BatchColumns(
+            partition_id=partition_id,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            transaction_number=self.transaction_number,
+            base_sequence=self.base_sequence,
+            max_timestamp=self.created_ms if timestamps is None else max(timestamps),
+            keys=keys if any(key is not None for key in keys) else None,
+            values=values,
+            timestamps=timestamps,
+            header_counts=counts,
+            header_keys=names,
+            header_values=contents,
+        )
+
+    def _header_columns(
+        self, kept: Sequence[int]
+    ) -> tuple[list[int] | None, list[str] | None, list[bytes | None] | None]:
+        if self.headers is None:
+            return None, None, None
+        headers = [self.headers.get(i, ()) for i in kept]
+        return (
+            [len(pairs) for pairs in headers],
+            [name for pairs in headers for name, _ in pairs],
+            [content for pairs in headers for _, content in pairs],
+        )
+
+    def __len__(self) -> int:
+        """Return the number of records that are to be stored."""
+        return len(self.values) - (len(self.dropped) if self.dropped else 0)
+
+    def metadata(self, index: int) -> RecordMetadata:
+        """Return where the record at `index` is. Raise why it is nowhere."""
+        if self.dropped and index in self.dropped:
+            raise self.dropped[index]
+        if self.error is not None:
+            raise self.error
+        offset = -1
+        if self.base_offset >= 0:
+            before = sum(1 for other in self.dropped if other < index) if self.dropped else 0
+            offset = self.base_offset + index - before
+        timestamp = self.timestamp
+        if timestamp < 0:
+            timestamp = self.created_ms if self.timestamps is None else self.timestamps[index]
+        return RecordMetadata(*self.topic_partition, offset, timestamp, self.duplicate)
+
+
+class RecordFuture:
+    """A record on its way: a small handle on its batch. It completes by itself, without flush or poll."""
+
+    __slots__ = ("_batch", "_index", "_lock")
+
+    def __init__(self, batch: PendingBatch, index: int, lock: Any) -> None:
+        self._batch = batch
+        self._index = index
+        self._lock = lock
+
+    def done(self) -> bool:
+        """Return whether the outcome is known."""
+        return self._batch.finished
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Wait for the record's place. Raise its error, or `TimeoutError` after `timeout` seconds."""
+        if not self._batch.finished:
+            wait_for(self._batch, self._lock, timeout)
+        return self._batch.metadata(self._index)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait; return the record's error, or None if it is stored."""
+        if not self._batch.finished:
+            wait_for(self._batch, self._lock, timeout)
+        try:
+            self._batch.metadata(self._index)
+        except Exception as error:  # noqa: BLE001 - handed to the caller, whatever it is
+            return error
+        return None
+
+    def add_done_callback(self, callback: Callback) -> None:
+        """Call `callback(future)` when the outcome is known, from the sender's thread; at once if it is."""
+        with self._lock:
+            if not self._batch.finished:
+                if self._batch.callbacks is None:
+                    self._batch.callbacks = []
+                self._batch.callbacks.append((callback, self))
+                return
+        callback(self)
+
+
+def wait_for(batch: PendingBatch, lock: Any, timeout: float | None) -> None:
+    """Wait until a batch is finished. Raise `TimeoutError`."""
+    with lock:
+        if batch.finished:
+            return
+        if batch.event is None:
+            batch.event = threading.Event()
+        event = batch.event
+    if not event.wait(timeout):
+        raise TimeoutError(f"the record for {batch.topic_partition} was not acknowledged within {timeout} s")
+
+
+@dataclass(slots=True)
+class Lane:
+    """One partition's batches: the open one, and those that wait to be sent, oldest first."""
+
+    topic_partition: TopicPartition
+    partition_id: int
+    log_append_time: bool
+    open: PendingBatch | None = None
+    ready: deque[PendingBatch] = field(default_factory=deque)
+    in_flight: int = 0
+    broken: bool = False  # a batch was refused: later ones in flight will be, too, and are sent again in order
+
+
+class Accumulator:
+    """All lanes of a producer, under one lock. Whoever changes something that others wait for notifies `changed`."""
+
+    def __init__(self, *, linger_ms: int, buffer_bytes: int) -> None:
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
+        self.lanes: dict[TopicPartition, Lane] = {}
+        self.filled: set[TopicPartition] = set()  # lanes whose `ready` holds something
+        self.opened: set[TopicPartition] = set()  # lanes with an open batch
+        self.buffered = 0  # bytes of batches that are not finished
+        self.unfinished = 0  # batches that are not finished
+        self.linger_seconds = linger_ms / 1000
+        self.buffer_bytes = buffer_bytes
+
+    def lane(self, topic: Topic, partition: int) -> Lane:
+        """Return the lane of a partition. The caller holds the lock."""
+        key = TopicPartition(topic.name, partition)
+        lane = self.lanes.get(key)
+        if lane is None:
+            stamped = topic.settings["timestamp_type"] == "LogAppendTime"
+            lane = self.lanes[key] = Lane(key, topic.partition_ids[partition], stamped)
+        return lane
+
+    def open_batch(self, lane: Lane, transaction_number: int | None) -> PendingBatch:
+        """Begin a batch on a lane. The caller holds the lock."""
+        batch = lane.open = PendingBatch(lane.topic_partition, transaction_number)
+        self.opened.add(lane.topic_partition)
+        self.unfinished += 1
+        if len(self.opened) == 1:
+            self.changed.notify_all()  # the sender's linger starts
+        return batch
+
+    def close_batch(self, lane: Lane) -> None:
+        """Make the open batch ready to be sent. The caller holds the lock."""
+        if lane.open is not None:
+            lane.ready.append(lane.open)
+            lane.open = None
+            self.opened.discard(lane.topic_partition)
+            self.filled.add(lane.topic_partition)
+            self.changed.notify_all()
+
+    def close_all(self) -> None:
+        """Make all open batches ready. The caller holds the lock."""
+        for key in list(self.opened):
+            self.close_batch(self.lanes[key])
+
+    def close_lingering(self, now: float) -> float | None:
+        """Make open batches ready whose linger is over. Returns the seconds until the next one's, None if there is none."""
+        soonest: float | None = None
+        for key in list(self.opened):
+            lane = self.lanes[key]
+            assert lane.open is not None
+            left = lane.open.created_at + self.linger_seconds - now
+            if left <= 0:
+                self.close_batch(lane)
+            else:
+                soonest = left if soonest is None else min(soonest, left)
+        return soonest
+
+    def take_ready(self, wanted: Callable[[PendingBatch], bool] = lambda _: True) -> list[PendingBatch]:
+        """Take batches that are not in flight out of their lanes."""
+        taken: list[PendingBatch] = []
+        with self.lock:
+            for key in list(self.filled):
+                lane = self.lanes[key]
+                taken.extend(batch for batch in lane.ready if wanted(batch))
+                lane.ready = deque(batch for batch in lane.ready if not wanted(batch))
+                if not lane.ready:
+                    self.filled.discard(key)
+        return taken
+
+    def drop_unsent(self, error: BaseException) -> None:
+        """Fail every batch that is not in flight."""
+        with self.lock:
+            self.close_all()
+            dropped = self.take_ready()
+        for batch in dropped:
+            self.finish(batch, error=error)
+
+    def finish(self, batch: PendingBatch, *, error: BaseException | None = None) -> None:
+        """Settle a batch: its futures are done, its bytes are free, whoever waits goes on."""
+        with self.lock:
+            if batch.finished:
+                return
+            batch.error = error
+            batch.uncertain = False
+            batch.finished = True
+            self.buffered -= batch.size
+            self.unfinished -= 1
+            callbacks, batch.callbacks = batch.callbacks, None
+            if batch.event is not None:
+                batch.event.set()
+            self.changed.notify_all()
+        for callback, future in callbacks or ():
+            try:
+                callback(future)
+            except Exception:  # a user's callback must not end the sender; it is reported, as concurrent.futures does
+                log.exception("a delivery callback for %s raised", batch.topic_partition)

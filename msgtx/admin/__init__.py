@@ -1,0 +1,1 @@
+"""What an administrator asks and does: transactions, partitions, producers."""

@@ -1,0 +1,38 @@
+"""Partitions as an administrator sees them."""
+
+from msgtx import errors
+from msgtx.database.engine import Engine
+from msgtx.store.fetch import LATEST, ListedOffset, list_offsets
+from msgtx.store.topics import describe_topics
+from msgtx.types import Isolation, PartitionDescription, TopicPartition
+
+
+class PartitionsAdmin:
+    """`client.admin.partitions`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def describe(self, partition: TopicPartition) -> PartitionDescription:
+        """Return log start, last stable offset and log end. Raise `UnknownTopicOrPartition`."""
+        at = self.offsets([partition[0]], LATEST, Isolation.READ_COMMITTED).get(TopicPartition(*partition))
+        if at is None:
+            raise errors.UnknownTopicOrPartition(f"there is no partition {partition[0]}-{partition[1]}")
+        return PartitionDescription(at.log_start_offset, at.last_stable_offset, at.log_end_offset)
+
+    def offsets(
+        self, topics: list[str] | None, timestamp: int, isolation: Isolation
+    ) -> dict[TopicPartition, ListedOffset]:
+        """Return ends and the offset at a time (milliseconds, EARLIEST, LATEST) of all partitions of topics (None: all)."""
+        with self._engine.connection() as connection:
+            known = describe_topics(connection, topics)
+            for name in topics or ():
+                if name not in known:
+                    raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}")
+            ids = {
+                partition_id: TopicPartition(topic.name, index)
+                for topic in known.values()
+                for index, partition_id in enumerate(topic.partition_ids)
+            }
+            listed = list_offsets(connection, dict.fromkeys(ids, timestamp), isolation)
+        return {name: listed[partition_id] for partition_id, name in ids.items() if partition_id in listed}

@@ -1,0 +1,109 @@
+"""Transactions as an administrator sees them."""
+
+import re
+from collections.abc import Collection
+from typing import Any
+
+from msgtx import errors
+from msgtx.database.engine import Engine
+from msgtx.rules.transaction import State
+from msgtx.store.append import milliseconds
+from msgtx.store.producers import fence_producer
+from msgtx.store.topics import describe_topics
+from msgtx.store.transactions import Decision, end_transaction, transaction_outcome, transactions
+from msgtx.types import Outcome, ProducerId, TopicPartition, TransactionDescription, TransactionId, TransactionListing
+
+
+class TransactionsAdmin:
+    """`client.admin.transactions`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def list(
+        self,
+        states: Collection[str] | None = None,
+        producer_ids: Collection[int] | None = None,
+        longer_than_ms: int | None = None,
+        pattern: str | None = None,
+    ) -> list[TransactionListing]:
+        """List producers with their state, by transactional id.
+
+        `states` as Kafka names them; `longer_than_ms`: open for longer; `pattern`: a regular expression for the whole id.
+        """
+        unknown = set(states or ()) - set(State)
+        if unknown:
+            raise errors.InvalidRequest(f"unknown state {min(unknown)!r}; the states are {', '.join(State)}")
+        try:
+            expression = None if pattern is None else re.compile(pattern)
+        except re.error as error:
+            raise errors.InvalidRequest(f"pattern {pattern!r}: {error}") from error
+        with self._engine.connection() as connection:
+            rows = transactions(connection)
+            now = milliseconds(_now(connection))
+        return [
+            TransactionListing(row["transactional_id"], row["producer_id"], row["state"])
+            for row in sorted(rows, key=lambda row: (row["transactional_id"] or "", row["producer_id"]))
+            if (not states or row["state"] in states)
+            and (not producer_ids or row["producer_id"] in producer_ids)
+            and (expression is None or expression.fullmatch(row["transactional_id"] or "") is not None)
+            and (longer_than_ms is None or _open_longer(row, longer_than_ms, now))
+        ]
+
+    def describe(self, transactional_id: str) -> TransactionDescription:
+        """Describe a transactional id and its newest transaction. Raise `TransactionalIdNotFound`."""
+        with self._engine.connection() as connection:
+            found = [row for row in transactions(connection) if row["transactional_id"] == transactional_id]
+            names = {
+                partition_id: TopicPartition(topic.name, index)
+                for topic in describe_topics(connection, None).values()
+                for index, partition_id in enumerate(topic.partition_ids)
+            }
+        if not found:
+            raise errors.TransactionalIdNotFound(f"there is no transactional id {transactional_id!r}")
+        row = found[0]
+        name = None
+        if row["transaction_number"] is not None:
+            name = TransactionId(row["producer_id"], row["producer_epoch"], row["transaction_number"])
+        return TransactionDescription(
+            transactional_id=transactional_id,
+            producer_id=row["producer_id"],
+            state=row["state"],
+            transaction_id=name,
+            producer_epoch=row["current_epoch"],
+            timeout_ms=row["timeout_ms"],
+            started_at=None if row["opened_at"] is None else milliseconds(row["opened_at"]),
+            partitions=[names[partition_id] for partition_id in row["partitions"] if partition_id in names],
+            client_host=row["client_host"],
+            decided_by=row["decided_by"],
+        )
+
+    def outcome(self, transaction_id: TransactionId) -> Decision:
+        """Return how a transaction ended and who decided it; UNKNOWN for a name that is not known."""
+        with self._engine.connection() as connection:
+            return transaction_outcome(connection, transaction_id)
+
+    def fence(self, transactional_id: str) -> ProducerId:
+        """Fence whoever uses a transactional id now, and abort what is open. Raise `TransactionalIdNotFound`."""
+        with self._engine.connection() as connection:
+            return fence_producer(connection, transactional_id)
+
+    def abort(self, transaction_id: TransactionId) -> None:
+        """Abort a transaction by its name; its producer lives on. Raise `InvalidTransactionState` if it is committed."""
+        with self._engine.connection() as connection:
+            outcome = end_transaction(connection, transaction_id, "admin")
+        if outcome is Outcome.COMMITTED:
+            raise errors.InvalidTransactionState(f"transaction {transaction_id} is committed and cannot be aborted")
+        if outcome is Outcome.OPEN:
+            raise errors.InvalidTransactionState(f"transaction {transaction_id} is prepared for an outside decision")
+        if outcome is Outcome.UNKNOWN:
+            raise errors.InvalidTransactionState(f"transaction {transaction_id} is not open: nothing of it is stored")
+
+
+def _now(connection: Any) -> Any:
+    return connection.execute("select clock_timestamp()").fetchone()[0]
+
+
+def _open_longer(row: dict[str, Any], longer_than_ms: int, now: int) -> bool:
+    opened = row["opened_at"]
+    return row["state"] == State.ONGOING and opened is not None and now - milliseconds(opened) > longer_than_ms

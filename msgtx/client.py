@@ -1,0 +1,232 @@
+"""The client: one connection pool, and everything that is made from it."""
+
+import os
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+
+from msgtx import errors
+from msgtx.admin.partitions import PartitionsAdmin
+from msgtx.admin.topics import TopicsAdmin
+from msgtx.admin.transactions import TransactionsAdmin
+from msgtx.config import ConsumerConfig, ProducerConfig, resolve
+from msgtx.consumer import Consumer, Deserializer
+from msgtx.coordinator.completion import Completion
+from msgtx.coordinator.sweep import sweep
+from msgtx.database import embedded, migrate
+from msgtx.database.engine import POOL_SIZE, Engine, public_url
+from msgtx.process import ProcessReport, Transform, process
+from msgtx.producer import Producer, Serializer
+from msgtx.store.installation import describe_installation
+from msgtx.store.topics import Topic, describe_topics
+from msgtx.store.transactions import end_transaction, transaction_outcome
+from msgtx.types import Outcome, SweepReport, TopicPartition, TransactionId
+from msgtx.wakeup import Listener
+
+SCHEMA_VERSION: Final = 1  # the schema that this client was made for; it accepts the next one, too
+
+
+class Admin:
+    """`client.admin`: transactions and partitions."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.transactions = TransactionsAdmin(engine)
+        self.partitions = PartitionsAdmin(engine)
+
+
+class Client:
+    """A connection to msgtx in one database. May be shared by threads; does not survive `fork`. Made by `connect`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._completion = Completion(engine)
+        self._listener = Listener(engine)
+        self._lock = threading.Lock()
+        self._known: dict[str, Topic] = {}
+        self._open: list[Producer | Consumer] = []
+        self._closed = False
+        self.topics = TopicsAdmin(engine)
+        self.admin = Admin(engine)
+
+    @property
+    def url(self) -> str:
+        """The database's URL, without its password."""
+        return public_url(self._engine.url)
+
+    def producer(
+        self,
+        *,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
+        config: Mapping[str, object] | None = None,
+        **settings: object,
+    ) -> Producer:
+        """Make a producer; settings as in the README's table, Kafka's dotted names in `config`. Raise `ConfigError`."""
+        self._require_open()
+        resolved = resolve(ProducerConfig, settings, config)
+        producer = Producer(
+            self._engine,
+            resolved,
+            topics=self._topic,
+            wake=self._completion.notifier,
+            decided=self._completion.decided,
+            key_serializer=key_serializer,
+            value_serializer=value_serializer,
+        )
+        self._completion.start()
+        self._open.append(producer)
+        return producer
+
+    def consumer(
+        self,
+        *topics: str,
+        pattern: str | None = None,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+        config: Mapping[str, object] | None = None,
+        **settings: object,
+    ) -> Consumer:
+        """Make a consumer, subscribed to these topics. Without topics, `assign` or `subscribe` it. Raise `ConfigError`."""
+        self._require_open()
+        consumer = Consumer(
+            self._engine,
+            resolve(ConsumerConfig, settings, config),
+            topics=self._topic,
+            all_topics=self.topics.list,
+            listener=self._listener,
+            key_deserializer=key_deserializer,
+            value_deserializer=value_deserializer,
+        )
+        if topics or pattern is not None:
+            consumer.subscribe(topics, pattern=pattern)
+        self._open.append(consumer)
+        return consumer
+
+    def process(
+        self,
+        topic: str,
+        *,
+        to: str,
+        group: str,
+        transactional_id: str,
+        transform: Transform,
+        transaction_ms: int = 100,
+        auto_offset_reset: str = "earliest",
+        partitions: list[int] | None = None,
+        idle_timeout: float | None = None,
+        stop: threading.Event | None = None,
+        on_commit: Any = None,
+        **settings: object,
+    ) -> ProcessReport:
+        """Consume `topic`, transform each record, produce to `to`: exactly once, whatever crashes.
+
+        `transform(record)` returns None, bytes, an `OutputRecord` or an iterable of them. `partitions`: indexes of those that
+        this worker reads (None: all); workers of one group do not divide them by themselves in this version. `settings` are
+        the producer's. Ends by `stop` or `idle_timeout` (seconds); see `msgtx.process`.
+        """
+        known = self._topic(topic, True)
+        if known is None:
+            raise errors.UnknownTopicOrPartition(f"there is no topic {topic!r}; create it first")
+        if self._topic(to, True) is None:
+            raise errors.UnknownTopicOrPartition(f"there is no topic {to!r}; create it first")
+        indexes = range(len(known.partition_ids)) if partitions is None else partitions
+        consumer = self.consumer(group=group, enable_auto_commit=False, auto_offset_reset=auto_offset_reset)
+        # The id is taken over first: what a predecessor left open must be aborted before its positions are read (P18).
+        with consumer, self.producer(transactional_id=transactional_id, **settings) as producer:
+            consumer.assign(TopicPartition(topic, index) for index in indexes)
+            return process(
+                consumer,
+                producer,
+                to=to,
+                transform=transform,
+                transaction_ms=transaction_ms,
+                idle_timeout=idle_timeout,
+                stop=stop,
+                on_commit=on_commit,
+            )
+
+    def transaction_outcome(self, transaction_id: TransactionId | str, *, resolve: bool = False) -> Outcome:
+        """Return how a transaction ended: OPEN, COMMITTED, ABORTED or UNKNOWN. Never raises for an id it does not know.
+
+        `resolve=True` decides ABORT if it is open and nobody else may be about to commit it from outside. Semantics 4.
+        """
+        name = TransactionId.parse(transaction_id) if isinstance(transaction_id, str) else TransactionId(*transaction_id)
+        with self._engine.connection() as connection:
+            if resolve:
+                return end_transaction(connection, name, "resolve")
+            return transaction_outcome(connection, name).outcome
+
+    def sweep(self) -> SweepReport:
+        """Do one round of everything: abort what is overdue, write the markers and floors that are missing."""
+        self._require_open()
+        return sweep(self._engine)
+
+    def _topic(self, name: str, fresh: bool) -> Topic | None:  # noqa: FBT001 - a callback of two arguments
+        with self._lock:
+            if not fresh and name in self._known:
+                return self._known[name]
+        with self._engine.connection() as connection:
+            found = describe_topics(connection, [name]).get(name)
+        with self._lock:
+            if found is None:
+                self._known.pop(name, None)
+            else:
+                self._known[name] = found
+        return found
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise errors.IllegalState("the client is closed")
+
+    def close(self) -> None:
+        """Close its producers and consumers, then the connections. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        for user in self._open:
+            user.close()
+        self._completion.close()
+        self._listener.close()
+        self._engine.close()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+
+def connect(url: str | None = None, *, create: bool = False, pool_size: int = POOL_SIZE) -> Client:
+    """Connect to msgtx in a PostgreSQL database.
+
+    Without `url` and without `MSGTX_DATABASE_URL`, an embedded PostgreSQL is started (or joined) and its schema is created
+    and upgraded. A given database is left alone unless `create=True`. Raise `DatabaseUnavailable`, or `ConfigError` if the
+    schema is missing or of another version.
+    """
+    engine, own = open_engine(url, pool_size=pool_size)
+    try:
+        if own or create:
+            with engine.transaction() as connection:
+                migrate.upgrade(connection)
+        with engine.connection() as raw:
+            version = describe_installation(raw).schema_version
+        if not SCHEMA_VERSION <= version <= SCHEMA_VERSION + 1:
+            todo = "run `msgtx db upgrade`" if version < SCHEMA_VERSION else "use a newer msgtx"
+            raise errors.ConfigError(f"the schema has version {version}, this client needs {SCHEMA_VERSION}: {todo}")
+    except BaseException:
+        engine.close()
+        raise
+    return Client(engine)
+
+
+def open_engine(url: str | None = None, *, pool_size: int = POOL_SIZE) -> tuple[Engine, bool]:
+    """Return an engine for a database, and whether that is the embedded one (which it starts)."""
+    given = url or os.environ.get("MSGTX_DATABASE_URL")
+    if given:
+        return Engine(given, pool_size=pool_size), False
+    return Engine(embedded.start().url, pool_size=pool_size), True

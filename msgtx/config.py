@@ -1,0 +1,226 @@
+"""Settings: names, defaults and contradictions, checked before anything is sent.
+
+Keyword arguments in snake_case; Kafka's dotted names come in through `config={…}`; a keyword wins. Over the defaults stand
+the file `msgtx.toml`, then the environment (`MSGTX_…`), then what the caller gives. Source: api, Configuration.
+"""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar, cast
+
+from msgtx.errors import ConfigError, InvalidTransactionTimeout
+from msgtx.types import Isolation
+
+Acks = Literal["0", "1", "all"]
+OffsetReset = Literal["earliest", "latest", "none"]
+Partitioner = Literal["crc32", "murmur2"]
+MAX_IDEMPOTENT_IN_FLIGHT: Final = 5  # Kafka's bound; more requests than this cannot be told from reordering
+
+KAFKA_NAMES: Final = {
+    "enable.idempotence": "enable_idempotence",
+    "transactional.id": "transactional_id",
+    "transaction.timeout.ms": "transaction_timeout_ms",
+    "max.in.flight.requests.per.connection": "max_in_flight",
+    "max.in.flight": "max_in_flight",
+    "retry.backoff.ms": "retry_backoff_ms",
+    "delivery.timeout.ms": "delivery_timeout_ms",
+    "message.timeout.ms": "delivery_timeout_ms",
+    "request.timeout.ms": "request_timeout_ms",
+    "max.block.ms": "max_block_ms",
+    "linger.ms": "linger_ms",
+    "batch.size": "batch_bytes",
+    "buffer.memory": "buffer_bytes",
+    "isolation.level": "isolation",
+    "group.id": "group",
+    "group.instance.id": "group_instance_id",
+    "auto.offset.reset": "auto_offset_reset",
+    "enable.auto.commit": "enable_auto_commit",
+    "auto.commit.interval.ms": "auto_commit_interval_ms",
+    "session.timeout.ms": "session_timeout_ms",
+    "heartbeat.interval.ms": "heartbeat_interval_ms",
+    "max.poll.interval.ms": "max_poll_interval_ms",
+    "max.poll.records": "max_poll_records",
+    "fetch.max.bytes": "fetch_max_bytes",
+    "fetch.min.bytes": "fetch_min_bytes",
+    "fetch.max.wait.ms": "fetch_max_wait_ms",
+    "partition.assignment.strategy": "assignment",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerConfig:
+    """Settings of a producer; see the table in README for each."""
+
+    acks: Acks = "all"
+    enable_idempotence: bool = True
+    transactional_id: str | None = None
+    transaction_timeout_ms: int = 60_000
+    max_in_flight: int = 5
+    retries: int = 2_147_483_647
+    retry_backoff_ms: int = 100
+    delivery_timeout_ms: int = 120_000
+    request_timeout_ms: int = 30_000
+    max_block_ms: int = 60_000
+    linger_ms: int = 5
+    batch_bytes: int = 400 * 1024
+    batch_records: int = 10_000
+    buffer_bytes: int = 32 * 1024 * 1024
+    partitioner: Partitioner = "crc32"
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerConfig:
+    """Settings of a consumer; see the table in README for each."""
+
+    isolation: Isolation = Isolation.READ_COMMITTED
+    group: str | None = None
+    auto_offset_reset: OffsetReset = "latest"
+    enable_auto_commit: bool = True
+    auto_commit_interval_ms: int = 5_000
+    max_poll_records: int = 500
+    fetch_max_bytes: int = 50 * 1024 * 1024
+    fetch_min_bytes: int = 1
+    fetch_max_wait_ms: int = 500
+    request_timeout_ms: int = 30_000
+    retry_backoff_ms: int = 100
+
+
+Config = TypeVar("Config", ProducerConfig, ConsumerConfig)
+_CHOICES: Final[dict[str, tuple[str, ...]]] = {
+    "acks": ("0", "1", "all"),
+    "auto_offset_reset": ("earliest", "latest", "none"),
+    "partitioner": ("crc32", "murmur2"),
+    "isolation": tuple(Isolation),
+}
+_MAY_BE_ZERO: Final = {"retries", "linger_ms", "fetch_min_bytes", "fetch_max_wait_ms", "max_block_ms"}
+
+
+def _known_names(kind: type[ProducerConfig] | type[ConsumerConfig]) -> dict[str, Callable[[str, object], object]]:
+    checks: dict[str, Callable[[str, object], object]] = {}
+    for field in fields(kind):
+        if field.name in _CHOICES:
+            checks[field.name] = _choice
+        elif field.type is bool:
+            checks[field.name] = _boolean
+        elif field.type is int:
+            checks[field.name] = _integer
+        else:
+            checks[field.name] = _text
+    return checks
+
+
+def _choice(name: str, value: object) -> object:
+    text = str(value).lower()
+    text = {"-1": "all"}.get(text, text) if name == "acks" else text
+    if text not in _CHOICES[name]:
+        raise ConfigError(f"{name} is one of {', '.join(_CHOICES[name])}, not {value!r}")
+    return Isolation(text) if name == "isolation" else text
+
+
+def _boolean(name: str, value: object) -> object:
+    if isinstance(value, bool):
+        return value
+    if str(value).lower() in {"true", "1", "yes", "on"}:
+        return True
+    if str(value).lower() in {"false", "0", "no", "off"}:
+        return False
+    raise ConfigError(f"{name} is true or false, not {value!r}")
+
+
+def _integer(name: str, value: object) -> object:
+    try:
+        number = int(cast(Any, value))
+    except (TypeError, ValueError):
+        raise ConfigError(f"{name} is a whole number, not {value!r}") from None
+    if isinstance(value, bool) or number < 0 or (number == 0 and name not in _MAY_BE_ZERO):
+        if name == "transaction_timeout_ms":
+            raise InvalidTransactionTimeout(f"transaction_timeout_ms must be above 0, not {value!r}")
+        raise ConfigError(f"{name} must be {'0 or more' if name in _MAY_BE_ZERO else 'above 0'}, not {value!r}")
+    return number
+
+
+def _text(name: str, value: object) -> object:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value:
+        raise ConfigError(f"{name} is a text that is not empty, not {value!r}")
+    return value
+
+
+def _canonical(name: str, known: Mapping[str, object]) -> str:
+    short = KAFKA_NAMES.get(name, name)
+    if short in known:
+        return short
+    if name in {"processing.guarantee", "processing_guarantee"}:
+        raise ConfigError("processing.guarantee is a setting of Kafka Streams; use client.process, which is exactly once")
+    names = [*known, *(kafka for kafka, ours in KAFKA_NAMES.items() if ours in known)]
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
+    raise ConfigError(f"unknown setting {name!r}; the nearest known one is {near[0]!r}")
+
+
+def _from_outside(known: Mapping[str, object]) -> dict[str, object]:
+    settings: dict[str, object] = {}
+    path = Path(os.environ.get("MSGTX_CONFIG", "msgtx.toml"))
+    if path.is_file():
+        try:
+            content = tomllib.loads(path.read_text(encoding="utf-8"))
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"{path}: {error}") from error
+        settings.update((name, value) for name, value in content.items() if name in known)
+    for name in known:
+        if (value := os.environ.get(f"MSGTX_{name.upper()}")) is not None:
+            settings[name] = value
+    return settings
+
+
+def resolve(kind: type[Config], keywords: Mapping[str, object], config: Mapping[str, object] | None = None) -> Config:
+    """Return the settings of a producer or consumer.
+
+    Raise `ConfigError` for an unknown name, a value out of range, or settings that contradict each other.
+    """
+    checks = _known_names(kind)
+    given: dict[str, object] = {}
+    for source in (config or {}, keywords):
+        given.update((_canonical(name, checks), value) for name, value in source.items())
+    settings = {**_from_outside(checks), **given}
+    values = {name: checks[name](name, value) for name, value in settings.items()}
+    result = kind(**cast(Any, values))
+    if isinstance(result, ProducerConfig):
+        return cast(Config, _without_contradiction(result, set(values)))
+    return cast(Config, _with_auto_commit(cast(ConsumerConfig, result), set(values)))
+
+
+def _without_contradiction(config: ProducerConfig, given: set[str]) -> ProducerConfig:
+    # Semantics 1: idempotence demands acks=all, retries > 0 and at most 5 in flight; a transactional id demands it.
+    conflicts = [
+        f"{name}={getattr(config, name)}"
+        for name, fine in (
+            ("acks", config.acks == "all"),
+            ("retries", config.retries > 0),
+            ("max_in_flight", config.max_in_flight <= MAX_IDEMPOTENT_IN_FLIGHT),
+        )
+        if not fine
+    ]
+    if config.transactional_id is not None and not config.enable_idempotence:
+        raise ConfigError("transactional_id needs enable_idempotence=true, and enable_idempotence=false is set")
+    if not conflicts or not config.enable_idempotence:
+        return config
+    if config.transactional_id is not None:
+        raise ConfigError(f"transactional_id needs acks=all, retries > 0 and max_in_flight <= 5; {conflicts[0]} is set")
+    if "enable_idempotence" in given:
+        raise ConfigError(
+            f"enable_idempotence=true needs acks=all, retries > 0 and max_in_flight <= 5; {conflicts[0]} is set"
+        )
+    return replace(config, enable_idempotence=False)
+
+
+def _with_auto_commit(config: ConsumerConfig, given: set[str]) -> ConsumerConfig:
+    if config.group is None:
+        if config.enable_auto_commit and "enable_auto_commit" in given:
+            raise ConfigError("enable_auto_commit=true needs a group, and none is set")
+        return replace(config, enable_auto_commit=False)
+    return config

@@ -1,0 +1,87 @@
+"""What a client does for its own transactions beside the calls: markers in bulk, and notifications that were put off."""
+
+import logging
+import threading
+import time
+from typing import Final
+
+from msgtx.database.engine import Engine, query
+from msgtx.errors import MsgtxError
+from msgtx.store.transactions import mark
+from msgtx.wakeup import Notifier
+
+log = logging.getLogger("msgtx.coordinator")
+MARK_SECONDS: Final = 1.0  # between two rounds of markers of one client
+
+
+class Completion:
+    """One thread per client; starts with the first decision."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._changed = threading.Condition()
+        self.notifier = Notifier(self._changed)
+        self._mark_due: float | None = None
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def decided(self) -> None:
+        """Hear that a transaction was decided: its markers follow within a second."""
+        with self._changed:
+            if self._mark_due is None:
+                self._mark_due = time.monotonic() + MARK_SECONDS
+                self._changed.notify_all()
+            self.start()
+
+    def start(self) -> None:
+        """Start the thread, once."""
+        with self._changed:
+            if self._thread is None and not self._stopping:
+                self._thread = threading.Thread(target=self._run, name="msgtx-completion", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """Write what is due and end."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                payload, marking = self._wait()
+                last = self._stopping
+            if payload is not None:
+                self._notify(payload)
+            if marking:
+                self._mark()
+            if last:
+                return
+
+    def _wait(self) -> tuple[str | None, bool]:
+        while True:
+            now = time.monotonic()
+            payload = self.notifier.take()
+            marking = self._mark_due is not None and (now >= self._mark_due or self._stopping)
+            if marking:
+                self._mark_due = None
+            if payload is not None or marking or self._stopping:
+                return payload, marking
+            due = [at for at in (self._mark_due, self.notifier.due) if at is not None]
+            self._changed.wait(max(0.0, min(due) - now) if due else None)
+
+    def _notify(self, payload: str) -> None:
+        try:
+            with self._engine.connection() as connection:
+                query(connection, "select pg_notify('msgtx', %s)", payload)
+        except MsgtxError as error:
+            log.debug("a notification was lost, readers poll: %s", error)
+
+    def _mark(self) -> None:
+        try:
+            with self._engine.connection() as connection:
+                mark(connection)
+        except MsgtxError as error:
+            log.debug("markers are left to the next round: %s", error)

@@ -1,0 +1,1 @@
+"""The lowest floor that touches PostgreSQL: connections, errors, schema, the embedded server."""

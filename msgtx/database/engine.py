@@ -1,0 +1,248 @@
+"""Connections to PostgreSQL: the only place that commits and translates errors.
+
+Hot calls run on autocommitted psycopg connections from one pool, each a single statement and so a single SQL transaction.
+Slower work that needs several statements uses `Engine.transaction()`.
+"""
+
+import contextlib
+import functools
+import os
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import psycopg
+import sqlalchemy
+from psycopg import errors as pg
+from sqlalchemy.pool import PoolProxiedConnection, QueuePool
+
+from msgtx import errors
+from msgtx.database.wire import BatchArray, BatchColumns, Cursor
+
+RawConnection = psycopg.Connection[Any]
+
+POOL_SIZE: Final = 10  # connections of one client; producers and consumers borrow one for the length of a call
+POOL_TIMEOUT_SECONDS: Final = 30.0
+CONNECT_TIMEOUT_SECONDS: Final = 10
+# A server that died without a word is noticed after about these seconds, not after the two hours of the system's default.
+KEEPALIVES: Final = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 30_000}
+
+# SQLSTATEs of msgtx's own functions are "MX" and Kafka's number of the error.
+_BY_SQLSTATE: Final[dict[str, type[errors.MsgtxError]]] = {
+    "MX003": errors.UnknownTopicOrPartition,
+    "MX017": errors.InvalidTopic,
+    "MX036": errors.TopicExists,
+    "MX040": errors.ConfigError,
+    "MX042": errors.InvalidRequest,
+    "MX049": errors.InvalidProducerIdMapping,
+    "MX050": errors.InvalidTransactionTimeout,
+    "MX090": errors.ProducerFenced,
+    "42501": errors.AuthorizationFailed,
+    "28000": errors.AuthorizationFailed,
+    "28P01": errors.AuthorizationFailed,
+    "55P03": errors.LockTimeout,
+    "40P01": errors.LockTimeout,
+    "40001": errors.LockTimeout,
+    "57014": errors.LockTimeout,
+    "22003": errors.InvalidRequest,
+    "22P02": errors.InvalidRequest,
+    "23514": errors.ConfigError,
+    "3D000": errors.ConfigError,
+}
+_NO_SCHEMA: Final = {"3F000", "42P01", "42883", "42704", "42703"}
+_READ_ONLY: Final = "25006"
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A database function and the types of its arguments, by name; `statement` is the call."""
+
+    name: str
+    arguments: dict[str, str]
+    flushed: bool = True
+
+    @property
+    def statement(self) -> str:
+        """The SQL that calls it; not flushed: with synchronous_commit off for this one transaction."""
+        return _statement(self.name, tuple(self.arguments.items()), self.flushed)
+
+
+@functools.cache
+def _statement(name: str, arguments: tuple[tuple[str, str], ...], flushed: bool) -> str:
+    call = f"msgtx.{name}({', '.join(f'{argument} => %s::{kind}' for argument, kind in arguments)})"
+    if flushed:
+        return f"select f.* from {call} f"  # noqa: S608 - names are constants of this package, values are bound
+    return (
+        "with relaxed as (select set_config('synchronous_commit', 'off', true))"
+        f" select f.* from relaxed, {call} f"  # noqa: S608 - as above
+    )
+
+
+def call(connection: RawConnection, function: Function, *arguments: object) -> list[tuple[Any, ...]]:
+    """Call a database function in one round trip. Returns its rows. Errors of the database are msgtx's."""
+    with translated():
+        cursor = Cursor(connection)
+        cursor.execute(function.statement, arguments, prepare=True)
+        return cursor.fetchall()
+
+
+def query(connection: RawConnection, statement: str, *arguments: object) -> list[tuple[Any, ...]]:
+    """Run one statement of the `database` folder or over a view. Returns its rows."""
+    with translated():
+        cursor = Cursor(connection)
+        cursor.execute(statement, arguments)
+        return cursor.fetchall() if cursor.description else []
+
+
+def select(connection: RawConnection, view: Literal["transactions", "partitions"]) -> list[dict[str, Any]]:
+    """Return all rows of a view of msgtx, as dictionaries."""
+    with translated():
+        cursor = Cursor(connection)
+        cursor.execute(f"select * from msgtx.{view}")  # noqa: S608 - one of two constants
+        names = [column.name for column in cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+_batch_types: "weakref.WeakKeyDictionary[RawConnection, int]" = weakref.WeakKeyDictionary()
+
+
+def batch_array(connection: RawConnection, batches: Sequence[BatchColumns]) -> BatchArray:
+    """Return batches as a parameter for this connection; its database's number of the type is asked once."""
+    oid = _batch_types.get(connection)
+    if oid is None:
+        oid = query(connection, "select 'msgtx.batch'::regtype::oid::int8")[0][0]
+        _batch_types[connection] = oid
+    return BatchArray(oid, batches)
+
+
+def translate(error: Exception) -> Exception:
+    """Return the msgtx error for an error of psycopg or SQLAlchemy."""
+    original = getattr(error, "orig", None) or error
+    if not isinstance(original, psycopg.Error):
+        return error
+    state = original.sqlstate or ""
+    text = (original.diag.message_primary or str(original)).strip().splitlines()
+    message = text[0] if text else type(original).__name__
+    if state in _NO_SCHEMA:
+        return errors.ConfigError(
+            f"the database has no (complete) msgtx schema: {message}; run `msgtx db init`, or `msgtx db upgrade`"
+        )
+    if state == _READ_ONLY:
+        return errors.ConfigError(f"the database is read-only ({message}); connect to the primary, not to a replica")
+    if state in _BY_SQLSTATE:
+        return _BY_SQLSTATE[state](message)
+    if state[:2] in {"08", "53", "57"} or isinstance(original, pg.OperationalError | psycopg.InterfaceError):
+        if "authentication failed" in message or "no password supplied" in message:
+            return errors.AuthorizationFailed(message)
+        if 'database "' in message and "does not exist" in message:
+            return errors.ConfigError(message)
+        return errors.DatabaseUnavailable(message)
+    return error
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Translate database errors raised inside, in the one place where that is done."""
+    try:
+        yield
+    except (psycopg.Error, sqlalchemy.exc.DBAPIError) as error:
+        other = translate(error)
+        if other is error:
+            raise
+        raise other from error
+
+
+def public_url(url: str) -> str:
+    """Return a database URL without its password."""
+    return sqlalchemy.make_url(url).render_as_string(hide_password=True)
+
+
+class Engine:
+    """A pool of connections to one database.
+
+    `url` is `postgresql://user:password@host:port/database`. `connect` replaces `psycopg.connect` (tests use it to count
+    and to break the boundary to the database).
+    """
+
+    def __init__(
+        self, url: str, *, pool_size: int = POOL_SIZE, connect: Callable[..., RawConnection] = psycopg.connect
+    ) -> None:
+        try:
+            parsed = sqlalchemy.make_url(url)
+        except sqlalchemy.exc.ArgumentError as error:
+            raise errors.ConfigError("the database URL does not read postgresql://user@host:port/database") from error
+        if parsed.get_backend_name() != "postgresql":
+            raise errors.ConfigError(
+                f"msgtx needs PostgreSQL, not {parsed.get_backend_name()}: use postgresql://user@host:port/database"
+            )
+        self.url = url
+        self._conninfo = parsed.set(drivername="postgresql").render_as_string(hide_password=False)
+        self._connect = connect
+        self._pid = os.getpid()
+        self.pool_size = pool_size
+        self.sqlalchemy = sqlalchemy.create_engine(
+            "postgresql+psycopg://",
+            creator=self.dedicated,
+            poolclass=QueuePool,
+            pool_size=pool_size,
+            max_overflow=0,
+            pool_timeout=POOL_TIMEOUT_SECONDS,
+            pool_reset_on_return=None,
+        )
+
+    def dedicated(self) -> RawConnection:
+        """Open a connection outside the pool, autocommitting; the caller closes it."""
+        with translated():
+            connection = self._connect(
+                self._conninfo,
+                autocommit=True,
+                connect_timeout=CONNECT_TIMEOUT_SECONDS,
+                application_name="msgtx",
+                **KEEPALIVES,
+            )
+        connection.prepare_threshold = 0
+        return connection
+
+    @contextlib.contextmanager
+    def connection(self) -> Iterator[RawConnection]:
+        """Borrow an autocommitting connection for the length of a call. A broken one leaves the pool."""
+        proxied = self._checkout()
+        connection: RawConnection = proxied.dbapi_connection  # type: ignore[assignment]  # the pool's creator made it
+        healthy = False
+        try:
+            with translated():
+                yield connection
+            healthy = True
+        finally:
+            if connection.closed or (not healthy and connection.info.transaction_status != 0):
+                proxied.invalidate()
+            proxied.close()
+
+    def _checkout(self) -> PoolProxiedConnection:
+        if self._pid != os.getpid():
+            raise errors.IllegalState("this client was made before a fork; make a new one in the child process")
+        try:
+            proxied = self.sqlalchemy.pool.connect()
+        except sqlalchemy.exc.TimeoutError as error:
+            raise errors.DatabaseUnavailable(
+                f"all {self.pool_size} connections of the client's pool were busy for {POOL_TIMEOUT_SECONDS:g} s"
+            ) from error
+        return proxied
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sqlalchemy.Connection]:
+        """Run several statements in one SQL transaction; commit at the end, roll back on an exception."""
+        with translated(), self.sqlalchemy.connect() as connection:
+            driver: Any = connection.connection.driver_connection
+            driver.autocommit = False
+            try:
+                with connection.begin():
+                    yield connection
+            finally:
+                if not driver.closed:
+                    driver.autocommit = True
+
+    def close(self) -> None:
+        """Close the pool's connections."""
+        self.sqlalchemy.dispose()

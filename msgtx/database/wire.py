@@ -1,0 +1,207 @@
+"""How values travel to PostgreSQL: binary parameters for the arrays that batches are made of.
+
+psycopg's general list dumper asks each element for its type; a batch knows the types of its columns. One join per array
+makes encoding several times faster.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import psycopg
+from psycopg import pq
+from psycopg.adapt import AdaptersMap, Buffer, Dumper
+from psycopg.types.numeric import Int8
+
+INT4, INT8, TEXT, BYTEA = 23, 20, 25, 17
+INT4_ARRAY, INT8_ARRAY, TEXT_ARRAY, BYTEA_ARRAY = 1007, 1016, 1009, 1001
+NULL = b"\xff\xff\xff\xff"
+EMPTY_ARRAY = struct.Struct(">iiI")
+ARRAY_HEADER = struct.Struct(">iiIii")
+# Lengths below this are looked up, not packed: nearly every key and value.
+LENGTHS = [length.to_bytes(4, "big") for length in range(1 << 16)]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchColumns:
+    """One row for `record_batch`, as columns; None where a column is absent. Times are milliseconds."""
+
+    partition_id: int
+    producer_id: int | None
+    producer_epoch: int | None
+    transaction_number: int | None
+    base_sequence: int | None
+    max_timestamp: int
+    keys: Sequence[bytes | None] | None
+    values: Sequence[bytes | None]
+    timestamps: Sequence[int] | None = None
+    header_counts: Sequence[int] | None = None
+    header_keys: Sequence[str] | None = None
+    header_values: Sequence[bytes | None] | None = None
+
+
+class Int8Array(tuple[int, ...]):
+    """A `bigint[]` parameter."""
+
+    __slots__ = ()
+
+
+class Int4Array(tuple[int | None, ...]):
+    """An `int[]` parameter; None is NULL."""
+
+    __slots__ = ()
+
+
+class TextArray(tuple[str | None, ...]):
+    """A `text[]` parameter; None is NULL."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchArray:
+    """A `msgtx.batch[]` parameter. `type_oid` is that of `msgtx.batch` in this database."""
+
+    type_oid: int
+    batches: Sequence[BatchColumns]
+
+
+def _length(data: bytes) -> bytes:
+    size = len(data)
+    return LENGTHS[size] if size < len(LENGTHS) else size.to_bytes(4, "big")
+
+
+def _header(oid: int, count: int, *, has_nulls: bool) -> bytes:
+    return ARRAY_HEADER.pack(1, int(has_nulls), oid, count, 1) if count else EMPTY_ARRAY.pack(0, 0, oid)
+
+
+def encode_bytea_array(items: Sequence[bytes | None], *, oid: int = BYTEA) -> bytes:
+    """Return the binary form of a `bytea[]` (or, with `oid`, of another array of byte strings)."""
+    try:
+        lengths: list[int] = list(map(len, items))  # type: ignore[arg-type]  # a None raises TypeError, see below
+        if lengths and max(lengths) < len(LENGTHS):
+            pairs = zip(map(LENGTHS.__getitem__, lengths), items, strict=True)
+        else:
+            pairs = zip((length.to_bytes(4, "big") for length in lengths), items, strict=True)
+        return _header(oid, len(items), has_nulls=False) + b"".join(chain.from_iterable(pairs))  # type: ignore[arg-type]
+    except TypeError:
+        parts = [_header(oid, len(items), has_nulls=True)]
+        for item in items:
+            parts.extend((NULL,) if item is None else (_length(item), item))
+        return b"".join(parts)
+
+
+def encode_text_array(items: Sequence[str | None]) -> bytes:
+    """Return the binary form of a `text[]`."""
+    return encode_bytea_array([None if item is None else item.encode() for item in items], oid=TEXT)
+
+
+def encode_int8_array(items: Sequence[int]) -> bytes:
+    """Return the binary form of a `bigint[]`."""
+    body = struct.pack(">" + "iq" * len(items), *chain.from_iterable((8, item) for item in items))
+    return _header(INT8, len(items), has_nulls=False) + body
+
+
+def encode_int4_array(items: Sequence[int | None]) -> bytes:
+    """Return the binary form of an `int[]`."""
+    parts = [_header(INT4, len(items), has_nulls=None in items)]
+    parts.extend(NULL if item is None else struct.pack(">ii", 4, item) for item in items)
+    return b"".join(parts)
+
+
+def _field(oid: int, data: bytes | None) -> tuple[bytes, ...]:
+    if data is None:
+        return (oid.to_bytes(4, "big"), NULL)
+    return (oid.to_bytes(4, "big"), len(data).to_bytes(4, "big"), data)
+
+
+def _integer(oid: int, value: int | None) -> tuple[bytes, ...]:
+    return _field(oid, None if value is None else value.to_bytes(4 if oid == INT4 else 8, "big", signed=True))
+
+
+def encode_batch(batch: BatchColumns) -> list[bytes]:
+    """Return the binary form of one `msgtx.batch`, in parts: number of fields, then type, length and data of each."""
+    b = batch
+    columns = (
+        _integer(INT4, b.partition_id),
+        _integer(INT8, b.producer_id),
+        _integer(INT4, b.producer_epoch),
+        _integer(INT8, b.transaction_number),
+        _integer(INT8, b.base_sequence),
+        _integer(INT8, b.max_timestamp),
+        _field(BYTEA_ARRAY, None if b.keys is None else encode_bytea_array(b.keys)),
+        _field(BYTEA_ARRAY, encode_bytea_array(b.values)),
+        _field(INT8_ARRAY, None if b.timestamps is None else encode_int8_array(b.timestamps)),
+        _field(INT4_ARRAY, None if b.header_counts is None else encode_int4_array(b.header_counts)),
+        _field(TEXT_ARRAY, None if b.header_keys is None else encode_text_array(b.header_keys)),
+        _field(BYTEA_ARRAY, None if b.header_values is None else encode_bytea_array(b.header_values)),
+    )
+    return [len(columns).to_bytes(4, "big"), *chain.from_iterable(columns)]
+
+
+class _BinaryDumper(Dumper):
+    format = pq.Format.BINARY
+
+
+class _BatchArrayDumper(_BinaryDumper):
+    def dump(self, obj: BatchArray) -> Buffer:
+        parts = [_header(obj.type_oid, len(obj.batches), has_nulls=False)]
+        for batch in obj.batches:
+            encoded = encode_batch(batch)
+            parts.append(sum(map(len, encoded)).to_bytes(4, "big"))
+            parts.extend(encoded)
+        return b"".join(parts)
+
+
+class _Int8ArrayDumper(_BinaryDumper):
+    oid = INT8_ARRAY
+
+    def dump(self, obj: Int8Array) -> Buffer:
+        return encode_int8_array(obj)
+
+
+class _Int4ArrayDumper(_BinaryDumper):
+    oid = INT4_ARRAY
+
+    def dump(self, obj: Int4Array) -> Buffer:
+        return encode_int4_array(obj)
+
+
+class _TextArrayDumper(_BinaryDumper):
+    oid = TEXT_ARRAY
+
+    def dump(self, obj: TextArray) -> Buffer:
+        return encode_text_array(obj)
+
+
+class _Int8Dumper(_BinaryDumper):
+    # Every int is a bigint: psycopg's own choice by size would prepare a statement per combination of sizes.
+    oid = INT8
+
+    def dump(self, obj: int) -> Buffer:
+        return obj.to_bytes(8, "big", signed=True)
+
+
+def _adapters() -> AdaptersMap:
+    adapters = AdaptersMap(psycopg.adapters)
+    adapters.register_dumper(BatchArray, _BatchArrayDumper)
+    adapters.register_dumper(Int8Array, _Int8ArrayDumper)
+    adapters.register_dumper(Int4Array, _Int4ArrayDumper)
+    adapters.register_dumper(TextArray, _TextArrayDumper)
+    adapters.register_dumper(int, _Int8Dumper)
+    adapters.register_dumper(Int8, _Int8Dumper)
+    return adapters
+
+
+ADAPTERS = _adapters()
+
+
+class Cursor(psycopg.Cursor[tuple[Any, ...]]):
+    """A cursor with msgtx's own parameter types, whatever connection it stands on; results are binary."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        super().__init__(connection)
+        self._adapters = ADAPTERS
+        self.format = pq.Format.BINARY

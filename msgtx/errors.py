@@ -1,0 +1,374 @@
+"""Every error of msgtx, as one module.
+
+Four families tell a caller what to do: `RetriableError` (the library retries by itself), `AbortableError` (abort the
+transaction, begin again), `FatalError` (close the producer, make a new one), `UsageError` (mend the program). The first
+line of each docstring says what happened, the second what to do. `code` is Kafka's number where Kafka has one.
+Source: semantics 9.
+"""
+
+from typing import ClassVar
+
+
+class MsgtxError(Exception):
+    """Something msgtx did not do. The subclass says what to do about it."""
+
+    code: ClassVar[int | None] = None
+    retriable: ClassVar[bool] = False
+    requires_abort: ClassVar[bool] = False
+    fatal: ClassVar[bool] = False
+    outcome_unknown: ClassVar[bool] = False
+
+
+class RetriableError(MsgtxError):
+    """A passing condition. Nothing to do: the library retries until `delivery_timeout_ms`."""
+
+    retriable = True
+
+
+class AbortableError(MsgtxError):
+    """This transaction cannot be committed. Abort it and begin again."""
+
+    requires_abort = True
+
+
+class FatalError(MsgtxError):
+    """This producer can do nothing more. Close it and make a new one."""
+
+    fatal = True
+
+
+class UsageError(MsgtxError, ValueError):
+    """The call is wrong. Mend the program; nothing was changed."""
+
+
+class DatabaseUnavailable(RetriableError):
+    """The database cannot be reached, or ended the connection.
+
+    Check the address and the server; the library goes on by itself when it is back in time.
+    """
+
+    code = 7
+
+
+class CoordinatorNotAvailable(RetriableError):
+    """No coordinator holds a living lease on the shard.
+
+    Start `msgtx coordinator run`; clients' own decisions do not need it.
+    """
+
+    code = 15
+
+
+class NotCoordinator(RetriableError):
+    """This coordinator does not lease the shard.
+
+    Ask `find_coordinator` again.
+    """
+
+    code = 16
+
+
+class ConcurrentTransactions(RetriableError):
+    """An earlier transaction of this producer is still undecided.
+
+    Wait: its decision is on the way, or its timeout ends it.
+    """
+
+    code = 51
+
+
+class UnstableOffset(RetriableError):
+    """The group's offset is part of a sealed, undecided transaction.
+
+    Wait, or ask with `require_stable=False`.
+    """
+
+    code = 88
+
+
+class RebalanceInProgress(RetriableError):
+    """The group is being rebalanced.
+
+    Poll again, then commit.
+    """
+
+    code = 27
+
+
+class LockTimeout(RetriableError):
+    """A lock in the database was not granted in time.
+
+    Look with `pg_stat_activity` who holds it; the library tries again.
+    """
+
+
+class OutOfOrderSequence(AbortableError):
+    """The batch's sequence does not follow the last one stored.
+
+    In a transaction: abort. Outside, the producer recovers by itself.
+    """
+
+    code = 45
+
+
+class IllegalGeneration(AbortableError):
+    """The group's generation is not the one that the member knows.
+
+    Abort, poll, and go on with the partitions that are yours now.
+    """
+
+    code = 22
+
+
+class UnknownMember(AbortableError):
+    """The group has no such member (any more).
+
+    Join again, or commit without a member while the group has no active ones.
+    """
+
+    code = 25
+
+
+class NotAssigned(AbortableError):
+    """The partition does not belong to this member.
+
+    Commit offsets only of partitions in `assignment()`.
+    """
+
+
+class FencedInstance(AbortableError):
+    """Another member took over this `group_instance_id`.
+
+    Stop this one; ids of static members are unique.
+    """
+
+    code = 82
+
+
+class TransactionAborted(AbortableError):
+    """The transaction was ended with ABORT by a timeout, an administrator, `resolve`, or because its tail was lost.
+
+    Call `abort_transaction` and do the work again in a new transaction.
+    """
+
+    code = 120
+
+
+class RecordTooLarge(AbortableError):
+    """The record is larger than the topic's `max_message_bytes` (or the client's own limit).
+
+    Send less, or raise the limit of the topic.
+    """
+
+    code = 10
+
+
+class InvalidRecord(AbortableError):
+    """The record cannot be stored as it is.
+
+    Mend the record (a `compact` topic needs a key).
+    """
+
+    code = 87
+
+
+class OffsetMetadataTooLarge(AbortableError):
+    """The metadata of an offset is longer than 4096 bytes of UTF-8.
+
+    Shorten it.
+    """
+
+    code = 12
+
+
+class DeliveryTimeout(AbortableError):
+    """The records were not acknowledged within `delivery_timeout_ms`.
+
+    They may or may not be stored; in a transaction abort, else decide by your delivery level.
+    """
+
+    code = 7
+
+
+class ProducerFenced(FatalError):
+    """A newer producer with the same transactional id has taken over.
+
+    Close this one. Only one process may use a transactional id at a time.
+    """
+
+    code = 90
+
+
+class InvalidProducerEpoch(ProducerFenced):
+    """A partition refused the batch: its epoch is older than the producer's.
+
+    Close this one; a newer producer with the same id has taken over.
+    """
+
+    code = 47
+
+
+class InvalidProducerIdMapping(FatalError):
+    """The producer id (or this epoch of it) is not known: it expired, or never existed.
+
+    Make a new producer.
+    """
+
+    code = 49
+
+
+class CoordinatorFenced(FatalError):
+    """A newer coordinator has taken over the shard.
+
+    Nothing to do: the newer one does the work.
+    """
+
+    code = 67
+
+
+class IncarnationChanged(FatalError):
+    """The database was restored or failed over since this object was made.
+
+    Make a new client, and new snapshots and tokens.
+    """
+
+
+class AuthorizationFailed(FatalError):
+    """The database role lacks a right for this.
+
+    Ask the owner of the msgtx schema for it.
+    """
+
+    code = 29
+
+
+class ConfigError(UsageError):
+    """A setting is unknown, out of range, or contradicts another one.
+
+    Mend the setting that the message names.
+    """
+
+    code = 40
+
+
+class IllegalState(UsageError):
+    """The call is out of order.
+
+    Call in the order that the message names; the object stays usable.
+    """
+
+
+class InvalidRequest(UsageError):
+    """An argument cannot be right.
+
+    Mend the argument that the message names.
+    """
+
+    code = 42
+
+
+class InvalidTransactionTimeout(UsageError):
+    """The transaction timeout is not above 0, or larger than `transaction_max_timeout_ms`.
+
+    Choose a timeout in between.
+    """
+
+    code = 50
+
+
+class InvalidTransactionState(UsageError):
+    """The transaction is over, or not one that this call may act on.
+
+    Begin a new transaction.
+    """
+
+    code = 48
+
+
+class UnknownTopicOrPartition(UsageError):
+    """There is no such topic or partition.
+
+    Create the topic (`msgtx topics create`), or mend the name.
+    """
+
+    code = 3
+
+
+class TopicExists(UsageError):
+    """A topic of this name exists.
+
+    Use it, or choose another name.
+    """
+
+    code = 36
+
+
+class InvalidTopic(UsageError):
+    """The name is not allowed for a topic.
+
+    Use 1 to 249 of the characters a-z A-Z 0-9 . _ - and not "." or "..".
+    """
+
+    code = 17
+
+
+class NoOffset(UsageError):
+    """There is no committed offset, and `auto_offset_reset` is none.
+
+    Seek, or set `auto_offset_reset`.
+    """
+
+
+class OffsetOutOfRange(UsageError):
+    """The offset lies outside the partition's log.
+
+    Seek to an offset between `beginning_offsets` and `end_offsets`.
+    """
+
+    code = 1
+
+
+class GroupNotFound(UsageError):
+    """There is no such consumer group.
+
+    Mend the name; a group begins with its first commit or member.
+    """
+
+    code = 69
+
+
+class TransactionalIdNotFound(UsageError):
+    """There is no such transactional id.
+
+    Mend the name; an id begins with `init_transactions`, and expires when idle.
+    """
+
+    code = 105
+
+
+class DeserializationError(UsageError):
+    """A deserializer failed on a record.
+
+    Mend the deserializer, or seek past the record that the message names.
+    """
+
+
+class OutcomeUnknown(MsgtxError):
+    """The answer to a decision was lost and the database cannot be reached.
+
+    Repeat the same call, or ask `client.transaction_outcome(id)` later.
+    """
+
+    outcome_unknown = True
+
+
+class LogTruncated(MsgtxError):
+    """A crash of the database server took back records that were read before they were flushed.
+
+    Decide where to go on, and `seek` there.
+    """
+
+
+BY_NAME: dict[str, type[MsgtxError]] = {
+    name: value for name, value in list(globals().items()) if isinstance(value, type) and issubclass(value, MsgtxError)
+}

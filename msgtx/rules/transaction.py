@@ -1,0 +1,142 @@
+"""Two tables of legal moves: a transaction as its rows tell it, and a transactional producer's own state.
+
+What is absent from a table is illegal. Source: semantics 4; Kafka's `TransactionState` and `TransactionManager`.
+"""
+
+import enum
+from collections.abc import Mapping
+from typing import Final
+
+from msgtx.errors import IllegalState
+
+
+class State(enum.StrEnum):
+    """The state of a transactional id, as view `transactions` derives it."""
+
+    EMPTY = "Empty"
+    ONGOING = "Ongoing"
+    PREPARE_COMMIT = "PrepareCommit"
+    PREPARE_ABORT = "PrepareAbort"
+    COMPLETE_COMMIT = "CompleteCommit"
+    COMPLETE_ABORT = "CompleteAbort"
+    DEAD = "Dead"
+    PREPARED = "Prepared"
+
+
+NUMBERS: Final[Mapping[State, int]] = {
+    State.EMPTY: 0,
+    State.ONGOING: 1,
+    State.PREPARE_COMMIT: 2,
+    State.PREPARE_ABORT: 3,
+    State.COMPLETE_COMMIT: 4,
+    State.COMPLETE_ABORT: 5,
+    State.DEAD: 6,
+    State.PREPARED: 8,
+}
+
+
+class Event(enum.StrEnum):
+    """What moves a transaction."""
+
+    OPEN = "open"
+    SEAL = "seal"
+    DECIDE_COMMIT = "decide COMMIT"
+    DECIDE_ABORT = "decide ABORT"
+    MARK = "mark"
+    INIT = "init"
+    EXPIRE_ID = "expire id"
+
+
+MOVES: Final[Mapping[tuple[State, Event], State]] = {
+    (State.EMPTY, Event.OPEN): State.ONGOING,
+    (State.EMPTY, Event.DECIDE_COMMIT): State.PREPARE_COMMIT,  # a fused call, or offsets only
+    (State.EMPTY, Event.DECIDE_ABORT): State.PREPARE_ABORT,  # by name: its first append is on the way
+    (State.EMPTY, Event.INIT): State.EMPTY,
+    (State.EMPTY, Event.EXPIRE_ID): State.DEAD,
+    (State.ONGOING, Event.SEAL): State.PREPARED,
+    (State.ONGOING, Event.DECIDE_COMMIT): State.PREPARE_COMMIT,
+    (State.ONGOING, Event.DECIDE_ABORT): State.PREPARE_ABORT,
+    (State.PREPARED, Event.DECIDE_COMMIT): State.PREPARE_COMMIT,
+    (State.PREPARED, Event.DECIDE_ABORT): State.PREPARE_ABORT,
+    (State.PREPARE_COMMIT, Event.MARK): State.COMPLETE_COMMIT,
+    (State.PREPARE_ABORT, Event.MARK): State.COMPLETE_ABORT,
+    (State.COMPLETE_COMMIT, Event.OPEN): State.ONGOING,
+    (State.COMPLETE_COMMIT, Event.DECIDE_COMMIT): State.PREPARE_COMMIT,
+    (State.COMPLETE_COMMIT, Event.DECIDE_ABORT): State.PREPARE_ABORT,
+    (State.COMPLETE_COMMIT, Event.INIT): State.EMPTY,
+    (State.COMPLETE_COMMIT, Event.EXPIRE_ID): State.DEAD,
+    (State.COMPLETE_ABORT, Event.OPEN): State.ONGOING,
+    (State.COMPLETE_ABORT, Event.DECIDE_COMMIT): State.PREPARE_COMMIT,
+    (State.COMPLETE_ABORT, Event.DECIDE_ABORT): State.PREPARE_ABORT,
+    (State.COMPLETE_ABORT, Event.INIT): State.EMPTY,
+    (State.COMPLETE_ABORT, Event.EXPIRE_ID): State.DEAD,
+}
+
+
+class ClientState(enum.StrEnum):
+    """The state of a transactional producer."""
+
+    UNINITIALIZED = "UNINITIALIZED"
+    READY = "READY"
+    IN_TRANSACTION = "IN_TRANSACTION"
+    COMMITTING = "COMMITTING"
+    ABORTING = "ABORTING"
+    ABORTABLE_ERROR = "ABORTABLE_ERROR"
+    FATAL_ERROR = "FATAL_ERROR"
+    CLOSED = "CLOSED"
+
+
+class Call(enum.StrEnum):
+    """What a transactional producer is asked to do, or what befalls it."""
+
+    INIT = "init_transactions"
+    BEGIN = "begin_transaction"
+    SEND = "send"
+    SEND_OFFSETS = "send_offsets_to_transaction"
+    COMMIT = "commit_transaction"
+    ABORT = "abort_transaction"
+    ENDED = "the decision's answer"
+    FAILED = "an abortable error"
+    FATAL = "a fatal error"
+    CLOSE = "close"
+
+
+C = ClientState
+CLIENT_MOVES: Final[Mapping[tuple[ClientState, Call], ClientState]] = {
+    (C.UNINITIALIZED, Call.INIT): C.READY,
+    (C.READY, Call.BEGIN): C.IN_TRANSACTION,
+    (C.IN_TRANSACTION, Call.SEND): C.IN_TRANSACTION,
+    (C.IN_TRANSACTION, Call.SEND_OFFSETS): C.IN_TRANSACTION,
+    (C.IN_TRANSACTION, Call.COMMIT): C.COMMITTING,
+    (C.IN_TRANSACTION, Call.ABORT): C.ABORTING,
+    (C.IN_TRANSACTION, Call.FAILED): C.ABORTABLE_ERROR,
+    (C.COMMITTING, Call.COMMIT): C.COMMITTING,
+    (C.COMMITTING, Call.ENDED): C.READY,
+    (C.COMMITTING, Call.FAILED): C.ABORTABLE_ERROR,
+    (C.ABORTING, Call.ABORT): C.ABORTING,
+    (C.ABORTING, Call.ENDED): C.READY,
+    (C.ABORTING, Call.FAILED): C.ABORTING,
+    (C.ABORTABLE_ERROR, Call.ABORT): C.ABORTING,
+    (C.ABORTABLE_ERROR, Call.FAILED): C.ABORTABLE_ERROR,
+    **{(state, Call.FATAL): C.FATAL_ERROR for state in C if state is not C.CLOSED},
+    **{(state, Call.CLOSE): C.CLOSED for state in C},
+}
+
+_HINTS: Final[Mapping[ClientState, str]] = {
+    C.UNINITIALIZED: "call init_transactions first (entering `with` does it)",
+    C.READY: "call begin_transaction first",
+    C.IN_TRANSACTION: "a transaction is open: commit or abort it first",
+    C.COMMITTING: "the outcome of commit_transaction is not known yet: only commit_transaction may be called again",
+    C.ABORTING: "the outcome of abort_transaction is not known yet: only abort_transaction may be called again",
+    C.ABORTABLE_ERROR: "the transaction has failed: call abort_transaction",
+    C.FATAL_ERROR: "the producer has failed for good: close it",
+    C.CLOSED: "the producer is closed",
+}
+
+
+def client_move(state: ClientState, call: Call) -> ClientState:
+    """Return the state after `call`. Raise `IllegalState`, which says what to call instead; nothing has changed then."""
+    try:
+        return CLIENT_MOVES[state, call]
+    except KeyError:
+        raise IllegalState(f"{call} while {state}: {_HINTS[state]}") from None

@@ -1,0 +1,393 @@
+"""The sender: takes batches from the accumulator to the database, in order, and settles them by its answers.
+
+Kafka's sender and the idempotent half of its transaction manager (semantics 3). One thread per producer. Several calls are
+in flight in one pipeline, each its own SQL transaction. Sequences are given to a batch when it is first handed over; a batch
+whose answer was lost keeps its sequence and is repeated until it is answered.
+"""
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from msgtx import errors
+from msgtx.accumulator import Accumulator, Lane, PendingBatch
+from msgtx.config import ProducerConfig
+from msgtx.database.engine import Engine, RawConnection, batch_array, translated
+from msgtx.database.wire import Cursor
+from msgtx.errors import MsgtxError
+from msgtx.store.append import APPEND, APPEND_UNFLUSHED, Appended, append_arguments, read_appended
+from msgtx.store.producers import init_producer_id
+from msgtx.store.topics import Topic
+from msgtx.types import ProducerId, TopicPartition
+
+log = logging.getLogger("msgtx.producer")
+CALL_BYTES: Final = 2 * 1024 * 1024  # of batches in one call: enough to share a flush, little enough to hold locks shortly
+MAX_BACKOFF_SECONDS: Final = 1.0
+
+
+class Wake(Protocol):
+    """Decides whether a commit tells waiting consumers by itself."""
+
+    def now(self) -> bool:
+        """Return True if this commit shall notify; else call `later`."""
+        ...
+
+    def later(self, partition_ids: list[int]) -> None:
+        """Have consumers of these partitions told soon."""
+        ...
+
+
+@dataclass(slots=True)
+class CallInFlight:
+    """Batches that were handed over in one call, and the cursor that gets their answers."""
+
+    lanes: list[Lane]
+    batches: list[PendingBatch]
+    cursor: Cursor
+    woke: bool = True
+    answers: list[Appended] = field(default_factory=list)
+
+
+class Sender:
+    """Sends what the accumulator holds.
+
+    `on_failed(transaction_number, error)` hears of every batch that failed, and with None of what fails the producer.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        accumulator: Accumulator,
+        config: ProducerConfig,
+        *,
+        wake: Wake,
+        refresh_topic: Callable[[str], Topic | None],
+        on_failed: Callable[[int | None, MsgtxError], None],
+    ) -> None:
+        self._engine = engine
+        self._accumulator = accumulator
+        self._config = config
+        self._wake = wake
+        self._refresh_topic = refresh_topic
+        self._on_failed = on_failed
+        self._host = socket.gethostname()
+        self.producer: ProducerId | None = None
+        self.next_sequences: dict[TopicPartition, int] = {}
+        self.handed: dict[TopicPartition, tuple[int, int]] = {}  # of the open transaction: partition id, last sequence
+        self.transaction_timeout_ms: int | None = None
+        self._in_flight: deque[CallInFlight] = deque()
+        self._bump_needed = False
+        self._paused = False
+        self._busy = False
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="msgtx-sender", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread after what it has in flight."""
+        with self._accumulator.lock:
+            self._closing = True
+            self._accumulator.changed.notify_all()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    @contextlib.contextmanager
+    def paused(self, deadline: float) -> Iterator[None]:
+        """Keep the sender from taking anything; wait until nothing is in flight. Raise `TimeoutError`."""
+        changed = self._accumulator.changed
+        with changed:
+            self._paused = True
+            changed.notify_all()
+            idle = changed.wait_for(lambda: not self._busy, max(0.0, deadline - time.monotonic()))
+        try:
+            if not idle:
+                raise TimeoutError("the database has not answered what was sent; call again")
+            yield
+        finally:
+            with changed:
+                self._paused = False
+                changed.notify_all()
+
+    # ── the thread ──
+
+    def _run(self) -> None:
+        backoff = self._config.retry_backoff_ms / 1000
+        failures = 0
+        while self._wait_for_work():
+            try:
+                with self._engine.connection() as connection:
+                    self._drain(connection)
+                failures = 0
+            except MsgtxError as error:
+                self._requeue_in_flight()
+                if error.retriable:
+                    failures += 1
+                    self._expire(error)
+                    self._sleep(min(MAX_BACKOFF_SECONDS, backoff * 2 ** min(failures, 6)))
+                else:
+                    self._fail_all(error)
+            except BaseException as error:
+                # A bug: every waiting caller hears of it rather than waiting for ever.
+                log.exception("the sender failed")
+                self._requeue_in_flight()
+                self._fail_all(errors.FatalError(f"the sender failed: {error!r}"))
+            finally:
+                with self._accumulator.lock:
+                    self._busy = False
+                    self._accumulator.changed.notify_all()
+
+    def _sleep(self, seconds: float) -> None:
+        with self._accumulator.changed:
+            self._accumulator.changed.wait_for(lambda: self._closing or self._paused, seconds)
+
+    def _wait_for_work(self) -> bool:
+        accumulator = self._accumulator
+        with accumulator.changed:
+            while True:
+                soonest = accumulator.close_lingering(time.monotonic())
+                if not self._paused and (accumulator.filled or self._bump_needed):
+                    self._busy = True
+                    return True
+                if self._closing and not self._paused:
+                    return False
+                accumulator.changed.wait(None if self._paused else soonest)
+
+    def _drain(self, connection: RawConnection) -> None:
+        batch_array(connection, ())  # asks for the type once, which a pipeline could not
+        with translated(), connection.pipeline() as pipeline:
+            while True:
+                call = None
+                if len(self._in_flight) < self._config.max_in_flight:
+                    call = self._take(connection)
+                if call is not None:
+                    function = APPEND if self._flushes(call.batches[0]) else APPEND_UNFLUSHED
+                    call.woke = call.batches[0].transaction_number is not None or self._wake.now()
+                    arguments = append_arguments(
+                        connection,
+                        [
+                            batch.columns(lane.partition_id, self.producer or (None, None))
+                            for lane, batch in zip(call.lanes, call.batches, strict=True)
+                        ],
+                        durable=function is APPEND,
+                        wake=call.woke,
+                        timeout_ms=self.transaction_timeout_ms,
+                        client_host=self._host,
+                        client_process=os.getpid(),
+                    )
+                    call.cursor.execute(function.statement, arguments, prepare=True)
+                    pipeline.sync()
+                    continue
+                if not self._in_flight:
+                    break
+                self._settle(self._in_flight[0])
+                self._in_flight.popleft()
+        if self._bump_needed and not self._uncertain():
+            self._raise_epoch(connection)
+
+    def _flushes(self, batch: PendingBatch) -> bool:
+        # Only what must last is flushed: in a transaction that is the decision.
+        return batch.transaction_number is None and self._config.acks == "all"
+
+    def _take(self, connection: RawConnection) -> CallInFlight | None:
+        accumulator = self._accumulator
+        with accumulator.lock:
+            if self._paused:
+                return None
+            accumulator.close_lingering(time.monotonic())
+            lanes: list[Lane] = []
+            batches: list[PendingBatch] = []
+            size = 0
+            for key in sorted(accumulator.filled, key=lambda key: accumulator.lanes[key].partition_id):
+                lane = accumulator.lanes[key]
+                batch = self._next(lane)
+                if batch is None or size >= CALL_BYTES:
+                    continue
+                lane.ready.remove(batch)
+                if not lane.ready:
+                    accumulator.filled.discard(key)
+                lane.in_flight += 1
+                self._number(lane, batch)
+                lanes.append(lane)
+                batches.append(batch)
+                size += batch.size
+            if not batches:
+                return None
+            call = CallInFlight(lanes, batches, Cursor(connection))
+            self._in_flight.append(call)
+            return call
+
+    def _next(self, lane: Lane) -> PendingBatch | None:
+        # Before the epoch is raised, what is uncertain is repeated under the old one, and nothing else is sent.
+        if self._bump_needed:
+            return next((batch for batch in lane.ready if batch.uncertain), None)
+        return None if lane.broken else lane.ready[0]
+
+    def _number(self, lane: Lane, batch: PendingBatch) -> None:
+        batch.attempts += 1
+        if self.producer is not None and not batch.uncertain:
+            batch.base_sequence = self.next_sequences.get(lane.topic_partition, 0)
+            self.next_sequences[lane.topic_partition] = batch.base_sequence + len(batch)
+        batch.uncertain = True
+        if batch.transaction_number is not None:
+            assert batch.base_sequence is not None
+            self.handed[lane.topic_partition] = (lane.partition_id, batch.base_sequence + len(batch) - 1)
+
+    # ── answers ──
+
+    def _settle(self, call: CallInFlight) -> None:
+        with translated():
+            rows = call.cursor.fetchall()
+        call.answers = read_appended(rows)
+        if not call.woke:
+            self._wake.later([lane.partition_id for lane in call.lanes])
+        for lane, batch, answer in zip(call.lanes, call.batches, call.answers, strict=True):
+            with self._accumulator.lock:
+                lane.in_flight -= 1
+            batch.uncertain = False
+            if answer.error is None:
+                batch.base_offset = answer.base_offset
+                batch.duplicate = answer.duplicate
+                if lane.log_append_time:
+                    batch.timestamp = answer.timestamp
+                self._accumulator.finish(batch)
+            else:
+                self._refused(lane, batch, answer.error)
+            self._mend(lane)
+
+    def _refused(self, lane: Lane, batch: PendingBatch, error: MsgtxError) -> None:
+        if lane.broken and isinstance(error, errors.OutOfOrderSequence):
+            self._requeue(lane, batch)  # it followed a refused batch; it gets a new number
+        elif error.retriable and not self._late(batch):
+            self._break(lane, batch)
+            self._requeue(lane, batch)
+        elif isinstance(error, errors.RecordTooLarge) and self._drop_large(batch, error):
+            self._break(lane, batch)
+            if len(batch):
+                self._requeue(lane, batch)
+            else:
+                self._accumulator.finish(batch, error=error)
+        elif isinstance(error, errors.OutOfOrderSequence) and batch.transaction_number is None:
+            # Semantics 3: the epoch is raised once every uncertain batch is answered; then the refused are renumbered.
+            self._bump_needed = True
+            self._break(lane, batch)
+            self._requeue(lane, batch)
+        elif error.fatal:
+            self._accumulator.finish(batch, error=error)
+            self._fail_all(error)
+        else:
+            self._break(lane, batch)
+            self._accumulator.finish(batch, error=error)
+            self._on_failed(batch.transaction_number, error)
+
+    def _break(self, lane: Lane, batch: PendingBatch) -> None:
+        # A refused batch uses up no sequence: the next one carries its numbers.
+        if batch.base_sequence is not None and not lane.broken:
+            self.next_sequences[lane.topic_partition] = batch.base_sequence
+        lane.broken = True
+
+    def _requeue(self, lane: Lane, batch: PendingBatch) -> None:
+        with self._accumulator.lock:
+            at = next(
+                (i for i, other in enumerate(lane.ready) if _before(batch, other)),
+                len(lane.ready),
+            )
+            lane.ready.insert(at, batch)
+            self._accumulator.filled.add(lane.topic_partition)
+
+    def _mend(self, lane: Lane) -> None:
+        if lane.broken and lane.in_flight == 0 and not self._bump_needed:
+            lane.broken = False
+
+    def _drop_large(self, batch: PendingBatch, error: MsgtxError) -> bool:
+        topic = self._refresh_topic(batch.topic_partition.topic)
+        if topic is None:
+            return False
+        dropped = {
+            i: errors.RecordTooLarge(str(error))
+            for i in range(len(batch.values))
+            if record_bytes(batch, i) > topic.max_message_bytes
+        }
+        if not dropped or (batch.dropped and dropped.keys() <= batch.dropped.keys()):
+            return False
+        batch.dropped = {**(batch.dropped or {}), **dropped}
+        self._on_failed(batch.transaction_number, error)
+        return True
+
+    def _late(self, batch: PendingBatch) -> bool:
+        return (
+            time.monotonic() - batch.created_at > self._config.delivery_timeout_ms / 1000
+            or batch.attempts > (0 if self._config.acks == "0" else self._config.retries)
+        )
+
+    # ── trouble ──
+
+    def _requeue_in_flight(self) -> None:
+        """Put back what was not answered, in order; it keeps its sequences and is repeated."""
+        while self._in_flight:
+            call = self._in_flight.pop()
+            for lane, batch in zip(call.lanes, call.batches, strict=True):
+                if batch.finished or not batch.uncertain:
+                    continue
+                with self._accumulator.lock:
+                    lane.in_flight -= 1
+                    lane.ready.appendleft(batch)
+                    self._accumulator.filled.add(lane.topic_partition)
+        for lane in self._accumulator.lanes.values():
+            self._mend(lane)
+
+    def _uncertain(self) -> bool:
+        with self._accumulator.lock:
+            return any(
+                batch.uncertain for key in self._accumulator.filled for batch in self._accumulator.lanes[key].ready
+            )
+
+    def _expire(self, cause: MsgtxError) -> None:
+        late = self._accumulator.take_ready(self._late)
+        for batch in late:
+            if batch.uncertain and self.producer is not None and batch.transaction_number is None:
+                # It may be stored or still be on its way: a new epoch keeps it from mixing with what follows.
+                self._bump_needed = True
+            seconds = self._config.delivery_timeout_ms / 1000
+            error = errors.DeliveryTimeout(f"{batch.topic_partition}: not acknowledged within {seconds:g} s ({cause})")
+            self._accumulator.finish(batch, error=error)
+            self._on_failed(batch.transaction_number, error)
+
+    def _fail_all(self, error: MsgtxError) -> None:
+        self._bump_needed = False
+        self._on_failed(None, error)
+        self._accumulator.drop_unsent(error)
+
+    def _raise_epoch(self, connection: RawConnection) -> None:
+        assert self.producer is not None
+        self.producer = init_producer_id(
+            connection, None, timeout_ms=self._config.transaction_timeout_ms, expected=self.producer
+        )
+        log.info("producer %s goes on with epoch %s", *self.producer)
+        with self._accumulator.lock:
+            self.next_sequences.clear()
+            self._bump_needed = False
+            for lane in self._accumulator.lanes.values():
+                lane.broken = False
+
+
+def _before(batch: PendingBatch, other: PendingBatch) -> bool:
+    return batch.created_at <= other.created_at
+
+
+def record_bytes(batch: PendingBatch, index: int) -> int:
+    """Return the bytes of a record as the database counts them: key, value, headers."""
+    key, value = batch.keys[index], batch.values[index]
+    headers = (batch.headers or {}).get(index, ())
+    return (
+        len(key or b"") + len(value or b"") + sum(len(name.encode()) + len(content or b"") for name, content in headers)
+    )

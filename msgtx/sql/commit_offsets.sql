@@ -1,0 +1,19 @@
+-- commit_offsets(groups, partitions, offsets, …) is a plain commit, outside any transaction. Flushed. error null if done.
+-- Locks groups (share). Writes consumer_group, group_offset.
+create function msgtx.commit_offsets(
+    group_names text[], partition_ids int[], offsets bigint[], metadata text[], member_ids text[], generations int[],
+    out error text, out detail text
+) language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
+declare
+    ignored boolean := msgtx.refuse_stale_snapshot();
+    refused record := msgtx.check_offsets(group_names, partition_ids, offsets, metadata, member_ids);
+begin
+    error := refused.error;
+    detail := refused.detail;
+    if error is null then
+        ignored := msgtx.insert_offsets(
+            group_names, partition_ids, offsets, metadata, member_ids, generations, null, null, null);
+        ignored := msgtx.flush_at_commit();
+    end if;
+end $$;

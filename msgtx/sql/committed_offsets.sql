@@ -1,0 +1,41 @@
+-- committed_offsets(group, partitions) → the group's decided offset and metadata of each partition that has one; null
+-- partitions: all. pending: a newer one is sealed and undecided. A row counts unless its transaction is decided ABORT, or
+-- sealed and undecided. Reads consumer_group, group_offset, transaction_decision, transaction_seal.
+create function msgtx.committed_offsets(group_name text, partition_ids int[] default null)
+returns table (partition_id int, committed_offset bigint, metadata text, pending boolean)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+begin
+    return query
+    select p.partition_id, newest.committed_offset, newest.metadata, coalesce(waiting.pending, false)
+    from msgtx.consumer_group g
+    cross join lateral (
+        select u.partition_id from unnest(partition_ids) u(partition_id)
+        union
+        select distinct o.partition_id from msgtx.group_offset o
+        where partition_ids is null and o.group_id = g.group_id) p
+    left join lateral (
+        select o.committed_offset, o.metadata, o.commit_sequence from msgtx.group_offset o
+        where o.group_id = g.group_id and o.partition_id = p.partition_id
+          and (o.transaction_number is null or coalesce(
+              (select d.outcome = 'COMMIT' from msgtx.transaction_decision d
+               where d.producer_id = o.producer_id and d.producer_epoch = o.producer_epoch
+                 and d.transaction_number = o.transaction_number),
+              (select false from msgtx.transaction_seal s
+               where s.producer_id = o.producer_id and s.producer_epoch = o.producer_epoch
+                 and s.transaction_number = o.transaction_number),
+              true))
+        order by o.commit_sequence desc limit 1) newest on true
+    left join lateral (
+        select true as pending from msgtx.group_offset o
+        join msgtx.transaction_seal s on s.producer_id = o.producer_id and s.producer_epoch = o.producer_epoch
+            and s.transaction_number = o.transaction_number
+        where o.group_id = g.group_id and o.partition_id = p.partition_id
+          and o.commit_sequence > coalesce(newest.commit_sequence, 0)
+          and not exists (
+              select from msgtx.transaction_decision d
+              where d.producer_id = o.producer_id and d.producer_epoch = o.producer_epoch
+                and d.transaction_number = o.transaction_number)
+        limit 1) waiting on true
+    where g.name = group_name and (newest.commit_sequence is not null or waiting.pending);
+end $$;

@@ -1,0 +1,78 @@
+-- decide(name, outcome, tails, offsets) ends a transaction: phase one. Idempotent by name: the same outcome again is a
+-- success. A transaction without a row is decided all the same, so that a late append meets the decision (P25). A commit
+-- verifies its tail: what is not there (a crash of the server) turns it into an abort, never into a hole.
+--   tail_partitions, tail_sequences   every partition handed to the database, and the last sequence sent there
+--   outcome                           how it ended, null if nothing was decided; error and detail say why
+--   last_sequences                    the last stored sequence on each of tail_partitions, −1 if none, null if deleted
+-- Locks the producer (exclusive), groups (share). Writes transaction_decision, consumer_group, group_offset. Flushed.
+create function msgtx.decide(
+    in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint, in_outcome text,
+    tail_partitions int[] default '{}', tail_sequences bigint[] default '{}',
+    group_names text[] default '{}', offset_partitions int[] default '{}', offsets bigint[] default '{}',
+    metadata text[] default '{}', member_ids text[] default '{}', generations int[] default '{}',
+    in_decided_by text default 'client', wake boolean default true,
+    out outcome text, out decided_by text, out error text, out detail text, out last_sequences bigint[]
+) language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set lock_timeout = '10s' as $$
+#variable_conflict use_column
+declare
+    state msgtx.transaction_status;
+    refused record;
+    name text := format('%s.%s.%s', in_producer_id, in_producer_epoch, in_transaction_number);
+    ignored boolean;
+begin
+    ignored := msgtx.refuse_stale_snapshot();
+    ignored := msgtx.lock_producer(in_producer_id);
+    state := msgtx.transaction_state(in_producer_id, in_producer_epoch, in_transaction_number);
+
+    if state.status not in ('decided', 'open', 'new')
+       and not (state.status = 'concurrent' and (in_outcome = 'ABORT' or tail_partitions <> '{}')) then
+        refused := msgtx.refusal(state, in_producer_id, in_producer_epoch, in_transaction_number);
+        error := case when refused.error = 'InvalidProducerEpoch' then 'ProducerFenced' else refused.error end;
+        detail := refused.detail;
+        return;
+    end if;
+
+    if state.status <> 'decided' then
+        if in_outcome = 'COMMIT' then
+            refused := msgtx.check_offsets(group_names, offset_partitions, offsets, metadata, member_ids);
+            if refused.error is not null then
+                error := refused.error;
+                detail := refused.detail;
+                return;
+            end if;
+        end if;
+        outcome := in_outcome;
+        decided_by := in_decided_by;
+        if in_outcome = 'COMMIT' and tail_partitions <> '{}' then
+            last_sequences := msgtx.last_sequences(
+                in_producer_id, in_producer_epoch, in_transaction_number, tail_partitions);
+            if exists (select from unnest(last_sequences, tail_sequences) t(stored, sent) where t.stored <> t.sent) then
+                outcome := 'ABORT';
+                decided_by := 'tail';
+            end if;
+        end if;
+        ignored := msgtx.insert_decision(in_producer_id, in_producer_epoch, in_transaction_number, outcome, decided_by);
+        if outcome = 'COMMIT' then
+            ignored := msgtx.insert_offsets(group_names, offset_partitions, offsets, metadata, member_ids, generations,
+                                            in_producer_id, in_producer_epoch, in_transaction_number);
+        end if;
+        if wake and tail_partitions <> '{}' then
+            perform pg_notify('msgtx', array_to_string(tail_partitions, ','));
+        end if;
+    else
+        outcome := state.outcome;
+        decided_by := state.decided_by;
+    end if;
+
+    if outcome = 'ABORT' then
+        last_sequences := msgtx.last_sequences(in_producer_id, in_producer_epoch, null, tail_partitions);
+        if in_outcome = 'COMMIT' then
+            error := case when decided_by = 'fence' then 'ProducerFenced' else 'TransactionAborted' end;
+            detail := format('transaction %s was aborted (reason: %s)', name, decided_by);
+        end if;
+    elsif in_outcome = 'ABORT' then
+        error := 'InvalidTransactionState';
+        detail := format('transaction %s is committed and cannot be aborted', name);
+    end if;
+end $$;

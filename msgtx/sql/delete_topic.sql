@@ -1,0 +1,32 @@
+-- delete_topic(name) removes a topic, its partitions and its log at once; raises if there is none. What a transaction that
+-- is open now wrote elsewhere can still be committed.
+-- Locks partitions (exclusive, ascending). Deletes from topic, partition, record_batch, producer_state, transaction_marker,
+-- partition_floor, group_offset. Flushed.
+create function msgtx.delete_topic(topic_name text)
+returns bigint language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
+declare
+    gone int[];
+    one int;
+    batches bigint;
+    ignored boolean := msgtx.refuse_stale_snapshot();
+begin
+    select array_agg(p.partition_id order by p.partition_id) into gone
+    from msgtx.partition p join msgtx.topic t on t.topic_id = p.topic_id where t.name = topic_name;
+    if gone is null then
+        raise exception using errcode = 'MX003', message = format('topic %s does not exist', topic_name);
+    end if;
+    foreach one in array gone loop
+        ignored := msgtx.lock_partition(one);
+    end loop;
+    ignored := msgtx.flush_at_commit();
+    delete from msgtx.partition p where p.partition_id = any(gone);
+    delete from msgtx.topic t where t.name = topic_name;
+    delete from msgtx.record_batch r where r.partition_id = any(gone);
+    get diagnostics batches = row_count;
+    delete from msgtx.producer_state s where s.partition_id = any(gone);
+    delete from msgtx.transaction_marker m where m.partition_id = any(gone);
+    delete from msgtx.partition_floor f where f.partition_id = any(gone);
+    delete from msgtx.group_offset o where o.partition_id = any(gone);
+    return batches;
+end $$;

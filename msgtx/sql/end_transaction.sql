@@ -1,0 +1,30 @@
+-- end_transaction(name, decided_by) aborts a transaction that its producer will not end: decided_by is admin or resolve.
+-- Resolve leaves what is sealed for an outside decision. It may decide a name without rows, if that is of the current epoch
+-- and the newest + 1. → the outcome (COMMIT, ABORT), OPEN if it stays undecided, UNKNOWN if there is nothing to decide.
+-- Locks the producer (exclusive). Writes transaction_decision. Flushed.
+create function msgtx.end_transaction(
+    in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint, in_decided_by text)
+returns text language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
+declare
+    state msgtx.transaction_status;
+    ignored boolean := msgtx.refuse_stale_snapshot();
+begin
+    ignored := msgtx.lock_producer(in_producer_id);
+    state := msgtx.transaction_state(in_producer_id, in_producer_epoch, in_transaction_number);
+    if state.status = 'decided' then
+        return state.outcome;
+    elsif state.status = 'sealed' and exists (
+        select from msgtx.transaction_seal s where s.producer_id = in_producer_id and s.kind = 'external'
+        and s.producer_epoch = in_producer_epoch and s.transaction_number = in_transaction_number) then
+        return 'OPEN';
+    elsif state.status in ('open', 'sealed') or (state.status in ('new', 'concurrent') and in_decided_by = 'resolve') then
+        ignored := msgtx.insert_decision(
+            in_producer_id, in_producer_epoch, in_transaction_number, 'ABORT', in_decided_by);
+        perform pg_notify('msgtx', array_to_string(d.partitions, ',')) from msgtx.transaction_decision d
+        where d.producer_id = in_producer_id and d.producer_epoch = in_producer_epoch
+          and d.transaction_number = in_transaction_number;
+        return 'ABORT';
+    end if;
+    return 'UNKNOWN';
+end $$;

@@ -1,0 +1,33 @@
+-- expire_transaction(name) aborts a transaction that is past its own timeout (I12), by name: its producer lives on. Tries
+-- the producer's lock and never waits. → whether it is aborted by timeout now or was before.
+-- Writes transaction_decision. Flushed.
+create function msgtx.expire_transaction(in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint)
+returns boolean language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp as $$
+declare
+    state msgtx.transaction_status;
+    ignored boolean := msgtx.refuse_stale_snapshot();
+begin
+    if not msgtx.try_lock_producer(in_producer_id) then
+        return false;
+    end if;
+    state := msgtx.transaction_state(in_producer_id, in_producer_epoch, in_transaction_number);
+    if state.status = 'decided' then
+        return state.decided_by = 'timeout';
+    end if;
+    if state.status not in ('open', 'sealed', 'fenced') or not exists (
+        select from msgtx.transaction t
+        where t.producer_id = in_producer_id and t.producer_epoch = in_producer_epoch
+          and t.transaction_number = in_transaction_number
+          and t.opened_at + t.timeout_ms * interval '1 ms' < msgtx.clock()
+          and not exists (
+              select from msgtx.transaction_seal s where s.kind = 'external' and s.producer_id = t.producer_id
+              and s.producer_epoch = t.producer_epoch and s.transaction_number = t.transaction_number)) then
+        return false;
+    end if;
+    ignored := msgtx.insert_decision(in_producer_id, in_producer_epoch, in_transaction_number, 'ABORT', 'timeout');
+    perform pg_notify('msgtx', array_to_string(d.partitions, ',')) from msgtx.transaction_decision d
+    where d.producer_id = in_producer_id and d.producer_epoch = in_producer_epoch
+      and d.transaction_number = in_transaction_number;
+    return true;
+end $$;

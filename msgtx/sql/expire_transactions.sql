@@ -1,0 +1,40 @@
+-- expire_transactions(most) aborts overdue transactions, at most so many; → how many. What is undecided is found as fetch
+-- finds it, from each partition's floor, and among the seals (P42). One bad row does not stop the rest (P12).
+-- Tries producers' locks and never waits. Writes transaction_decision. Flushed.
+create function msgtx.expire_transactions(most int default 1000)
+returns int language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+declare
+    overdue record;
+    expired int := 0;
+begin
+    for overdue in
+        select t.producer_id, t.producer_epoch, t.transaction_number
+        from (
+            select u.producer_id, u.producer_epoch, u.transaction_number
+            from msgtx.touched_partitions() p
+            cross join lateral (
+                select coalesce(max(f.stable_floor), 0) as stable_floor from msgtx.partition_floor f
+                where f.partition_id = p.partition_id) f
+            cross join lateral (
+                select tp.producer_id, tp.producer_epoch, tp.transaction_number from msgtx.transaction_partition tp
+                where tp.partition_id = p.partition_id and tp.first_offset >= f.stable_floor) u
+            union
+            select s.producer_id, s.producer_epoch, s.transaction_number from msgtx.transaction_seal s) n
+        join msgtx.transaction t on t.producer_id = n.producer_id
+            and t.producer_epoch = n.producer_epoch and t.transaction_number = n.transaction_number
+        where t.opened_at + t.timeout_ms * interval '1 ms' < msgtx.clock()
+          and (select true from msgtx.transaction_decision d where d.producer_id = t.producer_id
+               and d.producer_epoch = t.producer_epoch and d.transaction_number = t.transaction_number) is null
+        limit most
+    loop
+        begin
+            expired := expired + msgtx.expire_transaction(
+                overdue.producer_id, overdue.producer_epoch, overdue.transaction_number)::int;
+        exception when others then
+            raise warning 'transaction %.%.% could not be expired: %',
+                overdue.producer_id, overdue.producer_epoch, overdue.transaction_number, sqlerrm;
+        end;
+    end loop;
+    return expired;
+end $$;

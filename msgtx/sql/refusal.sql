@@ -1,0 +1,44 @@
+-- refusal(state, name) → error and detail for a call whose transaction is not open or new; null, null if it may go on.
+-- Aborts by timeout, administrator and resolve leave the producer alive and are answered with their reason.
+create function msgtx.refusal(
+    state msgtx.transaction_status, producer_id bigint, producer_epoch int, transaction_number bigint, out error text, out detail text
+) language plpgsql immutable as $$
+declare
+    name text := format('%s.%s.%s', producer_id, producer_epoch, transaction_number);
+begin
+    case state.status
+        when 'open', 'new', 'idle' then
+            return;
+        when 'fenced' then
+            error := 'InvalidProducerEpoch';
+            detail := format('producer %s is at epoch %s; epoch %s was fenced by a newer producer',
+                             producer_id, state.current_epoch, producer_epoch);
+        when 'unknown' then
+            error := 'InvalidProducerIdMapping';
+            detail := format('producer %s with epoch %s is not known here: it expired or was never initialized',
+                             producer_id, producer_epoch);
+        when 'decided' then
+            if state.outcome = 'ABORT' and state.decided_by = 'fence' then
+                error := 'ProducerFenced';
+                detail := format('transaction %s was aborted when a newer producer took over', name);
+            elsif state.outcome = 'ABORT' and state.decided_by <> 'client' then
+                error := 'TransactionAborted';
+                detail := format('transaction %s was aborted (reason: %s)', name, state.decided_by);
+            else
+                error := 'InvalidTransactionState';
+                detail := format('transaction %s is over: it ended with %s', name, state.outcome);
+            end if;
+        when 'sealed' then
+            error := 'InvalidTransactionState';
+            detail := format('transaction %s is sealed and takes no more records', name);
+        when 'concurrent' then
+            error := 'ConcurrentTransactions';
+            detail := format('an earlier transaction of producer %s is undecided', producer_id);
+        when 'busy' then
+            error := 'InvalidTransactionState';
+            detail := format('producer %s has a transaction open; an append outside it is refused', producer_id);
+        else
+            error := 'InvalidTransactionState';
+            detail := format('transaction %s is not the next one of its producer and has no rows: it is over', name);
+    end case;
+end $$;

@@ -1,0 +1,11 @@
+-- refuse_stale_snapshot() raises ConfigError above READ COMMITTED: a snapshot that is kept does not see the tail of the
+-- log behind the lock it waited for (P23, P24, P39).
+create function msgtx.refuse_stale_snapshot() returns boolean language plpgsql volatile as $$
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise exception using errcode = 'MX040', message = format(
+            'msgtx needs READ COMMITTED, and this transaction is %s: a kept snapshot does not see the end of the log',
+            upper(current_setting('transaction_isolation')));
+    end if;
+    return true;
+end $$;

@@ -1,0 +1,17 @@
+-- transaction_outcome(name) → OPEN, COMMIT, ABORT or UNKNOWN, and who decided. Never raises for a name it does not know.
+create function msgtx.transaction_outcome(
+    in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint, out outcome text, out decided_by text
+) language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+begin
+    select d.outcome, d.decided_by into outcome, decided_by from msgtx.transaction_decision d
+    where d.producer_id = in_producer_id and d.producer_epoch = in_producer_epoch
+      and d.transaction_number = in_transaction_number;
+    if found then
+        return;
+    end if;
+    outcome := case when exists (
+        select from msgtx.transaction t
+        where t.producer_id = in_producer_id and t.producer_epoch = in_producer_epoch
+          and t.transaction_number = in_transaction_number) then 'OPEN' else 'UNKNOWN' end;
+end $$;

@@ -1,0 +1,112 @@
+"""Append: batches into partitions' logs, alone or as a whole transaction in one call."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from msgtx.database.engine import Function, RawConnection, batch_array, call
+from msgtx.database.wire import BatchColumns
+from msgtx.errors import BY_NAME, MsgtxError
+from msgtx.store.groups import NO_OFFSETS, OFFSET_ARGUMENTS, OffsetColumns
+from msgtx.types import TransactionId
+
+_ARGUMENTS: Final = {
+    "batches": "msgtx.batch[]",
+    "durable": "bool",
+    "wake": "bool",
+    "timeout_ms": "int4",
+    "client_host": "text",
+    "client_process": "int4",
+}
+APPEND: Final = Function("append", _ARGUMENTS)
+APPEND_UNFLUSHED: Final = Function("append", _ARGUMENTS, flushed=False)
+APPEND_AND_DECIDE: Final = Function(
+    "append_and_decide",
+    {
+        "in_producer_id": "int8",
+        "in_producer_epoch": "int4",
+        "in_transaction_number": "int8",
+        "batches": "msgtx.batch[]",
+        **OFFSET_ARGUMENTS,
+        "wake": "bool",
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What became of one batch. `base_offset` is −1 for a duplicate that the log has lost; `timestamp` in milliseconds."""
+
+    error: MsgtxError | None
+    base_offset: int
+    timestamp: int
+    duplicate: bool
+
+
+def milliseconds(time: datetime) -> int:
+    """Return milliseconds since 1970 UTC, rounded down."""
+    return int(time.timestamp() * 1000)
+
+
+def error_of(name: str | None, detail: str | None) -> MsgtxError | None:
+    """Return the error that a database function names in its answer."""
+    return None if name is None else BY_NAME[name](detail or name)
+
+
+def _appended(row: tuple[Any, ...]) -> Appended:
+    name, detail, base_offset, appended_at, duplicate = row
+    return Appended(
+        error=error_of(name, detail),
+        base_offset=-1 if base_offset is None else base_offset,
+        timestamp=-1 if appended_at is None else milliseconds(appended_at),
+        duplicate=bool(duplicate),
+    )
+
+
+def append_arguments(
+    connection: RawConnection,
+    batches: Sequence[BatchColumns],
+    *,
+    durable: bool = True,
+    wake: bool = True,
+    timeout_ms: int | None = None,
+    client_host: str | None = None,
+    client_process: int | None = None,
+) -> tuple[object, ...]:
+    """Return the arguments of `APPEND`, for a pipeline; `read_appended` reads what it answers."""
+    return (batch_array(connection, batches), durable, wake, timeout_ms, client_host, client_process)
+
+
+def read_appended(rows: Sequence[tuple[Any, ...]]) -> list[Appended]:
+    """Return the answers to a set of batches, in their order."""
+    return [_appended(row) for row in rows]
+
+
+def append(
+    connection: RawConnection,
+    batches: Sequence[BatchColumns],
+    *,
+    flushed: bool = True,
+    wake: bool = True,
+    timeout_ms: int | None = None,
+) -> list[Appended]:
+    """Store batches, ascending by partition, in one call. Returns one answer per batch; refusals are answers, too (I1)."""
+    arguments = append_arguments(connection, batches, durable=flushed, wake=wake, timeout_ms=timeout_ms)
+    return read_appended(call(connection, APPEND if flushed else APPEND_UNFLUSHED, *arguments))
+
+
+def append_and_decide(
+    connection: RawConnection,
+    transaction_id: TransactionId,
+    batches: Sequence[BatchColumns],
+    *,
+    offsets: OffsetColumns = NO_OFFSETS,
+    wake: bool = True,
+) -> list[Appended]:
+    """Store and commit a whole transaction in one call: all or nothing. If any answer has an error, nothing is stored.
+
+    A refusal of the transaction itself is the only answer.
+    """
+    arguments = (*transaction_id, batch_array(connection, batches), *offsets.arguments(), wake)
+    return read_appended(call(connection, APPEND_AND_DECIDE, *arguments))

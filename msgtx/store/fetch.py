@@ -1,0 +1,148 @@
+"""Fetch: rows of the log from a position on, and the ends of partitions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from msgtx.database.engine import Function, RawConnection, call
+from msgtx.database.wire import Int4Array, Int8Array, TextArray
+from msgtx.types import Isolation, TransactionId
+
+FETCH: Final = Function(
+    "fetch_batches",
+    {
+        "partition_ids": "int4[]",
+        "positions": "int8[]",
+        "tokens": "text[]",
+        "isolation": "text",
+        "max_bytes": "int8",
+        "max_rows": "int4",
+    },
+)
+LIST_OFFSETS: Final = Function("list_offsets", {"partition_ids": "int4[]", "times": "int8[]", "isolation": "text"})
+MAX_ROWS: Final = 1_000  # rows of one partition in one answer; bounds the work on logs of one-record batches
+EARLIEST: Final = -2
+LATEST: Final = -1
+
+
+@dataclass(slots=True)
+class FetchedBatch:
+    """A row of the log that may be delivered, as columns. Sparse rows carry `offset_deltas`."""
+
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+    keys: Sequence[bytes | None] | None
+    values: Sequence[bytes | None]
+    timestamps: Sequence[int] | None
+    header_counts: Sequence[int] | None
+    header_keys: Sequence[str] | None
+    header_values: Sequence[bytes | None] | None
+    offset_deltas: Sequence[int] | None
+
+
+@dataclass(slots=True)
+class FetchedPartition:
+    """What a fetch tells about one partition.
+
+    `position` is the next one to fetch from (aborted data is passed), `token` goes with it. `blocked_by`: the undecided
+    transaction that holds the last stable offset back; `blocked_overdue`: anyone may abort it now.
+    """
+
+    log_start_offset: int
+    last_stable_offset: int
+    log_end_offset: int
+    position: int
+    token: str | None
+    truncated: bool
+    blocked_by: TransactionId | None
+    blocked_overdue: bool
+    batches: list[FetchedBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where to read a partition, and the token of the fetch that led there (None after a seek)."""
+
+    offset: int
+    token: str | None = None
+
+
+def _partition(row: tuple[Any, ...], offset: int) -> FetchedPartition:
+    start, stable, end, _, truncated, producer_id, epoch, number, overdue = row[1:10]
+    return FetchedPartition(
+        log_start_offset=start,
+        last_stable_offset=stable,
+        log_end_offset=end,
+        position=offset,
+        token=None,
+        truncated=bool(truncated),
+        blocked_by=None if producer_id is None else TransactionId(producer_id, epoch, number),
+        blocked_overdue=bool(overdue),
+        batches=[],
+    )
+
+
+def fetch(
+    connection: RawConnection,
+    positions: Mapping[int, Position],
+    *,
+    isolation: Isolation,
+    max_bytes: int,
+    max_rows: int = MAX_ROWS,
+) -> dict[int, FetchedPartition]:
+    """Read on from each position, all partitions on one snapshot (I5). Returns answers by partition id.
+
+    A partition that does not exist (any more) is absent. `max_bytes` bounds the visible rows of each partition.
+    """
+    asked = positions.values()
+    rows = call(
+        connection,
+        FETCH,
+        Int4Array(positions),
+        Int8Array(position.offset for position in asked),
+        TextArray(position.token for position in asked),
+        isolation.value,
+        max_bytes,
+        max_rows,
+    )
+    answers: dict[int, FetchedPartition] = {}
+    identities: dict[int, str | None] = {}
+    for row in rows:
+        partition_id = row[0]
+        answer = answers.get(partition_id)
+        if answer is None:
+            answer = answers[partition_id] = _partition(row, positions[partition_id].offset)
+            identities[partition_id] = row[4]
+        base_offset, last_offset, identity, visible = row[10:14]
+        if base_offset is None:
+            continue
+        if visible:
+            answer.batches.append(FetchedBatch(base_offset, last_offset, *row[14:22]))
+        answer.position = last_offset + 1
+        identities[partition_id] = identity
+    for partition_id, answer in answers.items():
+        identity = identities[partition_id]
+        if identity is not None and not answer.truncated:
+            stable = answer.position <= answer.last_stable_offset
+            answer.token = f"{'stable' if stable else 'seen'} {identity}"
+    return answers
+
+
+@dataclass(frozen=True, slots=True)
+class ListedOffset:
+    """The three ends of a partition, and the offset that was asked for (None: there is none), with its timestamp."""
+
+    log_start_offset: int
+    last_stable_offset: int
+    log_end_offset: int
+    offset: int | None
+    timestamp: int | None
+
+
+def list_offsets(
+    connection: RawConnection, times: Mapping[int, int], isolation: Isolation
+) -> dict[int, ListedOffset]:
+    """Look up offsets by time (milliseconds, `EARLIEST`, `LATEST`) by partition id; unknown partitions are absent."""
+    rows = call(connection, LIST_OFFSETS, Int4Array(times), Int8Array(times.values()), isolation.value)
+    return {row[0]: ListedOffset(*row[1:]) for row in rows}

@@ -1,0 +1,58 @@
+"""Topics and their partitions."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from msgtx.database.engine import Function, RawConnection, call
+from msgtx.database.wire import TextArray
+
+CREATE: Final = Function("create_topic", {"topic_name": "text", "partition_count": "int4", "settings": "jsonb"})
+DELETE: Final = Function("delete_topic", {"topic_name": "text"})
+DESCRIBE: Final = Function("describe_topics", {"names": "text[]"})
+SETTINGS: Final = (
+    "cleanup_policy",
+    "retention_ms",
+    "retention_bytes",
+    "delete_retention_ms",
+    "max_message_bytes",
+    "timestamp_type",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as the database knows it: partition ids in order of their index, and settings."""
+
+    name: str
+    partition_ids: tuple[int, ...]
+    settings: dict[str, int | str | None]
+
+    @property
+    def max_message_bytes(self) -> int:
+        """The largest record that the topic takes, in bytes."""
+        limit = self.settings["max_message_bytes"]
+        assert isinstance(limit, int)
+        return limit
+
+
+def create_topic(connection: RawConnection, name: str, partitions: int, settings: Mapping[str, object]) -> None:
+    """Create a topic. Raise `TopicExists`, `InvalidTopic`, `ConfigError` for an unknown setting."""
+    call(connection, CREATE, name, partitions, json.dumps(dict(settings)))
+
+
+def delete_topic(connection: RawConnection, name: str) -> None:
+    """Delete a topic and its log. Raise `UnknownTopicOrPartition`."""
+    call(connection, DELETE, name)
+
+
+def describe_topics(connection: RawConnection, names: Sequence[str] | None) -> dict[str, Topic]:
+    """Return topics by name (None: all), in order of their names; unknown ones are absent."""
+    rows = call(connection, DESCRIBE, None if names is None else TextArray(names))
+    ids: dict[str, list[int]] = {}
+    settings: dict[str, dict[str, int | str | None]] = {}
+    for name, _, partition_id, *values in rows:
+        ids.setdefault(name, []).append(partition_id)
+        settings[name] = dict(zip(SETTINGS, values, strict=True))
+    return {name: Topic(name, tuple(partition_ids), settings[name]) for name, partition_ids in ids.items()}

@@ -1,0 +1,199 @@
+"""The values that travel between the floors: names, records, results."""
+
+import enum
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, NewType, Self
+
+from msgtx.errors import InvalidRequest
+
+PartitionId = NewType("PartitionId", int)
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic, by name and index."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        """Return `topic-partition`, as Kafka's tools print it."""
+        return f"{self.topic}-{self.partition}"
+
+
+class Isolation(enum.StrEnum):
+    """What a reader sees: everything, or committed data below the last stable offset (semantics 6)."""
+
+    READ_COMMITTED = "read_committed"
+    READ_UNCOMMITTED = "read_uncommitted"
+
+
+class Outcome(enum.StrEnum):
+    """How a transaction ended, as any process may ask (semantics 4)."""
+
+    OPEN = "OPEN"
+    COMMITTED = "COMMITTED"
+    ABORTED = "ABORTED"
+    UNKNOWN = "UNKNOWN"
+
+
+class ProducerId(NamedTuple):
+    """A producer id and its epoch."""
+
+    producer_id: int
+    epoch: int
+
+
+class TransactionId(NamedTuple):
+    """The name of a transaction: producer id, producer epoch, number within the epoch."""
+
+    producer_id: int
+    producer_epoch: int
+    transaction_number: int
+
+    def __str__(self) -> str:
+        """Return `producer_id.epoch.number`, which `parse` reads."""
+        return f"{self.producer_id}.{self.producer_epoch}.{self.transaction_number}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read what `str` wrote. Raise `InvalidRequest` for anything else."""
+        match = re.fullmatch(r"(\d{1,19})\.(\d{1,10})\.(\d{1,19})", text.strip())
+        if match is None:
+            raise InvalidRequest(f"{text!r} is no transaction id; it reads producer_id.epoch.number, like 17.0.3")
+        return cls(*map(int, match.groups()))
+
+
+@dataclass(slots=True)
+class Record:
+    """A record as a consumer gets it. `timestamp` is in milliseconds since 1970 UTC."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+@dataclass(slots=True)
+class RecordMetadata:
+    """Where a sent record is. `offset` is −1 with `acks=0` and for a duplicate older than the log."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMetadata:
+    """Where the records of one `send_batch` are: their count, and (first, last) offsets per partition."""
+
+    count: int
+    offsets: dict[TopicPartition, list[tuple[int, int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRecord:
+    """A record to be sent. `topic`, `partition` and `timestamp` are chosen by the sender when they are None."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    timestamp: int | None = None
+    topic: str | None = None
+    partition: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAndMetadata:
+    """A committed offset (the next one to read) and the text that was stored with it."""
+
+    offset: int
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAndTimestamp:
+    """The first offset at or after a time, and its record's timestamp in milliseconds."""
+
+    offset: int
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMetadata:
+    """A member of a consumer group at one generation; a plain group name has no member. Picklable."""
+
+    group: str
+    member_id: str | None = None
+    generation: int = -1
+    group_instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic: name, number of partitions, settings."""
+
+    name: str
+    partitions: int
+    settings: dict[str, int | str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """The three ends of a partition: log start ≤ last stable offset ≤ log end."""
+
+    log_start_offset: int
+    last_stable_offset: int
+    log_end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionListing:
+    """A transactional id with its producer id and state, as `kafka-transactions list` shows them."""
+
+    transactional_id: str | None
+    producer_id: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """A transactional id and its newest transaction. `started_at` is in milliseconds since 1970 UTC."""
+
+    transactional_id: str | None
+    producer_id: int
+    state: str
+    transaction_id: TransactionId | None
+    producer_epoch: int
+    timeout_ms: int
+    started_at: int | None
+    partitions: list[TopicPartition]
+    client_host: str | None
+    decided_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SweepReport:
+    """What one round of sweeping did."""
+
+    transactions_aborted: int = 0
+    markers_written: int = 0
+    floors_moved: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessReport:
+    """What consume–transform–produce did until it stopped."""
+
+    transactions: int = 0
+    aborted: int = 0
+    records_in: int = 0
+    records_out: int = 0
+    seconds: float = field(default=0.0, compare=False)

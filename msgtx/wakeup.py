@@ -1,0 +1,175 @@
+"""How a commit in one process wakes a consumer that waits in another: LISTEN and NOTIFY, one channel per client.
+
+A commit notifies in its own SQL transaction. When commits come faster than readers need, only the first of an interval does,
+and a notification of its own follows for the others: no reader depends on another commit coming. Behind a pooler that does
+not pass notifications on, readers poll.
+"""
+
+import logging
+import os
+import select
+import threading
+import time
+import uuid
+from collections.abc import Iterable
+from typing import Final
+
+from msgtx.database.engine import Engine, RawConnection, query
+from msgtx.errors import MsgtxError
+
+log = logging.getLogger("msgtx.wakeup")
+INTERVAL_SECONDS: Final = 0.002  # between two notifying commits of one client
+POLL_SECONDS: Final = 0.02  # of consumers while no notifications arrive
+RECONNECT_SECONDS: Final = 1.0
+CHECK_SECONDS: Final = 30.0  # the idle channel is looked after
+
+
+class Waiter:
+    """A consumer that waits for data on some partitions."""
+
+    __slots__ = ("_event", "_listener")
+
+    def __init__(self, listener: "Listener") -> None:
+        self._listener = listener
+        self._event = threading.Event()
+
+    def watch(self, partition_ids: Iterable[int]) -> None:
+        """Be woken for these partitions, and for no others."""
+        self._listener.watch(self, partition_ids)
+
+    def clear(self) -> None:
+        """Forget earlier wake-ups; call this before looking at the data."""
+        self._event.clear()
+
+    def wake(self) -> None:
+        """End the wait, now or the next one."""
+        self._event.set()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until woken, at most `seconds`; shorter while notifications do not arrive."""
+        self._event.wait(min(seconds, POLL_SECONDS) if not self._listener.confirmed else seconds)
+
+
+class Listener:
+    """One connection that listens for a whole client. Starts with its first waiter."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._waiters: dict[int, set[Waiter]] = {}
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._token = uuid.uuid4().hex
+        self._wake_read, self._wake_write = os.pipe()
+        self.confirmed = False
+
+    def watch(self, waiter: Waiter, partition_ids: Iterable[int]) -> None:
+        """Register a waiter for these partitions instead of its earlier ones."""
+        wanted = set(partition_ids)
+        with self._lock:
+            for waiters in self._waiters.values():
+                waiters.discard(waiter)
+            for partition_id in wanted:
+                self._waiters.setdefault(partition_id, set()).add(waiter)
+            if wanted and self._thread is None and not self._stopping:
+                self._thread = threading.Thread(target=self._run, name="msgtx-listener", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """End the thread and its connection."""
+        with self._lock:
+            if self._stopping:
+                return
+            self._stopping = True
+        os.write(self._wake_write, b".")
+        if self._thread is not None:
+            self._thread.join()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                connection = self._engine.dedicated()
+            except MsgtxError as error:
+                log.debug("no wake-ups: %s", error)
+                select.select([self._wake_read], [], [], RECONNECT_SECONDS)
+                continue
+            try:
+                self._listen(connection)
+            except (MsgtxError, OSError) as error:
+                log.debug("the wake-up channel was lost: %s", error)
+            finally:
+                self.confirmed = False
+                connection.close()
+                self._wake_all()
+
+    def _listen(self, connection: RawConnection) -> None:
+        query(connection, "listen msgtx")
+        query(connection, "select pg_notify('msgtx', %s)", self._token)
+        self._wake_all()
+        raw = connection.pgconn
+        while not self._stopping:
+            while (notification := raw.notifies()) is not None:
+                self._notified(notification.extra.decode())
+            ready, _, _ = select.select([raw.socket, self._wake_read], [], [], CHECK_SECONDS)
+            if raw.socket in ready:
+                try:
+                    raw.consume_input()
+                except Exception as error:  # libpq names no class for a lost connection here
+                    raise OSError(str(error)) from error
+            elif not ready:
+                query(connection, "select 1")
+
+    def _notified(self, payload: str) -> None:
+        if payload == self._token:
+            self.confirmed = True
+            self._wake_all()
+            return
+        with self._lock:
+            for part in payload.split(","):
+                if part.isdigit():
+                    for waiter in self._waiters.get(int(part), ()):
+                        waiter.wake()
+
+    def _wake_all(self) -> None:
+        with self._lock:
+            for waiters in self._waiters.values():
+                for waiter in waiters:
+                    waiter.wake()
+
+
+class Notifier:
+    """Decides which commits of a client notify, and sees to it that the others' readers hear soon."""
+
+    def __init__(self, changed: threading.Condition) -> None:
+        self._changed = changed
+        self._last = 0.0
+        self.waiting: set[int] = set()
+        self.due: float | None = None
+
+    def now(self) -> bool:
+        """Return whether this commit shall notify by itself."""
+        with self._changed:
+            at = time.monotonic()
+            if at - self._last < INTERVAL_SECONDS:
+                return False
+            self._last = at
+            return True
+
+    def later(self, partition_ids: list[int]) -> None:
+        """Have readers of these partitions told within the interval."""
+        with self._changed:
+            self.waiting.update(partition_ids)
+            if self.due is None:
+                self.due = time.monotonic() + INTERVAL_SECONDS
+                self._changed.notify_all()
+
+    def take(self) -> str | None:
+        """Return what to notify now, None if nothing is due. The caller holds the condition."""
+        if self.due is None or time.monotonic() < self.due:
+            return None
+        payload = ",".join(map(str, sorted(self.waiting)))
+        self.waiting.clear()
+        self.due = None
+        return payload or None
