@@ -198,11 +198,17 @@ class Lane:
 
 
 class Accumulator:
-    """All lanes of a producer, under one lock. Whoever changes something that others wait for notifies `changed`."""
+    """All lanes of a producer, under one lock.
+
+    `work` wakes the sender, `settled` whoever waits for batches to be finished. The sender looks after open batches by itself
+    while it is awake: a record in a transaction that goes out as one call wakes nobody.
+    """
 
     def __init__(self, *, linger_ms: int, buffer_bytes: int) -> None:
         self.lock = threading.RLock()
-        self.changed = threading.Condition(self.lock)
+        self.work = threading.Condition(self.lock)
+        self.settled = threading.Condition(self.lock)
+        self.sender_sleeps = False
         self.lanes: dict[TopicPartition, Lane] = {}
         self.filled: set[TopicPartition] = set()  # lanes whose `ready` holds something
         self.opened: set[TopicPartition] = set()  # lanes with an open batch
@@ -225,18 +231,18 @@ class Accumulator:
         batch = lane.open = PendingBatch(lane.topic_partition, transaction_number)
         self.opened.add(lane.topic_partition)
         self.unfinished += 1
-        if len(self.opened) == 1:
-            self.changed.notify_all()  # the sender's linger starts
+        if self.sender_sleeps:
+            self.sender_sleeps = False
+            self.work.notify()
         return batch
 
     def close_batch(self, lane: Lane) -> None:
-        """Make the open batch ready to be sent. The caller holds the lock."""
+        """Make the open batch ready to be sent. The caller holds the lock, and notifies `work`."""
         if lane.open is not None:
             lane.ready.append(lane.open)
             lane.open = None
             self.opened.discard(lane.topic_partition)
             self.filled.add(lane.topic_partition)
-            self.changed.notify_all()
 
     def close_all(self) -> None:
         """Make all open batches ready. The caller holds the lock."""
@@ -289,7 +295,7 @@ class Accumulator:
             callbacks, batch.callbacks = batch.callbacks, None
             if batch.event is not None:
                 batch.event.set()
-            self.changed.notify_all()
+            self.settled.notify_all()
         for callback, future in callbacks or ():
             try:
                 callback(future)

@@ -39,7 +39,7 @@ class Client:
     """A connection to msgtx in one database. May be shared by threads; does not survive `fork`. Made by `connect`."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        self.engine = engine
         self._completion = Completion(engine)
         self._listener = Listener(engine)
         self._lock = threading.Lock()
@@ -52,7 +52,12 @@ class Client:
     @property
     def url(self) -> str:
         """The database's URL, without its password."""
-        return public_url(self._engine.url)
+        return public_url(self.engine.url)
+
+    @property
+    def secret_url(self) -> str:
+        """The database's URL with its password: for the environment of a child process, never to be printed."""
+        return self.engine.url
 
     def producer(
         self,
@@ -66,7 +71,7 @@ class Client:
         self._require_open()
         resolved = resolve(ProducerConfig, settings, config)
         producer = Producer(
-            self._engine,
+            self.engine,
             resolved,
             topics=self._topic,
             wake=self._completion.notifier,
@@ -90,7 +95,7 @@ class Client:
         """Make a consumer, subscribed to these topics. Without topics, `assign` or `subscribe` it. Raise `ConfigError`."""
         self._require_open()
         consumer = Consumer(
-            self._engine,
+            self.engine,
             resolve(ConsumerConfig, settings, config),
             topics=self._topic,
             all_topics=self.topics.list,
@@ -152,7 +157,7 @@ class Client:
         `resolve=True` decides ABORT if it is open and nobody else may be about to commit it from outside. Semantics 4.
         """
         name = TransactionId.parse(transaction_id) if isinstance(transaction_id, str) else TransactionId(*transaction_id)
-        with self._engine.connection() as connection:
+        with self.engine.connection() as connection:
             if resolve:
                 return end_transaction(connection, name, "resolve")
             return transaction_outcome(connection, name).outcome
@@ -160,13 +165,13 @@ class Client:
     def sweep(self) -> SweepReport:
         """Do one round of everything: abort what is overdue, write the markers and floors that are missing."""
         self._require_open()
-        return sweep(self._engine)
+        return sweep(self.engine)
 
     def _topic(self, name: str, fresh: bool) -> Topic | None:  # noqa: FBT001 - a callback of two arguments
         with self._lock:
             if not fresh and name in self._known:
                 return self._known[name]
-        with self._engine.connection() as connection:
+        with self.engine.connection() as connection:
             found = describe_topics(connection, [name]).get(name)
         with self._lock:
             if found is None:
@@ -188,7 +193,7 @@ class Client:
             user.close()
         self._completion.close()
         self._listener.close()
-        self._engine.close()
+        self.engine.close()
 
     def __enter__(self) -> Self:
         """Return itself."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, repeat
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from msgtx import errors
 from msgtx.config import ConsumerConfig
@@ -31,6 +31,7 @@ FETCH_BYTES: Final = 8 * 1024 * 1024  # of all partitions in one fetch, if fetch
 BLOCKED_SECONDS: Final = 0.05  # between two looks at an overdue transaction whose lock is held
 Deserializer = Callable[[bytes | None], Any]
 Topics = Callable[[str, bool], Topic | None]
+Answer = TypeVar("Answer")
 
 
 @dataclass(slots=True)
@@ -461,8 +462,7 @@ class Consumer:
         with self._use():
             assigned = self._assigned_partition(partition)
             if assigned.position is None:
-                with self._engine.connection() as connection:
-                    self._find_positions(connection)
+                self._asked(self._find_positions)
             position = assigned.position
             assert position is not None
             return position
@@ -481,8 +481,7 @@ class Consumer:
         wanted = {self._partition_id(tp): tp for tp in self._all_or(partitions)}
         deadline = time.monotonic() + (self.config.request_timeout_ms / 1000 if timeout is None else timeout)
         while True:
-            with self._engine.connection() as connection:
-                found = committed_offsets(connection, group, list(wanted))
+            found = self._asked(lambda connection: committed_offsets(connection, group, list(wanted)))
             pending = [tp for partition_id, tp in wanted.items() if partition_id in found and found[partition_id].pending]
             if not pending or require_stable is False:
                 return {tp: found[pid].at if pid in found else None for pid, tp in wanted.items()}
@@ -512,10 +511,10 @@ class Consumer:
 
     def lag(self) -> dict[TopicPartition, int]:
         """Return how many records each partition would still hand out; 0 when caught up."""
-        with self._use(), self._engine.connection() as connection:
-            self._find_positions(connection)
+        with self._use():
+            self._asked(self._find_positions)
             positions = {a.partition_id: a.position or 0 for a in self._assigned.values()}
-            counted = count_records(connection, positions, self.config.isolation)
+            counted = self._asked(lambda connection: count_records(connection, positions, self.config.isolation))
             return {tp: counted.get(a.partition_id, 0) for tp, a in self._assigned.items()}
 
     def offset_lag(self) -> dict[TopicPartition, int]:
@@ -525,8 +524,8 @@ class Consumer:
 
     def _listed(self, partitions: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, ListedOffset]:
         wanted = {self._partition_id(tp): TopicPartition(*tp) for tp in partitions}
-        with self._engine.connection() as connection:
-            found = list_offsets(connection, dict.fromkeys(wanted, timestamp), self.config.isolation)
+        times = dict.fromkeys(wanted, timestamp)
+        found = self._asked(lambda connection: list_offsets(connection, times, self.config.isolation))
         for partition_id, tp in wanted.items():
             if partition_id not in found:
                 raise errors.UnknownTopicOrPartition(f"{tp} does not exist (any more)")
@@ -574,17 +573,8 @@ class Consumer:
             self._background.submit(self._commit_quietly, by_id)
 
     def _commit(self, by_id: Mapping[int, OffsetAndMetadata]) -> None:
-        deadline = time.monotonic() + self.config.request_timeout_ms / 1000
-        while True:
-            try:
-                with self._engine.connection() as connection:
-                    commit_offsets(connection, {GroupMetadata(self._group()): by_id})
-            except MsgtxError as error:
-                if not error.retriable or time.monotonic() > deadline:
-                    raise
-                time.sleep(self.config.retry_backoff_ms / 1000)
-            else:
-                return
+        group = GroupMetadata(self._group())
+        self._asked(lambda connection: commit_offsets(connection, {group: by_id}))
 
     def _commit_quietly(self, by_id: Mapping[int, OffsetAndMetadata]) -> None:
         try:
@@ -605,13 +595,31 @@ class Consumer:
 
     # ── plumbing ──
 
+    def _asked(self, question: Callable[[RawConnection], Answer]) -> Answer:
+        def attempt() -> Answer:
+            with self._engine.connection() as connection:
+                return question(connection)
+
+        return self._retried(attempt)
+
+    def _retried(self, attempt: Callable[[], Answer]) -> Answer:
+        """Repeat a call that may be repeated, until it is answered or `request_timeout_ms` are over."""
+        deadline = time.monotonic() + self.config.request_timeout_ms / 1000
+        while True:
+            try:
+                return attempt()
+            except MsgtxError as error:
+                if not error.retriable or time.monotonic() > deadline:
+                    raise
+            time.sleep(self.config.retry_backoff_ms / 1000)
+
     def _group(self) -> str:
         if self.config.group is None:
             raise IllegalState("this consumer has no group: give it one (group=…) to commit offsets")
         return self.config.group
 
     def _topic(self, name: str) -> Topic:
-        topic = self._topics(name, False)
+        topic = self._retried(lambda: self._topics(name, False))
         if topic is None:
             raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}; create it first")
         return topic

@@ -315,6 +315,7 @@ class Producer:
                 batch.size += total
                 self._accumulator.buffered += total
                 self._accumulator.close_batch(self._accumulator.lanes[batch.topic_partition])
+                self._accumulator.work.notify()
             batches.append(batch)
             start = end
 
@@ -336,6 +337,7 @@ class Producer:
             lane = route.lanes[partition] = self._accumulator.lane(route.topic, partition)
         if lane.open is not None and (fresh or self._full(lane.open, size)):
             self._accumulator.close_batch(lane)
+            self._accumulator.work.notify()
         self._wait_for_room(size)
         if sticky:
             route.sticky = random.randrange(route.count)  # noqa: S311 - spreads load, guards nothing
@@ -351,7 +353,8 @@ class Producer:
         if accumulator.buffered + size <= self.config.buffer_bytes:
             return
         accumulator.close_all()
-        room = accumulator.changed.wait_for(
+        accumulator.work.notify_all()
+        room = accumulator.settled.wait_for(
             lambda: accumulator.buffered + size <= self.config.buffer_bytes or not self._may_send,
             self.config.max_block_ms / 1000,
         )
@@ -378,7 +381,8 @@ class Producer:
 
     def _route(self, topic: str) -> _Route:
         self._start()
-        found = self._topics(topic, False)
+        deadline = time.monotonic() + self.config.max_block_ms / 1000
+        found = self._retried(lambda: self._topics(topic, False), deadline, DatabaseUnavailable)
         if found is None:
             raise errors.UnknownTopicOrPartition(f"there is no topic {topic!r}; create it first")
         return self._routes.setdefault(topic, _Route(found))
@@ -406,9 +410,10 @@ class Producer:
     def flush(self, timeout: float | None = None) -> None:
         """Send everything now and wait for the answers. Failed sends do not raise here; raise `TimeoutError`."""
         accumulator = self._accumulator
-        with accumulator.changed:
+        with accumulator.settled:
             accumulator.close_all()
-            if not accumulator.changed.wait_for(lambda: accumulator.unfinished == 0, timeout):
+            accumulator.work.notify_all()
+            if not accumulator.settled.wait_for(lambda: accumulator.unfinished == 0, timeout):
                 raise TimeoutError(f"{accumulator.unfinished} batches are not acknowledged after {timeout} s")
 
     def _batch_failed(self, transaction_number: int | None, error: MsgtxError) -> None:
@@ -563,7 +568,7 @@ class Producer:
         columns = [batch.columns(lanes[batch.topic_partition].partition_id, transaction_id[:2]) for batch in batches]
 
         def attempt() -> list[Appended]:
-            woke = self._wake.now()
+            woke = self._wake.now([column.partition_id for column in columns])
             with self._engine.connection() as connection:
                 answers = append_and_decide(connection, transaction_id, columns, offsets=offsets, wake=woke)
             refused = next((answer.error for answer in answers if answer.error is not None), None)
@@ -592,9 +597,10 @@ class Producer:
 
     def _flush_transaction(self, deadline: float) -> None:
         accumulator = self._accumulator
-        with accumulator.changed:
+        with accumulator.settled:
             accumulator.close_all()
-            done = accumulator.changed.wait_for(
+            accumulator.work.notify_all()
+            done = accumulator.settled.wait_for(
                 lambda: accumulator.unfinished == 0 or self._state in _FAILED, max(0.0, deadline - time.monotonic())
             )
             if self._state in _FAILED and self._error is not None:
@@ -608,7 +614,7 @@ class Producer:
         tails = dict(self._sender.handed.values())
 
         def attempt() -> Decided:
-            woke = self._wake.now()
+            woke = self._wake.now(list(tails))
             with self._engine.connection() as connection:
                 answer = decide(connection, transaction_id, outcome, tails=tails, offsets=offsets, wake=woke)
             if answer.error is not None and answer.error.retriable:

@@ -30,13 +30,15 @@ from msgtx.types import ProducerId, TopicPartition
 log = logging.getLogger("msgtx.producer")
 CALL_BYTES: Final = 2 * 1024 * 1024  # of batches in one call: enough to share a flush, little enough to hold locks shortly
 MAX_BACKOFF_SECONDS: Final = 1.0
+AWAKE_SECONDS: Final = 0.2  # without work, before the thread sleeps until it is woken
+MIN_WAIT_SECONDS: Final = 0.001
 
 
 class Wake(Protocol):
     """Decides whether a commit tells waiting consumers by itself."""
 
-    def now(self) -> bool:
-        """Return True if this commit shall notify; else call `later`."""
+    def now(self, partition_ids: list[int]) -> bool:
+        """Return True if this commit to these partitions shall notify; else call `later`."""
         ...
 
     def later(self, partition_ids: list[int]) -> None:
@@ -97,26 +99,25 @@ class Sender:
         """End the thread after what it has in flight."""
         with self._accumulator.lock:
             self._closing = True
-            self._accumulator.changed.notify_all()
+            self._accumulator.work.notify_all()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
 
     @contextlib.contextmanager
     def paused(self, deadline: float) -> Iterator[None]:
         """Keep the sender from taking anything; wait until nothing is in flight. Raise `TimeoutError`."""
-        changed = self._accumulator.changed
-        with changed:
+        settled, work = self._accumulator.settled, self._accumulator.work
+        with settled:
             self._paused = True
-            changed.notify_all()
-            idle = changed.wait_for(lambda: not self._busy, max(0.0, deadline - time.monotonic()))
+            idle = settled.wait_for(lambda: not self._busy, max(0.0, deadline - time.monotonic()))
         try:
             if not idle:
                 raise TimeoutError("the database has not answered what was sent; call again")
             yield
         finally:
-            with changed:
+            with work:
                 self._paused = False
-                changed.notify_all()
+                work.notify_all()
 
     # ── the thread ──
 
@@ -144,23 +145,32 @@ class Sender:
             finally:
                 with self._accumulator.lock:
                     self._busy = False
-                    self._accumulator.changed.notify_all()
+                    self._accumulator.settled.notify_all()
 
     def _sleep(self, seconds: float) -> None:
-        with self._accumulator.changed:
-            self._accumulator.changed.wait_for(lambda: self._closing or self._paused, seconds)
+        with self._accumulator.work:
+            self._accumulator.work.wait_for(lambda: self._closing or self._paused, seconds)
 
     def _wait_for_work(self) -> bool:
         accumulator = self._accumulator
-        with accumulator.changed:
+        idle_since = time.monotonic()
+        with accumulator.work:
             while True:
-                soonest = accumulator.close_lingering(time.monotonic())
+                now = time.monotonic()
+                soonest = accumulator.close_lingering(now)
                 if not self._paused and (accumulator.filled or self._bump_needed):
                     self._busy = True
                     return True
                 if self._closing and not self._paused:
                     return False
-                accumulator.changed.wait(None if self._paused else soonest)
+                if accumulator.opened:
+                    idle_since = now
+                if now - idle_since < AWAKE_SECONDS:
+                    accumulator.work.wait(soonest or max(accumulator.linger_seconds, MIN_WAIT_SECONDS))
+                else:
+                    accumulator.sender_sleeps = True
+                    accumulator.work.wait()
+                    accumulator.sender_sleeps = False
 
     def _drain(self, connection: RawConnection) -> None:
         batch_array(connection, ())  # asks for the type once, which a pipeline could not
@@ -171,7 +181,7 @@ class Sender:
                     call = self._take(connection)
                 if call is not None:
                     function = APPEND if self._flushes(call.batches[0]) else APPEND_UNFLUSHED
-                    call.woke = call.batches[0].transaction_number is not None or self._wake.now()
+                    call.woke = call.batches[0].transaction_number is not None or self._wake.now([lane.partition_id for lane in call.lanes])
                     arguments = append_arguments(
                         connection,
                         [

@@ -19,6 +19,7 @@ from msgtx.errors import MsgtxError
 
 log = logging.getLogger("msgtx.wakeup")
 INTERVAL_SECONDS: Final = 0.002  # between two notifying commits of one client
+LATER_SECONDS: Final = 0.004  # until the notification that follows commits which did not notify
 POLL_SECONDS: Final = 0.02  # of consumers while no notifications arrive
 RECONNECT_SECONDS: Final = 1.0
 CHECK_SECONDS: Final = 30.0  # the idle channel is looked after
@@ -147,14 +148,18 @@ class Notifier:
         self._last = 0.0
         self.waiting: set[int] = set()
         self.due: float | None = None
+        self.sleeping = True  # the thread that takes what is due waits without a limit
 
-    def now(self) -> bool:
-        """Return whether this commit shall notify by itself."""
+    def now(self, partition_ids: list[int]) -> bool:
+        """Return whether this commit shall notify by itself; it then does so for earlier ones of these partitions, too."""
         with self._changed:
             at = time.monotonic()
             if at - self._last < INTERVAL_SECONDS:
                 return False
             self._last = at
+            self.waiting.difference_update(partition_ids)
+            if not self.waiting:
+                self.due = None
             return True
 
     def later(self, partition_ids: list[int]) -> None:
@@ -162,8 +167,9 @@ class Notifier:
         with self._changed:
             self.waiting.update(partition_ids)
             if self.due is None:
-                self.due = time.monotonic() + INTERVAL_SECONDS
-                self._changed.notify_all()
+                self.due = time.monotonic() + LATER_SECONDS
+                if self.sleeping:
+                    self._changed.notify_all()
 
     def take(self) -> str | None:
         """Return what to notify now, None if nothing is due. The caller holds the condition."""

@@ -8,9 +8,10 @@ from typing import Final
 from msgtx.database.engine import Engine, query
 from msgtx.errors import MsgtxError
 from msgtx.store.transactions import mark
-from msgtx.wakeup import Notifier
+from msgtx.wakeup import LATER_SECONDS, Notifier
 
 log = logging.getLogger("msgtx.coordinator")
+AWAKE_SECONDS: Final = 0.1  # without a commit that was put off, before the thread sleeps until it is woken
 MARK_SECONDS: Final = 1.0  # between two rounds of markers of one client
 
 
@@ -61,6 +62,7 @@ class Completion:
                 return
 
     def _wait(self) -> tuple[str | None, bool]:
+        last_notified = 0.0
         while True:
             now = time.monotonic()
             payload = self.notifier.take()
@@ -70,7 +72,13 @@ class Completion:
             if payload is not None or marking or self._stopping:
                 return payload, marking
             due = [at for at in (self._mark_due, self.notifier.due) if at is not None]
+            # While commits are being put off it looks by itself: waking it for each would cost them more than the call.
+            self.notifier.sleeping = self.notifier.due is None and now - last_notified > AWAKE_SECONDS
+            if not self.notifier.sleeping:
+                due.append(now + LATER_SECONDS)
             self._changed.wait(max(0.0, min(due) - now) if due else None)
+            if self.notifier.due is not None:
+                last_notified = time.monotonic()
 
     def _notify(self, payload: str) -> None:
         try:

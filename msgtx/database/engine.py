@@ -47,6 +47,7 @@ _BY_SQLSTATE: Final[dict[str, type[errors.MsgtxError]]] = {
     "57014": errors.LockTimeout,
     "22003": errors.InvalidRequest,
     "22P02": errors.InvalidRequest,
+    "22021": errors.InvalidRequest,
     "23514": errors.ConfigError,
     "3D000": errors.ConfigError,
 }
@@ -132,7 +133,10 @@ def translate(error: Exception) -> Exception:
         return errors.ConfigError(f"the database is read-only ({message}); connect to the primary, not to a replica")
     if state in _BY_SQLSTATE:
         return _BY_SQLSTATE[state](message)
-    if state[:2] in {"08", "53", "57"} or isinstance(original, pg.OperationalError | psycopg.InterfaceError):
+    # Without a state, the connection itself failed. Other states of psycopg's OperationalError are no passing condition:
+    # a retry of "object not in prerequisite state" would only hide a bug until time is over.
+    lost = not state and isinstance(original, pg.OperationalError | psycopg.InterfaceError)
+    if lost or state[:2] in {"08", "53", "57", "58"}:
         if "authentication failed" in message or "no password supplied" in message:
             return errors.AuthorizationFailed(message)
         if 'database "' in message and "does not exist" in message:
@@ -198,7 +202,7 @@ class Engine:
                 self._conninfo,
                 autocommit=True,
                 connect_timeout=CONNECT_TIMEOUT_SECONDS,
-                application_name="msgtx",
+                application_name=f"msgtx {os.getpid()}",  # `doctor` and people find the process by it
                 **KEEPALIVES,
             )
         connection.prepare_threshold = 0
@@ -223,7 +227,8 @@ class Engine:
         if self._pid != os.getpid():
             raise errors.IllegalState("this client was made before a fork; make a new one in the child process")
         try:
-            proxied = self.sqlalchemy.pool.connect()
+            with translated():  # the pool's first connection says more than hello
+                proxied = self.sqlalchemy.pool.connect()
         except sqlalchemy.exc.TimeoutError as error:
             raise errors.DatabaseUnavailable(
                 f"all {self.pool_size} connections of the client's pool were busy for {POOL_TIMEOUT_SECONDS:g} s"

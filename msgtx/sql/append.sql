@@ -1,5 +1,5 @@
--- append(batches) stores a set of batches, ascending by partition; one answer per batch, in their order. A refused batch
--- does not undo the others. Repeated, it answers the same with duplicate = true (I1).
+-- append(batches) stores a set of batches, one per partition and ascending; one answer per batch, in their order. A refused
+-- batch does not undo the others. Repeated, it answers the same with duplicate = true (I1).
 --   durable       raise synchronous_commit from off to on (appends outside a transaction with acks=all)
 --   timeout_ms    of the transaction that these batches open; null: the producer's
 --   wake          tell waiting consumers at COMMIT
@@ -10,18 +10,18 @@ create function msgtx.append(
     client_host text default null, client_process int default null)
 returns table (error text, detail text, base_offset bigint, appended_at timestamptz, duplicate boolean)
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set lock_timeout = '10s' as $$
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off
+set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
-    b msgtx.batch;
-    state msgtx.transaction_status;
-    result record;
+    found_batch record;
     locked_id bigint;
-    name_before text;
-    partition_before int := 0;
-    opened_producer_ids bigint[] := '{}';
-    opened_epochs int[] := '{}';
-    opened_numbers bigint[] := '{}';
+    base_offsets bigint[];
+    times timestamptz[];
+    log_append_time boolean[];
+    first_here boolean[];
+    stores boolean := false;
+    opens boolean := false;
     woken text;
     ignored boolean;
 begin
@@ -34,49 +34,41 @@ begin
             ignored := msgtx.lock_producer_shared(locked_id);
         end loop;
     end if;
-    foreach b in array batches loop
-        if b.partition_id < partition_before then
-            raise exception using errcode = 'MX042', message = 'batches must be in ascending order of partition';
+    ignored := msgtx.lock_partitions(batches);
+
+    for found_batch in select f.* from msgtx.look_at_batches(batches) f order by f.ordinal loop
+        error := null;
+        detail := null;
+        base_offset := found_batch.base_offset;
+        appended_at := found_batch.appended_at;
+        duplicate := found_batch.verdict = 'duplicate';
+        if found_batch.verdict not in ('store', 'duplicate') then
+            select r.error, r.detail into error, detail
+            from msgtx.batch_refusal(batches[found_batch.ordinal], found_batch, found_batch) r;
         end if;
-        partition_before := b.partition_id;
-        ignored := msgtx.lock_partition(b.partition_id);
-        if b.producer_id is null then
-            state := null;
-        elsif name_before is distinct from format('%s.%s.%s', b.producer_id, b.producer_epoch, b.transaction_number) then
-            name_before := format('%s.%s.%s', b.producer_id, b.producer_epoch, b.transaction_number);
-            state := msgtx.transaction_state(b.producer_id, b.producer_epoch, b.transaction_number);
-            if state.status = 'new' then
-                ignored := msgtx.check_timeout(timeout_ms);
+        if error is null and not duplicate then
+            stores := true;
+            opens := opens or found_batch.status = 'new';
+            base_offsets[found_batch.ordinal] := base_offset;
+            times[found_batch.ordinal] := appended_at;
+            log_append_time[found_batch.ordinal] := found_batch.log_append_time;
+            first_here[found_batch.ordinal] := found_batch.first_here;
+            if batches[found_batch.ordinal].transaction_number is null then
+                woken := concat_ws(',', woken, batches[found_batch.ordinal].partition_id);
             end if;
         end if;
-        result := msgtx.check_batch(b, state);
-        if result.error is null and not result.duplicate then
-            ignored := msgtx.store_batch(b, result.base_offset, result.appended_at, result.first_here, result.log_append_time);
-            if state.status = 'new' then
-                opened_producer_ids := opened_producer_ids || b.producer_id;
-                opened_epochs := opened_epochs || b.producer_epoch;
-                opened_numbers := opened_numbers || b.transaction_number;
-            end if;
-            if b.transaction_number is null then
-                woken := concat_ws(',', woken, b.partition_id);
-            end if;
+        if error is not null then
+            base_offset := null;
+            appended_at := null;
         end if;
-        error := result.error;
-        detail := result.detail;
-        base_offset := result.base_offset;
-        appended_at := result.appended_at;
-        duplicate := result.duplicate;
         return next;
     end loop;
-    if opened_numbers <> '{}' then
-        insert into msgtx.transaction (
-            producer_id, producer_epoch, transaction_number, opened_at, timeout_ms,
-            client_host, client_process, database_backend)
-        select distinct o.producer_id, o.producer_epoch, o.transaction_number, msgtx.clock(),
-               coalesce(timeout_ms, p.timeout_ms), client_host, client_process, pg_backend_pid()
-        from unnest(opened_producer_ids, opened_epochs, opened_numbers) o(producer_id, producer_epoch, transaction_number)
-        join msgtx.producer p on p.producer_id = o.producer_id
-        on conflict do nothing;
+
+    if stores then
+        ignored := msgtx.store_batches(batches, base_offsets, times, log_append_time, first_here);
+    end if;
+    if opens then
+        ignored := msgtx.open_transactions(batches, base_offsets, timeout_ms, client_host, client_process);
     end if;
     if durable and woken is not null then
         ignored := msgtx.flush_at_commit();

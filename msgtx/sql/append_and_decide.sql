@@ -2,6 +2,7 @@
 -- offsets and the COMMIT, all or nothing. No row of transaction or transaction_partition. Repeated, it answers with the
 -- stored offsets. A name that has rows may not use it.
 --   one row per batch: error, detail, base_offset, appended_at, duplicate; if any has an error, nothing was written
+--   one row with an error alone: the transaction itself was refused
 -- Locks the producer (exclusive from the start: share first would deadlock an original with its retry), groups (share),
 -- partitions (exclusive, ascending). Writes record_batch, transaction_decision, consumer_group, group_offset. Flushed.
 create function msgtx.append_and_decide(
@@ -11,94 +12,71 @@ create function msgtx.append_and_decide(
     wake boolean default true)
 returns table (error text, detail text, base_offset bigint, appended_at timestamptz, duplicate boolean)
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set lock_timeout = '10s' as $$
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off
+set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
-    state msgtx.transaction_status;
-    refused record;
-    b msgtx.batch;
-    result record;
-    decided record;
-    partition_before int := 0;
+    found_batch record;
+    offsets_error text;
+    offsets_detail text;
+    partitions int[];
+    first_offsets bigint[];
+    last_offsets bigint[];
+    times timestamptz[];
+    log_append_time boolean[];
     refusals int := 0;
-    partitions int[] := '{}';
-    first_offsets bigint[] := '{}';
-    last_offsets bigint[] := '{}';
-    times timestamptz[] := '{}';
-    append_time boolean[] := '{}';
     ignored boolean;
-    i int := 0;
 begin
     ignored := msgtx.refuse_stale_snapshot();
     ignored := msgtx.lock_producer(in_producer_id);
-    state := msgtx.transaction_state(in_producer_id, in_producer_epoch, in_transaction_number);
-    if state.status = 'decided' and state.outcome = 'COMMIT' then
-        select d.partitions, d.first_offsets, d.decided_at into decided from msgtx.transaction_decision d
-        where d.producer_id = in_producer_id and d.producer_epoch = in_producer_epoch
-          and d.transaction_number = in_transaction_number;
-        duplicate := true;
-        appended_at := decided.decided_at;
-        foreach b in array batches loop
-            base_offset := decided.first_offsets[array_position(decided.partitions, b.partition_id)];
-            return next;
-        end loop;
-        return;
+    if group_names <> '{}' then
+        select c.error, c.detail into offsets_error, offsets_detail
+        from msgtx.check_offsets(group_names, offset_partitions, offsets, metadata, member_ids) c;
     end if;
-    duplicate := false;
-    if state.status <> 'new' then
-        refused := msgtx.refusal(state, in_producer_id, in_producer_epoch, in_transaction_number);
-        error := coalesce(case when refused.error = 'InvalidProducerEpoch' then 'ProducerFenced' else refused.error end,
-                          'InvalidTransactionState');
-        detail := coalesce(refused.detail, format('transaction %s.%s.%s has rows: append and decide it in steps',
-                                                  in_producer_id, in_producer_epoch, in_transaction_number));
-        return next;
-        return;
-    end if;
-    refused := msgtx.check_offsets(group_names, offset_partitions, offsets, metadata, member_ids);
-    if refused.error is not null then
-        error := refused.error;
-        detail := refused.detail;
-        return next;
-        return;
-    end if;
+    ignored := msgtx.lock_partitions(batches);
 
-    foreach b in array batches loop
-        if b.partition_id <= partition_before
-           or (b.producer_id, b.producer_epoch, b.transaction_number)
-              is distinct from (in_producer_id, in_producer_epoch, in_transaction_number) then
-            raise exception using errcode = 'MX042',
-                message = 'batches must be of this transaction, one per partition, in ascending order of partition';
+    for found_batch in select f.* from msgtx.look_at_batches(batches) f order by f.ordinal loop
+        if (batches[found_batch.ordinal].producer_id, batches[found_batch.ordinal].producer_epoch,
+            batches[found_batch.ordinal].transaction_number)
+           is distinct from (in_producer_id, in_producer_epoch, in_transaction_number) then
+            raise exception using errcode = 'MX042', message = 'the batches of a call that decides must be of its transaction';
         end if;
-        partition_before := b.partition_id;
-        ignored := msgtx.lock_partition(b.partition_id);
-        result := msgtx.check_batch(b, state);
-        refusals := refusals + (result.error is not null)::int;
-        error := result.error;
-        detail := result.detail;
-        base_offset := result.base_offset;
-        appended_at := result.appended_at;
-        partitions := partitions || b.partition_id;
-        first_offsets := first_offsets || result.base_offset;
-        last_offsets := last_offsets || result.base_offset + cardinality(b."values") - 1;
-        times := times || result.appended_at;
-        append_time := append_time || result.log_append_time;
+        if found_batch.status <> 'new' or offsets_error is not null then
+            return query select * from msgtx.refuse_whole(
+                in_producer_id, in_producer_epoch, in_transaction_number, batches, found_batch,
+                offsets_error, offsets_detail);
+            return;
+        end if;
+        error := null;
+        detail := null;
+        duplicate := false;
+        base_offset := found_batch.base_offset;
+        appended_at := found_batch.appended_at;
+        if found_batch.verdict <> 'store' then
+            select r.error, r.detail into error, detail
+            from msgtx.batch_refusal(batches[found_batch.ordinal], found_batch, found_batch) r;
+            refusals := refusals + (error is not null)::int;
+        end if;
+        partitions[found_batch.ordinal] := batches[found_batch.ordinal].partition_id;
+        first_offsets[found_batch.ordinal] := base_offset;
+        last_offsets[found_batch.ordinal] := base_offset + cardinality(batches[found_batch.ordinal]."values") - 1;
+        times[found_batch.ordinal] := appended_at;
+        log_append_time[found_batch.ordinal] := found_batch.log_append_time;
         return next;
     end loop;
     if refusals > 0 then
         return;
     end if;
-
-    foreach b in array batches loop
-        i := i + 1;
-        ignored := msgtx.store_batch(b, first_offsets[i], times[i], false, append_time[i]);
-    end loop;
+    ignored := msgtx.store_batches(batches, first_offsets, times, log_append_time, null);
     insert into msgtx.transaction_decision (
         producer_id, producer_epoch, transaction_number, outcome, decided_at, decided_by,
         partitions, first_offsets, last_offsets)
     values (in_producer_id, in_producer_epoch, in_transaction_number, 'COMMIT', msgtx.clock(), 'client',
             partitions, first_offsets, last_offsets);
-    ignored := msgtx.insert_offsets(group_names, offset_partitions, offsets, metadata, member_ids, generations,
-                                    in_producer_id, in_producer_epoch, in_transaction_number);
+    if group_names <> '{}' then
+        ignored := msgtx.insert_offsets(group_names, offset_partitions, offsets, metadata, member_ids, generations,
+                                        in_producer_id, in_producer_epoch, in_transaction_number);
+    end if;
     ignored := msgtx.flush_at_commit();
     if wake then
         perform pg_notify('msgtx', array_to_string(partitions, ','));

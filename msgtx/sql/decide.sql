@@ -13,28 +13,30 @@ create function msgtx.decide(
     in_decided_by text default 'client', wake boolean default true,
     out outcome text, out decided_by text, out error text, out detail text, out last_sequences bigint[]
 ) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set lock_timeout = '10s' as $$
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off
+set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
-    state msgtx.transaction_status;
+    state record;
     refused record;
     name text := format('%s.%s.%s', in_producer_id, in_producer_epoch, in_transaction_number);
     ignored boolean;
 begin
     ignored := msgtx.refuse_stale_snapshot();
     ignored := msgtx.lock_producer(in_producer_id);
-    state := msgtx.transaction_state(in_producer_id, in_producer_epoch, in_transaction_number);
+    select s.* into state from msgtx.transaction_state(in_producer_id, in_producer_epoch, in_transaction_number) s;
 
     if state.status not in ('decided', 'open', 'new')
        and not (state.status = 'concurrent' and (in_outcome = 'ABORT' or tail_partitions <> '{}')) then
-        refused := msgtx.refusal(state, in_producer_id, in_producer_epoch, in_transaction_number);
+        refused := msgtx.refusal(state.status, state.outcome, state.decided_by, state.current_epoch,
+                                 in_producer_id, in_producer_epoch, in_transaction_number);
         error := case when refused.error = 'InvalidProducerEpoch' then 'ProducerFenced' else refused.error end;
         detail := refused.detail;
         return;
     end if;
 
     if state.status <> 'decided' then
-        if in_outcome = 'COMMIT' then
+        if in_outcome = 'COMMIT' and group_names <> '{}' then
             refused := msgtx.check_offsets(group_names, offset_partitions, offsets, metadata, member_ids);
             if refused.error is not null then
                 error := refused.error;
@@ -53,7 +55,7 @@ begin
             end if;
         end if;
         ignored := msgtx.insert_decision(in_producer_id, in_producer_epoch, in_transaction_number, outcome, decided_by);
-        if outcome = 'COMMIT' then
+        if outcome = 'COMMIT' and group_names <> '{}' then
             ignored := msgtx.insert_offsets(group_names, offset_partitions, offsets, metadata, member_ids, generations,
                                             in_producer_id, in_producer_epoch, in_transaction_number);
         end if;

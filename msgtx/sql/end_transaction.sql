@@ -7,11 +7,11 @@ create function msgtx.end_transaction(
 returns text language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare
-    state msgtx.transaction_status;
+    state record;
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     ignored := msgtx.lock_producer(in_producer_id);
-    state := msgtx.transaction_state(in_producer_id, in_producer_epoch, in_transaction_number);
+    select s.* into state from msgtx.transaction_state(in_producer_id, in_producer_epoch, in_transaction_number) s;
     if state.status = 'decided' then
         return state.outcome;
     elsif state.status = 'sealed' and exists (

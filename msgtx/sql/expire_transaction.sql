@@ -5,13 +5,13 @@ create function msgtx.expire_transaction(in_producer_id bigint, in_producer_epoc
 returns boolean language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
-    state msgtx.transaction_status;
+    state record;
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     if not msgtx.try_lock_producer(in_producer_id) then
         return false;
     end if;
-    state := msgtx.transaction_state(in_producer_id, in_producer_epoch, in_transaction_number);
+    select s.* into state from msgtx.transaction_state(in_producer_id, in_producer_epoch, in_transaction_number) s;
     if state.status = 'decided' then
         return state.decided_by = 'timeout';
     end if;

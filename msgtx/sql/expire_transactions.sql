@@ -7,6 +7,7 @@ set search_path = pg_catalog, pg_temp set enable_hashjoin = off set enable_merge
 declare
     overdue record;
     expired int := 0;
+    already boolean;
 begin
     for overdue in
         select t.producer_id, t.producer_epoch, t.transaction_number
@@ -29,8 +30,16 @@ begin
         limit most
     loop
         begin
-            expired := expired + msgtx.expire_transaction(
-                overdue.producer_id, overdue.producer_epoch, overdue.transaction_number)::int;
+            -- Behind the lock: what another sweep has ended meanwhile is not counted here.
+            if msgtx.try_lock_producer(overdue.producer_id) then
+                already := (
+                    select true from msgtx.transaction_decision d where d.producer_id = overdue.producer_id
+                    and d.producer_epoch = overdue.producer_epoch and d.transaction_number = overdue.transaction_number);
+                if already is null then
+                    expired := expired + msgtx.expire_transaction(
+                        overdue.producer_id, overdue.producer_epoch, overdue.transaction_number)::int;
+                end if;
+            end if;
         exception when others then
             raise warning 'transaction %.%.% could not be expired: %',
                 overdue.producer_id, overdue.producer_epoch, overdue.transaction_number, sqlerrm;

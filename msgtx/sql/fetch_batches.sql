@@ -68,7 +68,7 @@ begin
                greatest(least(blocking.first_offset, greatest(tail.next_offset, p.log_start_offset)),
                         p.log_start_offset) as last_stable,
                asked.position > greatest(tail.next_offset, p.log_start_offset)
-               or (asked.position > p.log_start_offset and previous.identity is not null
+               or (asked.position > p.log_start_offset and previous.identity is not null and asked.token is not null
                    and split_part(asked.token, ' ', 2) <> previous.identity) as truncated) bound
     left join lateral (
         select w.* from (

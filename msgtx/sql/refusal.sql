@@ -1,32 +1,33 @@
 -- refusal(state, name) → error and detail for a call whose transaction is not open or new; null, null if it may go on.
 -- Aborts by timeout, administrator and resolve leave the producer alive and are answered with their reason.
 create function msgtx.refusal(
-    state msgtx.transaction_status, producer_id bigint, producer_epoch int, transaction_number bigint, out error text, out detail text
+    status text, outcome text, decided_by text, current_epoch int,
+    producer_id bigint, producer_epoch int, transaction_number bigint, out error text, out detail text
 ) language plpgsql immutable as $$
 declare
     name text := format('%s.%s.%s', producer_id, producer_epoch, transaction_number);
 begin
-    case state.status
+    case status
         when 'open', 'new', 'idle' then
             return;
         when 'fenced' then
             error := 'InvalidProducerEpoch';
             detail := format('producer %s is at epoch %s; epoch %s was fenced by a newer producer',
-                             producer_id, state.current_epoch, producer_epoch);
+                             producer_id, current_epoch, producer_epoch);
         when 'unknown' then
             error := 'InvalidProducerIdMapping';
             detail := format('producer %s with epoch %s is not known here: it expired or was never initialized',
                              producer_id, producer_epoch);
         when 'decided' then
-            if state.outcome = 'ABORT' and state.decided_by = 'fence' then
+            if outcome = 'ABORT' and decided_by = 'fence' then
                 error := 'ProducerFenced';
                 detail := format('transaction %s was aborted when a newer producer took over', name);
-            elsif state.outcome = 'ABORT' and state.decided_by <> 'client' then
+            elsif outcome = 'ABORT' and decided_by <> 'client' then
                 error := 'TransactionAborted';
-                detail := format('transaction %s was aborted (reason: %s)', name, state.decided_by);
+                detail := format('transaction %s was aborted (reason: %s)', name, decided_by);
             else
                 error := 'InvalidTransactionState';
-                detail := format('transaction %s is over: it ended with %s', name, state.outcome);
+                detail := format('transaction %s is over: it ended with %s', name, outcome);
             end if;
         when 'sealed' then
             error := 'InvalidTransactionState';

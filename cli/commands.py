@@ -1,0 +1,83 @@
+"""The table of contents: the commands, each in the module of its name, loaded when it is used."""
+
+import importlib
+
+import click
+
+from msgtx.cli.options import FORMATS, Group, option, set_debug, set_format, set_url
+
+NAMES = (
+    "demo",
+    "db",
+    "topics",
+    "produce",
+    "consume",
+    "process",
+    "transactions",
+    "offsets",
+    "sweep",
+    "perf",
+)
+
+
+class Commands(Group):
+    """The commands by name. Each module calls its own one `command`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names, in the order of the help."""
+        return list(NAMES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command."""
+        if cmd_name not in NAMES:
+            return None
+        found = importlib.import_module(f"msgtx.cli.{cmd_name}").command
+        assert isinstance(found, click.Command)
+        return found
+
+
+@click.group(
+    "msgtx",
+    cls=Commands,
+    context_settings={"auto_envvar_prefix": "MSGTX", "help_option_names": ["-h", "--help"], "show_default": True},
+)
+@click.version_option(package_name="msgtx", message="%(package)s %(version)s")
+@option(
+    "--url",
+    envvar="MSGTX_DATABASE_URL",
+    expose_value=False,
+    is_eager=True,
+    callback=set_url,
+    help="The database: postgresql://user:password@host:port/database. Without one, an embedded PostgreSQL is used.",
+)
+@option(
+    "-o",
+    "--output",
+    type=click.Choice(FORMATS),
+    default="table",
+    expose_value=False,
+    is_eager=True,
+    callback=set_format,
+    help="A table for people, JSON or JSON lines for programs.",
+)
+@option(
+    "--debug",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=set_debug,
+    help="Show the log, and the traceback of an error.",
+)
+def command() -> None:
+    """Kafka's exactly-once messaging in ordinary PostgreSQL tables.
+
+    Data goes to stdout, progress and messages to stderr.
+
+    \b
+    Exit codes: 0 done, 1 the operation failed, 2 wrong usage, 3 the database
+    cannot be reached, 4 fenced or aborted, 130 interrupted.
+
+    \b
+    Completion for bash (zsh and fish alike):
+      eval "$(_MSGTX_COMPLETE=bash_source msgtx)"
+    """  # noqa: D301 - click's mark for text that is not filled, not a backslash of ours

@@ -1,0 +1,180 @@
+"""`msgtx consume`: records as lines."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from msgtx.cli.database import connect
+from msgtx.cli.interruption import Stop, stopping
+from msgtx.cli.options import Command, Invocation, earliest_latest_or_number, isolation, option, pass_invocation
+from msgtx.cli.record_lines import row_of_record
+from msgtx.types import Record, TopicPartition
+
+if TYPE_CHECKING:
+    from msgtx.client import Client
+    from msgtx.consumer import Consumer
+
+POLL_S: Final = 0.2  # the longest wait before a signal is seen
+POLL_RECORDS: Final = 2_000  # of one poll: what is written and then counted as printed at once
+COMMIT_S: Final = 1.0  # between two commits of what was printed
+Render = Callable[[Sequence[Record]], bytes]
+
+
+class Lines:
+    """How records become bytes on stdout: values as they are, JSON lines, or one JSON array."""
+
+    def __init__(self, format_name: str, key_separator: bytes | None) -> None:
+        self._separator = key_separator
+        self._array = format_name == "json"
+        self._render: Render = self._values if format_name == "table" else self._rows
+        self._first = True
+        self._out = sys.stdout.buffer
+
+    def write(self, records: Sequence[Record]) -> None:
+        """Write records and flush: when this returns, they are printed."""
+        text = self._render(records)
+        if self._array and records:
+            text = (b"[\n" if self._first else b",\n") + text
+            self._first = False
+        self._out.write(text)
+        self._out.flush()
+
+    def end(self) -> None:
+        """Close the array."""
+        if self._array:
+            self._out.write(b"[]\n" if self._first else b"\n]\n")
+            self._out.flush()
+
+    def _values(self, records: Sequence[Record]) -> bytes:
+        values = [b"null" if record.value is None else record.value for record in records]
+        if self._separator is not None:
+            keys = [b"null" if record.key is None else record.key for record in records]
+            values = [key + self._separator + value for key, value in zip(keys, values, strict=True)]
+        return b"".join(value + b"\n" for value in values)
+
+    def _rows(self, records: Sequence[Record]) -> bytes:
+        rows = [json.dumps(row_of_record(record), ensure_ascii=False) for record in records]
+        return ",\n".join(rows).encode() if self._array else "".join(row + "\n" for row in rows).encode()
+
+
+@click.command("consume", cls=Command)
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@option("--group", help="Begin at this group's offsets, and commit what was printed.")
+@option("--from-beginning", is_flag=True, help="Begin at the log start; with --group, if it has no offset yet.")
+@option("--partition", "partitions", multiple=True, type=click.IntRange(min=0), help="Only this one; may be repeated.")
+@option(
+    "--offset", type=earliest_latest_or_number, metavar="earliest|latest|OFFSET", help="Begin there, in each partition."
+)
+@isolation
+@option("--max-messages", type=click.IntRange(min=0), help="End after so many.")
+@option("--timeout-ms", type=click.IntRange(min=0), help="End when nothing came for so long.")
+@option("--follow/--no-follow", default=True, help="Wait for more, or end where the topic ends now.")
+@option("--key-separator", metavar="TEXT", help="Print the key, TEXT, and the value.")
+@pass_invocation
+def command(
+    invocation: Invocation,
+    topics: tuple[str, ...],
+    *,
+    group: str | None,
+    from_beginning: bool,
+    partitions: tuple[int, ...],
+    offset: str | int | None,
+    isolation: str | None,
+    max_messages: int | None,
+    timeout_ms: int | None,
+    follow: bool,
+    key_separator: str | None,
+) -> int:
+    """Print the records of TOPICs.
+
+    It begins with what comes from now on, and does not end by itself, as kafka-console-consumer does: --from-beginning,
+    --group and --offset begin elsewhere, --max-messages, --timeout-ms and --no-follow end it; so do Ctrl-C (exit code
+    130) and SIGTERM (0).
+
+    A record is a line of its value: bytes as they are, null for a tombstone. -o jsonl prints all of it, in the form
+    that `produce --json` reads; -o json prints one array.
+    """
+    if offset is not None and from_beginning:
+        raise click.UsageError("--offset and --from-beginning exclude each other")
+    separator = None if key_separator is None else key_separator.encode(errors="surrogateescape")
+    settings: dict[str, Any] = {"group": group, "isolation": isolation}
+    settings["auto_offset_reset"] = "earliest" if from_beginning else None
+    given = {name: value for name, value in settings.items() if value is not None}
+    with connect(invocation) as client, stopping() as stop:
+        with client.consumer(enable_auto_commit=False, **given) as consumer:
+            consumer.assign(_assignment(client, topics, partitions))
+            _seek(consumer, offset)
+            lines = Lines(invocation.format, separator)
+            _print(
+                consumer,
+                lines,
+                stop,
+                ends=None if follow else consumer.end_offsets(),
+                most=max_messages,
+                timeout_s=None if timeout_ms is None else timeout_ms / 1000,
+            )
+        return stop.exit_code if stop.is_set() else 0
+
+
+def _assignment(client: "Client", topics: Iterable[str], partitions: Sequence[int]) -> list[TopicPartition]:
+    names = list(dict.fromkeys(topics))
+    return [
+        TopicPartition(name, index)
+        for name in names
+        for index in (dict.fromkeys(partitions) or range(client.topics.describe(name).partitions))
+    ]
+
+
+def _seek(consumer: "Consumer", offset: str | int | None) -> None:
+    if offset == "earliest":
+        consumer.seek_to_beginning()
+    elif offset == "latest":
+        consumer.seek_to_end()
+    elif isinstance(offset, int):
+        for partition in consumer.assignment():
+            consumer.seek(partition, offset)
+
+
+def _print(
+    consumer: "Consumer",
+    lines: Lines,
+    stop: Stop,
+    *,
+    ends: dict[TopicPartition, int] | None,
+    most: int | None,
+    timeout_s: float | None,
+) -> None:
+    """Print until one of the limits is reached, or a signal comes; commit what was printed."""
+    printed: dict[TopicPartition, int] = {}
+    left = most
+    last_record = committed = time.monotonic()
+    try:
+        while not stop.is_set() and left != 0:
+            if ends is not None and all(consumer.position(partition) >= end for partition, end in ends.items()):
+                break
+            wait = POLL_S if timeout_s is None else min(POLL_S, timeout_s)
+            records = consumer.poll(wait, POLL_RECORDS if left is None else min(POLL_RECORDS, left))
+            now = time.monotonic()
+            if records:
+                lines.write(records)
+                printed.update({TopicPartition(r.topic, r.partition): r.offset + 1 for r in records})
+                left = None if left is None else left - len(records)
+                last_record = now
+            elif timeout_s is not None and now - last_record >= timeout_s:
+                break
+            if now - committed >= COMMIT_S:
+                _commit(consumer, printed)
+                committed = now
+        lines.end()
+    finally:
+        _commit(consumer, printed)
+
+
+def _commit(consumer: "Consumer", printed: dict[TopicPartition, int]) -> None:
+    if printed and consumer.config.group is not None:
+        consumer.commit(dict(printed))
+        printed.clear()

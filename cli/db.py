@@ -1,0 +1,128 @@
+"""`msgtx db`: the schema, the embedded server, the settings of the installation."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from msgtx.cli.database import open_engine
+from msgtx.cli.failure import FAILED, Failed
+from msgtx.cli.interruption import deferred
+from msgtx.cli.options import Group, Invocation, option, pass_invocation
+from msgtx.cli.output import row_of, show_many, show_one, write
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+
+@contextlib.contextmanager
+def _connection(invocation: Invocation) -> "Iterator[Connection]":
+    """Open a SQL transaction on the database, whatever its schema is like."""
+    engine, _ = open_engine(invocation)
+    try:
+        with engine.transaction() as connection:
+            yield connection
+    finally:
+        engine.close()
+
+
+@click.group("db", cls=Group)
+def command() -> None:
+    """Set up and check the database."""
+
+
+@command.command("init")
+@pass_invocation
+def init(invocation: Invocation) -> None:
+    """Create the schema in the database (an embedded one is started), or upgrade it."""
+    _upgrade(invocation)
+
+
+@command.command("upgrade")
+@pass_invocation
+def upgrade(invocation: Invocation) -> None:
+    """Bring the schema, its functions and its views to the version of this program."""
+    _upgrade(invocation)
+
+
+def _upgrade(invocation: Invocation) -> None:
+    with deferred():
+        from msgtx.database import migrate
+    with _connection(invocation) as connection:
+        done = migrate.upgrade(connection)
+    show_one(invocation.format, row_of(done))
+
+
+@command.command("current")
+@pass_invocation
+def current(invocation: Invocation) -> None:
+    """Show the version of the schema."""
+    with deferred():
+        from msgtx.database import migrate
+    with _connection(invocation) as connection:
+        show_one(invocation.format, {"schema_version": migrate.current(connection)})
+
+
+@command.command("check")
+@pass_invocation
+def check(invocation: Invocation) -> int:
+    """Tell whether the schema fits this program, and what to run if not (exit code 1)."""
+    with deferred():
+        from msgtx.database import migrate
+    with _connection(invocation) as connection:
+        problems = migrate.check(connection)
+    if invocation.format == "table":
+        for problem in problems:
+            click.echo(f"msgtx: {problem}", err=True)
+        if not problems:
+            click.echo("the schema is complete and fits this program", err=True)
+    else:
+        show_one(invocation.format, {"ok": not problems, "problems": problems})
+    return FAILED if problems else 0
+
+
+@command.command("url")
+@option("--with-password", is_flag=True, help='As a program needs it: psql "$(msgtx db url --with-password)".')
+@pass_invocation
+def url(invocation: Invocation, *, with_password: bool) -> None:
+    """Show the URL of the database. The embedded one is started if it does not run."""
+    with deferred():
+        from msgtx.database.engine import public_url
+    engine, _ = open_engine(invocation)
+    try:
+        found = engine.url if with_password else public_url(engine.url)
+    finally:
+        engine.close()
+    if invocation.format == "table":
+        write(found + "\n")
+    else:
+        show_one(invocation.format, {"url": found})
+
+
+@command.command("stop")
+@pass_invocation
+def stop(invocation: Invocation) -> None:
+    """Stop the embedded server. What is open is rolled back; the data stays."""
+    with deferred():
+        from msgtx.database import embedded
+    home = embedded.default_home()
+    click.echo(f"stopped the server of {home}" if embedded.stop() else f"no server runs in {home}", err=True)
+
+
+@command.command("settings")
+@click.argument("name", required=False)
+@click.argument("value", required=False, type=int)
+@pass_invocation
+def settings(invocation: Invocation, name: str | None, value: int | None) -> None:
+    """Show the settings of the installation, or NAME; set NAME to VALUE, for all clients."""
+    with deferred():
+        from msgtx.database import settings
+    with _connection(invocation) as connection:
+        if name is not None and value is not None:
+            settings.change(connection, name, value=value)
+        found = settings.read(connection)
+    if name is not None and name not in found:
+        raise Failed(f"unknown setting {name!r}; known are {', '.join(found)}")
+    rows = [{"name": one, "value": found[one]} for one in found if name in {None, one}]
+    show_many(invocation.format, rows, ("name", "value"))

@@ -1,0 +1,30 @@
+"""`msgtx demo`."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from msgtx.cli.failure import FAILED
+from msgtx.cli.interruption import deferred
+from msgtx.cli.options import Command, Invocation, option, pass_invocation
+
+
+@click.command("demo", cls=Command)
+@option(
+    "--input",
+    "input_path",
+    type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path),
+    metavar="FILE",
+    help="Order lines as CSV, .gz too.  [default: generated ones]",
+)
+@pass_invocation
+def command(invocation: Invocation, input_path: Path | None) -> int:
+    """Run the main job from nothing to a result: order lines in, stock movements out, and a crash in the middle."""
+    with deferred():
+        from rich.console import Console
+
+        from msgtx import demo
+    output = Console(file=sys.stdout, highlight=False)
+    passed = demo.run(url=invocation.url, input_path=input_path, output=output, progress=Console(stderr=True))
+    return 0 if passed else FAILED

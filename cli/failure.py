@@ -1,0 +1,91 @@
+"""Failures as one line and an exit code.
+
+0 done · 1 the operation failed · 2 wrong usage · 3 the database cannot be reached · 4 fenced or aborted ·
+130 interrupted.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import click
+
+from msgtx import errors
+
+FAILED: Final = 1
+WRONG_USAGE: Final = 2
+UNREACHABLE: Final = 3
+FENCED_OR_ABORTED: Final = 4
+
+_FENCED_OR_ABORTED: Final = (
+    errors.ProducerFenced,
+    errors.CoordinatorFenced,
+    errors.FencedInstance,
+    errors.TransactionAborted,
+)
+# The state of the database is not what the call expects: no other arguments would help.
+_NOT_THE_ARGUMENTS: Final = (errors.IllegalState, errors.InvalidTransactionState, errors.DeserializationError)
+
+
+class Failed(click.ClickException):
+    """The operation failed, for a reason that the library does not know."""
+
+    exit_code = FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What to tell, and the exit code."""
+
+    message: str
+    exit_code: int
+
+
+def failure_of(error: Exception) -> Failure:
+    """Return the one line and the exit code for an error."""
+    return Failure(" ".join(_message(error).split("\n")), _exit_code(error))
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        return f"{error.format_message().rstrip('.')} (see `{error.ctx.command_path} --help`)"
+    if isinstance(error, click.Abort):
+        return "nothing was changed; answer y, or use --yes"
+    if isinstance(error, click.ClickException):
+        return error.format_message()
+    if isinstance(error, errors.MsgtxError):
+        # The second line of an error's docstring says what to do; a message that already says it needs no repetition.
+        return "; ".join(part for part in (str(error) or _told(error, 0), _advice(error)) if part)
+    if isinstance(error, UnicodeEncodeError):
+        return f"{error.object!r} is no valid UTF-8"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return f"unexpected {type(error).__name__}: {error} (--debug shows where)"
+
+
+def _exit_code(error: Exception) -> int:
+    if isinstance(error, errors.DatabaseUnavailable):
+        return UNREACHABLE
+    if isinstance(error, errors.OutcomeUnknown) and isinstance(error.__cause__, errors.DatabaseUnavailable):
+        return UNREACHABLE
+    if isinstance(error, _FENCED_OR_ABORTED):
+        return FENCED_OR_ABORTED
+    if isinstance(error, errors.UsageError) and not isinstance(error, _NOT_THE_ARGUMENTS):
+        return WRONG_USAGE
+    if isinstance(error, click.ClickException):
+        return error.exit_code
+    return WRONG_USAGE if isinstance(error, UnicodeEncodeError) else FAILED
+
+
+_SPEAKS_FOR_ITSELF: Final = (errors.ConfigError, errors.InvalidRequest, errors.InvalidTopic, errors.TopicExists)
+
+
+def _advice(error: errors.MsgtxError) -> str:
+    if isinstance(error, _SPEAKS_FOR_ITSELF) or any(mark in str(error) for mark in (";", "`msgtx", ": ")):
+        return ""
+    advice = _told(error, 2).rstrip(".")
+    return advice[:1].lower() + advice[1:]
+
+
+def _told(error: errors.MsgtxError, line: int) -> str:
+    lines = [text.strip() for text in (type(error).__doc__ or "").splitlines()]
+    return lines[line] if line < len(lines) else ""

@@ -1,0 +1,102 @@
+"""Lines of files and of stdin, in blocks: memory does not grow with the input."""
+
+import io
+import os
+import select
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, cast
+
+from msgtx.cli.failure import Failed
+from msgtx.cli.interruption import Stop
+
+BLOCK_BYTES: Final = 1024 * 1024  # of one read: enough that its cost does not show
+STDIN: Final = Path("-")
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Lines that follow one another, without their ends. `first`: the number of the first, from 1."""
+
+    source: str
+    first: int
+    lines: Sequence[bytes]
+    bytes_read: int = 0
+
+    def place(self, index: int) -> str:
+        """Return where a line is, for a message."""
+        return f"{self.source}:{self.first + index}"
+
+    def split(self, count: int) -> "tuple[Lines, Lines]":
+        """Return the first `count` lines, and the others."""
+        return (
+            Lines(self.source, self.first, self.lines[:count], self.bytes_read),
+            Lines(self.source, self.first + count, self.lines[count:]),
+        )
+
+
+def total_bytes(files: Sequence[Path]) -> int | None:
+    """Return the size of all files together; None if one of them has no size."""
+    total = 0
+    for file in files:
+        if file == STDIN:
+            return None
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        total += status.st_size
+    return total
+
+
+def read_lines(files: Sequence[Path], stop: Stop, *, longest: int, idle_s: float) -> Iterator[Lines]:
+    """Yield the lines of files, one file after the other, as they come.
+
+    When nothing came for `idle_s` there is a block without lines. A last line without end is a line. Raise `Failed` for a line of more than `longest` bytes.
+    """
+    for file in files:
+        if file == STDIN:
+            stdin = cast(io.BufferedReader, sys.stdin.buffer)
+            yield from _read_stream(stdin, "stdin", stop, longest=longest, idle_s=idle_s)
+        else:
+            with file.open("rb") as stream:
+                yield from _read_stream(stream, str(file), stop, longest=longest, idle_s=idle_s)
+
+
+def _read_stream(stream: io.BufferedReader, source: str, stop: Stop, *, longest: int, idle_s: float) -> Iterator[Lines]:
+    waits = _waits(stream)
+    number = 1
+    begun: list[bytes] = []  # the pieces of a line whose end is not read yet
+    length = 0
+    while True:
+        with stop.interruptible():
+            # A read of more than the buffer's size leaves nothing in the buffer, so `select` tells the truth.
+            came = not waits or bool(select.select([stream], [], [], idle_s)[0])
+            block = stream.read1(BLOCK_BYTES) if came else None
+        if block is None:
+            yield Lines(source, number, ())
+            continue
+        *lines, rest = block.split(b"\n")
+        if lines:
+            lines[0] = b"".join([*begun, lines[0]])
+            begun, length = [], 0
+        begun.append(rest)
+        length += len(rest)
+        if not block and length:
+            lines, length = [b"".join(begun)], 0
+        if lines:
+            yield Lines(source, number, lines, len(block))
+            number += len(lines)
+        if not block:
+            return
+        if length > longest:
+            raise Failed(f"{source}:{number}: the line is longer than {longest} bytes, and nothing of it can be stored")
+
+
+def _waits(stream: io.BufferedReader) -> bool:
+    try:
+        return not stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except OSError:
+        return False

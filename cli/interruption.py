@@ -1,0 +1,121 @@
+"""Ctrl-C and SIGTERM: end at once, or end a long verb at its next safe place.
+
+Outside `stopping` a signal raises `Interrupted` wherever the program is. Inside, it only asks: the verb looks at
+`Stop.is_set` where nothing is half done, ends its transaction and goes. A verb that does not look in time (it is stuck
+in a write, or waits for a database that is away) is interrupted after all.
+"""
+
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any, Final
+
+PATIENCE_S: Final = 2.0  # from a signal to its exception, if the verb has not looked by then
+AGAIN_S: Final = 0.01  # an exception that Python had to swallow is raised again after so long
+INTERRUPTED: Final = 130  # 128 and the number of SIGINT, as shells count it
+
+
+class Interrupted(KeyboardInterrupt):
+    """SIGINT or SIGTERM arrived."""
+
+
+class Stop(threading.Event):
+    """Whether the verb shall end, for its loop and for `client.process`. Nothing waits for it: it is looked at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.signal: int | None = None
+        self.at_once = False  # the signal may raise right away: a read waits
+
+    def is_set(self) -> bool:
+        """Return whether a signal came. Who looks ends by itself, so the exception is called off."""
+        if self.signal is None:
+            return False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        return True
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a verb that has no end of its own: SIGTERM is the usual way to end it."""
+        return INTERRUPTED if self.signal == signal.SIGINT else 0
+
+    @contextlib.contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Let a signal raise at once: around a read that may wait for ever."""
+        self.at_once = True
+        try:
+            if self.signal is not None:
+                raise Interrupted
+            yield
+        finally:
+            self.at_once = False
+
+
+_stop: Stop | None = None
+
+
+@contextlib.contextmanager
+def stopping() -> Iterator[Stop]:
+    """Have signals ask instead of raise. What is inside looks at the `Stop`; a second signal after a while raises."""
+    global _stop  # noqa: PLW0603 - a process has one set of signal handlers
+    assert _stop is None, "one long verb at a time"
+    _stop = stop = Stop()
+    try:
+        yield stop
+    finally:
+        _stop = None
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[None]:
+    """Hold a signal back until the end: around imports, which leave half a module behind when they are interrupted."""
+    if _stop is not None:
+        yield
+        return
+    with stopping() as stop:
+        yield
+    if stop.signal is not None:
+        raise Interrupted
+
+
+def listen() -> None:
+    """Install the handlers. For the main thread."""
+    signal.signal(signal.SIGALRM, _raise)
+    sys.unraisablehook = _raise_again
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _handle)
+
+
+def ignore() -> None:
+    """Ignore what comes now: the program is ending, and has its exit code."""
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _handle(number: int, frame: FrameType | None) -> None:
+    if _stop is None:
+        raise Interrupted
+    # An attribute, and no `Event.set`: that takes a lock, which the interrupted code may hold.
+    first = _stop.signal is None
+    _stop.signal = _stop.signal or number
+    if _stop.at_once:
+        raise Interrupted
+    if first or signal.getitimer(signal.ITIMER_REAL)[0] == 0:
+        signal.setitimer(signal.ITIMER_REAL, PATIENCE_S)
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    raise Interrupted
+
+
+def _raise_again(unraisable: Any) -> None:
+    # Python cannot raise inside a finalizer or a callback of the collector: it would print a traceback and go on.
+    if isinstance(unraisable.exc_value, Interrupted):
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+    else:
+        sys.__unraisablehook__(unraisable)

@@ -1,0 +1,92 @@
+"""Data on stdout: a table for people, JSON or JSON lines for programs, with the same names."""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+Row = Mapping[str, Any]
+PIPE_COLUMNS: Final = 100_000  # nothing is cut or wrapped for a program that reads a table
+
+
+def row_of(value: Any) -> dict[str, Any]:
+    """Return a result class of the library as a row: its fields by name."""
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+
+
+def show_many(format_name: str, rows: Iterable[Row], columns: Sequence[str]) -> None:
+    """Show rows: a table with these columns, a JSON array, or a JSON object per line."""
+    rows = list(rows)
+    if format_name == "json":
+        write(json.dumps([_plain(row) for row in rows], ensure_ascii=False, indent=2) + "\n")
+    elif format_name == "jsonl":
+        write("".join(json.dumps(_plain(row), ensure_ascii=False) + "\n" for row in rows))
+    else:
+        show_table(columns, [[row[column] for column in columns] for row in rows])
+
+
+def show_one(format_name: str, row: Row) -> None:
+    """Show one thing: a line per field, or a JSON object."""
+    if format_name == "table":
+        show_table(("", ""), list(row.items()))
+    else:
+        write(json.dumps(_plain(row), ensure_ascii=False, indent=2 if format_name == "json" else None) + "\n")
+
+
+def show_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> None:
+    """Print a table: with rules on a terminal, plain columns elsewhere. Numbers stand right."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    terminal = sys.stdout.isatty()
+    console = Console(file=sys.stdout, width=None if terminal else PIPE_COLUMNS, highlight=False)
+    table = Table(
+        box=box.SIMPLE_HEAD if terminal else None,
+        show_header=any(columns),
+        pad_edge=False,
+        title=title,
+        title_justify="left",
+    )
+    for index, column in enumerate(columns):
+        numbers = bool(rows) and all(isinstance(row[index], int | None) for row in rows)
+        table.add_column(Text(column), justify="right" if numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_cell(value)) for value in row))
+    console.print(table)
+
+
+def write(text: str) -> None:
+    """Write to stdout as UTF-8, whatever the locale says."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
+    sys.stdout.buffer.flush()
+
+
+def _cell(value: Any) -> str:
+    """Return a value for a table. What a terminal would obey instead of show is escaped."""
+    if value is None:
+        return "-"
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+        return ", ".join(map(_cell, value))
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={_cell(content)}" for name, content in value.items())
+    text = f"{value:.3f}" if isinstance(value, float) else str(value)
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has them: a transaction id as its text, a partition as its two fields."""
+    from msgtx.types import TransactionId
+
+    if isinstance(value, TransactionId):
+        return str(value)
+    if hasattr(value, "_asdict"):
+        return {name: _plain(content) for name, content in value._asdict().items()}
+    if isinstance(value, Mapping):
+        return {str(name): _plain(content) for name, content in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(content) for content in value]
+    return value

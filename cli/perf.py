@@ -1,0 +1,104 @@
+"""`msgtx perf`: rates and delays, each from several runs on topics of its own."""
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from msgtx.cli.interruption import deferred
+from msgtx.cli.options import Group, Invocation, isolation, option, pass_invocation
+from msgtx.cli.output import row_of, show_one, show_table
+from msgtx.cli.progress import progress
+from msgtx.types import Isolation
+
+if TYPE_CHECKING:
+    from msgtx.perf import Measured
+
+POSITIVE = click.IntRange(min=1)
+repeats = option("--repeats", type=POSITIVE, default=3, help="Runs; the median counts.")
+size = option("--size", type=POSITIVE, default=100, help="Bytes of a value.")
+partitions = option("--partitions", type=POSITIVE, default=6)
+
+
+@click.group("perf", cls=Group)
+def command() -> None:
+    """Measure this database from this machine."""
+
+
+@command.command("produce")
+@option("--records", type=POSITIVE, help="Of a run, instead of --seconds.")
+@option("--seconds", type=click.FloatRange(min=0, min_open=True), default=5.0, help="Of a run.")
+@size
+@partitions
+@option("--acks", type=click.Choice(["0", "1", "all"]), default="all")
+@option("--transaction-ms", type=POSITIVE, help="In transactions of so long.")
+@option("--transaction-records", type=POSITIVE, help="In transactions of so many records.")
+@option("--batched", is_flag=True, help="By send_batch instead of send.")
+@option("--producers", type=POSITIVE, default=1, help="So many at once, each in a thread.")
+@repeats
+@pass_invocation
+def produce(invocation: Invocation, /, **settings: Any) -> None:
+    """Measure how fast records are sent and acknowledged."""
+    perf = _perf()
+    with progress("producing", total=settings["repeats"]) as told:
+        measured = perf.produce(
+            invocation.url, perf.ProduceSettings(**settings), lambda index, _: told(index + 1, f"run {index + 1}")
+        )
+    _show(invocation, measured)
+
+
+@command.command("consume")
+@option("--records", type=POSITIVE, help="[default: 256 MB of them, at most a million]")
+@size
+@partitions
+@isolation
+@option("--transaction-records", type=click.IntRange(min=0), default=10_000, help="Of a transaction; 0: none.")
+@option("--iterate", is_flag=True, help="By `for record in consumer` instead of poll.")
+@option("--poll-records", type=POSITIVE, default=10_000, help="Of one poll.")
+@repeats
+@pass_invocation
+def consume(invocation: Invocation, /, *, isolation: str | None, transaction_records: int, **settings: Any) -> None:
+    """Measure how fast records are read."""
+    perf = _perf()
+    asked = perf.ConsumeSettings(
+        isolation=Isolation(isolation or Isolation.READ_COMMITTED),
+        transaction_records=transaction_records or None,
+        **settings,
+    )
+    with progress("consuming", total=settings["repeats"]) as told:
+        measured = perf.consume(invocation.url, asked, lambda index, _: told(index + 1, f"run {index + 1}"))
+    _show(invocation, measured)
+
+
+@command.command("e2e")
+@option("--rate", type=click.FloatRange(min=0, min_open=True), default=200.0, help="Records a second.")
+@option("--seconds", type=click.FloatRange(min=0, min_open=True), default=5.0, help="Of a run.")
+@size
+@option("--transactional/--no-transactional", default=True, help="Each record in a transaction of its own.")
+@repeats
+@pass_invocation
+def e2e(invocation: Invocation, /, **settings: Any) -> None:
+    """Measure the time from send to the consumer's hands, in another process."""
+    perf = _perf()
+    with progress("end to end", total=settings["repeats"]) as told:
+        measured = perf.end_to_end(
+            invocation.url, perf.EndToEndSettings(**settings), lambda index, _: told(index + 1, f"run {index + 1}")
+        )
+    _show(invocation, measured)
+
+
+def _perf() -> Any:
+    with deferred():
+        from msgtx import perf
+    return perf
+
+
+def _show(invocation: Invocation, measured: "Measured[Any, Any]") -> None:
+    """Show a column for each run and the medians, or all of it as one JSON object."""
+    if invocation.format != "table":
+        row = {"settings": row_of(measured.settings), "runs": [row_of(run) for run in measured.runs]}
+        show_one(invocation.format, {**row, "median": row_of(measured.median)})
+        return
+    columns = ["", *(f"run {index + 1}" for index in range(len(measured.runs))), "median"]
+    results = [*measured.runs, measured.median]
+    show_table(columns, [[one.name, *(getattr(run, one.name) for run in results)] for one in fields(measured.median)])

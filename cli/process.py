@@ -1,0 +1,114 @@
+"""`msgtx process`: consume, transform, produce, exactly once."""
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from msgtx.cli.database import connect
+from msgtx.cli.failure import Failed
+from msgtx.cli.interruption import deferred, stopping
+from msgtx.cli.options import Command, Invocation, option, pass_invocation
+from msgtx.cli.output import row_of, show_one
+from msgtx.cli.progress import progress
+from msgtx.types import ProcessReport, Record
+
+
+@click.command("process", cls=Command)
+@click.argument("source")
+@click.argument("target")
+@click.argument("transform", metavar="MODULE:FUNCTION")
+@option("--group", required=True, help="The consumer group whose offsets are read and committed.")
+@option("--transactional-id", required=True, help="Of this worker alone: a second one with it fences the first.")
+@option("--partition", "partitions", multiple=True, type=click.IntRange(min=0), help="Of SOURCE; may be repeated.")
+@option("--transaction-ms", type=click.IntRange(min=1), default=100, help="How long a transaction collects.")
+@option("--idle-timeout", type=click.FloatRange(min=0), help="End when nothing came for so many seconds.")
+@pass_invocation
+def command(
+    invocation: Invocation,
+    source: str,
+    target: str,
+    transform: str,
+    *,
+    group: str,
+    transactional_id: str,
+    partitions: tuple[int, ...],
+    transaction_ms: int,
+    idle_timeout: float | None,
+) -> int:
+    """Transform the records of SOURCE into records of TARGET, exactly once, whatever crashes.
+
+    FUNCTION takes a msgtx.Record and returns None, bytes, a msgtx.OutputRecord or an iterable of these. MODULE is
+    looked for in the current folder, too. Outputs and offsets of a transaction are committed together; a worker that is
+    started again under the same id goes on where the last commit was. Workers of a group share the partitions by
+    --partition.
+
+    It ends by --idle-timeout, SIGTERM (exit code 0) or Ctrl-C (130), after the transaction that is open.
+    """
+    function = _function(transform)
+    with connect(invocation) as client, stopping() as stop, progress(f"{source} to {target}") as told:
+
+        def committed(report: ProcessReport) -> None:
+            told(report.records_in, f"{report.records_in:,} records, {report.transactions:,} transactions")
+
+        report = client.process(
+            source,
+            to=target,
+            group=group,
+            transactional_id=transactional_id,
+            transform=_checked(transform, function),
+            transaction_ms=transaction_ms,
+            partitions=list(partitions) or None,
+            idle_timeout=idle_timeout,
+            stop=stop,
+            on_commit=committed,
+        )
+    show_one(invocation.format, row_of(report))
+    return stop.exit_code if stop.is_set() else 0
+
+
+def _function(name: str) -> Callable[[Record], Any]:
+    """Import the transform. Raise `UsageError`, which says what is missing."""
+    module_name, _, function_name = name.partition(":")
+    if not module_name or not function_name:
+        raise click.UsageError(f"{name!r} does not read MODULE:FUNCTION")
+    if (here := os.getcwd()) not in sys.path:  # noqa: PTH109 - sys.path holds texts
+        sys.path.insert(0, here)
+    try:
+        with deferred():
+            found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise click.UsageError(f"there is no module {error.name!r} (looked in {here}, too)") from error
+    except Exception as error:
+        raise Failed(f"module {module_name} cannot be imported: {_where(error)}") from error
+    for part in function_name.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise click.UsageError(f"module {module_name!r} has no function {function_name!r}")
+    function: Callable[[Record], Any] = found
+    return function
+
+
+def _checked(name: str, function: Callable[[Record], Any]) -> Callable[[Record], Any]:
+    """Return the transform with its failures named: the record, and the line that failed."""
+
+    def transform(record: Record) -> Any:
+        try:
+            result = function(record)
+            # A generator fails while it is read, not when it is called.
+            return list(result) if hasattr(result, "__next__") else result
+        except Exception as error:
+            place = f"{record.topic}-{record.partition} offset {record.offset}"
+            raise Failed(f"{name} failed on {place}: {_where(error)}; its transaction was aborted") from error
+
+    return transform
+
+
+def _where(error: Exception) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    at = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""  # noqa: PTH119
+    return f"{type(error).__name__}: {error}{at}"

@@ -1,0 +1,317 @@
+"""`msgtx produce`: lines of files or of stdin as records."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from msgtx.cli.database import connect
+from msgtx.cli.failure import Failed
+from msgtx.cli.input_lines import STDIN, Lines, read_lines, total_bytes
+from msgtx.cli.interruption import INTERRUPTED, Stop, stopping
+from msgtx.cli.options import Command, Invocation, option, pass_invocation
+from msgtx.cli.output import show_one
+from msgtx.cli.progress import progress
+from msgtx.cli.record_lines import object_of_line, record_of_line, text_bytes
+from msgtx.errors import RecordTooLarge
+from msgtx.types import OutputRecord
+
+if TYPE_CHECKING:
+    from msgtx.accumulator import RecordFuture
+    from msgtx.producer import BatchFuture, Producer
+
+IDLE_S: Final = 1.0  # a transaction of an input that waits for so long is committed
+LINE_FACTOR: Final = (
+    8  # a JSON line may be longer than its record: \u0000 is six letters for a byte, and then the names
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Values and keys of records that need nothing else."""
+
+    values: Sequence[bytes]
+    keys: Sequence[bytes] | None = None
+
+
+Parsed = Columns | list[OutputRecord]
+Parse = Callable[[Sequence[bytes]], tuple[Parsed, str | None]]  # what was read up to the first bad line, and its fault
+
+
+def plain(lines: Sequence[bytes]) -> tuple[Parsed, str | None]:
+    """Take a line as a value."""
+    return Columns(lines), None
+
+
+def separated(separator: bytes, lines: Sequence[bytes]) -> tuple[Parsed, str | None]:
+    """Take a line as a key, a separator and a value."""
+    keys: list[bytes] = []
+    values: list[bytes] = []
+    for line in lines:
+        key, found, value = line.partition(separator)
+        if not found:
+            return Columns(values, keys), f"the line has no separator {separator.decode(errors='replace')!r}"
+        keys.append(key)
+        values.append(value)
+    return Columns(values, keys), None
+
+
+def keyed(name: str, lines: Sequence[bytes]) -> tuple[Parsed, str | None]:
+    """Take a line as a value that is a JSON object; a field of it is the key, as text."""
+    keys: list[bytes] = []
+    for line in lines:
+        try:
+            row = object_of_line(line)
+            if row.get(name) is None:
+                raise ValueError(f"there is no field {name!r}")
+            keys.append(_key(row[name]))
+        except ValueError as error:
+            return Columns(lines[: len(keys)], keys), str(error)
+    return Columns(lines, keys), None
+
+
+def _key(content: object) -> bytes:
+    if isinstance(content, str):
+        return text_bytes(content)
+    if isinstance(content, int) and not isinstance(content, bool):
+        return str(content).encode()
+    raise ValueError(f"the key is a text or a whole number, not {content!r}"[:120])
+
+
+def records(lines: Sequence[bytes]) -> tuple[Parsed, str | None]:
+    """Take a line as a record, as `consume -o jsonl` writes it."""
+    read: list[OutputRecord] = []
+    for line in lines:
+        try:
+            read.append(record_of_line(line))
+        except ValueError as error:
+            return read, str(error)
+    return read, None
+
+
+@dataclass(slots=True)
+class Delivery:
+    """Sends what is read, in transactions if the producer has an id, and keeps account of it."""
+
+    producer: "Producer"
+    topic: str
+    parse: Parse
+    partition: int | None
+    keep_partitions: bool
+    transaction_size: int | None
+    limit: int
+    sent: int = 0
+    stored: int = 0
+    transactions: int = 0
+    began_at: float | None = None  # of the open transaction
+    in_transaction: int = 0
+    waiting: "deque[tuple[BatchFuture | RecordFuture, int, Lines]]" = field(default_factory=deque)
+
+    @property
+    def transactional(self) -> bool:
+        """Whether there are transactions; the id may come from the environment or the settings file, too."""
+        return self.producer.config.transactional_id is not None
+
+    def take(self, block: Lines) -> None:
+        """Send a block of lines. Raise for the first that is wrong; then those before it are sent."""
+        if not block.lines and self.transaction_size is not None and self._older_than(IDLE_S):
+            self.commit()
+        while block.lines:
+            if self.transactional and self.began_at is None:
+                self.producer.begin_transaction()
+                self.began_at = time.monotonic()
+            room = len(block.lines) if self.transaction_size is None else self.transaction_size - self.in_transaction
+            part, block = block.split(room)
+            parsed, fault = self.parse(part.lines)
+            count = self._send(part, parsed)
+            self.sent += count
+            self.in_transaction += count
+            if fault is not None:
+                raise self._failed(f"{part.place(count)}: {fault}")
+            self.look(len(self.waiting))
+            if self.in_transaction == self.transaction_size:
+                self.commit()
+
+    def _send(self, part: Lines, parsed: Parsed) -> int:
+        if isinstance(parsed, Columns):
+            try:
+                future = self.producer.send_batch(self.topic, parsed.values, parsed.keys, partition=self.partition)
+            except RecordTooLarge as error:
+                raise self._failed(f"{part.place(self._first_too_large(parsed))}: {error}") from error
+            self.waiting.append((future, len(parsed.values), part))
+            return len(parsed.values)
+        for index, record in enumerate(parsed):
+            partition = record.partition if self.keep_partitions else self.partition
+            self.waiting.append((self._send_one(record, partition, part.place(index)), 1, part.split(index)[1]))
+        return len(parsed)
+
+    def _send_one(self, record: OutputRecord, partition: int | None, place: str) -> "RecordFuture":
+        try:
+            return self.producer.send(
+                self.topic,
+                record.value,
+                key=record.key,
+                partition=partition,
+                timestamp=record.timestamp,
+                headers=record.headers or None,
+            )
+        except ValueError as error:  # a usage error of this record
+            raise self._failed(f"{place}: {error}") from error
+
+    def _first_too_large(self, columns: Columns) -> int:
+        keys = columns.keys or [b""] * len(columns.values)
+        sizes = [len(value) + len(key) for value, key in zip(columns.values, keys, strict=True)]
+        return next((index for index, size in enumerate(sizes) if size > self.limit), 0)
+
+    def look(self, most: int) -> None:
+        """Look at the answers that came: raise the first error. Wait for them if more than `most` are awaited."""
+        while self.waiting and (len(self.waiting) > most or self.waiting[0][0].done()):
+            future, count, part = self.waiting.popleft()
+            try:
+                future.result()
+            except RecordTooLarge as error:
+                raise self._failed(f"{part.place(0)}: {error}") from error
+            self.stored += 0 if self.transactional else count
+
+    def commit(self) -> None:
+        """Commit the open transaction."""
+        if self.began_at is None:
+            return
+        self.producer.commit_transaction()
+        self.stored += self.in_transaction
+        self.transactions += 1
+        self.in_transaction, self.began_at = 0, None
+        self.look(0)
+
+    def finish(self) -> None:
+        """Commit, or wait for all answers."""
+        self.commit()
+        self.producer.flush()
+        self.look(0)
+
+    def _older_than(self, seconds: float) -> bool:
+        return self.began_at is not None and time.monotonic() - self.began_at > seconds
+
+    def _failed(self, what: str) -> Failed:
+        if self.transactional:
+            return Failed(f"{what}; its transaction was aborted, {self.stored} records of earlier ones are committed")
+        return Failed(f"{what}; the {self.sent} records before it were sent")
+
+
+@click.command("produce", cls=Command)
+@click.argument("topic")
+@click.argument(
+    "files",
+    nargs=-1,
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True, readable=True, path_type=Path),
+    metavar="[FILE]...",
+)
+@option("--json", "as_records", is_flag=True, help="Lines are records, as `consume -o jsonl` writes them.")
+@option("--key", metavar="FIELD", help="Lines are JSON objects; this field of each is its key.")
+@option("--key-separator", metavar="TEXT", help="Lines are key, TEXT, value.")
+@option("--partition", type=click.IntRange(min=0), help="All records go to this partition.")
+@option("--keep-partitions", is_flag=True, help="With --json: each record goes to the partition that it names.")
+@option("--transactional-id", help="Produce in transactions, under this id.")
+@option("--transaction-size", type=click.IntRange(min=1), help="Records per transaction.  [default: all are one]")
+@option("--transaction-timeout-ms", type=click.IntRange(min=1), help="How long one may be open.  [default: 60000]")
+@option("--acks", type=click.Choice(["0", "1", "all"]), help="[default: all]")
+@pass_invocation
+def command(
+    invocation: Invocation,
+    /,
+    topic: str,
+    files: tuple[Path, ...],
+    *,
+    as_records: bool,
+    key: str | None,
+    key_separator: str | None,
+    partition: int | None,
+    keep_partitions: bool,
+    transaction_size: int | None,
+    **settings: Any,
+) -> int:
+    r"""Produce the lines of FILEs (default, and -: stdin) to TOPIC.
+
+    A line is a value as it is, without its newline: bytes, in whatever encoding.
+
+    \b
+    A record as a JSON line (--json); all but the value may be missing:
+      {"timestamp": "2026-01-31T12:00:00.000Z", "key": "1", "value": "text",
+       "headers": [{"key": "source", "value": "web"}]}
+    Bytes that are no UTF-8 are base64: key_base64, value_base64. null is a
+    tombstone. topic and offset of a consumed record are not used.
+
+    With --transactional-id the whole input is one transaction, committed at its end; with --transaction-size it is
+    several, and an input that pauses is committed. A line that cannot be used ends the command: nothing of its
+    transaction is committed. An interruption aborts, too.
+    """
+    if sum((as_records, key is not None, key_separator is not None)) > 1:
+        raise click.UsageError("--json, --key and --key-separator exclude each other")
+    if keep_partitions and (not as_records or partition is not None):
+        raise click.UsageError("--keep-partitions goes with --json, and not with --partition")
+    if key_separator == "":
+        raise click.UsageError("--key-separator is at least one letter")
+    parse: Parse = records if as_records else plain
+    if key is not None:
+        parse = partial(keyed, key)
+    elif key_separator is not None:
+        parse = partial(separated, key_separator.encode(errors="surrogateescape"))
+    inputs = files or (STDIN,)
+    given = {name: value for name, value in settings.items() if value is not None}
+    started = time.monotonic()
+    with connect(invocation) as client, stopping() as stop:
+        limit = client.topics.describe(topic).settings["max_message_bytes"]
+        assert isinstance(limit, int)
+        with client.producer(**given) as producer:
+            delivery = Delivery(
+                producer=producer,
+                topic=topic,
+                parse=parse,
+                partition=partition,
+                keep_partitions=keep_partitions,
+                transaction_size=transaction_size,
+                limit=limit,
+            )
+            if transaction_size is not None and not delivery.transactional:
+                raise click.UsageError("--transaction-size needs --transactional-id")
+            _deliver(delivery, inputs, stop)
+    _tell(delivery, invocation, time.monotonic() - started, stop)
+    return INTERRUPTED if stop.is_set() else 0
+
+
+def _deliver(delivery: Delivery, inputs: Sequence[Path], stop: Stop) -> None:
+    """Read and send until the input ends, or until a signal: then the open transaction is aborted."""
+    longest = delivery.limit * LINE_FACTOR + 65_536
+    done = 0
+    with progress(f"to {delivery.topic}", total=total_bytes(inputs), in_bytes=True) as told:
+        try:
+            for block in read_lines(inputs, stop, longest=longest, idle_s=IDLE_S):
+                delivery.take(block)
+                done += block.bytes_read
+                told(done, f"{delivery.sent:,} records")
+                if stop.is_set():
+                    break
+        except KeyboardInterrupt:
+            if not stop.is_set():
+                raise
+        if not stop.is_set():
+            delivery.finish()
+        elif delivery.began_at is not None:
+            delivery.producer.abort_transaction()
+        else:
+            delivery.finish()
+
+
+def _tell(delivery: Delivery, invocation: Invocation, seconds: float, stop: Stop) -> None:
+    if invocation.format != "table":
+        report = {"topic": delivery.topic, "records": delivery.stored, "transactions": delivery.transactions}
+        show_one(invocation.format, {**report, "seconds": round(seconds, 3), "interrupted": stop.is_set()})
+        return
+    how = f", {delivery.transactions:,} transactions committed" if delivery.transactional else ""
+    end = "; interrupted, an open transaction was aborted" if stop.is_set() and delivery.transactional else ""
+    click.echo(f"{delivery.stored:,} records to {delivery.topic} in {seconds:.1f} s{how}{end}", err=True)

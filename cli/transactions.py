@@ -1,0 +1,96 @@
+"""`msgtx transactions`: who has which open, how one ended, and ending one."""
+
+import click
+
+from msgtx.cli.database import connect
+from msgtx.cli.options import Group, Invocation, confirmed, destructive, option, pass_invocation
+from msgtx.cli.output import row_of, show_many, show_one
+from msgtx.rules.transaction import State
+from msgtx.types import Outcome, TransactionId
+
+
+def transaction_name(text: str) -> TransactionId:
+    """Read a transaction id, as `describe` shows it."""
+    try:
+        return TransactionId.parse(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+@click.group("transactions", cls=Group)
+def command() -> None:
+    """Look at transactions, and end them."""
+
+
+@command.command("list")
+@option("--state", "states", multiple=True, type=click.Choice([str(state) for state in State], case_sensitive=False))
+@option("--producer-id", "producer_ids", multiple=True, type=int)
+@option("--longer-than-ms", type=click.IntRange(min=0), help="Only what has been open for longer.")
+@option("--pattern", help="Only transactional ids that this regular expression matches as a whole.")
+@pass_invocation
+def list_transactions(
+    invocation: Invocation,
+    states: tuple[str, ...],
+    producer_ids: tuple[int, ...],
+    longer_than_ms: int | None,
+    pattern: str | None,
+) -> None:
+    """List producers with the state of their newest transaction."""
+    with connect(invocation) as client:
+        found = client.admin.transactions.list(states, producer_ids, longer_than_ms, pattern)
+    show_many(invocation.format, map(row_of, found), ("transactional_id", "producer_id", "state"))
+
+
+@command.command("describe")
+@click.argument("transactional_id")
+@pass_invocation
+def describe(invocation: Invocation, transactional_id: str) -> None:
+    """Describe a transactional id and its newest transaction."""
+    with connect(invocation) as client:
+        found = client.admin.transactions.describe(transactional_id)
+    show_one(invocation.format, row_of(found))
+
+
+@command.command("outcome")
+@click.argument("transaction_id", type=transaction_name, metavar="ID")
+@option("--resolve", is_flag=True, help="Decide ABORT if it is still open.")
+@pass_invocation
+def outcome(invocation: Invocation, transaction_id: TransactionId, *, resolve: bool) -> None:
+    """Tell how the transaction ID (producer_id.epoch.number) ended, and who decided that."""
+    with connect(invocation) as client:
+        if resolve:
+            client.transaction_outcome(transaction_id, resolve=True)
+        decision = client.admin.transactions.outcome(transaction_id)
+    show_one(invocation.format, {"transaction_id": transaction_id, **row_of(decision)})
+
+
+@command.command("abort")
+@click.argument("transaction_id", type=transaction_name, metavar="ID")
+@destructive
+@pass_invocation
+def abort(invocation: Invocation, transaction_id: TransactionId, *, dry_run: bool, yes: bool) -> None:
+    """Abort the transaction ID (producer_id.epoch.number). Its producer lives on."""
+    with connect(invocation) as client:
+        decision = client.admin.transactions.outcome(transaction_id)
+        # What is over needs no question: it is refused, or already as asked.
+        what = f"abort transaction {transaction_id} ({decision.outcome})"
+        if not confirmed(what, dry_run=dry_run, yes=yes or decision.outcome is not Outcome.OPEN):
+            return
+        client.admin.transactions.abort(transaction_id)
+        decision = client.admin.transactions.outcome(transaction_id)
+    show_one(invocation.format, {"transaction_id": transaction_id, **row_of(decision)})
+
+
+@command.command("fence")
+@click.argument("transactional_id")
+@destructive
+@pass_invocation
+def fence(invocation: Invocation, transactional_id: str, *, dry_run: bool, yes: bool) -> None:
+    """Fence whoever uses a transactional id now, and abort what is open."""
+    with connect(invocation) as client:
+        found = client.admin.transactions.describe(transactional_id)
+        what = f"fence {transactional_id!r} (producer {found.producer_id}, epoch {found.producer_epoch}, {found.state})"
+        if not confirmed(what, dry_run=dry_run, yes=yes):
+            return
+        fenced = client.admin.transactions.fence(transactional_id)
+    show_one(invocation.format, {"transactional_id": transactional_id, **fenced._asdict()})

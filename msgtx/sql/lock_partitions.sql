@@ -1,0 +1,25 @@
+-- lock_partitions(batches) waits for the exclusive locks on the batches' partitions, which must be in ascending order, one
+-- batch each, with columns of one length. Third in the order of locks.
+create function msgtx.lock_partitions(batches msgtx.batch[]) returns boolean language plpgsql volatile as $$
+declare
+    b msgtx.batch;
+    before int := 0;
+    ignored boolean;
+begin
+    foreach b in array batches loop
+        if b.partition_id <= before or b.partition_id is null then
+            raise exception using errcode = 'MX042',
+                message = 'batches must be in ascending order of partition, one for each';
+        end if;
+        if cardinality(b."values") > 0 is not true or cardinality(b.keys) <> cardinality(b."values")
+           or cardinality(b.timestamps) <> cardinality(b."values") or cardinality(b.header_counts) <> cardinality(b."values")
+           or cardinality(b.header_keys) <> cardinality(b.header_values) or b.max_timestamp is null
+           or (b.transaction_number is not null and b.producer_id is null) then
+            raise exception using errcode = 'MX042', message = format(
+                'the batch for partition %s is empty, or its columns do not have one length', b.partition_id);
+        end if;
+        before := b.partition_id;
+        ignored := msgtx.lock_partition(b.partition_id);
+    end loop;
+    return true;
+end $$;

@@ -1,0 +1,23 @@
+-- open_transactions(batches, …) inserts the rows of the transactions that these batches open, where base_offsets says that a
+-- batch was stored. Last in a call: the insert waits for another call that opens the same transaction.
+-- Reads producer. Writes transaction.
+create function msgtx.open_transactions(
+    batches msgtx.batch[], base_offsets bigint[], in_timeout_ms int, in_client_host text, in_client_process int
+) returns boolean language plpgsql volatile as $$
+declare
+    ignored boolean := msgtx.check_timeout(in_timeout_ms);
+begin
+    insert into msgtx.transaction (
+        producer_id, producer_epoch, transaction_number, opened_at, timeout_ms,
+        client_host, client_process, database_backend)
+    select distinct on (b.producer_id) b.producer_id, b.producer_epoch, b.transaction_number, msgtx.clock(),
+           coalesce(in_timeout_ms, p.timeout_ms), in_client_host, in_client_process, pg_backend_pid()
+    from unnest(batches) with ordinality
+        b(partition_id, producer_id, producer_epoch, transaction_number, base_sequence, max_timestamp, keys, "values",
+          timestamps, header_counts, header_keys, header_values, ordinal)
+    join msgtx.producer p on p.producer_id = b.producer_id
+    where b.transaction_number is not null and base_offsets[b.ordinal] is not null
+    order by b.producer_id
+    on conflict do nothing;
+    return true;
+end $$;
