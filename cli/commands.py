@@ -80,4 +80,4 @@ def command() -> None:
     \b
     Completion for bash (zsh and fish alike):
       eval "$(_MSGTX_COMPLETE=bash_source msgtx)"
-    """  # noqa: D301 - click's mark for text that is not filled, not a backslash of ours
+    """  # noqa: D301 - \b is click's mark for text that is not filled

@@ -65,7 +65,7 @@ class Lines:
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
 @option("--group", help="Begin at this group's offsets, and commit what was printed.")
 @option("--from-beginning", is_flag=True, help="Begin at the log start; with --group, if it has no offset yet.")
-@option("--partition", "partitions", multiple=True, type=click.IntRange(min=0), help="Only this one; may be repeated.")
+@option("--partition", multiple=True, type=click.IntRange(min=0), help="Only this one; may be repeated.")
 @option(
     "--offset", type=earliest_latest_or_number, metavar="earliest|latest|OFFSET", help="Begin there, in each partition."
 )
@@ -81,7 +81,7 @@ def command(
     *,
     group: str | None,
     from_beginning: bool,
-    partitions: tuple[int, ...],
+    partition: tuple[int, ...],
     offset: str | int | None,
     isolation: str | None,
     max_messages: int | None,
@@ -106,7 +106,7 @@ def command(
     given = {name: value for name, value in settings.items() if value is not None}
     with connect(invocation) as client, stopping() as stop:
         with client.consumer(enable_auto_commit=False, **given) as consumer:
-            consumer.assign(_assignment(client, topics, partitions))
+            consumer.assign(_assignment(client, topics, partition))
             _seek(consumer, offset)
             lines = Lines(invocation.format, separator)
             _print(

@@ -13,18 +13,17 @@ from msgtx.cli.options import Command, Invocation, option, pass_invocation
 @click.command("demo", cls=Command)
 @option(
     "--input",
-    "input_path",
     type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path),
     metavar="FILE",
     help="Order lines as CSV, .gz too.  [default: generated ones]",
 )
 @pass_invocation
-def command(invocation: Invocation, input_path: Path | None) -> int:
+def command(invocation: Invocation, input: Path | None) -> int:
     """Run the main job from nothing to a result: order lines in, stock movements out, and a crash in the middle."""
     with deferred():
         from rich.console import Console
 
         from msgtx import demo
     output = Console(file=sys.stdout, highlight=False)
-    passed = demo.run(url=invocation.url, input_path=input_path, output=output, progress=Console(stderr=True))
+    passed = demo.run(url=invocation.url, input_path=input, output=output, progress=Console(stderr=True))
     return 0 if passed else FAILED

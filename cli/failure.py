@@ -80,9 +80,9 @@ _SPEAKS_FOR_ITSELF: Final = (errors.ConfigError, errors.InvalidRequest, errors.I
 
 
 def _advice(error: errors.MsgtxError) -> str:
-    if isinstance(error, _SPEAKS_FOR_ITSELF) or any(mark in str(error) for mark in (";", "`msgtx", ": ")):
+    if isinstance(error, _SPEAKS_FOR_ITSELF) or any(mark in str(error) for mark in (";", "`msgtx")):
         return ""
-    advice = _told(error, 2).rstrip(".")
+    advice = _told(error, 2).split(";")[0].rstrip(".")
     return advice[:1].lower() + advice[1:]
 
 

@@ -52,9 +52,9 @@ def total_bytes(files: Sequence[Path]) -> int | None:
 
 
 def read_lines(files: Sequence[Path], stop: Stop, *, longest: int, idle_s: float) -> Iterator[Lines]:
-    """Yield the lines of files, one file after the other, as they come.
+    """Yield the lines of files, one file after the other, as they come; a last line needs no end.
 
-    When nothing came for `idle_s` there is a block without lines. A last line without end is a line. Raise `Failed` for a line of more than `longest` bytes.
+    When nothing came for `idle_s` a block comes without lines. Raise `Failed` for a line of more than `longest` bytes.
     """
     for file in files:
         if file == STDIN:

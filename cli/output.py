@@ -55,7 +55,8 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str
         table.add_column(Text(column), justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row))
-    console.print(table)
+    if rows or any(columns):
+        console.print(table, soft_wrap=False)
 
 
 def write(text: str) -> None:

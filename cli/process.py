@@ -24,7 +24,7 @@ from msgtx.types import ProcessReport, Record
 @click.argument("transform", metavar="MODULE:FUNCTION")
 @option("--group", required=True, help="The consumer group whose offsets are read and committed.")
 @option("--transactional-id", required=True, help="Of this worker alone: a second one with it fences the first.")
-@option("--partition", "partitions", multiple=True, type=click.IntRange(min=0), help="Of SOURCE; may be repeated.")
+@option("--partition", multiple=True, type=click.IntRange(min=0), help="Of SOURCE; may be repeated.")
 @option("--transaction-ms", type=click.IntRange(min=1), default=100, help="How long a transaction collects.")
 @option("--idle-timeout", type=click.FloatRange(min=0), help="End when nothing came for so many seconds.")
 @pass_invocation
@@ -36,7 +36,7 @@ def command(
     *,
     group: str,
     transactional_id: str,
-    partitions: tuple[int, ...],
+    partition: tuple[int, ...],
     transaction_ms: int,
     idle_timeout: float | None,
 ) -> int:
@@ -62,7 +62,7 @@ def command(
             transactional_id=transactional_id,
             transform=_checked(transform, function),
             transaction_ms=transaction_ms,
-            partitions=list(partitions) or None,
+            partitions=list(partition) or None,
             idle_timeout=idle_timeout,
             stop=stop,
             on_commit=committed,

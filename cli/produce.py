@@ -211,7 +211,7 @@ class Delivery:
     type=click.Path(exists=True, dir_okay=False, allow_dash=True, readable=True, path_type=Path),
     metavar="[FILE]...",
 )
-@option("--json", "as_records", is_flag=True, help="Lines are records, as `consume -o jsonl` writes them.")
+@option("--json", is_flag=True, help="Lines are records, as `consume -o jsonl` writes them.")
 @option("--key", metavar="FIELD", help="Lines are JSON objects; this field of each is its key.")
 @option("--key-separator", metavar="TEXT", help="Lines are key, TEXT, value.")
 @option("--partition", type=click.IntRange(min=0), help="All records go to this partition.")
@@ -227,7 +227,7 @@ def command(
     topic: str,
     files: tuple[Path, ...],
     *,
-    as_records: bool,
+    json: bool,
     key: str | None,
     key_separator: str | None,
     partition: int | None,
@@ -235,7 +235,7 @@ def command(
     transaction_size: int | None,
     **settings: Any,
 ) -> int:
-    r"""Produce the lines of FILEs (default, and -: stdin) to TOPIC.
+    """Produce the lines of FILEs (default, and -: stdin) to TOPIC.
 
     A line is a value as it is, without its newline: bytes, in whatever encoding.
 
@@ -249,14 +249,14 @@ def command(
     With --transactional-id the whole input is one transaction, committed at its end; with --transaction-size it is
     several, and an input that pauses is committed. A line that cannot be used ends the command: nothing of its
     transaction is committed. An interruption aborts, too.
-    """
-    if sum((as_records, key is not None, key_separator is not None)) > 1:
+    """  # noqa: D301 - \b is click's mark for text that is not filled
+    if sum((json, key is not None, key_separator is not None)) > 1:
         raise click.UsageError("--json, --key and --key-separator exclude each other")
-    if keep_partitions and (not as_records or partition is not None):
+    if keep_partitions and (not json or partition is not None):
         raise click.UsageError("--keep-partitions goes with --json, and not with --partition")
     if key_separator == "":
         raise click.UsageError("--key-separator is at least one letter")
-    parse: Parse = records if as_records else plain
+    parse: Parse = records if json else plain
     if key is not None:
         parse = partial(keyed, key)
     elif key_separator is not None:

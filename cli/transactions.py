@@ -23,21 +23,21 @@ def command() -> None:
 
 
 @command.command("list")
-@option("--state", "states", multiple=True, type=click.Choice([str(state) for state in State], case_sensitive=False))
-@option("--producer-id", "producer_ids", multiple=True, type=int)
+@option("--state", multiple=True, type=click.Choice([str(state) for state in State], case_sensitive=False))
+@option("--producer-id", multiple=True, type=int)
 @option("--longer-than-ms", type=click.IntRange(min=0), help="Only what has been open for longer.")
 @option("--pattern", help="Only transactional ids that this regular expression matches as a whole.")
 @pass_invocation
 def list_transactions(
     invocation: Invocation,
-    states: tuple[str, ...],
-    producer_ids: tuple[int, ...],
+    state: tuple[str, ...],
+    producer_id: tuple[int, ...],
     longer_than_ms: int | None,
     pattern: str | None,
 ) -> None:
     """List producers with the state of their newest transaction."""
     with connect(invocation) as client:
-        found = client.admin.transactions.list(states, producer_ids, longer_than_ms, pattern)
+        found = client.admin.transactions.list(state, producer_id, longer_than_ms, pattern)
     show_many(invocation.format, map(row_of, found), ("transactional_id", "producer_id", "state"))
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from msgtx.database.wire import BatchColumns
 from msgtx.store.topics import Topic
-from msgtx.types import RecordMetadata, TopicPartition
+from msgtx.types import BatchMetadata, RecordMetadata, TopicPartition
 
 log = logging.getLogger("msgtx.producer")
 RECORD_OVERHEAD_BYTES: Final = 64  # what a record costs in memory beyond its bytes: objects and their places in lists
@@ -76,7 +76,11 @@ class PendingBatch:
 
     def columns(self, partition_id: int, producer: tuple[int | None, int | None]) -> BatchColumns:
         """Return the row to store."""
-        kept = range(len(self.values)) if self.dropped is None else [i for i in range(len(self.values)) if i not in self.dropped]
+        kept = (
+            range(len(self.values))
+            if self.dropped is None
+            else [i for i in range(len(self.values)) if i not in self.dropped]
+        )
         whole = self.dropped is None
         keys: Sequence[bytes | None] = self.keys if whole else [self.keys[i] for i in kept]
         values: Sequence[bytes | None] = self.values if whole else [self.values[i] for i in kept]
@@ -99,9 +103,7 @@ class PendingBatch:
             header_values=contents,
         )
 
-    def _header_columns(
-        self, kept: Sequence[int]
-    ) -> tuple[list[int] | None, list[str] | None, list[bytes | None] | None]:
+    def _header_columns(self, kept: Sequence[int]) -> tuple[list[int] | None, list[str] | None, list[bytes | None] | None]:
         if self.headers is None:
             return None, None, None
         headers = [self.headers.get(i, ()) for i in kept]
@@ -184,6 +186,45 @@ def wait_for(batch: PendingBatch, lock: Any, timeout: float | None) -> None:
         raise TimeoutError(f"the record for {batch.topic_partition} was not acknowledged within {timeout} s")
 
 
+class BatchFuture:
+    """The outcome of `send_batch`."""
+
+    __slots__ = ("_futures", "_lock")
+
+    def __init__(self, batches: list[PendingBatch], lock: Any) -> None:
+        self._futures = batches
+        self._lock = lock
+
+    def done(self) -> bool:
+        """Return whether the outcome is known."""
+        return all(batch.finished for batch in self._futures)
+
+    def result(self, timeout: float | None = None) -> BatchMetadata:
+        """Wait for all records. Raise the first error, or `TimeoutError`."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        offsets: dict[TopicPartition, list[tuple[int, int]]] = {}
+        count = 0
+        for batch in self._futures:
+            if not batch.finished:
+                wait_for(batch, self._lock, None if deadline is None else max(0.0, deadline - time.monotonic()))
+            if batch.error is not None:
+                raise batch.error
+            if batch.dropped:
+                raise next(iter(batch.dropped.values()))
+            count += len(batch)
+            last = batch.base_offset + len(batch) - 1 if batch.base_offset >= 0 else -1
+            offsets.setdefault(batch.topic_partition, []).append((batch.base_offset, last))
+        return BatchMetadata(count, offsets)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait; return the first error, or None."""
+        try:
+            self.result(timeout)
+        except Exception as error:  # noqa: BLE001 - handed to the caller, whatever it is
+            return error
+        return None
+
+
 @dataclass(slots=True)
 class Lane:
     """One partition's batches: the open one, and those that wait to be sent, oldest first."""
@@ -200,8 +241,8 @@ class Lane:
 class Accumulator:
     """All lanes of a producer, under one lock.
 
-    `work` wakes the sender, `settled` whoever waits for batches to be finished. The sender looks after open batches by itself
-    while it is awake: a record in a transaction that goes out as one call wakes nobody.
+    `work` wakes the sender, `settled` whoever waits for batches to be finished. While awake, the sender looks after open
+    batches by itself: a record in a transaction that goes out as one call wakes nobody.
     """
 
     def __init__(self, *, linger_ms: int, buffer_bytes: int) -> None:

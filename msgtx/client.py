@@ -16,12 +16,13 @@ from msgtx.coordinator.completion import Completion
 from msgtx.coordinator.sweep import sweep
 from msgtx.database import embedded, migrate
 from msgtx.database.engine import POOL_SIZE, Engine, public_url
-from msgtx.process import ProcessReport, Transform, process
-from msgtx.producer import Producer, Serializer
+from msgtx.intake import Serializer
+from msgtx.process import Transform, process
+from msgtx.producer import Producer
 from msgtx.store.installation import describe_installation
 from msgtx.store.topics import Topic, describe_topics
 from msgtx.store.transactions import end_transaction, transaction_outcome
-from msgtx.types import Outcome, SweepReport, TopicPartition, TransactionId
+from msgtx.types import Outcome, ProcessReport, SweepReport, TopicPartition, TransactionId
 from msgtx.wakeup import Listener
 
 SCHEMA_VERSION: Final = 1  # the schema that this client was made for; it accepts the next one, too
@@ -122,13 +123,13 @@ class Client:
         idle_timeout: float | None = None,
         stop: threading.Event | None = None,
         on_commit: Any = None,
-        **settings: object,
+        **settings: Any,
     ) -> ProcessReport:
         """Consume `topic`, transform each record, produce to `to`: exactly once, whatever crashes.
 
-        `transform(record)` returns None, bytes, an `OutputRecord` or an iterable of them. `partitions`: indexes of those that
-        this worker reads (None: all); workers of one group do not divide them by themselves in this version. `settings` are
-        the producer's. Ends by `stop` or `idle_timeout` (seconds); see `msgtx.process`.
+        `transform(record)` returns None, bytes, an `OutputRecord` or an iterable of them. `partitions`: indexes of those
+        that this worker reads (None: all); workers of one group do not divide them by themselves in this version. `settings`
+        are the producer's. Ends by `stop` or `idle_timeout` (seconds); see `msgtx.process`.
         """
         known = self._topic(topic, True)
         if known is None:
@@ -167,7 +168,7 @@ class Client:
         self._require_open()
         return sweep(self.engine)
 
-    def _topic(self, name: str, fresh: bool) -> Topic | None:  # noqa: FBT001 - a callback of two arguments
+    def _topic(self, name: str, fresh: bool) -> Topic | None:
         with self._lock:
             if not fresh and name in self._known:
                 return self._known[name]

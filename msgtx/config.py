@@ -190,8 +190,8 @@ def resolve(kind: type[Config], keywords: Mapping[str, object], config: Mapping[
     values = {name: checks[name](name, value) for name, value in settings.items()}
     result = kind(**cast(Any, values))
     if isinstance(result, ProducerConfig):
-        return cast(Config, _without_contradiction(result, set(values)))
-    return cast(Config, _with_auto_commit(cast(ConsumerConfig, result), set(values)))
+        return _without_contradiction(result, set(values))
+    return _with_auto_commit(result, set(values))
 
 
 def _without_contradiction(config: ProducerConfig, given: set[str]) -> ProducerConfig:

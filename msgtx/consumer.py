@@ -18,7 +18,16 @@ from msgtx import errors
 from msgtx.config import ConsumerConfig
 from msgtx.database.engine import Engine, RawConnection
 from msgtx.errors import IllegalState, MsgtxError
-from msgtx.store.fetch import EARLIEST, LATEST, FetchedBatch, FetchedPartition, ListedOffset, Position, fetch, list_offsets
+from msgtx.store.fetch import (
+    EARLIEST,
+    LATEST,
+    FetchedBatch,
+    FetchedPartition,
+    ListedOffset,
+    Position,
+    fetch,
+    list_offsets,
+)
 from msgtx.store.groups import commit_offsets, committed_offsets
 from msgtx.store.records import count_records
 from msgtx.store.topics import Topic
@@ -78,7 +87,6 @@ class _Assigned:
             self.records = []
             self.at = 0
         return taken
-
 
     def one_by_one(self, most: int) -> Iterator[Record]:
         """Hand out up to `most` records, moving the position with each; a seek in between ends it."""
@@ -354,9 +362,7 @@ class Consumer:
                     return good
                 place = f"{record.topic}-{record.partition} offset {record.offset}"
                 raise errors.DeserializationError(f"{place}: the deserializer raised {error!r}") from error
-            good.append(
-                Record(record.topic, record.partition, record.offset, record.timestamp, key, value, record.headers)
-            )
+            good.append(Record(record.topic, record.partition, record.offset, record.timestamp, key, value, record.headers))
         return good
 
     def _fetch(self) -> bool:
@@ -393,8 +399,8 @@ class Consumer:
             if before.token is None:
                 return self._out_of_range(assigned, answer)
             raise errors.LogTruncated(
-                f"{assigned.topic_partition}: what was read before offset {before.offset} is no longer in the log, which ends"
-                f" at {answer.log_end_offset}: a crash of the server took it back; seek to where you want to go on"
+                f"{assigned.topic_partition}: what was read before offset {before.offset} is no longer in the log, which"
+                f" ends at {answer.log_end_offset}: a crash of the server took it back; seek to where you want to go on"
             )
         if before.offset < answer.log_start_offset:
             return self._out_of_range(assigned, answer)
@@ -470,10 +476,10 @@ class Consumer:
     def committed(
         self,
         partitions: Iterable[TopicPartition] | None = None,
-        require_stable: bool | None = None,  # noqa: FBT001 - the name is part of the published interface
+        require_stable: bool | None = None,
         timeout: float | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return the group's committed offsets. Offsets of a sealed transaction are waited for, unless `require_stable=False`.
+        """Return the group's committed offsets. Those of a sealed transaction are waited for, unless `require_stable=False`.
 
         Raise `UnstableOffset` when time is over.
         """
@@ -538,20 +544,22 @@ class Consumer:
         return GroupMetadata(self._group())
 
     def transaction_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the positions of all assigned partitions, for a transaction. Raise `IllegalState` if they may not be used."""
+        """Return the positions of all assigned partitions, for a transaction. Raise `IllegalState` if they may not be."""
         self._group()
         if self.config.enable_auto_commit:
             raise IllegalState("enable_auto_commit is on: set it to false to commit offsets with a transaction")
         if self.config.isolation is not Isolation.READ_COMMITTED:
             raise IllegalState("isolation is read_uncommitted: a transaction must not depend on what may be taken back")
         if self._committed_since_poll:
-            raise IllegalState("offsets were committed by hand since the last poll: use one way, commit() or the transaction")
+            raise IllegalState(
+                "offsets were committed by hand since the last poll: use one way, commit() or the transaction"
+            )
         return {tp: OffsetAndMetadata(at) for tp, a in self._assigned.items() if (at := a.position) is not None}
 
     def commit(
         self,
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
-        wait: bool = True,  # noqa: FBT001, FBT002 - the name is part of the published interface
+        wait: bool = True,
     ) -> None:
         """Commit these offsets (default: all positions) for the group. `wait=False` reports a failure only to the log."""
         with self._use():

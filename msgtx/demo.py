@@ -1,6 +1,6 @@
 """The main job: consume–transform–produce, exactly once, on PostgreSQL, with a crash in the middle.
 
-Order lines go into a topic, one transaction per invoice; cancellations are first aborted, so that aborted data is really there.
+Order lines go into a topic, one transaction per invoice; cancellations are first aborted: aborted data is really there.
 Two worker processes turn lines into stock movements. One of them is stopped with a transaction open and killed; a successor
 with the same transactional id takes over. At the end SQL over the committed records is held against the input.
 """
@@ -40,7 +40,16 @@ PARTITIONS: Final = 6
 GENERATED_LINES: Final = 100_000
 SEED: Final = 20101201
 WAIT_SECONDS: Final = 60.0  # for an open transaction of the first worker, or for progress of the workers
-COLUMNS: Final = ("InvoiceNo", "StockCode", "Description", "Quantity", "InvoiceDate", "UnitPrice", "CustomerID", "Country")
+COLUMNS: Final = (
+    "InvoiceNo",
+    "StockCode",
+    "Description",
+    "Quantity",
+    "InvoiceDate",
+    "UnitPrice",
+    "CustomerID",
+    "Country",
+)
 
 
 class DemoFailed(MsgtxError):
@@ -204,7 +213,12 @@ def _import(client: Client, lines: Iterable[list[str]], bars: Progress, report: 
     seconds = time.monotonic() - started
     report.steps += [
         Step("order lines committed", f"{read.lines:,}", seconds, f"{read.lines / seconds:,.0f} records/s"),
-        Step("in transactions, one per invoice", f"{read.transactions:,}", seconds, f"{read.transactions / seconds:,.0f}/s"),
+        Step(
+            "in transactions, one per invoice",
+            f"{read.transactions:,}",
+            seconds,
+            f"{read.transactions / seconds:,.0f}/s",
+        ),
         Step("transactions aborted on the way (cancellations)", f"{read.aborted:,}"),
     ]
     return read
@@ -239,7 +253,7 @@ def _work(client: Client, read: Input, bars: Progress, report: Report, output: C
     try:
         killed = _kill_in_a_transaction(client, workers[0])
         bars.console.print(
-            f"worker 1 was stopped with transaction {killed.transaction_id} open on {killed.partitions} partitions, and killed"
+            f"worker 1 was stopped with transaction {killed.transaction_id} open on {killed.partitions} partitions; killed"
         )
         workers[0] = _worker(client, 0)
         _await_end_of(client, killed.transaction_id)

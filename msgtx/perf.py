@@ -321,9 +321,7 @@ def _produce_thread(
 ) -> None:
     transactional_id = _new_id() if settings.transactional else None
     try:
-        with client.producer(
-            acks=settings.acks, transactional_id=transactional_id, config=settings.producer
-        ) as producer:
+        with client.producer(acks=settings.acks, transactional_id=transactional_id, config=settings.producer) as producer:
             _send_all(producer, topic, settings, values, _Tally(), WARM_UP_SECONDS, WARM_UP_RECORDS)
             barrier.wait()
             share = None if settings.records is None else max(1, settings.records // settings.producers)

@@ -3,21 +3,19 @@
 import contextlib
 import logging
 import os
-import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Final, Protocol, Self, runtime_checkable
+from typing import Any, Final, Protocol, Self, TypeVar, runtime_checkable
 
 from msgtx import errors
-from msgtx.accumulator import RECORD_OVERHEAD_BYTES, Accumulator, PendingBatch, RecordFuture, wait_for
+from msgtx.accumulator import BatchFuture, PendingBatch, RecordFuture
 from msgtx.config import ProducerConfig
 from msgtx.database.engine import Engine
 from msgtx.errors import DatabaseUnavailable, IllegalState, MsgtxError, OutcomeUnknown
-from msgtx.rules.partitioner import PARTITIONERS
+from msgtx.intake import Intake, Serializer, Topics
 from msgtx.rules.transaction import Call, ClientState, client_move
 from msgtx.sender import Sender, Wake
 from msgtx.store.append import Appended, append_and_decide
@@ -26,9 +24,9 @@ from msgtx.store.groups import NO_OFFSETS, OffsetColumns, offset_columns
 from msgtx.store.producers import init_producer_id
 from msgtx.store.topics import Topic
 from msgtx.types import (
-    BatchMetadata,
     GroupMetadata,
     OffsetAndMetadata,
+    ProducerId,
     RecordMetadata,
     TopicPartition,
     TransactionId,
@@ -37,9 +35,8 @@ from msgtx.types import (
 log = logging.getLogger("msgtx.producer")
 FUSED_BYTES: Final = 1024 * 1024  # a transaction up to this size goes out as one call
 METADATA_BYTES: Final = 4096  # of an offset, Kafka's bound
-Serializer = Callable[[Any], bytes | None]
+Answer = TypeVar("Answer")
 Offsets = Mapping[TopicPartition, int | OffsetAndMetadata]
-Topics = Callable[[str, bool], Topic | None]
 
 
 @runtime_checkable
@@ -53,58 +50,6 @@ class OffsetSource(Protocol):
     def group_metadata(self) -> GroupMetadata:
         """Return the group that the positions belong to."""
         ...
-
-
-class _Route:
-    """What `send` needs to know of a topic: kept so that a record costs one look-up."""
-
-    __slots__ = ("count", "lanes", "limit", "sticky", "topic")
-
-    def __init__(self, topic: Topic) -> None:
-        self.topic = topic
-        self.count = len(topic.partition_ids)
-        self.limit = topic.max_message_bytes
-        self.lanes: list[Any] = [None] * self.count
-        self.sticky = random.randrange(self.count)  # noqa: S311 - spreads load, guards nothing
-
-
-class BatchFuture:
-    """The outcome of `send_batch`."""
-
-    __slots__ = ("_futures", "_lock")
-
-    def __init__(self, batches: list[PendingBatch], lock: Any) -> None:
-        self._futures = batches
-        self._lock = lock
-
-    def done(self) -> bool:
-        """Return whether the outcome is known."""
-        return all(batch.finished for batch in self._futures)
-
-    def result(self, timeout: float | None = None) -> BatchMetadata:
-        """Wait for all records. Raise the first error, or `TimeoutError`."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        offsets: dict[TopicPartition, list[tuple[int, int]]] = {}
-        count = 0
-        for batch in self._futures:
-            if not batch.finished:
-                wait_for(batch, self._lock, None if deadline is None else max(0.0, deadline - time.monotonic()))
-            if batch.error is not None:
-                raise batch.error
-            if batch.dropped:
-                raise next(iter(batch.dropped.values()))
-            count += len(batch)
-            last = batch.base_offset + len(batch) - 1 if batch.base_offset >= 0 else -1
-            offsets.setdefault(batch.topic_partition, []).append((batch.base_offset, last))
-        return BatchMetadata(count, offsets)
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait; return the first error, or None."""
-        try:
-            self.result(timeout)
-        except Exception as error:  # noqa: BLE001 - handed to the caller, whatever it is
-            return error
-        return None
 
 
 class Transaction:
@@ -121,7 +66,7 @@ class Transaction:
         self._producer.send_offsets_to_transaction(offsets, group_metadata)
 
 
-class Producer:
+class Producer(Intake):
     """Sends records: idempotent by default, transactional with a `transactional_id`.
 
     May be shared by threads (a transaction belongs to one at a time); does not survive `fork`. Made by `client.producer()`.
@@ -138,17 +83,10 @@ class Producer:
         key_serializer: Serializer | None = None,
         value_serializer: Serializer | None = None,
     ) -> None:
+        super().__init__(config, topics=topics, key_serializer=key_serializer, value_serializer=value_serializer)
         self._engine = engine
-        self.config = config
-        self._topics = topics
         self._wake = wake
         self._decided = decided
-        self._key_serializer = key_serializer
-        self._value_serializer = value_serializer
-        self._partition_of = PARTITIONERS[config.partitioner]
-        self._accumulator = Accumulator(linger_ms=config.linger_ms, buffer_bytes=config.buffer_bytes)
-        self._lock = self._accumulator.lock
-        self._routes: dict[str, _Route] = {}
         self._sender = Sender(
             engine,
             self._accumulator,
@@ -158,10 +96,8 @@ class Producer:
             on_failed=self._batch_failed,
         )
         self._transactional = config.transactional_id is not None
-        self._may_send = False
         self._enter(ClientState.UNINITIALIZED if self._transactional else ClientState.READY)
         self._error: MsgtxError | None = None
-        self._number: int | None = None  # of the open transaction
         self._next_number = 0
         self._last_id: TransactionId | None = None
         self._timeout_ms: int | None = None
@@ -173,226 +109,6 @@ class Producer:
         self._pid = os.getpid()
         _living.add(self)
 
-    # ── sending ──
-
-    def send(
-        self,
-        topic: str,
-        value: Any,
-        *,
-        key: Any = None,
-        partition: int | None = None,
-        timestamp: int | datetime | None = None,
-        headers: Iterable[tuple[str, bytes | None]] | None = None,
-        on_delivery: Callable[[RecordFuture], object] | None = None,
-    ) -> RecordFuture:
-        """Send a record. Returns a future at once; blocks while `buffer_bytes` are waiting, at most `max_block_ms`.
-
-        `value=None` is a tombstone. A key chooses the partition; without one records stick to a partition drawn for each
-        batch. Raise `IllegalState`, `TypeError`, `UnknownTopicOrPartition`, the stored error of a failed transaction or
-        producer; everything else is in the future. Source: semantics 3.
-        """
-        if self._value_serializer is not None:
-            value = self._value_serializer(value)
-        if self._key_serializer is not None:
-            key = self._key_serializer(key)
-        if (value.__class__ is not bytes and value is not None) or (key.__class__ is not bytes and key is not None):
-            value, key = _as_bytes(value, "value"), _as_bytes(key, "key")
-        route = self._routes.get(topic) or self._route(topic)
-        size = RECORD_OVERHEAD_BYTES + (len(value) if value is not None else 0)
-        sticky = False
-        if key:
-            size += len(key)
-            if partition is None:
-                partition = self._partition_of(key, route.count)
-        elif partition is None:
-            partition = route.sticky
-            sticky = True
-        pairs = None if headers is None else _as_headers(headers)
-        if pairs:
-            size += sum(len(name.encode()) + len(content or b"") for name, content in pairs)
-        with self._lock:
-            if not self._may_send:
-                self._refuse(Call.SEND)
-            if size > route.limit + RECORD_OVERHEAD_BYTES:
-                return self._too_large(route, partition, size - RECORD_OVERHEAD_BYTES, on_delivery)
-            lane = route.lanes[partition] if -1 < partition < route.count else None
-            if lane is None or (batch := lane.open) is None or self._full(batch, size):
-                batch = self._roll(route, partition, size, sticky=sticky)
-            batch.values.append(value)
-            batch.keys.append(key)
-            batch.size += size
-            self._accumulator.buffered += size
-            if timestamp is not None or batch.timestamps is not None:
-                batch.remember_timestamp(batch.created_ms if timestamp is None else _as_milliseconds(timestamp))
-            index = len(batch.values) - 1
-            if pairs:
-                if batch.headers is None:
-                    batch.headers = {}
-                batch.headers[index] = pairs
-            future = RecordFuture(batch if self.config.acks != "0" else _unanswered(batch), index, self._lock)
-        if on_delivery is not None:
-            future.add_done_callback(on_delivery)
-        return future
-
-    def send_batch(
-        self,
-        topic: str,
-        values: Sequence[bytes | None],
-        keys: Sequence[bytes | None] | None = None,
-        *,
-        partition: int | None = None,
-        timestamps: Sequence[int] | None = None,
-    ) -> BatchFuture:
-        """Send columns: no cost per record beyond its place in a batch. Returns one future for all of them.
-
-        Without keys the records are spread by batch. Serializers do not apply. Raise as `send` does; `ConfigError`-free:
-        columns of unequal length are an `InvalidRequest`.
-        """
-        for name, column in (("keys", keys), ("timestamps", timestamps)):
-            if column is not None and len(column) != len(values):
-                raise errors.InvalidRequest(f"{len(values)} values, and {len(column)} {name}")
-        for name, column in (("value", values), ("key", keys or ())):
-            if not {type(item) for item in column} <= {bytes, type(None)}:
-                for item in column:
-                    _require_bytes(item, name)
-        route = self._routes.get(topic) or self._route(topic)
-        batches: list[PendingBatch] = []
-        for part, rows in self._spread(route, keys, partition, len(values)):
-            if rows is None:
-                self._fill(route, part, batches, values, keys, timestamps)
-            else:
-                self._fill(
-                    route,
-                    part,
-                    batches,
-                    [values[i] for i in rows],
-                    None if keys is None else [keys[i] for i in rows],
-                    None if timestamps is None else [timestamps[i] for i in rows],
-                )
-        return BatchFuture(batches, self._lock)
-
-    def _spread(
-        self, route: _Route, keys: Sequence[bytes | None] | None, partition: int | None, count: int
-    ) -> Iterable[tuple[int | None, Sequence[int] | None]]:
-        if partition is not None or keys is None:
-            return [(partition, None)] if count else []
-        rows: dict[int | None, list[int]] = {}
-        for i, key in enumerate(keys):
-            rows.setdefault(self._partition_of(key, route.count) if key else None, []).append(i)
-        return rows.items()
-
-    def _fill(
-        self,
-        route: _Route,
-        partition: int | None,
-        batches: list[PendingBatch],
-        values: Sequence[bytes | None],
-        keys: Sequence[bytes | None] | None,
-        timestamps: Sequence[int] | None,
-    ) -> None:
-        sizes = [0 if value is None else len(value) for value in values]
-        if keys is not None:
-            sizes = [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
-        start = 0
-        while start < len(values):
-            end, total = start, 0
-            most = min(len(values), start + self.config.batch_records)
-            while end < most and (end == start or total + sizes[end] + RECORD_OVERHEAD_BYTES <= self.config.batch_bytes):
-                total += sizes[end] + RECORD_OVERHEAD_BYTES
-                end += 1
-            with self._lock:
-                if not self._may_send:
-                    self._refuse(Call.SEND)
-                if max(sizes[start:end]) > route.limit:
-                    self._too_large(route, partition or 0, max(sizes[start:end]), None).result()
-                index = route.sticky if partition is None else partition
-                batch = self._roll(route, index, total, sticky=partition is None, fresh=True)
-                batch.values.extend(values[start:end])
-                batch.keys.extend([None] * (end - start) if keys is None else keys[start:end])
-                if timestamps is not None:
-                    batch.timestamps = list(timestamps[start:end])
-                batch.size += total
-                self._accumulator.buffered += total
-                self._accumulator.close_batch(self._accumulator.lanes[batch.topic_partition])
-                self._accumulator.work.notify()
-            batches.append(batch)
-            start = end
-
-    def _full(self, batch: PendingBatch, size: int) -> bool:
-        return (
-            batch.size + size > self.config.batch_bytes
-            or len(batch.values) >= self.config.batch_records
-            or self._accumulator.buffered + size > self.config.buffer_bytes
-        )
-
-    def _roll(self, route: _Route, partition: int, size: int, *, sticky: bool, fresh: bool = False) -> PendingBatch:
-        """Return an open batch with room, behind the back-pressure of `buffer_bytes`. The caller holds the lock."""
-        if not 0 <= partition < route.count:
-            raise errors.UnknownTopicOrPartition(
-                f"{route.topic.name} has partitions 0 to {route.count - 1}, and not {partition}"
-            )
-        lane = route.lanes[partition]
-        if lane is None:
-            lane = route.lanes[partition] = self._accumulator.lane(route.topic, partition)
-        if lane.open is not None and (fresh or self._full(lane.open, size)):
-            self._accumulator.close_batch(lane)
-            self._accumulator.work.notify()
-        self._wait_for_room(size)
-        if sticky:
-            route.sticky = random.randrange(route.count)  # noqa: S311 - spreads load, guards nothing
-        batch: PendingBatch | None = lane.open
-        if batch is None:
-            batch = self._accumulator.open_batch(lane, self._number)
-        return batch
-
-    def _wait_for_room(self, size: int) -> None:
-        accumulator = self._accumulator
-        if size > self.config.buffer_bytes:
-            raise errors.RecordTooLarge(f"{size} bytes do not fit into buffer_bytes={self.config.buffer_bytes}")
-        if accumulator.buffered + size <= self.config.buffer_bytes:
-            return
-        accumulator.close_all()
-        accumulator.work.notify_all()
-        room = accumulator.settled.wait_for(
-            lambda: accumulator.buffered + size <= self.config.buffer_bytes or not self._may_send,
-            self.config.max_block_ms / 1000,
-        )
-        if not self._may_send:
-            self._refuse(Call.SEND)
-        if not room:
-            raise errors.DeliveryTimeout(
-                f"buffer_bytes={self.config.buffer_bytes} stayed full for max_block_ms={self.config.max_block_ms}"
-            )
-
-    def _too_large(
-        self, route: _Route, partition: int, size: int, on_delivery: Callable[[RecordFuture], object] | None
-    ) -> RecordFuture:
-        error = errors.RecordTooLarge(
-            f"{route.topic.name} takes records of at most {route.limit} bytes (max_message_bytes); this one has {size}"
-        )
-        batch = PendingBatch(TopicPartition(route.topic.name, partition), self._number)
-        batch.error, batch.finished = error, True
-        self._batch_failed(self._number, error)
-        future = RecordFuture(batch, 0, self._lock)
-        if on_delivery is not None:
-            on_delivery(future)
-        return future
-
-    def _route(self, topic: str) -> _Route:
-        self._start()
-        deadline = time.monotonic() + self.config.max_block_ms / 1000
-        found = self._retried(lambda: self._topics(topic, False), deadline, DatabaseUnavailable)
-        if found is None:
-            raise errors.UnknownTopicOrPartition(f"there is no topic {topic!r}; create it first")
-        return self._routes.setdefault(topic, _Route(found))
-
-    def _refresh(self, topic: str) -> Topic | None:
-        found = self._topics(topic, True)
-        if found is not None and topic in self._routes:
-            self._routes[topic].limit = found.max_message_bytes
-        return found
-
     def _start(self) -> None:
         with self._lock:
             if self._started:
@@ -401,20 +117,12 @@ class Producer:
                 self._refuse(Call.SEND)
             if self.config.enable_idempotence and self._sender.producer is None and not self._transactional:
                 deadline = time.monotonic() + self.config.max_block_ms / 1000
-                self._sender.producer = self._retried(
-                    lambda: self._initialize(None), deadline, errors.DatabaseUnavailable
-                )
+                self._sender.producer = self._retried(lambda: self._initialize(None), deadline, errors.DatabaseUnavailable)
             self._started = True
             self._sender.start()
 
-    def flush(self, timeout: float | None = None) -> None:
-        """Send everything now and wait for the answers. Failed sends do not raise here; raise `TimeoutError`."""
-        accumulator = self._accumulator
-        with accumulator.settled:
-            accumulator.close_all()
-            accumulator.work.notify_all()
-            if not accumulator.settled.wait_for(lambda: accumulator.unfinished == 0, timeout):
-                raise TimeoutError(f"{accumulator.unfinished} batches are not acknowledged after {timeout} s")
+    def _find_topic(self, name: str) -> Topic | None:
+        return self._retried(lambda: self._topics(name, False), self._deadline(None), DatabaseUnavailable)
 
     def _batch_failed(self, transaction_number: int | None, error: MsgtxError) -> None:
         """Hear from the sender that a batch failed, or (number None, fatal) that the producer did."""
@@ -448,7 +156,7 @@ class Producer:
             self._next_number = 0
             self._enter(target)
 
-    def _initialize(self, transactional_id: str | None) -> Any:
+    def _initialize(self, transactional_id: str | None) -> ProducerId:
         with self._engine.connection() as connection:
             return init_producer_id(connection, transactional_id, timeout_ms=self.config.transaction_timeout_ms)
 
@@ -733,7 +441,7 @@ class Producer:
     def _deadline(self, timeout: float | None) -> float:
         return time.monotonic() + (self.config.max_block_ms / 1000 if timeout is None else timeout)
 
-    def _retried(self, attempt: Callable[[], Any], deadline: float, when_late: type[MsgtxError]) -> Any:
+    def _retried(self, attempt: Callable[[], Answer], deadline: float, when_late: type[MsgtxError]) -> Answer:
         """Repeat a call that may be repeated until it is answered or time is over (semantics 4: lost answer)."""
         backoff = self.config.retry_backoff_ms / 1000
         while True:
@@ -798,45 +506,6 @@ def _disown_after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_disown_after_fork)
-
-
-def _unanswered(batch: PendingBatch) -> PendingBatch:
-    # acks=0: nothing is awaited, the future is done at once with offset −1.
-    stand_in = PendingBatch(batch.topic_partition, None)
-    stand_in.finished = True
-    return stand_in
-
-
-def _require_bytes(item: object, name: str) -> None:
-    if item is not None and not isinstance(item, bytes):
-        hint = "; encode it, or give the producer a serializer" if isinstance(item, str) else ""
-        raise TypeError(f"a {name} is bytes or None, not {type(item).__name__}{hint}")
-
-
-def _as_bytes(item: Any, name: str) -> bytes | None:
-    if isinstance(item, bytearray | memoryview):
-        return bytes(item)
-    _require_bytes(item, name)
-    return None if item is None else bytes(item)
-
-
-def _as_headers(headers: Iterable[tuple[str, bytes | None]]) -> tuple[tuple[str, bytes | None], ...]:
-    pairs = tuple((name, content) for name, content in headers)
-    for name, content in pairs:
-        if not isinstance(name, str):
-            raise TypeError(f"the name of a header is str, not {type(name).__name__}")
-        _require_bytes(content, "header's content")
-    return pairs
-
-
-def _as_milliseconds(timestamp: int | datetime) -> int:
-    if isinstance(timestamp, datetime):
-        if timestamp.tzinfo is None:
-            raise TypeError("a timestamp needs its time zone: use an aware datetime, or milliseconds since 1970 UTC")
-        return int(timestamp.timestamp() * 1000)
-    if not isinstance(timestamp, int) or isinstance(timestamp, bool):
-        raise TypeError(f"a timestamp is an int (milliseconds) or an aware datetime, not {type(timestamp).__name__}")
-    return timestamp
 
 
 def _as_offset(topic_partition: TopicPartition, at: int | OffsetAndMetadata) -> OffsetAndMetadata:

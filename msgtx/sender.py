@@ -181,7 +181,9 @@ class Sender:
                     call = self._take(connection)
                 if call is not None:
                     function = APPEND if self._flushes(call.batches[0]) else APPEND_UNFLUSHED
-                    call.woke = call.batches[0].transaction_number is not None or self._wake.now([lane.partition_id for lane in call.lanes])
+                    call.woke = call.batches[0].transaction_number is not None or self._wake.now(
+                        [lane.partition_id for lane in call.lanes]
+                    )
                     arguments = append_arguments(
                         connection,
                         [
@@ -334,9 +336,8 @@ class Sender:
         return True
 
     def _late(self, batch: PendingBatch) -> bool:
-        return (
-            time.monotonic() - batch.created_at > self._config.delivery_timeout_ms / 1000
-            or batch.attempts > (0 if self._config.acks == "0" else self._config.retries)
+        return time.monotonic() - batch.created_at > self._config.delivery_timeout_ms / 1000 or batch.attempts > (
+            0 if self._config.acks == "0" else self._config.retries
         )
 
     # ── trouble ──
@@ -357,9 +358,7 @@ class Sender:
 
     def _uncertain(self) -> bool:
         with self._accumulator.lock:
-            return any(
-                batch.uncertain for key in self._accumulator.filled for batch in self._accumulator.lanes[key].ready
-            )
+            return any(batch.uncertain for key in self._accumulator.filled for batch in self._accumulator.lanes[key].ready)
 
     def _expire(self, cause: MsgtxError) -> None:
         late = self._accumulator.take_ready(self._late)
@@ -398,6 +397,4 @@ def record_bytes(batch: PendingBatch, index: int) -> int:
     """Return the bytes of a record as the database counts them: key, value, headers."""
     key, value = batch.keys[index], batch.values[index]
     headers = (batch.headers or {}).get(index, ())
-    return (
-        len(key or b"") + len(value or b"") + sum(len(name.encode()) + len(content or b"") for name, content in headers)
-    )
+    return len(key or b"") + len(value or b"") + sum(len(name.encode()) + len(content or b"") for name, content in headers)

@@ -20,9 +20,7 @@ class PartitionsAdmin:
             raise errors.UnknownTopicOrPartition(f"there is no partition {partition[0]}-{partition[1]}")
         return PartitionDescription(at.log_start_offset, at.last_stable_offset, at.log_end_offset)
 
-    def offsets(
-        self, topics: list[str] | None, timestamp: int, isolation: Isolation
-    ) -> dict[TopicPartition, ListedOffset]:
+    def offsets(self, topics: list[str] | None, timestamp: int, isolation: Isolation) -> dict[TopicPartition, ListedOffset]:
         """Return ends and the offset at a time (milliseconds, EARLIEST, LATEST) of all partitions of topics (None: all)."""
         with self._engine.connection() as connection:
             known = describe_topics(connection, topics)

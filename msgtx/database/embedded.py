@@ -118,9 +118,7 @@ def stop(home: Path | None = None) -> bool:
                 return False
             os.kill(running.pid, signal.SIGINT)
             if not wait_until(lambda: not postmaster.works_in(_data(home), running.pid), STOP_S):
-                raise DatabaseUnavailable(
-                    f"the server in {home} (process {running.pid}) did not stop in {STOP_S:.0f} s"
-                )
+                raise DatabaseUnavailable(f"the server in {home} (process {running.pid}) did not stop in {STOP_S:.0f} s")
             return True
 
 

@@ -74,10 +74,8 @@ def _statement(name: str, arguments: tuple[tuple[str, str], ...], flushed: bool)
     call = f"msgtx.{name}({', '.join(f'{argument} => %s::{kind}' for argument, kind in arguments)})"
     if flushed:
         return f"select f.* from {call} f"  # noqa: S608 - names are constants of this package, values are bound
-    return (
-        "with relaxed as (select set_config('synchronous_commit', 'off', true))"
-        f" select f.* from relaxed, {call} f"  # noqa: S608 - as above
-    )
+    relaxed = "with relaxed as (select set_config('synchronous_commit', 'off', true))"
+    return f"{relaxed} select f.* from relaxed, {call} f"  # noqa: S608 - as above
 
 
 def call(connection: RawConnection, function: Function, *arguments: object) -> list[tuple[Any, ...]]:

@@ -14,7 +14,7 @@ def read(connection: Connection) -> dict[str, int]:
 
 
 def change(connection: Connection, name: str, *, value: int) -> None:
-    """Change a setting for all clients, from the next call on. Raise `ConfigError` for a name or value that cannot be."""
+    """Change a setting, for all clients, from the next call on. Raise `ConfigError` for a wrong name or value."""
     if value <= 0:
         raise ConfigError(f"{name} must be above 0, not {value}")
     changed = connection.execute(

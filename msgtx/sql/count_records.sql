@@ -16,9 +16,11 @@ begin
         from msgtx.fetch_batches(array[asked.partition_id], array[0::bigint], array[null::text], isolation, 0, 0) f) e
     left join lateral (
         select sum(case
-                   when b.offset_deltas is null and b.base_offset >= asked.position then b.record_count
+                   when b.offset_deltas is null and b.base_offset >= greatest(asked.position, e.log_start_offset)
+                       then b.record_count
                    else (select count(*) from generate_series(1, b.record_count) i
-                         where b.base_offset + coalesce(b.offset_deltas[i], i - 1) >= asked.position) end) as records
+                         where b.base_offset + coalesce(b.offset_deltas[i], i - 1)
+                               >= greatest(asked.position, e.log_start_offset)) end) as records
         from msgtx.record_batch b
         where b.partition_id = asked.partition_id and b.base_offset < e.readable_end
           and b.base_offset >= coalesce((

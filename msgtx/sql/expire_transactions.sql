@@ -27,6 +27,8 @@ begin
         where t.opened_at + t.timeout_ms * interval '1 ms' < msgtx.clock()
           and (select true from msgtx.transaction_decision d where d.producer_id = t.producer_id
                and d.producer_epoch = t.producer_epoch and d.transaction_number = t.transaction_number) is null
+          and (select true from msgtx.transaction_seal s where s.producer_id = t.producer_id and s.kind = 'external'
+               and s.producer_epoch = t.producer_epoch and s.transaction_number = t.transaction_number) is null
         limit most
     loop
         begin

@@ -1,5 +1,6 @@
 -- refuse_whole(name, batches, state, …) → the answer of a fused call whose transaction is not new, or whose offsets were
--- refused. Committed already: success, with the stored offsets. Reads transaction_decision.
+-- refused. Committed already: success, with the stored offsets. Reads
+-- transaction_decision, record_batch.
 create function msgtx.refuse_whole(
     in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint, batches msgtx.batch[],
     state record, offsets_error text, offsets_detail text)
@@ -17,7 +18,9 @@ begin
           and d.transaction_number = in_transaction_number;
         foreach b in array batches loop
             base_offset := decided.first_offsets[array_position(decided.partitions, b.partition_id)];
-            appended_at := decided.decided_at;
+            appended_at := coalesce((
+                select r.appended_at from msgtx.record_batch r
+                where r.partition_id = b.partition_id and r.base_offset = refuse_whole.base_offset), decided.decided_at);
             return next;
         end loop;
         return;

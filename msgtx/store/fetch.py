@@ -140,9 +140,7 @@ class ListedOffset:
     timestamp: int | None
 
 
-def list_offsets(
-    connection: RawConnection, times: Mapping[int, int], isolation: Isolation
-) -> dict[int, ListedOffset]:
+def list_offsets(connection: RawConnection, times: Mapping[int, int], isolation: Isolation) -> dict[int, ListedOffset]:
     """Look up offsets by time (milliseconds, `EARLIEST`, `LATEST`) by partition id; unknown partitions are absent."""
     rows = call(connection, LIST_OFFSETS, Int4Array(times), Int8Array(times.values()), isolation.value)
     return {row[0]: ListedOffset(*row[1:]) for row in rows}

@@ -54,7 +54,7 @@ def expire_transactions(connection: RawConnection) -> int:
     """Abort overdue transactions, by name (I12). Returns how many."""
     total = 0
     while True:
-        ((expired,),) = call(connection, EXPIRE_ALL, EXPIRED_AT_ONCE)
+        expired: int = call(connection, EXPIRE_ALL, EXPIRED_AT_ONCE)[0][0]
         total += expired
         if expired < EXPIRED_AT_ONCE:
             return total

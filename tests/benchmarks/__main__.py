@@ -1,0 +1,84 @@
+"""The command line: which targets, which database, which Kafka."""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+from msgtx.client import connect, open_engine
+from tests.benchmarks import bulk, growth, latency, memory, processing, reading, small
+from tests.benchmarks.kafka import Kafka
+from tests.benchmarks.sheet import Settings, print_json, print_table, progress
+
+TARGETS = {
+    "r1": bulk.bulk,
+    "r2": bulk.transactions,
+    "r3": small.one_record,
+    "r4": reading.isolation,
+    "r5": reading.consuming,
+    "r6": latency.latency,
+    "r7": growth.open_snapshot,
+    "r9": memory.memory,
+    "r10": processing.processing,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"{', '.join(TARGETS)} (default: all)")
+    parser.add_argument("--url", help="the database (default: MSGTX_DATABASE_URL, else the embedded server)")
+    parser.add_argument("--kafka", metavar="HOST:PORT", help="a broker that does not flush")
+    parser.add_argument("--kafka-fsync", metavar="HOST:PORT", help="a broker that flushes each append")
+    parser.add_argument(
+        "--kafka-scripts", default=os.environ.get("KAFKA_SCRIPTS"), metavar="FOLDER", help="with kafka_bench.py"
+    )
+    parser.add_argument(
+        "--kafka-python",
+        default=os.environ.get("KAFKA_PYTHON", sys.executable),
+        metavar="PROGRAM",
+        help="with confluent-kafka",
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=3.0, help="of one variant in one round")
+    parser.add_argument("--json", type=Path, help="append the JSON lines to a file instead of printing them")
+    options = parser.parse_args()
+    wanted = options.targets or list(TARGETS)
+    if unknown := set(wanted) - set(TARGETS):
+        parser.error(f"unknown target {min(unknown)}; known are {', '.join(TARGETS)}")
+    if (options.kafka or options.kafka_fsync) and not options.kafka_scripts:
+        parser.error("--kafka needs --kafka-scripts (or KAFKA_SCRIPTS): the folder of kafka_bench.py")
+    engine, own = open_engine(options.url)
+    url = engine.url
+    engine.close()
+    connect(None if own else url).close()  # the embedded one gets its schema, a given one is checked
+    brokers: dict[str, Kafka | None] = {"kafka": None, "kafka_fsync": None}
+    for name in brokers:
+        if bootstrap := getattr(options, name):
+            brokers[name] = Kafka(
+                options.kafka_python, Path(options.kafka_scripts), bootstrap, fsync=name == "kafka_fsync",
+                seconds=options.seconds,
+            )  # fmt: skip
+    settings = Settings(url, **brokers, rounds=options.rounds, seconds=options.seconds)
+    lines: list[dict[str, object]] = []
+    began = time.monotonic()
+    try:
+        for name in wanted:
+            progress(f"── {name} ──")
+            lines += TARGETS[name](settings)
+            progress(f"{name}: {time.monotonic() - began:.0f} s so far")
+    finally:
+        for broker in settings.brokers:
+            broker.close()
+        if lines:
+            print_table(lines)
+            if options.json is None:
+                print_json(lines)
+            else:
+                with options.json.open("a") as file:
+                    print_json(lines, file)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

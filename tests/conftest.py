@@ -1,0 +1,132 @@
+"""The tests' foundation: one server for the run, one database for each module, an ordinary role."""
+
+import concurrent.futures
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+import msgtx
+from msgtx.database import embedded
+from msgtx.database.engine import Engine
+from tests.databases import Connection, Server, set_clock, use_server
+
+hypothesis.settings.register_profile("msgtx", deadline=None, print_blob=True)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "msgtx"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing that the developer has set reaches the tests, and no test reaches the developer's embedded server."""
+    before = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("MSGTX_")}
+    if "MSGTX_POSTGRES" in before:
+        os.environ["MSGTX_POSTGRES"] = before["MSGTX_POSTGRES"]
+    given = before.get("MSGTX_TEST_DATABASE_URL")
+    if given:
+        os.environ["MSGTX_TEST_DATABASE_URL"] = given
+    folder = Path(tempfile.mkdtemp(prefix="msgtx-tests-"))
+    folder.chmod(0o755)  # as root, the server's user must get in
+    os.environ["MSGTX_HOME"] = str(folder / "home")
+    os.environ["MSGTX_CONFIG"] = str(folder / "msgtx.toml")
+    yield
+    embedded.stop()  # also one that a test started by itself
+    shutil.rmtree(folder)
+    for name in [name for name in os.environ if name.startswith("MSGTX_")]:
+        del os.environ[name]
+    os.environ.update(before)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """The PostgreSQL of this run: `MSGTX_TEST_DATABASE_URL` (of a superuser), else one of our own."""
+    given = os.environ.get("MSGTX_TEST_DATABASE_URL")
+    if not given:
+        embedded.start()
+        given = embedded.superuser_url()
+        found = use_server(given)
+        with found.administrator() as connection:
+            # The disk is not under test here: what a crash takes back has servers of its own.
+            connection.execute("alter system set fsync = off")
+            connection.execute("select pg_reload_conf()")
+        yield found
+        return
+    found = use_server(given)
+    yield found
+    with found.administrator() as connection:
+        connection.execute(f"drop role {found.role}")
+
+
+@pytest.fixture(scope="session")
+def make_database(server: Server) -> Iterator[Callable[..., str]]:
+    """Make databases of one's own: `make_database(schema=True)` returns an address. All are removed at the end."""
+    made: list[str] = []
+
+    def make(*, schema: bool = True) -> str:
+        url = server.create_database(schema=schema)
+        made.append(url)
+        return url
+
+    yield make
+    for url in made:
+        server.drop_database(url)
+
+
+@pytest.fixture(scope="module")
+def database_url(make_database: Callable[..., str]) -> str:
+    """A fresh database with the schema, for this module; its role is no superuser."""
+    return make_database()
+
+
+@pytest.fixture(scope="module")
+def engine(database_url: str) -> Iterator[Engine]:
+    """The library's engine on the module's database."""
+    made = Engine(database_url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def connection(engine: Engine) -> Iterator[Connection]:
+    """An autocommitting psycopg connection."""
+    with contextlib.closing(engine.dedicated()) as made:
+        yield made
+
+
+@pytest.fixture
+def open_connection(engine: Engine) -> Iterator[Callable[[], Connection]]:
+    """Open more connections; what is left open is closed at the end, and rolled back."""
+    opened: list[Connection] = []
+
+    def make() -> Connection:
+        opened.append(engine.dedicated())
+        return opened[-1]
+
+    yield make
+    for made in opened:
+        made.close()
+
+
+@pytest.fixture
+def client(database_url: str) -> Iterator[msgtx.Client]:
+    """A client on the module's database."""
+    with msgtx.connect(database_url) as made:
+        yield made
+
+
+@pytest.fixture
+def clock(database_url: str) -> Iterator[Callable[..., None]]:
+    """Set the clock of the module's database: `clock('2 hours')`, `clock(datetime)`; afterwards it is real again."""
+    yield lambda offset: set_clock(database_url, offset)
+    set_clock(database_url)
+
+
+@pytest.fixture
+def background() -> Iterator[concurrent.futures.ThreadPoolExecutor]:
+    """Threads for calls that wait for a lock."""
+    with concurrent.futures.ThreadPoolExecutor(16) as executor:
+        yield executor

@@ -1,0 +1,140 @@
+"""What tests know about databases: make one, replace its clock, wait for a lock."""
+
+import contextlib
+import itertools
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import psycopg
+import sqlalchemy
+
+from msgtx.database import migrate
+from msgtx.database.engine import Engine
+
+Connection = psycopg.Connection[Any]
+PATIENCE_SECONDS: Final = 30.0  # a condition that is not met by then is a failure; nothing waits this long otherwise
+LOOK_SECONDS: Final = 0.002  # between two looks
+_number = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Server:
+    """A PostgreSQL for tests: its superuser's address, and the ordinary role that owns the databases."""
+
+    superuser_url: str
+    role: str
+    password: str
+
+    def url(self, database: str) -> str:
+        """Return the address of a database for the ordinary role."""
+        address = sqlalchemy.make_url(self.superuser_url)
+        return address.set(username=self.role, password=self.password, database=database).render_as_string(
+            hide_password=False
+        )
+
+    @contextlib.contextmanager
+    def administrator(self, database: str | None = None) -> Iterator[Connection]:
+        """Open a superuser's connection."""
+        address = sqlalchemy.make_url(self.superuser_url).set(drivername="postgresql")
+        if database is not None:
+            address = address.set(database=database)
+        with psycopg.connect(address.render_as_string(hide_password=False), autocommit=True) as connection:
+            yield connection
+
+    def create_database(self, *, schema: bool = True) -> str:
+        """Make a fresh database, with msgtx's schema unless told otherwise. Returns its address for our role."""
+        name = f"msgtx_test_{os.getpid()}_{next(_number)}"
+        with self.administrator() as connection:
+            connection.execute(f"create database {name} owner {self.role}")
+        url = self.url(name)
+        if schema:
+            install(url)
+        return url
+
+    def drop_database(self, url: str) -> None:
+        """Remove a database and whoever is still connected to it."""
+        with self.administrator() as connection:
+            connection.execute(f"drop database if exists {sqlalchemy.make_url(url).database} with (force)")
+
+
+def use_server(superuser_url: str) -> Server:
+    """Return a server with an ordinary role of our own on it."""
+    server = Server(superuser_url, f"msgtx_test_{secrets.token_hex(4)}", secrets.token_hex(16))
+    with server.administrator() as connection:
+        connection.execute(f"create role {server.role} login password '{server.password}'")
+    return server
+
+
+def install(url: str) -> None:
+    """Bring the schema of a database to the newest version."""
+    engine = Engine(url, pool_size=1)
+    try:
+        with engine.transaction() as connection:
+            migrate.upgrade(connection)
+    finally:
+        engine.close()
+
+
+def connect(url: str) -> Connection:
+    """Open an autocommitting connection outside any pool; the caller closes it."""
+    conninfo = sqlalchemy.make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    return psycopg.connect(conninfo, autocommit=True)
+
+
+# ── the clock ──
+
+
+def set_clock(url: str, offset: str | datetime | None = None) -> None:
+    """Replace a database's clock: an interval to add ('2 hours', '-1 day'), a fixed time, or None: the real one."""
+    body = "clock_timestamp()"
+    if isinstance(offset, datetime):
+        assert offset.tzinfo is not None, "a time has its zone"
+        body = f"timestamptz '{offset.isoformat()}'"
+    elif offset is not None:
+        body = f"clock_timestamp() + interval '{offset}'"
+    with connect(url) as connection:
+        connection.execute(
+            f"create or replace function msgtx.clock() returns timestamptz language sql volatile return {body}"
+        )
+
+
+# ── waiting ──
+
+
+def wait_until(condition: Callable[[], Any], what: str = "", *, seconds: float = PATIENCE_SECONDS) -> Any:
+    """Look again and again until the condition holds; returns its value. Fails with `what` when time is over."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds:g} s: {what or condition}")
+        time.sleep(LOOK_SECONDS)
+    return value
+
+
+def backend(connection: Connection) -> int:
+    """Return the number of the server's process behind a connection."""
+    return connection.info.backend_pid
+
+
+def waits_for_lock(observer: Connection, pid: int) -> bool:
+    """Return whether a backend waits for a lock now."""
+    row = observer.execute("select wait_event_type from pg_stat_activity where pid = %s", [pid]).fetchone()
+    return row is not None and row[0] == "Lock"
+
+
+def wait_for_lock(observer: Connection, pid: int) -> None:
+    """Wait until a backend waits for a lock."""
+    wait_until(lambda: waits_for_lock(observer, pid), f"backend {pid} waits for a lock")
+
+
+def waiting_backends(observer: Connection) -> set[int]:
+    """Return the backends of this database that wait for a lock now."""
+    rows = observer.execute(
+        "select pid from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+    ).fetchall()
+    return {pid for (pid,) in rows}

@@ -1,0 +1,178 @@
+"""Faults at the boundary to the database: every statement, sync and fetch of the library is counted, and the n-th can fail.
+
+All traffic of a psycopg connection goes through `Connection.wait`: cursors, pipelines and commits hand it what they want to
+say. So one method of one subclass sees every boundary, on both sides: *before* (the database has not heard of the call) and
+*after* (it has answered, which includes COMMIT, and the client has not seen the answer). Opening a connection is a boundary,
+too. Threads that only listen or tidy up are not counted: their calls depend on time, and numbers must mean the same again.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+
+from msgtx.database import embedded, postmaster
+from tests.databases import Server, use_server
+
+UNCOUNTED_THREADS: Final = {"msgtx-listener", "msgtx-completion"}
+SILENT: Final = {
+    "_enter_gen",
+    "_exit_gen",
+}  # the library synchronizes before it leaves a pipeline: there is no more to say
+FUNCTION: Final = re.compile(r"msgtx\.(\w+)\s*\(")
+Action = Callable[["Connection | None"], None]  # the connection that is lost; None while it is being opened
+
+
+def lose_connection(connection: "Connection | None") -> None:
+    """The connection breaks, once; a retry goes through."""
+    if connection is not None:
+        connection.close()
+    raise psycopg.OperationalError("server closed the connection unexpectedly (planted)")
+
+
+def die(connection: "Connection | None") -> None:
+    """The process is gone, and says nothing more to anyone."""
+    del connection
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass
+class Faults:
+    """What happens at which boundary, counted from 1. `connect` is for `Engine(connect=…)`."""
+
+    at: dict[int, Action] = field(default_factory=dict)
+    crossed: list[str] = field(default_factory=list)
+    fired: list[str] = field(default_factory=list)
+    on: bool = True
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def connect(self, conninfo: str, **options: Any) -> "Connection":
+        self.cross(None, "before connect")
+        connection = Connection.connect(conninfo, **options)
+        connection.faults = self
+        self.cross(connection, "after connect")
+        return connection
+
+    def cross(self, connection: "Connection | None", name: str) -> None:
+        """Pass a boundary; whatever is planned for it happens, in the thread that came here."""
+        if not self.on or threading.current_thread().name in UNCOUNTED_THREADS:
+            return
+        with self._lock:
+            self.crossed.append(name)
+            number = len(self.crossed)
+            action = self.at.pop(number, None)
+            if action is None:
+                return
+            self.fired.append(f"{number} {name}: {getattr(action, '__name__', action)}")
+        action(connection)
+
+
+class Connection(psycopg.Connection[Any]):
+    """A connection that crosses a boundary before and after everything it says."""
+
+    faults: Faults | None = None
+
+    def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
+        kind = getattr(gen, "__name__", "call")
+        if self.faults is None or kind in SILENT:
+            return super().wait(gen, *args, **options)
+        name = _label(kind, gen)
+        try:
+            self.faults.cross(self, f"before {name}")
+        except BaseException:
+            gen.close()
+            raise
+        answer = super().wait(gen, *args, **options)
+        self.faults.cross(self, f"after {name}")
+        return answer
+
+
+def _label(kind: str, gen: Any) -> str:
+    frame = getattr(gen, "gi_frame", None)
+    query = frame.f_locals.get("query") if frame is not None else None
+    if query is not None and (found := FUNCTION.search(str(query))) is not None:
+        return found.group(1)
+    return kind.strip("_").removesuffix("_gen")
+
+
+# ── a server that may crash ──
+
+SETTINGS: Final = {
+    # What is flushed is written to the system's memory, which survives; what is not stays in the server's, which does not.
+    "fsync": "off",
+    "full_page_writes": "off",
+    # Nobody flushes but who has to: what was not flushed by its own commit, or by another's, is lost in a crash.
+    "wal_writer_delay": "10s",
+    "wal_writer_flush_after": "2GB",
+    "bgwriter_lru_maxpages": "0",
+    "autovacuum": "off",
+    "checkpoint_timeout": "1h",
+    "shared_buffers": "64MB",
+    "max_connections": "100",
+}
+
+
+class CrashServer:
+    """A PostgreSQL of our own that is killed and started again."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._running = embedded.start(home)
+        self.server: Server = use_server(embedded.superuser_url(home))
+        self.crashes = 0
+        with self.server.administrator() as connection:
+            for name, value in SETTINGS.items():
+                connection.execute(f"alter system set {name} = '{value}'")
+        self.crash()
+
+    def kill(self) -> None:
+        """Stop at once, as `pg_ctl stop -m immediate` does: nothing is flushed, no client is told."""
+        os.kill(self._running.pid, signal.SIGQUIT)
+        postmaster.await_orphans(self.home / "data")
+        self.crashes += 1
+
+    def start(self) -> None:
+        self._running = embedded.start(self.home)
+
+    def crash(self) -> None:
+        self.kill()
+        self.start()
+
+    def flush(self) -> None:
+        """Someone else commits: all WAL up to here is flushed with it."""
+        with self.server.administrator() as connection:
+            # A transaction id alone would not flush: a commit that wrote nothing else is always asynchronous.
+            connection.execute("select pg_logical_emit_message(true, 'tests', '')")
+
+    def crash_at(self, connection: Connection | None) -> None:
+        """As an action of `Faults`: the server crashes while this call is on its way."""
+        self.crash()
+        lose_connection(connection)
+
+    def flush_at(self, connection: Connection | None) -> None:
+        """As an action of `Faults`."""
+        del connection
+        self.flush()
+
+
+@contextlib.contextmanager
+def crash_server() -> Iterator[CrashServer]:
+    """Run a server for crashes in a folder of its own."""
+    folder = Path(tempfile.mkdtemp(prefix="msgtx-crash-"))
+    folder.chmod(0o755)  # as root, the server's user must get in
+    server = CrashServer(folder / "home")
+    try:
+        yield server
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            server.kill()
+        shutil.rmtree(folder)

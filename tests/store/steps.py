@@ -1,0 +1,246 @@
+"""A bare producer and a bare reader over the store's functions: each step of the protocol by hand."""
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from msgtx.database.wire import BatchColumns
+from msgtx.store.append import Appended, append, append_and_decide
+from msgtx.store.decide import Decided, decide
+from msgtx.store.fetch import FetchedPartition, Position, fetch
+from msgtx.store.groups import NO_OFFSETS, OffsetColumns, offset_columns
+from msgtx.store.producers import init_producer_id
+from msgtx.store.topics import create_topic, describe_topics
+from msgtx.types import GroupMetadata, Isolation, OffsetAndMetadata, ProducerId, TransactionId
+from tests.databases import Connection
+
+COMMITTED = Isolation.READ_COMMITTED
+UNCOMMITTED = Isolation.READ_UNCOMMITTED
+_number = itertools.count(1)
+
+
+def unique(prefix: str) -> str:
+    """Return a name that no other test uses."""
+    return f"{prefix}-{next(_number)}"
+
+
+def new_topic(connection: Connection, partitions: int = 1, **settings: object) -> list[int]:
+    """Create a topic. Returns its partition ids."""
+    name = unique("topic")
+    create_topic(connection, name, partitions, settings)
+    return list(describe_topics(connection, [name])[name].partition_ids)
+
+
+def new_partition(connection: Connection, **settings: object) -> int:
+    """Create a topic of one partition. Returns its partition id."""
+    return new_topic(connection, **settings)[0]
+
+
+def batch(
+    partition: int,
+    *values: bytes | None,
+    producer: tuple[int, int] | None = None,
+    number: int | None = None,
+    sequence: int | None = None,
+    keys: Sequence[bytes | None] | None = None,
+    timestamp: int = 1_000,
+    timestamps: Sequence[int] | None = None,
+    headers: Sequence[Sequence[tuple[str, bytes | None]]] | None = None,
+) -> BatchColumns:
+    """Return a row to append."""
+    return BatchColumns(
+        partition_id=partition,
+        producer_id=None if producer is None else producer[0],
+        producer_epoch=None if producer is None else producer[1],
+        transaction_number=number,
+        base_sequence=sequence,
+        max_timestamp=timestamp if timestamps is None else max(timestamps),
+        keys=keys,
+        values=values,
+        timestamps=timestamps,
+        header_counts=None if headers is None else [len(pairs) for pairs in headers],
+        header_keys=None if headers is None else [name for pairs in headers for name, _ in pairs],
+        header_values=None if headers is None else [content for pairs in headers for _, content in pairs],
+    )
+
+
+def append_one(connection: Connection, row: BatchColumns, **options: Any) -> Appended:
+    """Append one batch. Returns its answer."""
+    (answer,) = append(connection, [row], **options)
+    return answer
+
+
+def plain(connection: Connection, partition: int, *values: bytes | None, **columns: Any) -> int:
+    """Append outside any transaction, without a producer id. Returns the offset."""
+    answer = append_one(connection, batch(partition, *values, **columns))
+    assert answer.error is None, answer.error
+    return answer.base_offset
+
+
+def offsets_of(*entries: tuple[str | GroupMetadata, int, int | OffsetAndMetadata]) -> OffsetColumns:
+    """Return group offsets as columns, from (group, partition id, offset)."""
+    found: dict[GroupMetadata, dict[int, OffsetAndMetadata]] = {}
+    for group, partition, at in entries:
+        metadata = GroupMetadata(group) if isinstance(group, str) else group
+        found.setdefault(metadata, {})[partition] = at if isinstance(at, OffsetAndMetadata) else OffsetAndMetadata(at)
+    return offset_columns(found)
+
+
+class Writer:
+    """A transactional producer that counts its sequences and does nothing by itself."""
+
+    def __init__(
+        self, connection: Connection, transactional_id: str | None = None, *, timeout_ms: int = 60_000
+    ) -> None:
+        self.connection = connection
+        self.transactional_id = transactional_id or unique("writer")
+        self.timeout_ms = timeout_ms
+        self.id = ProducerId(-1, -1)
+        self.init()
+
+    def init(self) -> None:
+        """Take over the transactional id."""
+        self.id = init_producer_id(self.connection, self.transactional_id, timeout_ms=self.timeout_ms)
+        self.number = 0
+        self.sequences: dict[int, int] = {}
+        self.tails: dict[int, int] = {}
+
+    @property
+    def name(self) -> TransactionId:
+        """The current transaction."""
+        return TransactionId(*self.id, self.number)
+
+    def row(self, partition: int, *values: bytes | None, **columns: Any) -> BatchColumns:
+        """Return the next row for a partition; it is not counted yet."""
+        given = {
+            "producer": self.id,
+            "number": self.number,
+            "sequence": self.sequences.get(partition, 0),
+            **columns,
+        }
+        return batch(partition, *values, **given)
+
+    def counted(self, row: BatchColumns) -> None:
+        """Count a row that was handed to the database."""
+        assert row.base_sequence is not None
+        self.sequences[row.partition_id] = row.base_sequence + len(row.values)
+        self.tails[row.partition_id] = self.sequences[row.partition_id] - 1
+
+    def send(self, partition: int, *values: bytes | None, timeout_ms: int | None = None, **columns: Any) -> int:
+        """Append to the transaction. Returns the offset."""
+        row = self.row(partition, *values, **columns)
+        answer = append_one(self.connection, row, flushed=False, timeout_ms=timeout_ms)
+        assert answer.error is None, answer.error
+        assert not answer.duplicate
+        self.counted(row)
+        return answer.base_offset
+
+    def decide(
+        self,
+        outcome: Literal["COMMIT", "ABORT"],
+        *,
+        offsets: OffsetColumns = NO_OFFSETS,
+        name: TransactionId | None = None,
+        tails: Mapping[int, int] | None = None,
+    ) -> Decided:
+        """Decide the current transaction (or another), as often as wanted."""
+        tails = self.tails if tails is None else tails
+        return decide(self.connection, name or self.name, outcome, tails=tails, offsets=offsets)
+
+    def next(self) -> None:
+        """Go on to the next number."""
+        self.number += 1
+        self.tails = {}
+
+    def commit(self, offsets: OffsetColumns = NO_OFFSETS) -> TransactionId:
+        """Commit and go on. Returns the name of what was committed."""
+        return self._end("COMMIT", offsets)
+
+    def abort(self) -> TransactionId:
+        """Abort and go on. Returns the name of what was aborted."""
+        return self._end("ABORT", NO_OFFSETS)
+
+    def _end(self, outcome: Literal["COMMIT", "ABORT"], offsets: OffsetColumns) -> TransactionId:
+        name = self.name
+        answer = self.decide(outcome, offsets=offsets)
+        assert (answer.error, answer.outcome) == (None, outcome)
+        self.next()
+        return name
+
+    def whole(self, *rows: BatchColumns, offsets: OffsetColumns = NO_OFFSETS) -> list[Appended]:
+        """Append and commit in one call; nothing is counted."""
+        return append_and_decide(self.connection, self.name, rows, offsets=offsets)
+
+    def commit_whole(self, *rows: BatchColumns, offsets: OffsetColumns = NO_OFFSETS) -> list[int]:
+        """Append and commit in one call, and go on. Returns the offsets."""
+        answers = self.whole(*rows, offsets=offsets)
+        assert [answer.error for answer in answers] == [None] * len(rows)
+        for row in rows:
+            self.counted(row)
+        self.next()
+        return [answer.base_offset for answer in answers]
+
+
+def look(
+    connection: Connection,
+    partition: int,
+    position: int = 0,
+    *,
+    token: str | None = None,
+    isolation: Isolation = COMMITTED,
+    max_bytes: int = 1 << 20,
+    max_rows: int = 1_000,
+) -> FetchedPartition:
+    """Fetch one partition once."""
+    answers = fetch(
+        connection, {partition: Position(position, token)}, isolation=isolation, max_bytes=max_bytes, max_rows=max_rows
+    )
+    return answers[partition]
+
+
+def read(
+    connection: Connection,
+    partition: int,
+    start: int = 0,
+    *,
+    isolation: Isolation = COMMITTED,
+    max_bytes: int = 1 << 20,
+    max_rows: int = 1_000,
+) -> list[tuple[int, bytes | None]]:
+    """Read on from a position, as a consumer does, until nothing moves. Returns offsets and values."""
+    position, token, found = start, None, []
+    while True:
+        answer = look(
+            connection, partition, position, token=token, isolation=isolation, max_bytes=max_bytes, max_rows=max_rows
+        )
+        assert not answer.truncated
+        for row in answer.batches:
+            deltas: Iterable[int] = range(len(row.values)) if row.offset_deltas is None else row.offset_deltas
+            found.extend(
+                (row.base_offset + delta, value)
+                for delta, value in zip(deltas, row.values, strict=True)
+                if row.base_offset + delta >= position
+            )
+        if answer.position == position:
+            return found
+        assert answer.position > position, "a position never goes back"
+        position, token = answer.position, answer.token
+
+
+def values(connection: Connection, partition: int, start: int = 0, **options: Any) -> list[bytes | None]:
+    """Return what `read` finds, without offsets."""
+    return [value for _, value in read(connection, partition, start, **options)]
+
+
+def ends(connection: Connection, partition: int) -> tuple[int, int, int]:
+    """Return log start, last stable offset and log end."""
+    answer = look(connection, partition, max_bytes=0, max_rows=0)
+    return answer.log_start_offset, answer.last_stable_offset, answer.log_end_offset
+
+
+def count(connection: Connection, table: str, where: str = "true", *arguments: object) -> int:
+    """Return the number of a table's rows."""
+    row = connection.execute(f"select count(*) from msgtx.{table} where {where}", arguments).fetchone()
+    assert row is not None
+    found: int = row[0]
+    return found

@@ -1,0 +1,582 @@
+"""append: the order of its checks, each refusal, each branch (semantics 3)."""
+
+from collections.abc import Callable
+
+import pytest
+
+from msgtx import errors
+from msgtx.database.wire import BatchColumns
+from msgtx.store.append import Appended, append
+from msgtx.store.producers import fence_producer, init_producer_id
+from msgtx.store.topics import delete_topic
+from msgtx.store.transactions import end_transaction, mark
+from msgtx.types import ProducerId
+from tests.databases import Connection
+from tests.store.steps import (
+    UNCOMMITTED,
+    Writer,
+    append_one,
+    batch,
+    count,
+    ends,
+    new_partition,
+    new_topic,
+    plain,
+    read,
+    values,
+)
+
+Clock = Callable[[object], None]
+
+
+def idempotent(connection: Connection) -> ProducerId:
+    return init_producer_id(connection, None, timeout_ms=60_000)
+
+
+def error_class(answer: Appended) -> type[Exception] | None:
+    return None if answer.error is None else type(answer.error)
+
+
+# ── what is stored ──
+
+
+def test_offsets_are_dense_in_append_order(connection: Connection) -> None:
+    """I2."""
+    partition = new_partition(connection)
+    assert [plain(connection, partition, *[b"x"] * size) for size in (1, 3, 2)] == [0, 1, 4]
+    assert ends(connection, partition) == (0, 6, 6)
+
+
+def test_a_row_keeps_every_column(connection: Connection) -> None:
+    partition = new_partition(connection)
+    row = batch(
+        partition,
+        b"\xff\x00",
+        None,
+        b"",
+        keys=[b"", None, b"k"],
+        timestamps=[5, 9, 7],
+        headers=[[("a", b"1"), ("b", None)], [], [("c", b"")]],
+    )
+    append_one(connection, row)
+    stored = connection.execute(
+        'select base_offset, last_offset, record_count, max_timestamp, keys, "values", timestamps, header_counts,'
+        " header_keys, header_values, producer_id from msgtx.record_batch where partition_id = %s",
+        [partition],
+    ).fetchone()
+    assert stored == (
+        *(0, 2, 3, 9),
+        *([b"", None, b"k"], [b"\xff\x00", None, b""], [5, 9, 7]),
+        *([2, 0, 1], ["a", "b", "c"], [b"1", None, b""], None),
+    )
+
+
+def test_one_call_stores_batches_of_several_partitions_and_answers_in_their_order(connection: Connection) -> None:
+    first, second = new_topic(connection, 2)
+    plain(connection, second, b"before")
+    answers = append(connection, [batch(first, b"a"), batch(first, b"b", b"c"), batch(second, b"d")])
+    assert [answer.base_offset for answer in answers] == [0, 1, 1]
+
+
+def test_batches_out_of_order_of_partition_are_refused_as_a_whole(connection: Connection) -> None:
+    first, second = new_topic(connection, 2)
+    with pytest.raises(errors.InvalidRequest, match="ascending"):
+        append(connection, [batch(second, b"a"), batch(first, b"b")])
+    assert count(connection, "record_batch", "partition_id in (%s, %s)", first, second) == 0
+
+
+def test_a_row_is_never_dated_before_the_row_in_front_of_it(connection: Connection, clock: Clock) -> None:
+    partition = new_partition(connection)
+    clock("1 hour")
+    plain(connection, partition, b"a")
+    clock("-1 hour")
+    plain(connection, partition, b"b")
+    clock(None)
+    plain(connection, partition, b"c")
+    ordered = connection.execute(
+        "select bool_and(appended_at >= before) from (select appended_at, lag(appended_at) over (order by base_offset)"
+        " as before from msgtx.record_batch where partition_id = %s) r where before is not null",
+        [partition],
+    ).fetchone()
+    assert ordered == (True,)
+
+
+def test_log_append_time_replaces_the_records_timestamps(connection: Connection) -> None:
+    partition = new_partition(connection, timestamp_type="LogAppendTime")
+    answer = append_one(connection, batch(partition, b"a", b"b", timestamps=[1, 2]))
+    stored = connection.execute(
+        "select max_timestamp, timestamps from msgtx.record_batch where partition_id = %s", [partition]
+    ).fetchone()
+    assert stored == (answer.timestamp, None)
+    assert answer.timestamp > 1_600_000_000_000
+
+
+# ── sequences ──
+
+
+def test_the_first_sequence_of_a_producer_and_epoch_must_be_zero(connection: Connection) -> None:
+    partition, producer = new_partition(connection), idempotent(connection)
+    answer = append_one(connection, batch(partition, b"a", producer=producer, sequence=5))
+    assert isinstance(answer.error, errors.OutOfOrderSequence)
+    assert ends(connection, partition) == (0, 0, 0)
+
+
+def test_sequences_follow_each_other_per_partition(connection: Connection) -> None:
+    first, second = new_topic(connection, 2)
+    producer = idempotent(connection)
+    for sequence in (0, 2, 4):
+        for partition in (first, second):
+            answer = append_one(connection, batch(partition, b"a", b"b", producer=producer, sequence=sequence))
+            assert (answer.error, answer.base_offset) == (None, sequence)
+
+
+def test_any_stored_batch_that_is_repeated_is_answered_with_its_original_offset_and_time(
+    connection: Connection,
+) -> None:
+    """I1, P8: not only the last five."""
+    partition, producer = new_partition(connection), idempotent(connection)
+    rows = [batch(partition, b"a", b"b", producer=producer, sequence=2 * i) for i in range(10)]
+    first = [append_one(connection, row) for row in rows]
+    again = [append_one(connection, row) for row in rows]
+    assert not any(answer.duplicate for answer in first)
+    assert all(answer.duplicate for answer in again)
+    assert [(a.base_offset, a.timestamp) for a in again] == [(a.base_offset, a.timestamp) for a in first]
+    assert ends(connection, partition) == (0, 20, 20)
+
+
+@pytest.mark.parametrize(
+    ("sequence", "size"),
+    [
+        pytest.param(6, 1, id="gap"),
+        pytest.param(3, 2, id="overlaps the end"),
+        pytest.param(0, 5, id="longer than a stored batch"),
+        pytest.param(1, 1, id="inside a stored batch"),
+        pytest.param(-1, 1, id="negative"),
+        pytest.param(-2, 2, id="negative, as long as a stored batch"),
+        pytest.param(None, 1, id="missing"),
+    ],
+)
+def test_a_sequence_that_is_neither_next_nor_stored_is_refused_and_changes_nothing(
+    connection: Connection, sequence: int | None, size: int
+) -> None:
+    """P8: a negative sequence is not acknowledged."""
+    partition, producer = new_partition(connection), idempotent(connection)
+    for base in (0, 2):
+        append_one(connection, batch(partition, b"a", b"b", producer=producer, sequence=base))
+    answer = append_one(connection, batch(partition, *[b"x"] * size, producer=producer, sequence=sequence))
+    assert isinstance(answer.error, errors.OutOfOrderSequence)
+    assert not answer.duplicate
+    assert ends(connection, partition) == (0, 4, 4)
+    assert append_one(connection, batch(partition, b"next", producer=producer, sequence=4)).base_offset == 4
+
+
+def test_a_refused_batch_uses_up_no_sequence(connection: Connection) -> None:
+    partition, producer = new_partition(connection, max_message_bytes=10), idempotent(connection)
+    refused = append_one(connection, batch(partition, b"x" * 11, producer=producer, sequence=0))
+    assert isinstance(refused.error, errors.RecordTooLarge)
+    assert append_one(connection, batch(partition, b"ok", producer=producer, sequence=0)).base_offset == 0
+
+
+def test_a_newer_epoch_starts_at_zero_and_an_older_one_is_refused(connection: Connection) -> None:
+    partition, producer = new_partition(connection), idempotent(connection)
+    append_one(connection, batch(partition, b"a", producer=producer, sequence=0))
+    newer = init_producer_id(connection, None, timeout_ms=60_000, expected=producer)
+    assert newer == (producer.producer_id, 1)
+    wrong = append_one(connection, batch(partition, b"b", producer=newer, sequence=1))
+    assert isinstance(wrong.error, errors.OutOfOrderSequence)
+    assert append_one(connection, batch(partition, b"b", producer=newer, sequence=0)).base_offset == 1
+    late = append_one(connection, batch(partition, b"late", producer=producer, sequence=1))
+    assert isinstance(late.error, errors.InvalidProducerEpoch)
+    doubled = append_one(connection, batch(partition, b"a", producer=producer, sequence=0))
+    assert isinstance(doubled.error, errors.InvalidProducerEpoch)
+    assert values(connection, partition) == [b"a", b"b"]
+
+
+def test_an_older_epoch_is_refused_also_on_a_partition_that_the_newer_has_not_touched(connection: Connection) -> None:
+    """I7."""
+    partition, producer = new_partition(connection), idempotent(connection)
+    init_producer_id(connection, None, timeout_ms=60_000, expected=producer)
+    answer = append_one(connection, batch(partition, b"a", producer=producer, sequence=0))
+    assert isinstance(answer.error, errors.InvalidProducerEpoch)
+
+
+def test_a_plain_producer_needs_no_row_and_has_epoch_zero(connection: Connection) -> None:
+    partition, producer = new_partition(connection), idempotent(connection)
+    assert count(connection, "producer", "producer_id = %s", producer.producer_id) == 0
+    assert append_one(connection, batch(partition, b"a", producer=producer, sequence=0)).error is None
+    above = append_one(connection, batch(partition, b"b", producer=(producer.producer_id, 1), sequence=0))
+    assert isinstance(above.error, errors.InvalidProducerIdMapping)
+
+
+def test_an_epoch_above_the_producers_is_refused(connection: Connection) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    answer = append_one(connection, writer.row(partition, b"a", producer=(writer.id.producer_id, 7)))
+    assert isinstance(answer.error, errors.InvalidProducerIdMapping)
+
+
+def test_a_transaction_of_a_producer_without_a_row_is_refused(connection: Connection) -> None:
+    """A missing producer row is not epoch 0 of a transactional producer."""
+    partition, producer = new_partition(connection), idempotent(connection)
+    answer = append_one(connection, batch(partition, b"a", producer=producer, number=0, sequence=0))
+    assert isinstance(answer.error, errors.InvalidProducerIdMapping)
+    assert count(connection, "transaction", "producer_id = %s", producer.producer_id) == 0
+
+
+def test_what_retention_has_removed_is_a_duplicate_without_offset(connection: Connection) -> None:
+    """Never OutOfOrderSequence, whose recovery would store it again."""
+    partition, producer = new_partition(connection), idempotent(connection)
+    for sequence in range(4):
+        append_one(connection, batch(partition, b"a", producer=producer, sequence=sequence))
+    connection.execute(
+        "delete from msgtx.record_batch where partition_id = %s and base_offset < 2", [partition]
+    )
+    old = append_one(connection, batch(partition, b"a", producer=producer, sequence=1))
+    assert (old.error, old.duplicate, old.base_offset) == (None, True, -1)
+    kept = append_one(connection, batch(partition, b"a", producer=producer, sequence=2))
+    assert (kept.error, kept.duplicate, kept.base_offset) == (None, True, 2)
+    assert append_one(connection, batch(partition, b"a", producer=producer, sequence=4)).base_offset == 4
+
+
+def test_the_last_sequence_outlives_the_rows_in_producer_state(connection: Connection) -> None:
+    """P4: offsets go on, too, from the log start of an emptied partition."""
+    partition, producer = new_partition(connection), idempotent(connection)
+    for sequence in range(3):
+        append_one(connection, batch(partition, b"a", producer=producer, sequence=sequence))
+    with connection.transaction():
+        connection.execute(
+            "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset,"
+            " appended_at) values (%s, %s, 0, 2, 2, now())",
+            [partition, producer.producer_id],
+        )
+        connection.execute("delete from msgtx.record_batch where partition_id = %s", [partition])
+        connection.execute("update msgtx.partition set log_start_offset = 3 where partition_id = %s", [partition])
+    old = append_one(connection, batch(partition, b"a", producer=producer, sequence=2))
+    assert (old.error, old.duplicate, old.base_offset) == (None, True, -1)
+    gap = append_one(connection, batch(partition, b"a", producer=producer, sequence=4))
+    assert isinstance(gap.error, errors.OutOfOrderSequence)
+    assert append_one(connection, batch(partition, b"a", producer=producer, sequence=3)).base_offset == 3
+    newer = init_producer_id(connection, None, timeout_ms=60_000, expected=producer)
+    assert append_one(connection, batch(partition, b"a", producer=newer, sequence=0)).base_offset == 4
+
+
+def test_sequences_and_offsets_above_32_bits_are_ordinary(connection: Connection) -> None:
+    partition, producer = new_partition(connection), idempotent(connection)
+    huge = 2**40
+    connection.execute(
+        'insert into msgtx.record_batch (partition_id, base_offset, last_offset, producer_id, producer_epoch,'
+        ' base_sequence, last_sequence, appended_at, max_timestamp, record_count, byte_size, "values")'
+        " values (%s, %s, %s, %s, 0, %s, %s, now(), 0, 1, 1, array['x'::bytea])",
+        [partition, huge, huge, producer.producer_id, huge, huge],
+    )
+    answer = append_one(connection, batch(partition, b"a", producer=producer, sequence=huge + 1))
+    assert (answer.error, answer.base_offset) == (None, huge + 1)
+
+
+# ── records ──
+
+
+def test_an_unknown_partition_is_refused_and_the_others_go_on(connection: Connection) -> None:
+    partition = new_partition(connection)
+    answers = append(connection, [batch(partition, b"a"), batch(partition + 1_000_000, b"b")])
+    assert [error_class(answer) for answer in answers] == [None, errors.UnknownTopicOrPartition]
+    assert values(connection, partition) == [b"a"]
+
+
+def test_a_deleted_topic_is_refused(connection: Connection) -> None:
+    partition = new_partition(connection)
+    (name,) = connection.execute(
+        "select t.name from msgtx.topic t join msgtx.partition p using (topic_id) where p.partition_id = %s",
+        [partition],
+    ).fetchone()
+    delete_topic(connection, name)
+    answer = append_one(connection, batch(partition, b"a"))
+    assert isinstance(answer.error, errors.UnknownTopicOrPartition)
+
+
+def test_one_bad_partition_does_not_undo_the_others(connection: Connection) -> None:
+    first, small, compact, last = (
+        new_partition(connection),
+        new_partition(connection, max_message_bytes=5),
+        new_partition(connection, cleanup_policy="compact"),
+        new_partition(connection),
+    )
+    writer = Writer(connection)
+    rows = [
+        writer.row(first, b"a"),
+        writer.row(small, b"too large"),
+        writer.row(compact, b"no key"),
+        writer.row(last, b"b"),
+    ]
+    answers = append(connection, rows)
+    assert [error_class(answer) for answer in answers] == [None, errors.RecordTooLarge, errors.InvalidRecord, None]
+    writer.tails = {first: 0, last: 0}
+    writer.commit()
+    assert [values(connection, partition) for partition in (first, small, compact, last)] == [[b"a"], [], [], [b"b"]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "fits"),
+    [
+        pytest.param({"values": [b"x" * 100]}, True, id="exactly the limit"),
+        pytest.param({"values": [b"x" * 101]}, False, id="one byte more"),
+        pytest.param({"values": [b"x" * 60, b"y" * 60, b"z" * 100]}, True, id="the batch may be larger, no record is"),
+        pytest.param({"values": [b"x", b"y" * 101]}, False, id="one record of several"),
+        pytest.param({"values": [b"x" * 50], "keys": [b"k" * 50]}, True, id="key and value"),
+        pytest.param({"values": [b"x" * 50], "keys": [b"k" * 51]}, False, id="key and value, one byte more"),
+        pytest.param({"values": [b"x" * 50], "headers": [[("ab", b"h" * 48)]]}, True, id="headers count"),
+        pytest.param({"values": [b"x" * 50], "headers": [[("ab", b"h" * 49)]]}, False, id="headers, one byte more"),
+        pytest.param(
+            {"values": [b"x" * 60, b"y" * 40], "headers": [[("a", b"h" * 30)], [("b", b"h" * 59)]]},
+            True,
+            id="headers belong to their record",
+        ),
+        pytest.param(
+            {"values": [b"x" * 30, b"y" * 40], "headers": [[("a", b"h" * 30)], [("b", b"h" * 60)]]},
+            False,
+            id="headers of the second record",
+        ),
+        pytest.param({"values": [b"x" * 50], "headers": [[("é" * 25, b"h")]]}, False, id="header names count in bytes"),
+    ],
+)
+def test_the_limit_is_about_the_single_record(
+    connection: Connection, columns: dict[str, list[bytes]], fits: bool
+) -> None:
+    """max_message_bytes: key, value, headers; not the batch."""
+    partition = new_partition(connection, max_message_bytes=100)
+    contents = columns.pop("values")
+    answer = append_one(connection, batch(partition, *contents, **columns))
+    columns["values"] = contents
+    assert error_class(answer) is (None if fits else errors.RecordTooLarge)
+    assert ends(connection, partition)[2] == (len(contents) if fits else 0)
+
+
+def test_a_compressible_record_over_the_limit_is_refused(connection: Connection) -> None:
+    partition = new_partition(connection, max_message_bytes=1_000_000)
+    assert isinstance(append_one(connection, batch(partition, bytes(1_000_001))).error, errors.RecordTooLarge)
+    assert append_one(connection, batch(partition, bytes(1_000_000))).error is None
+
+
+def test_a_compacted_topic_needs_keys_and_takes_tombstones(connection: Connection) -> None:
+    partition = new_partition(connection, cleanup_policy="compact,delete")
+    for keys in (None, [b"k", None]):
+        row = batch(partition, b"a", b"b", keys=keys)
+        assert isinstance(append_one(connection, row).error, errors.InvalidRecord)
+    assert append_one(connection, batch(partition, None, b"b", keys=[b"k", b""])).error is None
+    assert values(connection, partition) == [None, b"b"]
+
+
+def test_tombstones_are_always_accepted(connection: Connection) -> None:
+    partition = new_partition(connection)
+    plain(connection, partition, None, None)
+    assert values(connection, partition) == [None, None]
+
+
+# ── transactions ──
+
+
+def test_the_first_append_opens_the_transaction_with_its_own_timeout(connection: Connection) -> None:
+    partition, writer = new_partition(connection), Writer(connection, timeout_ms=5_000)
+    append(connection, [writer.row(partition, b"a")], flushed=False, timeout_ms=1_234)
+    opened = connection.execute(
+        "select timeout_ms, clock_timestamp() - opened_at < interval '1 minute', database_backend"
+        " from msgtx.transaction where producer_id = %s",
+        [writer.id.producer_id],
+    ).fetchall()
+    assert opened == [(1_234, True, connection.info.backend_pid)]
+
+
+def test_without_a_timeout_of_its_own_it_takes_the_producers(connection: Connection) -> None:
+    partition, writer = new_partition(connection), Writer(connection, timeout_ms=5_000)
+    writer.send(partition, b"a")
+    assert count(connection, "transaction", "producer_id = %s and timeout_ms = 5000", writer.id.producer_id) == 1
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
+def test_a_timeout_out_of_range_opens_nothing(connection: Connection, timeout_ms: int) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    with pytest.raises(errors.InvalidTransactionTimeout):
+        append(connection, [writer.row(partition, b"a")], timeout_ms=timeout_ms)
+    assert ends(connection, partition) == (0, 0, 0)
+    writer.send(partition, b"a")
+
+
+def test_a_call_whose_batches_are_all_refused_leaves_no_transaction(connection: Connection) -> None:
+    partition, writer = new_partition(connection, max_message_bytes=1), Writer(connection)
+    append_one(connection, writer.row(partition, b"too large"))
+    assert count(connection, "transaction", "producer_id = %s", writer.id.producer_id) == 0
+    assert count(connection, "transaction_partition", "producer_id = %s", writer.id.producer_id) == 0
+
+
+def test_a_transaction_is_noted_once_on_each_partition_where_it_begins(connection: Connection) -> None:
+    first, second = new_topic(connection, 2)
+    writer = Writer(connection)
+    plain(connection, second, b"before")
+    append(connection, [writer.row(first, b"a"), writer.row(second, b"b")])
+    append(connection, [writer.row(first, b"c", sequence=1), writer.row(second, b"d", sequence=1)])
+    spans = connection.execute(
+        "select partition_id, first_offset from msgtx.transaction_partition where producer_id = %s order by 1",
+        [writer.id.producer_id],
+    ).fetchall()
+    assert spans == [(first, 0), (second, 1)]
+    assert count(connection, "transaction", "producer_id = %s", writer.id.producer_id) == 1
+
+
+def test_a_retry_inside_a_transaction_is_a_duplicate_also_after_its_commit(connection: Connection) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    row = writer.row(partition, b"a")
+    writer.send(partition, b"a")
+    assert append_one(connection, row).duplicate
+    writer.commit()
+    again = append_one(connection, row)
+    assert (again.error, again.duplicate, again.base_offset) == (None, True, 0)
+
+
+def test_equal_sequences_of_another_transaction_are_no_duplicate(connection: Connection) -> None:
+    """P10: a delayed request never acts on another transaction."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    writer.commit()
+    stolen = append_one(connection, writer.row(partition, b"a", sequence=0))
+    assert isinstance(stolen.error, errors.OutOfOrderSequence)
+    assert values(connection, partition) == [b"a"]
+
+
+def test_a_late_append_after_commit_is_refused_and_joins_nothing(connection: Connection) -> None:
+    """I8."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    late = writer.row(partition, b"late")
+    writer.commit()
+    assert isinstance(append_one(connection, late).error, errors.InvalidTransactionState)
+    assert values(connection, partition, isolation=UNCOMMITTED) == [b"a"]
+
+
+def test_a_late_append_after_abort_is_refused(connection: Connection) -> None:
+    """I8, P9."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    late = writer.row(partition, b"late")
+    writer.abort()
+    assert isinstance(append_one(connection, late).error, errors.InvalidTransactionState)
+
+
+def test_an_append_that_comes_after_its_own_abort_is_refused(connection: Connection) -> None:
+    """P25: an abort that overtakes the first append leaves a decision for it to meet."""
+    partition, writer = new_partition(connection), Writer(connection)
+    first = writer.row(partition, b"first")
+    writer.tails = {partition: 0}
+    writer.abort()
+    assert isinstance(append_one(connection, first).error, errors.InvalidTransactionState)
+    assert ends(connection, partition) == (0, 0, 0)
+    assert count(connection, "transaction", "producer_id = %s", writer.id.producer_id) == 0
+
+
+def test_an_append_to_a_transaction_that_an_administrator_aborted_says_so(connection: Connection) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    end_transaction(connection, writer.name, "admin")
+    answer = append_one(connection, writer.row(partition, b"b"))
+    assert isinstance(answer.error, errors.TransactionAborted)
+    assert "admin" in str(answer.error)
+
+
+def test_an_append_of_a_fenced_producer_is_refused(connection: Connection) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    fence_producer(connection, writer.transactional_id)
+    answer = append_one(connection, writer.row(partition, b"b"))
+    assert isinstance(answer.error, errors.ProducerFenced)
+
+
+def test_an_append_to_a_sealed_transaction_is_refused(connection: Connection) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    seal(connection, writer)
+    answer = append_one(connection, writer.row(partition, b"b"))
+    assert isinstance(answer.error, errors.InvalidTransactionState)
+    assert "sealed" in str(answer.error)
+
+
+def seal(connection: Connection, writer: Writer, kind: str = "session") -> None:
+    connection.execute(
+        "insert into msgtx.transaction_seal (producer_id, producer_epoch, transaction_number, kind, sealed_at,"
+        " partitions, first_offsets, last_offsets) values (%s, %s, %s, %s, msgtx.clock(), '{}', '{}', '{}')",
+        [*writer.name, kind],
+    )
+
+
+def test_a_new_transaction_waits_for_the_decision_of_the_earlier_one(connection: Connection) -> None:
+    """ConcurrentTransactions is retriable: the decision is on the way."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    answer = append_one(connection, writer.row(partition, b"b", number=1))
+    assert isinstance(answer.error, errors.ConcurrentTransactions)
+    assert answer.error.retriable
+    assert writer.decide("COMMIT").error is None
+    assert append_one(connection, writer.row(partition, b"b", number=1)).error is None
+
+
+@pytest.mark.parametrize("number", [1, 5])
+def test_a_number_that_is_not_the_newest_plus_one_is_over(connection: Connection, number: int) -> None:
+    """P46."""
+    partition, writer = new_partition(connection), Writer(connection)
+    answer = append_one(connection, writer.row(partition, b"a", number=number))
+    assert isinstance(answer.error, errors.InvalidTransactionState)
+    writer.send(partition, b"a")
+
+
+def test_a_number_below_the_newest_that_has_no_rows_is_over(connection: Connection) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    for _ in range(3):
+        writer.send(partition, b"a")
+        writer.commit()
+    connection.execute(
+        "delete from msgtx.transaction where producer_id = %s and transaction_number = 1", [writer.id.producer_id]
+    )
+    connection.execute(
+        "delete from msgtx.transaction_decision where producer_id = %s and transaction_number = 1",
+        [writer.id.producer_id],
+    )
+    answer = append_one(connection, writer.row(partition, b"late", number=1))
+    assert isinstance(answer.error, errors.InvalidTransactionState)
+
+
+def test_outside_a_transaction_while_one_is_open_is_refused(connection: Connection) -> None:
+    partition, other = new_topic(connection, 2)
+    writer = Writer(connection)
+    writer.send(partition, b"a")
+    answer = append_one(connection, batch(other, b"x", producer=writer.id, sequence=0))
+    assert isinstance(answer.error, errors.InvalidTransactionState)
+    writer.commit()
+    assert append_one(connection, batch(other, b"x", producer=writer.id, sequence=0)).error is None
+
+
+# ── the order of the checks ──
+
+
+def test_the_checks_come_in_their_documented_order(connection: Connection) -> None:
+    """Each later fault is there as well, and the earlier one is named (architecture 5)."""
+    partition = new_partition(connection, max_message_bytes=5, cleanup_policy="compact")
+    writer = Writer(connection)
+    stored = writer.row(partition, b"a", keys=[b"k"])
+    append_one(connection, stored)
+    writer.counted(stored)
+    stale = Writer(connection)
+    stale_id = stale.id
+    stale.init()
+    everything_wrong: dict[str, BatchColumns] = {
+        "UnknownTopicOrPartition": batch(2**31 - 1, b"too large", producer=stale_id, number=9, sequence=7),
+        "InvalidProducerEpoch": batch(partition, b"too large", producer=stale_id, number=9, sequence=7),
+        "ConcurrentTransactions": writer.row(partition, b"too large", number=1, sequence=7),
+        "InvalidTransactionState": writer.row(partition, b"too large", number=9, sequence=7),
+        "OutOfOrderSequence": writer.row(partition, b"too large", sequence=7),
+        "RecordTooLarge": writer.row(partition, b"too large"),
+        "InvalidRecord": writer.row(partition, b"abc"),
+    }
+    for name, row in everything_wrong.items():
+        (answer,) = append(connection, [row])
+        assert type(answer.error).__name__ == name
+    end_transaction(connection, writer.name, "admin")
+    assert append_one(connection, stored).duplicate, "a stored batch is recognised before the state of its transaction"
+    mark(connection)
+    assert read(connection, partition, isolation=UNCOMMITTED) == [(0, b"a")]

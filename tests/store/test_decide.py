@@ -1,0 +1,540 @@
+"""decide: every line of semantics 4, "Decide looks for a decision of its name first, then at the epoch"."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import pytest
+
+from msgtx import errors
+from msgtx.database.engine import Engine
+from msgtx.store.append import append_and_decide
+from msgtx.store.decide import decide
+from msgtx.store.groups import committed_offsets, offset_columns
+from msgtx.store.producers import fence_producer, init_producer_id
+from msgtx.store.topics import delete_topic
+from msgtx.store.transactions import end_transaction, expire_transaction
+from msgtx.types import GroupMetadata, OffsetAndMetadata, ProducerId, TransactionId
+from tests.databases import Connection
+from tests.store.steps import (
+    UNCOMMITTED,
+    Writer,
+    append_one,
+    batch,
+    count,
+    ends,
+    new_partition,
+    new_topic,
+    offsets_of,
+    unique,
+    values,
+)
+
+COMMIT: Literal["COMMIT"] = "COMMIT"
+ABORT: Literal["ABORT"] = "ABORT"
+
+
+def decisions(connection: Connection, name: TransactionId) -> list[tuple[str, str]]:
+    return connection.execute(
+        "select outcome, decided_by from msgtx.transaction_decision"
+        " where (producer_id, producer_epoch, transaction_number) = (%s, %s, %s)",
+        name,
+    ).fetchall()
+
+
+def test_a_commit_makes_the_records_readable_and_says_where_they_are(connection: Connection) -> None:
+    first, second = new_topic(connection, 2)
+    writer = Writer(connection)
+    for _ in range(2):
+        writer.send(first, b"a", b"b")
+    writer.send(second, b"c")
+    assert values(connection, first) == []
+    name = writer.commit()
+    assert values(connection, first) == [b"a", b"b"] * 2
+    assert values(connection, second) == [b"c"]
+    spans = connection.execute(
+        "select outcome, decided_by, partitions, first_offsets, last_offsets from msgtx.transaction_decision"
+        " where producer_id = %s and transaction_number = %s",
+        [name.producer_id, name.transaction_number],
+    ).fetchall()
+    assert spans == [("COMMIT", "client", [first, second], [0, 0], [3, 0])]
+
+
+def test_an_abort_hides_the_records_and_tells_the_last_stored_sequences(connection: Connection) -> None:
+    first, second, untouched = new_topic(connection, 3)
+    writer = Writer(connection)
+    writer.send(first, b"a")
+    writer.commit()
+    writer.send(first, b"b", b"c")
+    writer.tails = {first: 7, second: 4, untouched: 0}
+    answer = writer.decide(ABORT)
+    assert (answer.error, answer.outcome) == (None, "ABORT")
+    assert answer.last_sequences == {first: 2, second: -1, untouched: -1}
+    assert values(connection, first) == [b"a"]
+    assert values(connection, first, isolation=UNCOMMITTED) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("outcome", [COMMIT, ABORT])
+def test_the_same_outcome_again_is_a_success(connection: Connection, outcome: Literal["COMMIT", "ABORT"]) -> None:
+    """I4: idempotent by name."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    answers = [writer.decide(outcome) for _ in range(3)]
+    assert [(answer.error, answer.outcome) for answer in answers] == [(None, outcome)] * 3
+    if outcome == ABORT:
+        assert [answer.last_sequences for answer in answers] == [{partition: 0}] * 3
+    assert decisions(connection, writer.name) == [(outcome, "client")]
+
+
+def test_a_doubled_commit_does_not_end_a_later_transaction(connection: Connection) -> None:
+    """P10."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    first = writer.commit()
+    writer.send(partition, b"b")
+    assert writer.decide(COMMIT, name=first, tails={partition: 0}).error is None
+    assert writer.decide(ABORT, name=first).outcome == "COMMIT"
+    assert decisions(connection, writer.name) == []
+    assert values(connection, partition) == [b"a"]
+
+
+def test_a_commit_after_an_abort_is_refused_with_the_reason(connection: Connection) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    writer.decide(ABORT)
+    answer = writer.decide(COMMIT)
+    assert isinstance(answer.error, errors.TransactionAborted)
+    assert answer.outcome == "ABORT"
+    assert answer.last_sequences == {partition: 0}
+
+
+@pytest.mark.parametrize("by", ["admin", "resolve"])
+def test_a_commit_after_somebody_elses_abort_names_who_it_was(
+    connection: Connection, by: Literal["admin", "resolve"]
+) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    end_transaction(connection, writer.name, by)
+    answer = writer.decide(COMMIT)
+    assert isinstance(answer.error, errors.TransactionAborted)
+    assert by in str(answer.error)
+    assert writer.decide(ABORT).error is None
+
+
+def test_a_commit_after_a_timeout_is_refused_and_the_producer_goes_on(
+    connection: Connection, clock: Callable[[object], None]
+) -> None:
+    """A timeout ends one transaction and leaves the producer alive."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    clock("2 hours")
+    assert expire_transaction(connection, writer.name)
+    answer = writer.decide(COMMIT)
+    assert isinstance(answer.error, errors.TransactionAborted)
+    assert "timeout" in str(answer.error)
+    assert writer.decide(ABORT).last_sequences == {partition: 0}
+    writer.next()
+    writer.send(partition, b"b")
+    writer.commit()
+    assert values(connection, partition) == [b"b"]
+
+
+def test_a_commit_of_what_a_fence_aborted_is_fenced(connection: Connection) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    fence_producer(connection, writer.transactional_id)
+    assert type(writer.decide(COMMIT).error) is errors.ProducerFenced
+    assert decisions(connection, writer.name) == [("ABORT", "fence")]
+
+
+def test_a_commit_of_what_init_aborted_is_fenced(connection: Connection) -> None:
+    """I7: zombie against successor."""
+    partition, zombie = new_partition(connection), Writer(connection)
+    zombie.send(partition, b"a")
+    Writer(connection, zombie.transactional_id)
+    assert type(zombie.decide(COMMIT).error) is errors.ProducerFenced
+    assert values(connection, partition) == []
+
+
+def test_an_abort_of_a_committed_transaction_is_refused(connection: Connection) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    writer.decide(COMMIT)
+    answer = writer.decide(ABORT)
+    assert isinstance(answer.error, errors.InvalidTransactionState)
+    assert answer.outcome == "COMMIT"
+    assert values(connection, partition) == [b"a"]
+
+
+def test_a_zombie_learns_that_its_commit_had_succeeded(connection: Connection) -> None:
+    """The decision is looked for before the epoch: a lost answer is told also to a fenced producer."""
+    partition, zombie = new_partition(connection), Writer(connection)
+    zombie.send(partition, b"a")
+    zombie.decide(COMMIT)
+    Writer(connection, zombie.transactional_id)
+    assert (zombie.decide(COMMIT).error, zombie.decide(COMMIT).outcome) == (None, "COMMIT")
+
+
+@pytest.mark.parametrize("outcome", [COMMIT, ABORT])
+@pytest.mark.parametrize("with_tails", [True, False])
+def test_a_stale_epoch_decides_nothing(
+    connection: Connection, outcome: Literal["COMMIT", "ABORT"], with_tails: bool
+) -> None:
+    partition, zombie = new_partition(connection), Writer(connection)
+    Writer(connection, zombie.transactional_id)
+    answer = zombie.decide(outcome, tails={partition: 0} if with_tails else {})
+    assert type(answer.error) is errors.ProducerFenced
+    assert answer.outcome is None
+    assert decisions(connection, zombie.name) == []
+
+
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_an_unknown_producer_id_is_refused(connection: Connection, epoch: int) -> None:
+    answer = decide(connection, TransactionId(2**40, epoch, 0), COMMIT, tails={})
+    assert isinstance(answer.error, errors.InvalidProducerIdMapping)
+
+
+def test_a_plain_producer_cannot_decide(connection: Connection) -> None:
+    producer = init_producer_id(connection, None, timeout_ms=60_000)
+    answer = decide(connection, TransactionId(*producer, 0), COMMIT, tails={})
+    assert isinstance(answer.error, errors.InvalidProducerIdMapping)
+
+
+# ── names without rows ──
+
+
+def test_offsets_only_commit(connection: Connection) -> None:
+    """P35: no row, no tails, and still a COMMIT."""
+    partition, writer, group = new_partition(connection), Writer(connection), unique("group")
+    name = writer.commit(offsets_of((group, partition, 42)))
+    assert decisions(connection, name) == [("COMMIT", "client")]
+    assert committed_offsets(connection, group, None)[partition].at == OffsetAndMetadata(42)
+
+
+def test_an_abort_by_name_without_rows_is_decided(connection: Connection) -> None:
+    """P25."""
+    partition, writer = new_partition(connection), Writer(connection)
+    answer = writer.decide(ABORT, tails={partition: 3})
+    assert (answer.error, answer.outcome, answer.last_sequences) == (None, "ABORT", {partition: -1})
+    assert decisions(connection, writer.name) == [("ABORT", "client")]
+
+
+def test_a_commit_that_names_tails_but_has_no_rows_is_an_abort(connection: Connection) -> None:
+    """What a crash took back does not commit, and what arrives later is refused."""
+    partition, writer = new_partition(connection), Writer(connection)
+    answer = writer.decide(COMMIT, tails={partition: 0})
+    assert isinstance(answer.error, errors.TransactionAborted)
+    assert decisions(connection, writer.name) == [("ABORT", "tail")]
+    late = append_one(connection, writer.row(partition, b"late"))
+    assert isinstance(late.error, errors.TransactionAborted)
+
+
+def test_offsets_are_not_applied_when_the_tail_is_missing(connection: Connection) -> None:
+    """I10, P27."""
+    partition, writer, group = new_partition(connection), Writer(connection), unique("group")
+    writer.decide(COMMIT, tails={partition: 0}, offsets=offsets_of((group, partition, 9)))
+    assert committed_offsets(connection, group, None) == {}
+
+
+@pytest.mark.parametrize("number", [1, 1_000])
+@pytest.mark.parametrize("outcome", [COMMIT, ABORT])
+def test_a_number_that_is_not_the_next_one_decides_nothing(
+    connection: Connection, number: int, outcome: Literal["COMMIT", "ABORT"]
+) -> None:
+    """P46: deciding number 1000 by name would put the numbers below out of use."""
+    partition, writer = new_partition(connection), Writer(connection)
+    answer = writer.decide(outcome, name=writer.name._replace(transaction_number=number), tails={partition: 0})
+    assert isinstance(answer.error, errors.InvalidTransactionState)
+    assert count(connection, "transaction_decision", "producer_id = %s", writer.id.producer_id) == 0
+    writer.send(partition, b"a")
+    writer.commit()
+
+
+def test_a_number_below_the_newest_without_rows_is_over(connection: Connection) -> None:
+    """P46: it was purged, and nothing may be written for it."""
+    partition, writer = new_partition(connection), Writer(connection)
+    for _ in range(3):
+        writer.send(partition, b"a")
+        writer.commit()
+    for table in ("transaction", "transaction_decision", "transaction_partition"):
+        connection.execute(
+            f"delete from msgtx.{table} where producer_id = %s and transaction_number = 1", [writer.id.producer_id]
+        )
+    answer = writer.decide(COMMIT, name=writer.name._replace(transaction_number=1), tails={partition: 1})
+    assert isinstance(answer.error, errors.InvalidTransactionState)
+    assert answer.outcome is None
+
+
+def test_offsets_only_commit_waits_for_the_earlier_transaction(connection: Connection) -> None:
+    partition, writer, group = new_partition(connection), Writer(connection), unique("group")
+    writer.send(partition, b"a")
+    second = writer.name._replace(transaction_number=1)
+    answer = writer.decide(COMMIT, name=second, tails={}, offsets=offsets_of((group, partition, 1)))
+    assert isinstance(answer.error, errors.ConcurrentTransactions)
+    assert decisions(connection, second) == []
+
+
+def test_the_next_number_can_be_aborted_by_name_while_the_earlier_one_is_undecided(connection: Connection) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    second = writer.name._replace(transaction_number=1)
+    assert writer.decide(ABORT, name=second, tails={partition: 1}).outcome == "ABORT"
+    assert decisions(connection, writer.name) == []
+    writer.decide(COMMIT)
+    assert values(connection, partition) == [b"a"]
+
+
+# ── the tail ──
+
+
+@pytest.mark.parametrize("sent", [0, 2])
+def test_a_commit_whose_tail_is_not_what_was_sent_is_an_abort(connection: Connection, sent: int) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a", b"b")
+    answer = writer.decide(COMMIT, tails={partition: sent})
+    assert isinstance(answer.error, errors.TransactionAborted)
+    assert answer.last_sequences == {partition: 1}
+    assert decisions(connection, writer.name) == [("ABORT", "tail")]
+    assert values(connection, partition) == []
+
+
+def test_a_tail_of_another_transaction_does_not_count(connection: Connection) -> None:
+    partition, other = new_topic(connection, 2)
+    writer = Writer(connection)
+    writer.send(partition, b"a")
+    writer.commit()
+    writer.send(other, b"b")
+    answer = writer.decide(COMMIT, tails={partition: 0, other: 0})
+    assert isinstance(answer.error, errors.TransactionAborted)
+
+
+def test_the_tail_on_a_deleted_topic_is_not_asked_for(connection: Connection) -> None:
+    kept, gone = new_partition(connection), new_partition(connection)
+    writer = Writer(connection)
+    writer.send(kept, b"a")
+    writer.send(gone, b"b")
+    (name,) = connection.execute(
+        "select t.name from msgtx.topic t join msgtx.partition p using (topic_id) where p.partition_id = %s", [gone]
+    ).fetchone()
+    delete_topic(connection, name)
+    answer = writer.decide(COMMIT)
+    assert (answer.error, answer.outcome) == (None, "COMMIT")
+    assert values(connection, kept) == [b"a"]
+
+
+# ── offsets ──
+
+
+def test_offsets_are_there_with_the_commit_and_absent_with_the_abort(connection: Connection) -> None:
+    """I10."""
+    partition, writer, group = new_partition(connection), Writer(connection), unique("group")
+    writer.send(partition, b"a")
+    writer.commit(offsets_of((group, partition, OffsetAndMetadata(1, "first"))))
+    writer.send(partition, b"b")
+    writer.decide(ABORT, offsets=offsets_of((group, partition, 2)))
+    assert committed_offsets(connection, group, None)[partition].at == OffsetAndMetadata(1, "first")
+
+
+def test_a_repeated_commit_does_not_move_offsets_back(connection: Connection) -> None:
+    """P17."""
+    partition, writer, group = new_partition(connection), Writer(connection), unique("group")
+    name = writer.commit(offsets_of((group, partition, 1)))
+    writer.commit(offsets_of((group, partition, 2)))
+    writer.decide(COMMIT, name=name, offsets=offsets_of((group, partition, 1)))
+    assert committed_offsets(connection, group, None)[partition].at == OffsetAndMetadata(2)
+
+
+def test_offsets_of_several_groups_travel_in_one_transaction(connection: Connection) -> None:
+    first, second = new_topic(connection, 2)
+    writer, one, other = Writer(connection), unique("group"), unique("group")
+    writer.commit(offsets_of((one, first, 1), (one, second, 2), (other, first, 3)))
+    found = {group: {p: o.at.offset for p, o in committed_offsets(connection, group, None).items() if o.at}
+             for group in (one, other)}  # fmt: skip
+    assert found == {one: {first: 1, second: 2}, other: {first: 3}}
+
+
+@pytest.mark.parametrize(
+    ("group", "at", "refusal"),
+    [
+        (GroupMetadata("g", member_id="member-1", generation=3), 1, errors.UnknownMember),
+        ("g", OffsetAndMetadata(1, "é" * 2_049), errors.OffsetMetadataTooLarge),
+        ("g", -1, errors.InvalidRequest),
+        ("", 1, errors.InvalidRequest),
+    ],
+)
+def test_offsets_that_cannot_be_committed_decide_nothing(
+    connection: Connection, group: str | GroupMetadata, at: int | OffsetAndMetadata, refusal: type[errors.MsgtxError]
+) -> None:
+    """I11, I16: the transaction stays open, for the client to abort."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    answer = writer.decide(COMMIT, offsets=offsets_of((group, partition, at)))
+    assert type(answer.error) is refusal
+    assert decisions(connection, writer.name) == []
+    assert writer.decide(ABORT).outcome == "ABORT"
+
+
+def test_offsets_of_a_partition_that_is_gone_decide_nothing(connection: Connection) -> None:
+    writer = Writer(connection)
+    answer = writer.decide(COMMIT, offsets=offsets_of((unique("group"), 2**31 - 1, 1)))
+    assert isinstance(answer.error, errors.UnknownTopicOrPartition)
+    assert decisions(connection, writer.name) == []
+
+
+def test_metadata_of_4096_bytes_is_stored(connection: Connection) -> None:
+    partition, writer, group = new_partition(connection), Writer(connection), unique("group")
+    writer.commit(offsets_of((group, partition, OffsetAndMetadata(1, "é" * 2_048))))
+    assert committed_offsets(connection, group, [partition])[partition].at == OffsetAndMetadata(1, "é" * 2_048)
+
+
+# ── one call ──
+
+
+def test_a_whole_transaction_in_one_call_leaves_a_decision_and_no_rows_of_an_open_one(connection: Connection) -> None:
+    first, second = new_topic(connection, 2)
+    writer, group = Writer(connection), unique("group")
+    name = writer.name
+    rows = [writer.row(first, b"a", b"b"), writer.row(second, b"c")]
+    assert writer.commit_whole(*rows, offsets=offsets_of((group, first, 7))) == [0, 0]
+    assert values(connection, first) == [b"a", b"b"]
+    assert committed_offsets(connection, group, None)[first].at == OffsetAndMetadata(7)
+    assert decisions(connection, name) == [("COMMIT", "client")]
+    for table in ("transaction", "transaction_partition"):
+        assert count(connection, table, "producer_id = %s", writer.id.producer_id) == 0
+
+
+def test_a_whole_transaction_again_is_answered_with_the_stored_offsets(connection: Connection) -> None:
+    """I1: acknowledgement lost and retried."""
+    first, second = new_topic(connection, 2)
+    writer = Writer(connection)
+    rows = [writer.row(first, b"a"), writer.row(second, b"b")]
+    before = writer.whole(*rows)
+    again = writer.whole(*rows)
+    assert [(a.base_offset, a.duplicate) for a in before] == [(0, False), (0, False)]
+    assert [(a.base_offset, a.duplicate) for a in again] == [(0, True), (0, True)]
+    assert [ends(connection, p)[2] for p in (first, second)] == [1, 1]
+
+
+def test_a_whole_transaction_again_keeps_its_log_append_time(connection: Connection) -> None:
+    partition, writer = new_partition(connection, timestamp_type="LogAppendTime"), Writer(connection)
+    row = writer.row(partition, b"a")
+    (before,), (again,) = writer.whole(row), writer.whole(row)
+    assert again.timestamp == before.timestamp
+
+
+@pytest.mark.parametrize(
+    ("bad", "refusal"),
+    [
+        ("large", errors.RecordTooLarge),
+        ("unkeyed", errors.InvalidRecord),
+        ("sequence", errors.OutOfOrderSequence),
+        ("unknown", errors.UnknownTopicOrPartition),
+    ],
+)
+def test_one_refused_batch_undoes_the_whole_call(
+    connection: Connection, bad: str, refusal: type[errors.MsgtxError]
+) -> None:
+    """P36: all or nothing, and the name is not used up."""
+    good = new_partition(connection)
+    limited = new_partition(connection, max_message_bytes=5)
+    compacted = new_partition(connection, cleanup_policy="compact")
+    writer, group = Writer(connection), unique("group")
+    row = {
+        "large": lambda: writer.row(limited, b"too large"),
+        "unkeyed": lambda: writer.row(compacted, b"a"),
+        "sequence": lambda: writer.row(limited, b"a", sequence=3),
+        "unknown": lambda: writer.row(2**31 - 1, b"a"),
+    }[bad]()
+    answers = writer.whole(writer.row(good, b"a"), row, offsets=offsets_of((group, good, 1)))
+    assert [answer.error and type(answer.error) for answer in answers] == [None, refusal]
+    assert ends(connection, good) == (0, 0, 0)
+    assert decisions(connection, writer.name) == []
+    assert committed_offsets(connection, group, None) == {}
+    assert writer.commit_whole(writer.row(good, b"a")) == [0]
+
+
+@pytest.mark.parametrize(
+    ("prepare", "refusal"),
+    [
+        pytest.param(lambda w, p: w.send(p, b"a"), errors.InvalidTransactionState, id="it has rows"),
+        pytest.param(lambda w, p: w.decide("ABORT", tails={p: 0}), errors.InvalidTransactionState, id="aborted"),
+        pytest.param(
+            lambda w, p: end_transaction(w.connection, w.name, "resolve"), errors.TransactionAborted, id="resolved"
+        ),
+        pytest.param(lambda w, p: Writer(w.connection, w.transactional_id), errors.ProducerFenced, id="stale"),
+        pytest.param(lambda w, p: setattr(w, "number", 4), errors.InvalidTransactionState, id="not the next number"),
+        pytest.param(
+            lambda w, p: setattr(w, "id", ProducerId(2**40, 0)), errors.InvalidProducerIdMapping, id="unknown producer"
+        ),
+    ],
+)
+def test_a_whole_transaction_is_refused(
+    connection: Connection, prepare: Callable[[Writer, int], object], refusal: type[errors.MsgtxError]
+) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    prepare(writer, partition)
+    before = ends(connection, partition)
+    (answer,) = writer.whole(writer.row(partition, b"x"))
+    assert type(answer.error) is refusal
+    assert ends(connection, partition) == before
+    assert not any(outcome == "COMMIT" for outcome, _ in decisions(connection, writer.name))
+
+
+def test_a_whole_transaction_behind_an_open_one_waits(connection: Connection) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    writer.number = 1
+    (answer,) = writer.whole(writer.row(partition, b"b"))
+    assert isinstance(answer.error, errors.ConcurrentTransactions)
+
+
+@pytest.mark.parametrize("at", [OffsetAndMetadata(1, "x" * 4_097), OffsetAndMetadata(-1)])
+def test_bad_offsets_undo_the_whole_call(connection: Connection, at: OffsetAndMetadata) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    (answer,) = writer.whole(writer.row(partition, b"a"), offsets=offsets_of((unique("group"), partition, at)))
+    assert isinstance(answer.error, errors.OffsetMetadataTooLarge | errors.InvalidRequest)
+    assert ends(connection, partition) == (0, 0, 0)
+
+
+def test_batches_of_another_name_or_out_of_order_are_refused(connection: Connection) -> None:
+    first, second = new_topic(connection, 2)
+    writer = Writer(connection)
+    wrong = [
+        [writer.row(second, b"a"), writer.row(first, b"b")],
+        [writer.row(first, b"a"), writer.row(first, b"b", sequence=1)],
+        [writer.row(first, b"a", number=1)],
+        [batch(first, b"a")],
+    ]
+    for rows in wrong:
+        with pytest.raises(errors.InvalidRequest):
+            append_and_decide(connection, writer.name, rows)
+    assert ends(connection, first) == (0, 0, 0)
+
+
+def test_one_call_goes_on_where_steps_ended_and_the_other_way_round(connection: Connection) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a", b"b")
+    writer.commit()
+    assert writer.commit_whole(writer.row(partition, b"c")) == [2]
+    writer.send(partition, b"d")
+    writer.abort()
+    assert writer.commit_whole(writer.row(partition, b"e")) == [4]
+    assert values(connection, partition) == [b"a", b"b", b"c", b"e"]
+
+
+# ── a way in for the database's own users ──
+
+
+def test_a_decision_may_stand_in_a_users_transaction_and_rolls_back_with_it(
+    engine: Engine, connection: Connection
+) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    with engine.connection() as other, other.transaction(force_rollback=True):
+        assert decide(other, writer.name, COMMIT, tails=writer.tails).outcome == "COMMIT"
+    assert decisions(connection, writer.name) == []
+    writer.commit()
+
+
+def test_offset_columns_name_member_and_generation() -> None:
+    columns = offset_columns({GroupMetadata("g", "m", 4): {1: OffsetAndMetadata(2, "x")}, GroupMetadata("h"): {}})
+    assert columns.arguments() == (("g",), (1,), (2,), ("x",), ("m",), (4,))

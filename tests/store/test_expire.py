@@ -1,0 +1,262 @@
+"""Timeouts: whoever meets an overdue transaction aborts it, by name (I12)."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from msgtx.store.transactions import (
+    Decision,
+    end_transaction,
+    expire_transaction,
+    expire_transactions,
+    mark,
+    transaction_outcome,
+)
+from msgtx.types import Outcome, TransactionId
+from tests.databases import Connection
+from tests.store.steps import Writer, append_one, count, ends, new_partition, new_topic, unique, values
+
+Clock = Callable[[object], None]
+Sessions = Callable[[], Connection]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_open(connection: Connection, clock: Clock) -> None:
+    clock("1 day")
+    expire_transactions(connection)
+    clock(None)
+
+
+def seal(connection: Connection, name: TransactionId, kind: str) -> None:
+    connection.execute(
+        "insert into msgtx.transaction_seal (producer_id, producer_epoch, transaction_number, kind, sealed_at,"
+        " partitions, first_offsets, last_offsets) values (%s, %s, %s, %s, msgtx.clock(), '{}', '{}', '{}')",
+        [*name, kind],
+    )
+
+
+def test_each_transaction_has_its_own_timeout(connection: Connection, clock: Clock) -> None:
+    """P11."""
+    partition = new_partition(connection)
+    short, long, own = Writer(connection, timeout_ms=10_000), Writer(connection), Writer(connection, timeout_ms=10_000)
+    for writer in (short, long):
+        writer.send(partition, b"a")
+    own.send(partition, b"a", timeout_ms=60_000)
+    clock("30 seconds")
+    assert expire_transactions(connection) == 1
+    outcomes = [transaction_outcome(connection, writer.name) for writer in (short, long, own)]
+    assert outcomes == [Decision(Outcome.ABORTED, "timeout"), *[Decision(Outcome.OPEN, None)] * 2]
+    clock("61 seconds")
+    assert expire_transactions(connection) == 2
+    assert expire_transactions(connection) == 0
+
+
+def test_one_that_is_not_overdue_is_left(connection: Connection) -> None:
+    writer = Writer(connection)
+    writer.send(new_partition(connection), b"a")
+    assert not expire_transaction(connection, writer.name)
+    assert transaction_outcome(connection, writer.name).outcome is Outcome.OPEN
+
+
+def test_one_by_name_is_ended_once_and_the_answer_repeats(connection: Connection, clock: Clock) -> None:
+    writer = Writer(connection)
+    writer.send(new_partition(connection), b"a")
+    clock("1 hour")
+    assert [expire_transaction(connection, writer.name) for _ in range(2)] == [True, True]
+    assert count(connection, "transaction_decision", "producer_id = %s", writer.id.producer_id) == 1
+
+
+@pytest.mark.parametrize("outcome", ["COMMIT", "ABORT"])
+def test_what_the_client_decided_is_left(connection: Connection, clock: Clock, outcome: str) -> None:
+    writer = Writer(connection)
+    writer.send(new_partition(connection), b"a")
+    writer.decide(outcome)
+    clock("1 hour")
+    assert not expire_transaction(connection, writer.name)
+    assert expire_transactions(connection) == 0
+
+
+def test_a_name_that_is_not_known_is_not_expired(connection: Connection) -> None:
+    assert not expire_transaction(connection, TransactionId(2**50, 0, 0))
+    assert not expire_transaction(connection, Writer(connection).name)
+
+
+def test_an_expired_transaction_takes_no_late_writes_and_its_producer_lives_on(
+    connection: Connection, clock: Clock
+) -> None:
+    """P11, I8."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    clock("1 hour")
+    expire_transactions(connection)
+    late = append_one(connection, writer.row(partition, b"late"))
+    assert late.error is not None
+    assert late.error.requires_abort
+    writer.next()
+    writer.send(partition, b"b")
+    writer.commit()
+    assert values(connection, partition) == [b"b"]
+
+
+def test_a_held_producer_is_passed_by_and_the_others_are_ended(
+    connection: Connection, open_connection: Sessions, clock: Clock
+) -> None:
+    """P32: it tries the lock, it never waits."""
+    partition = new_partition(connection)
+    held, other = Writer(connection), Writer(connection)
+    held.send(partition, b"a")
+    other.send(partition, b"b")
+    clock("1 hour")
+    holder = open_connection()
+    with holder.transaction():
+        holder.execute("select msgtx.lock_producer_shared(%s)", [held.id.producer_id])
+        assert not expire_transaction(connection, held.name)
+        assert expire_transactions(connection) == 1
+        assert transaction_outcome(connection, held.name).outcome is Outcome.OPEN
+    assert expire_transactions(connection) == 1
+
+
+def test_one_bad_row_does_not_stop_the_rest(connection: Connection, clock: Clock) -> None:
+    """P12."""
+    partition = new_partition(connection)
+    writers = [Writer(connection) for _ in range(5)]
+    for writer in writers:
+        writer.send(partition, b"a")
+    clock("1 hour")
+    connection.execute(
+        "create function msgtx.spoil() returns trigger language plpgsql as $$ begin raise 'spoiled'; end $$"
+    )
+    connection.execute(
+        "create trigger spoil before insert on msgtx.transaction_decision for each row"
+        f" when (new.producer_id = {writers[2].id.producer_id}) execute function msgtx.spoil()"
+    )
+    try:
+        assert expire_transactions(connection) == 4
+    finally:
+        connection.execute("drop trigger spoil on msgtx.transaction_decision")
+        connection.execute("drop function msgtx.spoil()")
+    assert expire_transactions(connection) == 1
+
+
+def test_a_transaction_sealed_for_an_outside_party_is_exempt(connection: Connection, clock: Clock) -> None:
+    partition = new_partition(connection)
+    external, session = Writer(connection), Writer(connection)
+    external.send(partition, b"a")
+    session.send(partition, b"b")
+    seal(connection, external.name, "external")
+    seal(connection, session.name, "session")
+    clock("1 hour")
+    assert expire_transactions(connection) == 1
+    assert not expire_transaction(connection, external.name)
+    assert transaction_outcome(connection, session.name) == Decision(Outcome.ABORTED, "timeout")
+    assert end_transaction(connection, external.name, "admin") in {Outcome.OPEN, Outcome.ABORTED}
+
+
+def test_a_sealed_transaction_with_offsets_only_is_found(connection: Connection, clock: Clock) -> None:
+    """P42: it has no row on any partition."""
+    writer = Writer(connection)
+    connection.execute(
+        "insert into msgtx.transaction (producer_id, producer_epoch, transaction_number, opened_at, timeout_ms,"
+        " database_backend) values (%s, %s, %s, msgtx.clock(), 1000, 0)",
+        writer.name,
+    )
+    seal(connection, writer.name, "session")
+    clock("1 hour")
+    assert expire_transactions(connection) == 1
+
+
+def test_one_that_opened_below_a_later_floor_of_another_partition_is_found(
+    connection: Connection, clock: Clock
+) -> None:
+    first, second = new_topic(connection, 2)
+    stuck, busy = Writer(connection), Writer(connection)
+    stuck.send(first, b"a")
+    for _ in range(3):
+        busy.send(second, b"b")
+        busy.commit()
+        mark(connection, everything=True)
+    clock("1 hour")
+    assert expire_transactions(connection) == 1
+    assert ends(connection, first) == (0, 1, 1)
+
+
+def test_opened_at_is_the_time_of_the_append_also_late_in_a_long_sql_transaction(
+    connection: Connection, open_connection: Sessions, clock: Clock
+) -> None:
+    """P33: not now(), which is as old as the SQL transaction: it would expire at birth."""
+    partition, writer = new_partition(connection), Writer(connection, timeout_ms=60_000)
+    session = open_connection()
+    with session.transaction():
+        session.execute("select now()")
+        clock("1 hour")
+        writer.connection = session
+        writer.send(partition, b"a")
+    assert expire_transactions(connection) == 0
+    assert transaction_outcome(connection, writer.name).outcome is Outcome.OPEN
+
+
+def test_every_overdue_transaction_goes_in_bounded_batches(connection: Connection, clock: Clock) -> None:
+    partition = new_partition(connection)
+    for _ in range(7):
+        Writer(connection).send(partition, b"a")
+    clock("1 hour")
+    counts = [
+        connection.execute("select msgtx.expire_transactions(3)").fetchone()
+        for _ in range(4)
+    ]  # fmt: skip
+    assert counts == [(3,), (3,), (1,), (0,)]
+
+
+# ── by hand ──
+
+
+def test_resolve_aborts_what_is_open_and_what_would_be_next(connection: Connection) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    assert transaction_outcome(connection, writer.name) == Decision(Outcome.UNKNOWN, None)
+    assert end_transaction(connection, writer.name, "resolve") is Outcome.ABORTED
+    writer.next()
+    writer.send(partition, b"a")
+    assert end_transaction(connection, writer.name, "resolve") is Outcome.ABORTED
+    assert end_transaction(connection, writer.name, "resolve") is Outcome.ABORTED
+    assert values(connection, partition) == []
+
+
+def test_resolve_leaves_what_is_decided_over_stale_or_unknown(connection: Connection) -> None:
+    """I4, P46."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    done = writer.commit()
+    assert end_transaction(connection, done, "resolve") is Outcome.COMMITTED
+    for number in (2, 1_000):
+        name = done._replace(transaction_number=number)
+        assert end_transaction(connection, name, "resolve") is Outcome.UNKNOWN
+    next_name = writer.name
+    writer.init()
+    assert end_transaction(connection, next_name, "resolve") is Outcome.UNKNOWN
+    assert end_transaction(connection, TransactionId(2**50, 0, 0), "resolve") is Outcome.UNKNOWN
+
+
+def test_an_administrator_does_not_decide_what_has_no_rows(connection: Connection) -> None:
+    writer = Writer(connection)
+    assert end_transaction(connection, writer.name, "admin") is Outcome.UNKNOWN
+    assert count(connection, "transaction_decision", "producer_id = %s", writer.id.producer_id) == 0
+
+
+def test_resolve_leaves_what_is_prepared_for_an_outside_decision(connection: Connection) -> None:
+    writer = Writer(connection)
+    writer.send(new_partition(connection), b"a")
+    seal(connection, writer.name, "external")
+    assert end_transaction(connection, writer.name, "resolve") is Outcome.OPEN
+
+
+def test_a_reader_and_a_sweep_at_once_end_it_once(
+    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor, clock: Clock
+) -> None:
+    partition, writer = new_partition(connection), Writer(connection, unique("once"))
+    writer.send(partition, b"a")
+    clock("1 hour")
+    sessions = [open_connection() for _ in range(8)]
+    list(background.map(lambda session: expire_transaction(session, writer.name), sessions))
+    assert expire_transaction(connection, writer.name)
+    assert count(connection, "transaction_decision", "producer_id = %s", writer.id.producer_id) == 1

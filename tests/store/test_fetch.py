@@ -1,0 +1,385 @@
+"""fetch: what a log reader is given, and where it stands afterwards (semantics 6)."""
+
+from collections.abc import Callable
+
+import pytest
+
+from msgtx.store.fetch import Position, fetch
+from msgtx.store.topics import delete_topic
+from msgtx.store.transactions import mark
+from tests.databases import Connection
+from tests.store.steps import (
+    COMMITTED,
+    UNCOMMITTED,
+    Writer,
+    append_one,
+    batch,
+    ends,
+    look,
+    new_partition,
+    new_topic,
+    plain,
+    read,
+    values,
+)
+
+
+def test_an_empty_partition_has_equal_ends_and_nothing_to_read(connection: Connection) -> None:
+    partition = new_partition(connection)
+    answer = look(connection, partition)
+    assert (answer.log_start_offset, answer.last_stable_offset, answer.log_end_offset) == (0, 0, 0)
+    assert (answer.batches, answer.position, answer.token, answer.truncated) == ([], 0, None, False)
+
+
+def test_a_partition_that_is_gone_is_absent(connection: Connection) -> None:
+    kept, gone = new_partition(connection), new_partition(connection)
+    (name,) = connection.execute(
+        "select t.name from msgtx.topic t join msgtx.partition p using (topic_id) where p.partition_id = %s", [gone]
+    ).fetchone()
+    delete_topic(connection, name)
+    asked = {kept: Position(0), gone: Position(0), 2**31 - 1: Position(0)}
+    assert fetch(connection, asked, isolation=COMMITTED, max_bytes=1).keys() == {kept}
+
+
+def test_all_columns_come_back(connection: Connection) -> None:
+    partition = new_partition(connection)
+    headers = [[("a", b"1"), ("b", None)], []]
+    row = batch(partition, b"\xff", None, keys=[b"", None], timestamps=[7, 5], headers=headers)
+    append_one(connection, row)
+    (found,) = look(connection, partition).batches
+    assert (found.base_offset, found.last_offset, found.max_timestamp) == (0, 1, 7)
+    assert (found.keys, found.values, found.timestamps) == ([b"", None], [b"\xff", None], [7, 5])
+    assert (found.header_counts, found.header_keys, found.header_values) == ([2, 0], ["a", "b"], [b"1", None])
+    assert found.offset_deltas is None
+
+
+@pytest.mark.parametrize("isolation", [COMMITTED, UNCOMMITTED])
+def test_a_read_may_begin_at_any_record(connection: Connection, isolation: object) -> None:
+    partition = new_partition(connection)
+    for base in (0, 3, 6):
+        plain(connection, partition, *[b"%d" % (base + i) for i in range(3)])
+    for start in range(10):
+        expected = [(i, b"%d" % i) for i in range(start, 9)]
+        assert read(connection, partition, start, isolation=isolation) == expected
+
+
+def test_a_fetch_from_the_middle_of_a_batch_returns_that_batch(connection: Connection) -> None:
+    partition = new_partition(connection)
+    plain(connection, partition, b"a", b"b", b"c")
+    answer = look(connection, partition, 2)
+    assert [row.base_offset for row in answer.batches] == [0]
+    assert answer.position == 3
+
+
+def test_bytes_bound_an_answer_but_one_row_always_comes(connection: Connection) -> None:
+    """A consumer is never stuck on a large row."""
+    partition = new_partition(connection)
+    for _ in range(5):
+        plain(connection, partition, b"x" * 1_000)
+    assert len(look(connection, partition, max_bytes=1).batches) == 1
+    assert len(look(connection, partition, max_bytes=2_500).batches) == 3
+    assert read(connection, partition, max_bytes=1) == [(i, b"x" * 1_000) for i in range(5)]
+
+
+def test_rows_bound_an_answer(connection: Connection) -> None:
+    partition = new_partition(connection)
+    for _ in range(5):
+        plain(connection, partition, b"x")
+    assert len(look(connection, partition, max_rows=2).batches) == 2
+    assert len(read(connection, partition, max_rows=1)) == 5
+
+
+# ── isolation ──
+
+
+def test_read_committed_stops_at_the_first_undecided_record(connection: Connection) -> None:
+    """I5, P2: records above an open transaction are not delivered first."""
+    partition = new_partition(connection)
+    writer, other = Writer(connection), Writer(connection)
+    plain(connection, partition, b"before")
+    writer.send(partition, b"open")
+    other.send(partition, b"behind")
+    other.commit()
+    plain(connection, partition, b"plain behind")
+    assert values(connection, partition) == [b"before"]
+    assert ends(connection, partition) == (0, 1, 4)
+    assert values(connection, partition, isolation=UNCOMMITTED) == [b"before", b"open", b"behind", b"plain behind"]
+    writer.commit()
+    assert values(connection, partition) == [b"before", b"open", b"behind", b"plain behind"]
+
+
+def test_a_position_above_the_last_stable_offset_gets_nothing_until_it_has_been_passed(connection: Connection) -> None:
+    """P22: the search begins at the floor, never at a position that was only sought."""
+    partition = new_partition(connection)
+    writer = Writer(connection)
+    writer.send(partition, b"open")
+    plain(connection, partition, b"behind")
+    plain(connection, partition, b"last")
+    for position in (1, 2):
+        answer = look(connection, partition, position)
+        assert (answer.batches, answer.position, answer.last_stable_offset) == ([], position, 0)
+    writer.abort()
+    assert values(connection, partition, 1) == [b"behind", b"last"]
+
+
+def test_a_sought_position_inside_an_open_transaction_gets_nothing(connection: Connection) -> None:
+    """P22."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    writer.send(partition, b"b")
+    assert look(connection, partition, 1).batches == []
+    writer.commit()
+    assert values(connection, partition, 1) == [b"b"]
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_aborted_data_is_never_delivered_and_always_passed(connection: Connection, marked: bool) -> None:
+    """P3, P19: dense progress over aborted rows, markers or not."""
+    partition, writer = new_partition(connection), Writer(connection)
+    for _ in range(20):
+        writer.send(partition, b"x" * 500)
+        writer.abort()
+    if marked:
+        mark(connection, everything=True)
+    answer = look(connection, partition, max_bytes=1)
+    assert (answer.batches, answer.position) == ([], 20), "aborted bytes do not count against the limit"
+    plain(connection, partition, b"after")
+    assert read(connection, partition, max_rows=3) == [(20, b"after")]
+    assert ends(connection, partition) == (0, 21, 21)
+
+
+def test_markers_take_no_offsets(connection: Connection) -> None:
+    """P5."""
+    partition, writer = new_partition(connection), Writer(connection)
+    for i in range(3):
+        writer.send(partition, b"%d" % i)
+        writer.commit()
+        mark(connection)
+    assert read(connection, partition) == [(0, b"0"), (1, b"1"), (2, b"2")]
+    assert look(connection, partition, 3).position == 3
+
+
+def test_a_commit_is_readable_at_once_before_its_markers(connection: Connection) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    writer.commit()
+    assert values(connection, partition) == [b"a"]
+
+
+def test_interleaved_transactions_are_read_in_offset_order_whatever_commits_first(connection: Connection) -> None:
+    partition = new_partition(connection)
+    first, second = Writer(connection), Writer(connection)
+    first.send(partition, b"1a")
+    second.send(partition, b"2a")
+    first.send(partition, b"1b")
+    second.send(partition, b"2b")
+    second.commit()
+    assert values(connection, partition) == []
+    first.commit()
+    assert values(connection, partition) == [b"1a", b"2a", b"1b", b"2b"]
+
+
+def test_partitions_of_a_transaction_have_their_own_last_stable_offsets(connection: Connection) -> None:
+    """I6: a log reader sees each partition up to its own."""
+    first, second = new_topic(connection, 2)
+    blocker, writer = Writer(connection), Writer(connection)
+    blocker.send(first, b"open")
+    writer.send(first, b"a")
+    writer.send(second, b"a")
+    writer.commit()
+    assert (values(connection, first), values(connection, second)) == ([], [b"a"])
+
+
+# ── who holds it back ──
+
+
+def test_the_transaction_that_holds_a_reader_back_is_named(
+    connection: Connection, clock: Callable[[object], None]
+) -> None:
+    """I12."""
+    partition = new_partition(connection)
+    earliest, later = Writer(connection, timeout_ms=60_000), Writer(connection, timeout_ms=1)
+    earliest.send(partition, b"a")
+    later.send(partition, b"b")
+    answer = look(connection, partition)
+    assert (answer.blocked_by, answer.blocked_overdue) == (earliest.name, False)
+    clock("61 seconds")
+    answer = look(connection, partition)
+    assert (answer.blocked_by, answer.blocked_overdue) == (earliest.name, True)
+    earliest.abort()
+    assert look(connection, partition).blocked_by == later.name
+
+
+def test_nobody_is_named_when_nothing_holds_a_reader_back(connection: Connection) -> None:
+    partition = new_partition(connection)
+    plain(connection, partition, b"a")
+    assert look(connection, partition).blocked_by is None
+
+
+# ── tokens ──
+
+
+def test_a_stable_token_lets_the_search_begin_at_the_position(connection: Connection) -> None:
+    """With it the undecided row below is not looked for: it cannot be there for a reader that has read past it."""
+    partition, writer = new_partition(connection), Writer(connection)
+    plain(connection, partition, b"a")
+    token = look(connection, partition).token
+    assert token is not None
+    assert token.startswith("stable ")
+    writer.send(partition, b"b")
+    answer = look(connection, partition, 1, token=token)
+    assert (answer.last_stable_offset, answer.batches, answer.token) == (1, [], token)
+    writer.commit()
+    answer = look(connection, partition, 1, token=token)
+    assert [row.values for row in answer.batches] == [[b"b"]]
+
+
+def test_a_position_read_as_uncommitted_gives_no_stable_token(connection: Connection) -> None:
+    """P45: the identity of a row is no proof that it was decided."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"open")
+    plain(connection, partition, b"behind")
+    token = look(connection, partition, isolation=UNCOMMITTED).token
+    assert token is not None
+    assert token.startswith("seen ")
+    answer = look(connection, partition, 2, token=token)
+    assert (answer.last_stable_offset, answer.batches) == (0, [])
+
+
+def test_a_sought_position_above_the_last_stable_offset_gets_no_stable_token(connection: Connection) -> None:
+    """P45."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"open")
+    writer.send(partition, b"open")
+    token = look(connection, partition, 1).token
+    assert token is None or token.startswith("seen ")
+    assert look(connection, partition, 1, token=token).batches == []
+    assert look(connection, partition, 1, token=token).last_stable_offset == 0
+
+
+def test_what_is_appended_behind_a_stable_token_is_searched(connection: Connection) -> None:
+    partition = new_partition(connection)
+    plain(connection, partition, b"a")
+    token = look(connection, partition).token
+    writer = Writer(connection)
+    writer.send(partition, b"open")
+    plain(connection, partition, b"behind")
+    answer = look(connection, partition, 1, token=token)
+    assert (answer.last_stable_offset, answer.batches) == (1, [])
+
+
+def truncate(connection: Connection, partition: int, start: int) -> None:
+    """Take back rows as a crash of the server does that lost what was not flushed."""
+    with connection.transaction():
+        for table, column in (
+            ("record_batch", "base_offset"),
+            ("transaction_partition", "first_offset"),
+        ):
+            connection.execute(
+                f"delete from msgtx.{table} where partition_id = %s and {column} >= %s", [partition, start]
+            )
+
+
+def test_a_reader_beyond_a_truncated_log_is_told(connection: Connection) -> None:
+    """P38."""
+    partition = new_partition(connection)
+    for value in (b"a", b"b", b"c"):
+        plain(connection, partition, value)
+    first = look(connection, partition)
+    truncate(connection, partition, 1)
+    answer = look(connection, partition, first.position, token=first.token)
+    assert (answer.truncated, answer.batches, answer.log_end_offset) == (True, [], 1)
+    assert answer.token is None
+
+
+def test_a_reader_whose_last_row_was_replaced_is_told(connection: Connection) -> None:
+    """P38: the log has grown past the position again with other rows."""
+    partition = new_partition(connection)
+    plain(connection, partition, b"a")
+    plain(connection, partition, b"b")
+    first = look(connection, partition)
+    truncate(connection, partition, 1)
+    for value in (b"x", b"y", b"z"):
+        plain(connection, partition, value)
+    answer = look(connection, partition, first.position, token=first.token)
+    assert (answer.truncated, answer.batches) == (True, [])
+
+
+def test_a_token_from_before_a_truncation_is_no_stable_one(connection: Connection) -> None:
+    """P38: what was written below it after the crash is not skipped."""
+    partition = new_partition(connection)
+    plain(connection, partition, b"a")
+    token = look(connection, partition).token
+    truncate(connection, partition, 0)
+    writer = Writer(connection)
+    writer.send(partition, b"open")
+    answer = look(connection, partition, 1, token=token)
+    assert answer.truncated
+    assert answer.last_stable_offset == 0
+
+
+def test_a_truncation_above_the_position_is_not_noticed(connection: Connection) -> None:
+    partition = new_partition(connection)
+    plain(connection, partition, b"a")
+    token = look(connection, partition).token
+    plain(connection, partition, b"b")
+    truncate(connection, partition, 1)
+    assert not look(connection, partition, 1, token=token).truncated
+
+
+def test_rows_that_retention_removed_are_no_truncation(connection: Connection) -> None:
+    partition = new_partition(connection)
+    plain(connection, partition, b"a")
+    plain(connection, partition, b"b")
+    answer = look(connection, partition)
+    with connection.transaction():
+        connection.execute("delete from msgtx.record_batch where partition_id = %s", [partition])
+        connection.execute("update msgtx.partition set log_start_offset = 2 where partition_id = %s", [partition])
+    again = look(connection, partition, answer.position, token=answer.token)
+    assert (again.truncated, again.log_start_offset, again.log_end_offset) == (False, 2, 2)
+    assert plain(connection, partition, b"c") == 2
+    again = look(connection, partition, answer.position, token=answer.token)
+    assert [row.values for row in again.batches] == [[b"c"]]
+
+
+def test_a_position_beyond_the_end_without_a_token_is_told(connection: Connection) -> None:
+    partition = new_partition(connection)
+    plain(connection, partition, b"a")
+    answer = look(connection, partition, 2)
+    assert (answer.truncated, answer.batches) == (True, [])
+
+
+# ── the log start ──
+
+
+def test_a_position_below_the_log_start_gets_the_ends_only(connection: Connection) -> None:
+    partition = new_partition(connection)
+    plain(connection, partition, b"a", b"b", b"c")
+    connection.execute("update msgtx.partition set log_start_offset = 2 where partition_id = %s", [partition])
+    answer = look(connection, partition, 1)
+    assert (answer.batches, answer.log_start_offset, answer.truncated) == ([], 2, False)
+    assert values(connection, partition, 2) == [b"c"]
+
+
+def test_the_ends_stay_in_order_when_the_log_start_lies_above_an_open_transaction(connection: Connection) -> None:
+    """Log start ≤ last stable offset ≤ log end, always."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a", b"b", b"c")
+    connection.execute("update msgtx.partition set log_start_offset = 2 where partition_id = %s", [partition])
+    assert ends(connection, partition) == (2, 2, 3)
+    writer.commit()
+    assert ends(connection, partition) == (2, 3, 3)
+
+
+def test_a_sparse_row_keeps_its_offsets(connection: Connection) -> None:
+    """Compaction leaves rows with holes; offsets never change."""
+    partition = new_partition(connection)
+    plain(connection, partition, b"a", b"b", b"c", b"d")
+    connection.execute(
+        'update msgtx.record_batch set "values" = array[\'a\'::bytea, \'d\'], offset_deltas = array[0, 3],'
+        " record_count = 2 where partition_id = %s",
+        [partition],
+    )
+    plain(connection, partition, b"e")
+    assert read(connection, partition) == [(0, b"a"), (3, b"d"), (4, b"e")]
+    assert read(connection, partition, 1) == [(3, b"d"), (4, b"e")]

@@ -1,0 +1,282 @@
+"""mark: phase two and the floors (semantics 4; architecture 5)."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from msgtx.store.producers import fence_producer
+from msgtx.store.transactions import expire_transactions, mark
+from tests.databases import Connection, backend, wait_for_lock
+from tests.store.steps import Writer, count, ends, new_partition, new_topic, plain, read, unique, values
+
+Sessions = Callable[[], Connection]
+
+
+def floor(connection: Connection, partition: int) -> int:
+    row = connection.execute(
+        "select coalesce(max(stable_floor), 0) from msgtx.partition_floor where partition_id = %s", [partition]
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def markers(connection: Connection, partition: int) -> list[tuple[str, int, int]]:
+    return connection.execute(
+        "select outcome, first_offset, last_offset from msgtx.transaction_marker where partition_id = %s"
+        " order by first_offset",
+        [partition],
+    ).fetchall()
+
+
+def test_each_touched_partition_gets_one_marker_and_a_repetition_adds_none(connection: Connection) -> None:
+    mark(connection, everything=True)
+    first, second, untouched = new_topic(connection, 3)
+    writer = Writer(connection)
+    writer.send(first, b"a", b"b")
+    writer.send(second, b"c")
+    writer.commit()
+    assert mark(connection) == (2, 2)
+    assert mark(connection) == (0, 0)
+    assert markers(connection, first) == [("COMMIT", 0, 1)]
+    assert markers(connection, second) == [("COMMIT", 0, 0)]
+    assert markers(connection, untouched) == []
+    assert (floor(connection, first), floor(connection, second)) == (2, 1)
+
+
+def test_the_states_go_from_prepare_to_complete(connection: Connection) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+
+    def state() -> str:
+        row = connection.execute(
+            "select state from msgtx.transactions where producer_id = %s", [writer.id.producer_id]
+        ).fetchone()
+        assert row is not None
+        return str(row[0])
+
+    seen = [state()]
+    for outcome in ("COMMIT", "ABORT"):
+        writer.send(partition, b"a")
+        seen.append(state())
+        writer.decide(outcome)
+        writer.next()
+        seen.append(state())
+        mark(connection)
+        seen.append(state())
+    assert seen == [
+        "Empty",
+        *("Ongoing", "PrepareCommit", "CompleteCommit"),
+        *("Ongoing", "PrepareAbort", "CompleteAbort"),
+    ]
+
+
+def test_the_floor_stops_at_the_first_undecided_transaction(connection: Connection) -> None:
+    partition = new_partition(connection)
+    early, late = Writer(connection), Writer(connection)
+    plain(connection, partition, b"x")
+    early.send(partition, b"a")
+    late.send(partition, b"b")
+    late.commit()
+    mark(connection, everything=True)
+    assert floor(connection, partition) == 1
+    early.commit()
+    mark(connection)
+    assert floor(connection, partition) == 3
+
+
+def test_the_floor_does_not_pass_an_abort_without_its_marker(connection: Connection) -> None:
+    """P36: below the floor, absence of an ABORT marker means committed."""
+    partition = new_partition(connection)
+    writer, other = Writer(connection), Writer(connection)
+    writer.send(partition, b"aborted")
+    writer.abort()
+    other.send(partition, b"b")
+    other.commit()
+    mark(connection)
+    assert ("ABORT", 0, 0) in markers(connection, partition)
+    assert floor(connection, partition) == 2
+    assert values(connection, partition) == [b"b"]
+
+
+def test_an_abort_that_becomes_visible_late_is_marked_before_the_floor_passes(connection: Connection) -> None:
+    """A decision dated long before the newest marked one: its session stalled before COMMIT."""
+    partition, other = new_topic(connection, 2)
+    stalled, writer = Writer(connection), Writer(connection)
+    stalled.send(partition, b"aborted")
+    writer.send(other, b"a")
+    writer.commit()
+    mark(connection)
+    stalled.decide("ABORT")
+    connection.execute(
+        "update msgtx.transaction_decision set decided_at = decided_at - interval '1 hour' where producer_id = %s",
+        [stalled.id.producer_id],
+    )
+    writer.send(partition, b"b")
+    writer.commit()
+    for _ in range(3):
+        mark(connection, everything=True)
+    assert ("ABORT", 0, 0) in markers(connection, partition)
+    assert floor(connection, partition) == 2
+    assert values(connection, partition) == [b"b"]
+
+
+def test_a_late_commit_needs_no_marker_once_the_floor_is_above_it(connection: Connection) -> None:
+    partition, other = new_topic(connection, 2)
+    stalled, writer = Writer(connection), Writer(connection)
+    stalled.send(partition, b"a")
+    writer.send(other, b"x")
+    writer.commit()
+    mark(connection)
+    stalled.decide("COMMIT")
+    connection.execute(
+        "update msgtx.transaction_decision set decided_at = decided_at - interval '1 hour' where producer_id = %s",
+        [stalled.id.producer_id],
+    )
+    mark(connection, everything=True)
+    assert floor(connection, partition) == 1
+    assert values(connection, partition) == [b"a"]
+    assert connection.execute(
+        "select state from msgtx.transactions where producer_id = %s", [stalled.id.producer_id]
+    ).fetchone() == ("CompleteCommit",)
+
+
+def test_reading_does_not_change_with_markers_and_floors(connection: Connection) -> None:
+    """Readers notice nothing of phase two."""
+    partition, writer = new_partition(connection), Writer(connection)
+    for i in range(6):
+        writer.send(partition, b"%d" % i)
+        (writer.abort if i % 3 == 1 else writer.commit)()
+    before = read(connection, partition)
+    mark(connection)
+    assert read(connection, partition) == before == [(i, b"%d" % i) for i in range(6) if i % 3 != 1]
+
+
+def test_committed_data_below_the_floor_needs_no_decision_any_more(connection: Connection) -> None:
+    """P29: the decisions may be purged; the markers of aborts stay."""
+    partition, writer = new_partition(connection), Writer(connection)
+    for i in range(4):
+        writer.send(partition, b"%d" % i)
+        (writer.abort if i % 2 else writer.commit)()
+    mark(connection)
+    for table in ("transaction", "transaction_partition", "transaction_decision"):
+        connection.execute(f"delete from msgtx.{table} where producer_id = %s", [writer.id.producer_id])
+    assert read(connection, partition) == [(0, b"0"), (2, b"2")]
+    assert ends(connection, partition) == (0, 4, 4)
+
+
+def test_fused_transactions_are_marked_too(connection: Connection) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.commit_whole(writer.row(partition, b"a"))
+    writer.commit_whole(writer.row(partition, b"b"))
+    mark(connection)
+    assert markers(connection, partition) == [("COMMIT", 0, 0), ("COMMIT", 1, 1)]
+    assert floor(connection, partition) == 2
+
+
+def test_a_decision_without_partitions_needs_no_marker(connection: Connection) -> None:
+    writer = Writer(connection)
+    writer.decide("ABORT", tails={new_partition(connection): 0})
+    mark(connection)
+    assert count(connection, "transaction_marker", "producer_id = %s", writer.id.producer_id) == 0
+    assert connection.execute(
+        "select state from msgtx.transactions where producer_id = %s", [writer.id.producer_id]
+    ).fetchone() == ("CompleteAbort",)
+
+
+def test_who_does_not_get_the_marking_lock_does_nothing(connection: Connection, open_connection: Sessions) -> None:
+    """P40: crosswise markers deadlocked."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    writer.commit()
+    holder = open_connection()
+    with holder.transaction():
+        assert holder.execute("select msgtx.try_lock_marking()").fetchone() == (True,)
+        assert mark(connection, everything=True) == (0, 0)
+    assert mark(connection)[0] == 1
+
+
+def test_the_floor_does_not_pass_a_transaction_that_has_not_yet_committed_its_first_append(
+    connection: Connection, open_connection: Sessions
+) -> None:
+    """P44, P1: what is not yet visible lies above the log end that the marker sees."""
+    partition, writer = new_partition(connection), Writer(connection)
+    plain(connection, partition, b"x")
+    late, other = open_connection(), Writer(open_connection())
+    other.send(partition, b"first")
+    with late.transaction():
+        opened = Writer(connection)
+        opened.connection = late
+        opened.send(partition, b"open")
+        other.decide("COMMIT")
+        mark(connection, everything=True)
+        assert floor(connection, partition) == 2
+    mark(connection, everything=True)
+    assert floor(connection, partition) == 2
+    assert values(connection, partition) == [b"x", b"first"]
+    assert ends(connection, partition) == (0, 2, 3)
+
+
+def test_a_commit_that_waits_in_its_session_holds_the_floor(
+    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor
+) -> None:
+    """P44."""
+    partition = new_partition(connection)
+    stalled, writer = Writer(connection), Writer(connection)
+    stalled.send(partition, b"a")
+    writer.send(partition, b"b")
+    session, observer = open_connection(), open_connection()
+    stalled.connection = session
+    with session.transaction():
+        stalled.decide("COMMIT")
+        writer.decide("COMMIT")
+        mark(connection, everything=True)
+        assert floor(connection, partition) == 0
+        fenced = open_connection()
+        waiting = background.submit(fence_producer, fenced, stalled.transactional_id)
+        wait_for_lock(observer, backend(fenced))
+        assert mark(connection, everything=True) == (0, 0)
+    waiting.result(30)
+    mark(connection, everything=True)
+    assert floor(connection, partition) == 2
+    assert values(connection, partition) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_a_deleted_topic_leaves_nothing_to_mark(connection: Connection, everything: bool) -> None:
+    kept, gone = new_partition(connection), new_partition(connection)
+    writer = Writer(connection)
+    writer.send(kept, b"a")
+    writer.send(gone, b"b")
+    (name,) = connection.execute(
+        "select t.name from msgtx.topic t join msgtx.partition p using (topic_id) where p.partition_id = %s", [gone]
+    ).fetchone()
+    connection.execute("select msgtx.delete_topic(%s)", [name])
+    writer.commit()
+    mark(connection, everything=everything)
+    mark(connection, everything=everything)
+    assert floor(connection, kept) == 1
+    assert connection.execute(
+        "select state from msgtx.transactions where producer_id = %s", [writer.id.producer_id]
+    ).fetchone() == ("CompleteCommit",)
+
+
+def test_two_sweeps_at_once_end_everything_once(
+    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor, clock: Callable[[object], None]
+) -> None:
+    clock("1 hour")
+    expire_transactions(connection)  # what other tests of this module left open
+    clock(None)
+    partitions = new_topic(connection, 4)
+    writers = [Writer(connection, unique("sweep")) for _ in range(20)]
+    for i, writer in enumerate(writers):
+        for partition in partitions if i % 2 else reversed(partitions):
+            writer.send(partition, b"a")
+    clock("1 hour")
+    sessions = [open_connection() for _ in range(4)]
+    expired = sum(background.map(expire_transactions, sessions))
+    expired += expire_transactions(connection)
+    assert expired == len(writers)
+    list(background.map(lambda session: mark(session, everything=True), sessions))
+    mark(connection, everything=True)
+    assert [ends(connection, partition) for partition in partitions] == [(0, 20, 20)] * 4
+    assert [floor(connection, partition) for partition in partitions] == [20] * 4

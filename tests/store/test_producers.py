@@ -1,0 +1,183 @@
+"""init and fence: ids and epochs (semantics 2)."""
+
+import pytest
+
+from msgtx import errors
+from msgtx.store.producers import fence_producer, init_producer_id
+from msgtx.store.transactions import Decision, transaction_outcome
+from msgtx.types import Outcome, ProducerId
+from tests.databases import Connection
+from tests.store.steps import Writer, count, ends, new_partition, unique, values
+
+
+def init(
+    connection: Connection, transactional_id: str | None, expected: ProducerId | None = None, timeout_ms: int = 60_000
+) -> ProducerId:
+    return init_producer_id(connection, transactional_id, timeout_ms=timeout_ms, expected=expected)
+
+
+def test_producers_without_a_transactional_id_get_new_ids_at_epoch_zero(connection: Connection) -> None:
+    first, second = init(connection, None), init(connection, None)
+    assert (first.epoch, second.epoch) == (0, 0)
+    assert second.producer_id > first.producer_id
+
+
+def test_a_plain_init_draws_a_transaction_id_so_that_a_crash_cannot_hand_its_id_out_again(
+    connection: Connection,
+) -> None:
+    """P41."""
+    with connection.transaction():
+        init(connection, None)
+        assert connection.execute("select pg_current_xact_id_if_assigned() is not null").fetchone() == (True,)
+
+
+def test_a_known_id_keeps_its_producer_id_and_raises_its_epoch(connection: Connection) -> None:
+    name = unique("id")
+    first = init(connection, name)
+    assert first.epoch == 0
+    assert [init(connection, name) for _ in range(3)] == [(first.producer_id, epoch) for epoch in (1, 2, 3)]
+
+
+def test_init_aborts_what_the_predecessor_left_open_and_writes_its_markers(connection: Connection) -> None:
+    """I7, P9: nothing of the old epoch stays undecided, and the state is Empty at once."""
+    partition, zombie = new_partition(connection), Writer(connection)
+    zombie.send(partition, b"a")
+    Writer(connection, zombie.transactional_id)
+    assert transaction_outcome(connection, zombie.name) == Decision(Outcome.ABORTED, "fence")
+    assert ends(connection, partition) == (0, 1, 1)
+    assert count(connection, "transaction_marker", "producer_id = %s", zombie.id.producer_id) == 1
+    state = connection.execute(
+        "select state from msgtx.transactions where producer_id = %s", [zombie.id.producer_id]
+    ).fetchone()
+    assert state == ("Empty",)
+
+
+def test_init_aborts_a_sealed_transaction(connection: Connection) -> None:
+    partition, zombie = new_partition(connection), Writer(connection)
+    zombie.send(partition, b"a")
+    connection.execute(
+        "insert into msgtx.transaction_seal (producer_id, producer_epoch, transaction_number, kind, sealed_at,"
+        " partitions, first_offsets, last_offsets) values (%s, %s, %s, 'session', msgtx.clock(), '{}', '{}', '{}')",
+        zombie.name,
+    )
+    Writer(connection, zombie.transactional_id)
+    assert transaction_outcome(connection, zombie.name).outcome is Outcome.ABORTED
+
+
+def test_init_leaves_what_is_decided(connection: Connection) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    name = writer.commit()
+    Writer(connection, writer.transactional_id)
+    assert transaction_outcome(connection, name) == Decision(Outcome.COMMITTED, "client")
+    assert values(connection, partition) == [b"a"]
+
+
+def test_numbers_and_sequences_start_again_in_a_new_epoch(connection: Connection) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    for _ in range(3):
+        writer.send(partition, b"a")
+        writer.commit()
+    writer.init()
+    writer.send(partition, b"b")
+    assert writer.commit().transaction_number == 0
+    assert values(connection, partition) == [b"a", b"a", b"a", b"b"]
+
+
+def test_a_running_producer_raises_its_own_epoch_and_a_retry_gets_the_same_answer(connection: Connection) -> None:
+    name = unique("id")
+    first = init(connection, name)
+    second = init(connection, name, first)
+    assert second == (first.producer_id, 1)
+    assert init(connection, name, first) == second
+    assert init(connection, name, first) == second
+    assert init(connection, name, second) == (first.producer_id, 2)
+    with pytest.raises(errors.ProducerFenced):
+        init(connection, name, first)
+
+
+def test_a_plain_producer_raises_its_own_epoch_and_gets_a_row(connection: Connection) -> None:
+    first = init(connection, None)
+    second = init(connection, None, first)
+    assert second == (first.producer_id, 1)
+    assert init(connection, None, first) == second
+    assert init(connection, None, second) == (first.producer_id, 2)
+    with pytest.raises(errors.ProducerFenced):
+        init(connection, None, first)
+
+
+@pytest.mark.parametrize("by", ["init", "fence"])
+def test_a_fenced_zombie_is_not_handed_its_successors_epoch(connection: Connection, by: str) -> None:
+    """P30: an init without `expected` and a fence clear the remembered epoch."""
+    name = unique("id")
+    zombie = init(connection, name)
+    bumped = init(connection, name, zombie)
+    if by == "init":
+        init(connection, name)
+    else:
+        fence_producer(connection, name)
+    for stale in (zombie, bumped):
+        with pytest.raises(errors.ProducerFenced):
+            init(connection, name, stale)
+
+
+def test_an_epoch_above_the_current_one_is_not_known(connection: Connection) -> None:
+    name = unique("id")
+    first = init(connection, name)
+    with pytest.raises(errors.InvalidProducerIdMapping):
+        init(connection, name, ProducerId(first.producer_id, 5))
+
+
+def test_an_id_that_expired_is_not_known_to_its_old_producer(connection: Connection) -> None:
+    name = unique("id")
+    old = init(connection, name)
+    connection.execute("delete from msgtx.producer where transactional_id = %s", [name])
+    with pytest.raises(errors.InvalidProducerIdMapping):
+        init(connection, name, old)
+    fresh = init(connection, name)
+    assert fresh.epoch == 0
+    assert fresh.producer_id != old.producer_id
+    with pytest.raises(errors.ProducerFenced):
+        init(connection, name, old)
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -5, 900_001])
+def test_a_timeout_out_of_range_is_refused_and_changes_nothing(connection: Connection, timeout_ms: int) -> None:
+    name = unique("id")
+    with pytest.raises(errors.InvalidTransactionTimeout, match=str(timeout_ms)):
+        init(connection, name, timeout_ms=timeout_ms)
+    assert count(connection, "producer", "transactional_id = %s", name) == 0
+
+
+def test_the_largest_timeout_is_a_setting_of_the_installation(connection: Connection) -> None:
+    init(connection, unique("id"), timeout_ms=900_000)
+    connection.execute("update msgtx.setting set value = 1000 where name = 'transaction_max_timeout_ms'")
+    try:
+        with pytest.raises(errors.InvalidTransactionTimeout):
+            init(connection, unique("id"), timeout_ms=1_001)
+    finally:
+        connection.execute("update msgtx.setting set value = 900000 where name = 'transaction_max_timeout_ms'")
+
+
+def test_an_empty_id_is_refused(connection: Connection) -> None:
+    with pytest.raises(errors.InvalidRequest):
+        init(connection, "")
+
+
+@pytest.mark.parametrize("name", ["Ünï-çødé 🚀", "a'b\"c;--", "x" * 1_000, " "])
+def test_ids_with_odd_characters_are_ordinary(connection: Connection, name: str) -> None:
+    assert init(connection, name).producer_id == init(connection, name).producer_id
+
+
+def test_a_fence_raises_the_epoch_and_aborts(connection: Connection) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    assert fence_producer(connection, writer.transactional_id) == (writer.id.producer_id, 1)
+    assert transaction_outcome(connection, writer.name) == Decision(Outcome.ABORTED, "fence")
+    with pytest.raises(errors.ProducerFenced):
+        init(connection, writer.transactional_id, writer.id)
+
+
+def test_a_fence_of_an_unknown_id_says_so(connection: Connection) -> None:
+    with pytest.raises(errors.TransactionalIdNotFound):
+        fence_producer(connection, "nobody")

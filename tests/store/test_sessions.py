@@ -1,0 +1,444 @@
+"""Two sessions at once: locks, stale snapshots, settings (pitfalls P1, P7, P23, P24, P31, P32, P39)."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from msgtx import errors
+from msgtx.store.append import append, append_and_decide
+from msgtx.store.decide import decide
+from msgtx.store.groups import commit_offsets, committed_offsets
+from msgtx.store.producers import fence_producer, init_producer_id
+from msgtx.store.topics import create_topic, delete_topic
+from msgtx.store.transactions import end_transaction, expire_transaction, mark, transaction_outcome
+from msgtx.types import GroupMetadata, OffsetAndMetadata, Outcome
+from tests.databases import Connection, backend, wait_for_lock
+from tests.store.steps import (
+    UNCOMMITTED,
+    Writer,
+    append_one,
+    batch,
+    count,
+    ends,
+    look,
+    new_partition,
+    new_topic,
+    offsets_of,
+    plain,
+    read,
+    unique,
+    values,
+)
+
+Sessions = Callable[[], Connection]
+
+
+@contextlib.contextmanager
+def stalled(session: Connection) -> Iterator[Connection]:
+    """A session that stands between its statement and its COMMIT, until the block ends."""
+    with session.transaction():
+        yield session
+
+
+# ── the tail of the log ──
+
+
+@pytest.mark.parametrize("isolation", [None, UNCOMMITTED])
+def test_no_reader_passes_the_offsets_of_a_session_that_stalls_before_its_commit(
+    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor, isolation: object
+) -> None:
+    """P1: numbers are given behind the lock, so a later append waits and nothing overtakes."""
+    partition = new_partition(connection)
+    plain(connection, partition, b"a")
+    first, second, observer = open_connection(), open_connection(), open_connection()
+    options = {} if isolation is None else {"isolation": isolation}
+    with stalled(first):
+        plain(first, partition, b"b")
+        waiting = background.submit(plain, second, partition, b"c")
+        wait_for_lock(observer, backend(second))
+        assert read(connection, partition, **options) == [(0, b"a")]
+        assert look(connection, partition, **options).position == 1
+    assert waiting.result(30) == 2
+    assert read(connection, partition, **options) == [(0, b"a"), (1, b"b"), (2, b"c")]
+
+
+def test_two_simultaneous_retries_of_a_batch_store_it_once(
+    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor
+) -> None:
+    """P7, I1."""
+    partition = new_partition(connection)
+    producer = init_producer_id(connection, None, timeout_ms=60_000)
+    row = batch(partition, b"a", producer=producer, sequence=0)
+    first, second, observer = open_connection(), open_connection(), open_connection()
+    with stalled(first):
+        assert not append_one(first, row).duplicate
+        waiting = background.submit(append_one, second, row)
+        wait_for_lock(observer, backend(second))
+    again = waiting.result(30)
+    assert (again.error, again.duplicate, again.base_offset) == (None, True, 0)
+    assert values(connection, partition) == [b"a"]
+
+
+def test_a_batch_whose_first_attempt_is_rolled_back_is_stored_by_the_retry(
+    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor
+) -> None:
+    """P6: sequence, offset and rows move together."""
+    partition = new_partition(connection)
+    producer = init_producer_id(connection, None, timeout_ms=60_000)
+    row = batch(partition, b"a", producer=producer, sequence=0)
+    first, second, observer = open_connection(), open_connection(), open_connection()
+    with first.transaction(force_rollback=True):
+        append_one(first, row)
+        waiting = background.submit(append_one, second, row)
+        wait_for_lock(observer, backend(second))
+    again = waiting.result(30)
+    assert (again.error, again.duplicate, again.base_offset) == (None, False, 0)
+
+
+def test_two_simultaneous_fused_calls_of_one_transaction_store_it_once(
+    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor
+) -> None:
+    """An original and its retry do not deadlock."""
+    first_partition, second_partition = new_topic(connection, 2)
+    writer = Writer(connection)
+    rows = [writer.row(first_partition, b"a"), writer.row(second_partition, b"b")]
+    one, other, observer = open_connection(), open_connection(), open_connection()
+    with stalled(one):
+        append_and_decide(one, writer.name, rows)
+        waiting = background.submit(append_and_decide, other, writer.name, rows)
+        wait_for_lock(observer, backend(other))
+    assert [(a.base_offset, a.duplicate) for a in waiting.result(30)] == [(0, True), (0, True)]
+    assert ends(connection, first_partition) == (0, 1, 1)
+
+
+# ── append against decide, init, fence ──
+
+
+def test_a_decision_waits_for_the_append_that_is_on_its_way_and_then_sees_it(
+    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor
+) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    first, second, observer = open_connection(), open_connection(), open_connection()
+    row = writer.row(partition, b"a")
+    with stalled(first):
+        append(first, [row])
+        waiting = background.submit(decide, second, writer.name, "COMMIT", tails={partition: 0})
+        wait_for_lock(observer, backend(second))
+    assert waiting.result(30).error is None
+    assert values(connection, partition) == [b"a"]
+
+
+def test_an_append_that_waits_behind_the_abort_is_refused(
+    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor
+) -> None:
+    """P25."""
+    partition, writer = new_partition(connection), Writer(connection)
+    first, second, observer = open_connection(), open_connection(), open_connection()
+    with stalled(first):
+        decide(first, writer.name, "ABORT", tails={partition: 0})
+        waiting = background.submit(append_one, second, writer.row(partition, b"late"))
+        wait_for_lock(observer, backend(second))
+    assert isinstance(waiting.result(30).error, errors.InvalidTransactionState)
+    assert ends(connection, partition) == (0, 0, 0)
+
+
+def test_an_append_that_waits_behind_a_bump_of_its_epoch_is_refused(
+    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor
+) -> None:
+    """P26: a producer that has raised its epoch and renumbered cannot be met by its old request."""
+    partition = new_partition(connection)
+    old = init_producer_id(connection, None, timeout_ms=60_000)
+    first, second, observer = open_connection(), open_connection(), open_connection()
+    with stalled(first):
+        new = init_producer_id(first, None, timeout_ms=60_000, expected=old)
+        waiting = background.submit(append_one, second, batch(partition, b"a", producer=old, sequence=0))
+        wait_for_lock(observer, backend(second))
+    assert isinstance(waiting.result(30).error, errors.InvalidProducerEpoch)
+    assert append_one(connection, batch(partition, b"a", producer=new, sequence=0)).error is None
+    assert values(connection, partition) == [b"a"]
+
+
+def test_a_bump_waits_for_the_old_append_and_the_new_numbers_follow_it(
+    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor
+) -> None:
+    """P26."""
+    partition = new_partition(connection)
+    old = init_producer_id(connection, None, timeout_ms=60_000)
+    first, second, observer = open_connection(), open_connection(), open_connection()
+    with stalled(first):
+        append_one(first, batch(partition, b"a", producer=old, sequence=0))
+        waiting = background.submit(init_producer_id, second, None, timeout_ms=60_000, expected=old)
+        wait_for_lock(observer, backend(second))
+    new = waiting.result(30)
+    assert append_one(connection, batch(partition, b"b", producer=new, sequence=0)).base_offset == 1
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_init_waits_for_a_decision_that_is_just_being_committed(
+    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor, committed: bool
+) -> None:
+    """I7: what is decided stays, what is not is aborted."""
+    partition, zombie = new_partition(connection), Writer(connection)
+    zombie.send(partition, b"a")
+    first, second, observer = open_connection(), open_connection(), open_connection()
+    with first.transaction(force_rollback=not committed):
+        decide(first, zombie.name, "COMMIT", tails=zombie.tails)
+        waiting = background.submit(init_producer_id, second, zombie.transactional_id, timeout_ms=60_000)
+        wait_for_lock(observer, backend(second))
+    assert waiting.result(30).epoch == 1
+    expected = Outcome.COMMITTED if committed else Outcome.ABORTED
+    assert transaction_outcome(connection, zombie.name).outcome is expected
+    assert values(connection, partition) == ([b"a"] if committed else [])
+
+
+def test_a_commit_that_waits_behind_a_fence_is_fenced(
+    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor
+) -> None:
+    """Fence during commit: whoever writes the decision first."""
+    partition, zombie = new_partition(connection), Writer(connection)
+    zombie.send(partition, b"a")
+    first, second, observer = open_connection(), open_connection(), open_connection()
+    with stalled(first):
+        fence_producer(first, zombie.transactional_id)
+        waiting = background.submit(decide, second, zombie.name, "COMMIT", tails=zombie.tails)
+        wait_for_lock(observer, backend(second))
+    assert type(waiting.result(30).error) is errors.ProducerFenced
+    assert values(connection, partition) == []
+
+
+def test_appends_of_one_producer_to_two_partitions_run_beside_each_other(
+    connection: Connection, open_connection: Sessions
+) -> None:
+    first_partition, second_partition = new_topic(connection, 2)
+    writer = Writer(connection)
+    writer.send(first_partition, b"a")
+    with stalled(open_connection()) as session:
+        append(session, [writer.row(first_partition, b"b")])
+        assert append_one(connection, writer.row(second_partition, b"c")).error is None
+
+
+def test_appends_to_crosswise_partitions_do_not_deadlock(
+    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor
+) -> None:
+    partitions = new_topic(connection, 4)
+
+    def work(session: Connection) -> None:
+        writer = Writer(session, unique("crosswise"))
+        for _ in range(10):
+            append(session, [writer.row(p, b"a", sequence=0) for p in partitions])
+            writer.tails = dict.fromkeys(partitions, 0)
+            assert writer.decide("COMMIT").error is None
+            writer.init()
+            writer.commit_whole(*[writer.row(p, b"b") for p in partitions])
+            mark(session)
+            writer.init()
+
+    list(background.map(work, [open_connection() for _ in range(6)]))
+    assert [ends(connection, partition) for partition in partitions] == [(0, 120, 120)] * 4
+
+
+def test_eight_inits_of_one_new_id_at_once_get_one_id_and_eight_epochs(
+    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor
+) -> None:
+    name = unique("id")
+    sessions = [open_connection() for _ in range(8)]
+    pairs = list(background.map(lambda session: init_producer_id(session, name, timeout_ms=60_000), sessions))
+    assert len({pair.producer_id for pair in pairs}) == 1
+    assert sorted(pair.epoch for pair in pairs) == list(range(8))
+    assert count(connection, "producer", "transactional_id = %s", name) == 1
+
+
+def test_a_session_that_holds_a_partition_too_long_is_a_lock_timeout(
+    connection: Connection, open_connection: Sessions
+) -> None:
+    """P32: nobody waits for ever; the limit belongs to the function and is shortened here."""
+    partition = new_partition(connection)
+    session = open_connection()
+    with connection.transaction(force_rollback=True):
+        # Held by another session; the functions' own limit is 10 s.
+        connection.execute(
+            "alter function msgtx.append(msgtx.batch[], boolean, boolean, int, text, int) set lock_timeout = '50ms'"
+        )
+        with stalled(session):
+            session.execute("select msgtx.lock_partition(%s)", [partition])
+            with pytest.raises(errors.LockTimeout):
+                append_one(connection, batch(partition, b"a"))
+
+
+def test_every_function_that_waits_for_a_lock_has_a_limit(connection: Connection) -> None:
+    """A `set` clause of the function: set_config would reach the user's later statements."""
+    without = connection.execute(
+        "select proname from pg_proc where pronamespace = 'msgtx'::regnamespace and prosecdef and provolatile = 'v'"
+        " and (prosrc ~ 'lock_(producer|partition)' or prosrc ~ 'check_offsets')"
+        " and proname not in ('expire_transaction', 'expire_transactions')"
+        " and not coalesce(array_to_string(proconfig, ' ') like '%lock_timeout%', false)"
+    ).fetchall()
+    assert without == []
+
+
+# ── groups ──
+
+
+def test_an_offset_commit_waits_for_a_rebalance(
+    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor
+) -> None:
+    """P31: the check and the commit stand behind the group's lock."""
+    partition, group = new_partition(connection), unique("group")
+    rebalance, member, observer = open_connection(), open_connection(), open_connection()
+    offsets = {GroupMetadata(group): {partition: OffsetAndMetadata(1)}}
+    with stalled(rebalance):
+        rebalance.execute("select pg_advisory_xact_lock(1836279554, hashtext(%s))", [group])
+        waiting = background.submit(commit_offsets, member, offsets)
+        wait_for_lock(observer, backend(member))
+        assert committed_offsets(connection, group, None) == {}
+    waiting.result(30)
+    assert committed_offsets(connection, group, None)[partition].at == OffsetAndMetadata(1)
+
+
+def test_the_newest_commit_wins_also_when_an_older_one_stalls(
+    connection: Connection, open_connection: Sessions
+) -> None:
+    """P17: the number is drawn behind the shared lock; what is committed later in the database counts by its number."""
+    partition, group = new_partition(connection), unique("group")
+    with stalled(open_connection()) as slow:
+        commit_offsets(slow, {GroupMetadata(group): {partition: OffsetAndMetadata(1)}})
+        # A second member's commit does not wait (share mode), once the group exists.
+        other = unique("group")
+        commit_offsets(connection, {GroupMetadata(other): {partition: OffsetAndMetadata(5)}})
+    commit_offsets(connection, {GroupMetadata(group): {partition: OffsetAndMetadata(2)}})
+    assert committed_offsets(connection, group, None)[partition].at == OffsetAndMetadata(2)
+
+
+# ── above READ COMMITTED ──
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+@pytest.mark.parametrize(
+    "action",
+    [
+        pytest.param(lambda c, w, p: append(c, [w.row(p, b"a")]), id="append"),
+        pytest.param(lambda c, w, p: append_and_decide(c, w.name, [w.row(p, b"a")]), id="append_and_decide"),
+        pytest.param(lambda c, w, p: decide(c, w.name, "ABORT", tails={p: 0}), id="decide"),
+        pytest.param(lambda c, w, p: init_producer_id(c, w.transactional_id, timeout_ms=1_000), id="init"),
+        pytest.param(lambda c, w, p: fence_producer(c, w.transactional_id), id="fence"),
+        pytest.param(lambda c, w, p: end_transaction(c, w.name, "resolve"), id="end_transaction"),
+        pytest.param(lambda c, w, p: expire_transaction(c, w.name), id="expire_transaction"),
+        pytest.param(lambda c, w, p: mark(c), id="mark"),
+        pytest.param(
+            lambda c, w, p: commit_offsets(c, {GroupMetadata("g"): {p: OffsetAndMetadata(1)}}), id="commit_offsets"
+        ),
+        pytest.param(lambda c, w, p: create_topic(c, unique("topic"), 1, {}), id="create_topic"),
+        pytest.param(lambda c, w, p: delete_topic(c, unique("topic")), id="delete_topic"),
+    ],
+)
+def test_a_session_above_read_committed_is_refused(
+    connection: Connection, open_connection: Sessions, level: str, action: Callable[..., object]
+) -> None:
+    """P23, P24, P39: a kept snapshot does not see the tail behind the lock it waited for."""
+    partition, writer = new_partition(connection), Writer(connection)
+    session = open_connection()
+    session.execute("begin isolation level " + level)
+    with pytest.raises(errors.ConfigError, match="READ COMMITTED"):
+        action(session, writer, partition)
+    session.execute("rollback")
+    assert ends(connection, partition) == (0, 0, 0)
+
+
+def test_reading_is_allowed_at_every_level(connection: Connection, open_connection: Sessions) -> None:
+    partition = new_partition(connection)
+    plain(connection, partition, b"a")
+    session = open_connection()
+    session.execute("begin isolation level repeatable read read only")
+    assert values(session, partition) == [b"a"]
+    plain(connection, partition, b"b")
+    assert values(session, partition) == [b"a"]
+    session.execute("commit")
+
+
+# ── settings of a user's transaction ──
+
+
+def settings(session: Connection) -> list[tuple[str, str]]:
+    return session.execute(
+        "select name, setting from pg_settings where name not like 'plpgsql.%' order by name"
+    ).fetchall()
+
+
+@pytest.mark.parametrize("level", ["off", "local", "on"])
+def test_an_append_leaves_no_setting_changed_in_a_users_transaction(
+    connection: Connection, open_connection: Sessions, level: str
+) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    session = open_connection()
+    with stalled(session):
+        session.execute(f"set local synchronous_commit = {level}")
+        before = settings(session)
+        assert append_one(session, writer.row(partition, b"a"), flushed=True).error is None
+        assert settings(session) == before
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"), [("off", "on"), ("local", "local"), ("on", "on"), ("remote_write", "remote_write")]
+)
+def test_a_decision_raises_off_to_on_and_leaves_all_other_settings_alone(
+    connection: Connection, open_connection: Sessions, level: str, expected: str
+) -> None:
+    """I9, P28: an ABORT is flushed, too."""
+    partition = new_partition(connection)
+    for outcome in ("COMMIT", "ABORT"):
+        writer = Writer(connection)
+        writer.send(partition, b"a")
+        session = open_connection()
+        with stalled(session):
+            session.execute(f"set local synchronous_commit = {level}")
+            before = dict(settings(session))
+            decide(session, writer.name, outcome, tails=writer.tails)
+            assert dict(settings(session)) == {**before, "synchronous_commit": expected}
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        pytest.param(lambda c, w, p: append(c, [batch(p, b"a")]), id="append with acks=all"),
+        pytest.param(lambda c, w, p: append_and_decide(c, w.name, [w.row(p, b"a")]), id="append_and_decide"),
+        pytest.param(lambda c, w, p: init_producer_id(c, w.transactional_id, timeout_ms=1_000), id="init"),
+        pytest.param(lambda c, w, p: fence_producer(c, w.transactional_id), id="fence"),
+        pytest.param(lambda c, w, p: end_transaction(c, w.name, "resolve"), id="end_transaction"),
+        pytest.param(
+            lambda c, w, p: commit_offsets(c, {GroupMetadata("g"): {p: OffsetAndMetadata(1)}}), id="commit_offsets"
+        ),
+        pytest.param(lambda c, w, p: create_topic(c, unique("topic"), 1, {}), id="create_topic"),
+    ],
+)
+def test_what_must_last_is_flushed_also_where_a_user_has_turned_it_off(
+    connection: Connection, open_connection: Sessions, action: Callable[..., object]
+) -> None:
+    """I9."""
+    partition, writer = new_partition(connection), Writer(connection)
+    session = open_connection()
+    with stalled(session):
+        session.execute("set local synchronous_commit = off")
+        action(session, writer, partition)
+        assert session.execute("show synchronous_commit").fetchone() == ("on",)
+
+
+def test_an_unflushed_append_of_the_library_relaxes_its_own_statement_only(
+    connection: Connection,
+) -> None:
+    """acks=0 and 1, and what lies in a transaction: on the library's own autocommitted connections."""
+    partition = new_partition(connection)
+    append(connection, [batch(partition, b"a")], flushed=False)
+    assert connection.execute("show synchronous_commit").fetchone() == ("on",)
+
+
+def test_no_lock_outlives_the_call(connection: Connection) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    writer.commit(offsets_of((unique("group"), partition, 1)))
+    mark(connection)
+    held = connection.execute(
+        "select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()"
+    ).fetchone()
+    assert held == (0,)

@@ -1,0 +1,135 @@
+"""Topics: names, settings, deletion."""
+
+import pytest
+
+from msgtx import errors
+from msgtx.store.topics import create_topic, delete_topic, describe_topics
+from tests.databases import Connection
+from tests.store.steps import Writer, count, plain, unique, values
+
+
+def test_a_topic_has_its_partitions_in_order_and_every_default(connection: Connection) -> None:
+    name = unique("topic")
+    create_topic(connection, name, 3, {})
+    topic = describe_topics(connection, [name])[name]
+    assert list(topic.partition_ids) == sorted(topic.partition_ids)
+    assert len(topic.partition_ids) == 3
+    assert topic.settings == {
+        "cleanup_policy": "delete",
+        "retention_ms": 604_800_000,
+        "retention_bytes": -1,
+        "delete_retention_ms": 86_400_000,
+        "max_message_bytes": 1_048_588,
+        "timestamp_type": "CreateTime",
+    }
+
+
+def test_settings_are_kept(connection: Connection) -> None:
+    name = unique("topic")
+    given = {
+        "cleanup_policy": "compact",
+        "retention_ms": 1,
+        "retention_bytes": 2,
+        "delete_retention_ms": 3,
+        "max_message_bytes": 4,
+        "timestamp_type": "LogAppendTime",
+    }
+    create_topic(connection, name, 1, given)
+    assert describe_topics(connection, [name])[name].settings == given
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", "a b", "a/b", "ä", "x" * 250, "a\n", "a;drop table", "a'b"],
+)
+def test_a_name_that_is_not_allowed_is_refused(connection: Connection, name: str) -> None:
+    with pytest.raises(errors.InvalidTopic):
+        create_topic(connection, name, 1, {})
+
+
+@pytest.mark.parametrize("name", ["x" * 249, "a.b", "A-1_2", "...", "__consumer_offsets"])
+def test_a_name_that_is_allowed_is_created(connection: Connection, name: str) -> None:
+    create_topic(connection, name, 1, {})
+    assert name in describe_topics(connection, None)
+
+
+@pytest.mark.parametrize("partitions", [0, -1, 100_001])
+def test_a_number_of_partitions_out_of_range_is_refused(connection: Connection, partitions: int) -> None:
+    name = unique("topic")
+    with pytest.raises(errors.InvalidRequest):
+        create_topic(connection, name, partitions, {})
+    assert describe_topics(connection, [name]) == {}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"unknown": 1},
+        {"cleanup_policy": "keep"},
+        {"timestamp_type": "Never"},
+        {"max_message_bytes": 0},
+        {"max_message_bytes": "many"},
+        {"retention_ms": 2**70},
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_and_nothing_is_created(
+    connection: Connection, settings: dict[str, object]
+) -> None:
+    """I16."""
+    name = unique("topic")
+    with pytest.raises((errors.ConfigError, errors.InvalidRequest)):
+        create_topic(connection, name, 1, settings)
+    assert describe_topics(connection, [name]) == {}
+
+
+def test_a_name_that_is_taken_is_refused(connection: Connection) -> None:
+    name = unique("topic")
+    create_topic(connection, name, 1, {})
+    with pytest.raises(errors.TopicExists, match=name):
+        create_topic(connection, name, 2, {})
+
+
+def test_unknown_names_are_absent_and_the_rest_is_in_order(connection: Connection) -> None:
+    second, first = unique("topic-b"), unique("topic-a")
+    for name in (second, first):
+        create_topic(connection, name, 1, {})
+    assert list(describe_topics(connection, [second, "nothing", first])) == [first, second]
+    assert describe_topics(connection, []) == {}
+
+
+def test_a_deleted_topic_leaves_nothing_of_its_log(connection: Connection) -> None:
+    name = unique("topic")
+    create_topic(connection, name, 2, {})
+    first, second = describe_topics(connection, [name])[name].partition_ids
+    plain(connection, first, b"a")
+    plain(connection, second, b"b")
+    delete_topic(connection, name)
+    for table in ("record_batch", "partition", "partition_floor", "transaction_marker"):
+        assert count(connection, table, "partition_id in (%s, %s)", first, second) == 0
+    with pytest.raises(errors.UnknownTopicOrPartition):
+        delete_topic(connection, name)
+
+
+def test_a_name_may_be_used_again_and_begins_at_zero(connection: Connection) -> None:
+    name = unique("topic")
+    create_topic(connection, name, 1, {})
+    plain(connection, describe_topics(connection, [name])[name].partition_ids[0], b"old")
+    delete_topic(connection, name)
+    create_topic(connection, name, 1, {})
+    (partition,) = describe_topics(connection, [name])[name].partition_ids
+    assert plain(connection, partition, b"new") == 0
+    assert values(connection, partition) == [b"new"]
+
+
+def test_a_topic_may_be_deleted_under_an_open_transaction(connection: Connection) -> None:
+    """What was acknowledged elsewhere can still be committed."""
+    gone, kept = unique("topic"), unique("topic")
+    for name in (gone, kept):
+        create_topic(connection, name, 1, {})
+    topics = describe_topics(connection, [gone, kept])
+    writer = Writer(connection)
+    writer.send(topics[gone].partition_ids[0], b"a")
+    writer.send(topics[kept].partition_ids[0], b"b")
+    delete_topic(connection, gone)
+    writer.commit()
+    assert values(connection, topics[kept].partition_ids[0]) == [b"b"]

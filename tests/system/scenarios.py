@@ -1,0 +1,359 @@
+"""The programs that are crashed: each as an application would write it, with every step told to the oracle.
+
+A program runs as a *life* of one application: another life of the same `World` is its successor, with the same
+transactional id. It must go on from what its predecessor left, wherever that was crashed.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from msgtx import Client, Isolation, TopicPartition, errors
+from msgtx.database.engine import Engine
+from msgtx.producer import Producer
+from tests.databases import wait_until
+from tests.faults import Faults
+from tests.oracle import Oracle
+
+PARTITIONS: Final = 2
+INPUTS: Final = 2
+PATIENCE_SECONDS: Final = 30.0
+FAST: Final = {"retry_backoff_ms": 1, "max_block_ms": 30_000, "delivery_timeout_ms": 30_000}
+READING: Final = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "retry_backoff_ms": 1}
+
+
+class Journal:
+    """What happened, in order; in a file, it outlives the process that wrote it."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._events: list[list[Any]] = []
+        self._file = None if path is None else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def __call__(self, event: str, *arguments: object) -> None:
+        if self._file is None:
+            self._events.append([event, *arguments])
+        else:
+            os.write(self._file, (json.dumps([event, *arguments]) + "\n").encode())
+
+    def events(self) -> list[list[Any]]:
+        return self._events
+
+    @staticmethod
+    def read(path: Path) -> list[list[Any]]:
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@dataclass
+class World:
+    """Where one run of a program takes place: its own topics, ids and group in a database that it shares with other runs."""
+
+    observer: Client  # not counted; sees nothing but what every client sees
+    run: str
+    note: Journal
+    faults: Faults = field(default_factory=Faults)
+    life: int = 0
+    zombie: Producer | None = None
+    cleanup: list[Client] = field(default_factory=list)
+
+    @property
+    def topic(self) -> str:
+        return f"out-{self.run}"
+
+    @property
+    def source(self) -> str:
+        return f"in-{self.run}"
+
+    @property
+    def group(self) -> str:
+        return f"group-{self.run}"
+
+    @property
+    def me(self) -> str:
+        """This life's name in the journal."""
+        return f"{self.run}.{self.life}"
+
+    def client(self) -> Client:
+        """The counted client. What the pool says to its first connection is not counted: another test has that."""
+        engine = Engine(self.observer.secret_url, connect=self.faults.connect)
+        on, self.faults.on = self.faults.on, False
+        with engine.connection():
+            self.faults.on = on
+        return Client(engine)
+
+    def bystander(self) -> Client:
+        """A client whose boundaries are not counted, closed at the end of the run."""
+        self.cleanup.append(Client(Engine(self.observer.secret_url)))
+        return self.cleanup[-1]
+
+    def producer(self, client: Client, **settings: object) -> Producer:
+        return client.producer(transactional_id=f"id-{self.run}", **{**FAST, **settings})
+
+    def send(self, producer: Producer, value: str, partition: int, transaction: str | None = None) -> Any:
+        self.note("sent", value, partition, self.me, transaction)
+        return producer.send(self.topic, value.encode(), partition=partition)
+
+    def close(self) -> None:
+        while self.cleanup:
+            self.cleanup.pop().close()
+
+
+def prepare(world: World) -> None:
+    """Make a run's topics, and the input of those that consume."""
+    world.observer.topics.create(world.topic, partitions=PARTITIONS)
+    world.observer.topics.create(world.source, partitions=1)
+    with world.observer.producer(linger_ms=0) as producer:
+        producer.send_batch(world.source, [str(number).encode() for number in range(INPUTS)], partition=0).result(
+            PATIENCE_SECONDS
+        )
+
+
+# ── the programs ──
+
+
+def send(world: World) -> None:
+    """An idempotent producer, several batches on two partitions, the later ones sent before the earlier are answered."""
+    with world.client() as client, client.producer(linger_ms=0, **FAST) as producer:
+        futures = []
+        for number in range(8):
+            value = f"{world.life}-{number}"
+            futures.append((value, world.send(producer, value, number % PARTITIONS)))
+        for value, future in futures:
+            world.note("acknowledged", value, future.result(PATIENCE_SECONDS).offset)
+
+
+def commit(world: World) -> None:
+    """Consume–transform–produce over two partitions with offsets, flushed in the middle: append, append, decide."""
+    _process(world, flush=True)
+
+
+def fused(world: World) -> None:
+    """Consume–transform–produce, each transaction in one call."""
+    _process(world, flush=False)
+
+
+def _process(world: World, *, flush: bool) -> None:
+    with world.client() as client, world.producer(client, linger_ms=60_000) as producer:
+        world.note("fenced", f"{world.run}.{world.life - 1}")
+        consumer = client.consumer(group=world.group, **READING)
+        source = TopicPartition(world.source, 0)
+        consumer.assign([source])
+        attempt = 0
+        while not (records := consumer.poll(0, 1)) or records[0].value is not None:
+            if not records:
+                if consumer.position(source) >= INPUTS:
+                    break
+                continue
+            attempt += 1
+            number = records[0].value.decode()
+            name = f"{world.me}.{attempt}"
+            try:
+                producer.begin_transaction()
+                for output in range(PARTITIONS):
+                    world.send(producer, f"{number}/{name}/{output}", output, name)
+                if flush:
+                    producer.flush(PATIENCE_SECONDS)
+                world.send(producer, f"{number}/{name}/{PARTITIONS}", 0, name)
+                world.note("offsets", name, world.group, 0, records[0].offset + 1)
+                producer.send_offsets_to_transaction(consumer)
+                world.note("deciding", name)
+                producer.commit_transaction()
+                world.note("committed", name)
+            except errors.AbortableError:
+                producer.abort_transaction()
+                world.note("aborted", name)
+                consumer.rewind()
+
+
+def abort(world: World) -> None:
+    """Transactions that are aborted after records were stored, with a committed one behind each."""
+    with world.client() as client, world.producer(client, linger_ms=60_000) as producer:
+        world.note("fenced", f"{world.run}.{world.life - 1}")
+        for number in range(2):
+            name = f"{world.me}.{number}"
+            producer.begin_transaction()
+            for output in range(PARTITIONS):
+                world.send(producer, f"{name}/{output}", output, name)
+            producer.flush(PATIENCE_SECONDS)
+            world.send(producer, f"{name}/unsent", 0, name)
+            producer.abort_transaction()
+            world.note("aborted", name)
+            _transaction(world, producer, f"{name}+")
+
+
+def _transaction(world: World, producer: Producer, name: str, *, flush: bool = True) -> None:
+    """One transaction over both partitions, repeated until it is committed."""
+    for attempt in range(10):
+        transaction = f"{name}{attempt}"
+        try:
+            producer.begin_transaction()
+            for output in range(PARTITIONS):
+                world.send(producer, f"{transaction}/{output}", output, transaction)
+            if flush:
+                producer.flush(PATIENCE_SECONDS)
+            world.note("deciding", transaction)
+            producer.commit_transaction()
+            world.note("committed", transaction)
+        except errors.AbortableError:
+            producer.abort_transaction()
+            world.note("aborted", transaction)
+        else:
+            return
+    raise AssertionError(f"{name} was aborted ten times")
+
+
+def zombie(world: World) -> None:
+    """A successor initializes over a zombie that has a transaction open, and commits one of its own."""
+    with world.client() as client, world.producer(client) as producer:
+        world.note("fenced", f"{world.run}.zombie")
+        world.note("fenced", f"{world.run}.{world.life - 1}")
+        _transaction(world, producer, f"{world.me}.", flush=False)
+
+
+def before_zombie(world: World) -> None:
+    """The zombie of `zombie`: records on both partitions, flushed, no decision."""
+    alive = world.zombie = world.producer(world.bystander())
+    alive.init_transactions()
+    alive.begin_transaction()
+    for output in range(PARTITIONS):
+        value = f"zombie/{output}"
+        world.note("sent", value, output, f"{world.run}.zombie", "zombie")
+        alive.send(world.topic, value.encode(), partition=output)
+    alive.flush(PATIENCE_SECONDS)
+
+
+def after_zombie(world: World) -> None:
+    """It wakes up, sends more and commits: it is told that it was fenced (I7)."""
+    alive = world.zombie
+    assert alive is not None
+    world.note("sent", "zombie/late", 0, f"{world.run}.zombie", "zombie")
+    told: list[str] = []
+    for step in (
+        lambda: alive.send(world.topic, b"zombie/late", partition=0).result(PATIENCE_SECONDS),
+        alive.commit_transaction,
+    ):
+        try:
+            step()
+        except errors.ProducerFenced as error:
+            told.append(type(error).__name__)
+    assert len(told) == 2, f"the zombie was told {told}"
+
+
+def timeout(world: World) -> None:
+    """A transaction passes its timeout, a reader that it holds back ends it; its owner aborts, and goes on."""
+    with world.client() as client, world.producer(client) as producer:
+        world.note("fenced", f"{world.run}.{world.life - 1}")
+        name = f"{world.me}.late"
+        try:
+            producer.begin_transaction(timeout_ms=1)
+            for output in range(PARTITIONS):
+                world.send(producer, f"{name}/{output}", output, name)
+            producer.flush(PATIENCE_SECONDS)
+            reader = client.consumer(**READING)
+            reader.assign(TopicPartition(world.topic, index) for index in range(PARTITIONS))
+            watcher = world.bystander()
+            wait_until(
+                lambda: reader.poll(0) or _stable(watcher, world.topic), "a reader passes the overdue transaction"
+            )
+            world.note("deciding", name)
+            producer.commit_transaction()
+            world.note("committed", name)
+        except errors.AbortableError:
+            producer.abort_transaction()
+            world.note("aborted", name)
+        _transaction(world, producer, f"{world.me}.next")
+        _again(client.sweep)
+
+
+def _again(call: Callable[[], object]) -> None:
+    """An administrator's call is not repeated by the library: whoever runs it does."""
+    for _ in range(3):
+        try:
+            call()
+        except errors.DatabaseUnavailable:
+            continue
+        return
+    raise AssertionError("the database was away three times")
+
+
+def _stable(client: Client, topic: str) -> bool:
+    found = [client.admin.partitions.describe(TopicPartition(topic, index)) for index in range(PARTITIONS)]
+    return all(partition.last_stable_offset == partition.log_end_offset for partition in found)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A program, what comes before and after it, and what its outputs must be in the end."""
+
+    program: Callable[[World], None]
+    before: Callable[[World], None] | None = None
+    after: Callable[[World], None] | None = None
+    image: bool = False
+    transactional: bool = True
+
+
+SCENARIOS: Final = {
+    "send": Scenario(send, transactional=False),
+    "commit": Scenario(commit, image=True),
+    "fused": Scenario(fused, image=True),
+    "abort": Scenario(abort),
+    "zombie": Scenario(zombie, before_zombie, after_zombie),
+    "timeout": Scenario(timeout),
+}
+
+
+# ── what came of it ──
+
+
+def settle(world: World, oracle: Oracle, *, image: bool) -> None:
+    """Sweep, read everything by every way there is, and let the oracle compare."""
+    client = world.observer
+    client.sweep()
+    client.sweep()
+    states = {found.state for found in client.admin.transactions.list(pattern=f"id-{world.run}")}
+    if states & {"Ongoing", "Prepared", "PrepareCommit", "PrepareAbort"}:
+        oracle.anomalies.append(f"hanging transaction: {states}")
+    seen = read_all(client, world.topic)
+    everything = read_all(client, world.topic, isolation="read_uncommitted")
+    for view, rows in views(client, world.topic).items():
+        if rows != seen:
+            oracle.anomalies.append(f"view {view}: {rows}, and a reader sees {seen}")
+    source = TopicPartition(world.source, 0)
+    with client.consumer(group=world.group, **READING) as member:
+        at = member.committed([source])[source]
+    offsets = {} if at is None else {(world.group, 0): at.offset}
+    described = client.admin.partitions.offsets([world.topic], -1, Isolation.READ_COMMITTED)
+    ends = {tp.partition: (found.last_stable_offset, found.log_end_offset) for tp, found in described.items()}
+    oracle.settled(seen, everything=everything, ends=ends, offsets=offsets)
+    if image:
+        oracle.image(seen, inputs=INPUTS, outputs=PARTITIONS + 1)
+
+
+def read_all(client: Client, topic: str, isolation: str = "read_committed") -> dict[int, list[tuple[int, str]]]:
+    """Read a topic from offset 0 to its end, as a consumer."""
+    seen: dict[int, list[tuple[int, str]]] = {}
+    with client.consumer(isolation=isolation, auto_offset_reset="none", max_poll_records=3) as reader:
+        partitions = [TopicPartition(topic, index) for index in range(PARTITIONS)]
+        reader.assign(partitions)
+        for partition in partitions:
+            reader.seek(partition, 0)
+        while records := reader.poll(0):
+            for record in records:
+                assert record.value is not None
+                seen.setdefault(record.partition, []).append((record.offset, record.value.decode()))
+        assert all(reader.position(tp) == end for tp, end in reader.end_offsets().items())
+    return dict(sorted(seen.items()))
+
+
+def views(client: Client, topic: str) -> dict[str, dict[int, list[tuple[int, str]]]]:
+    """Read a topic through the views that show committed records."""
+    answers: dict[str, dict[int, list[tuple[int, str]]]] = {}
+    with client.engine.connection() as connection:
+        for view in ("committed_records", "committed_records_now"):
+            statement = f'select partition, "offset", value from msgtx.{view} where topic = %s order by 1, 2'
+            rows = answers.setdefault(view, {})
+            for partition, offset, value in connection.execute(statement, [topic]).fetchall():
+                rows.setdefault(partition, []).append((offset, bytes(value).decode()))
+    return answers

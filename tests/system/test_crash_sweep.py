@@ -1,0 +1,199 @@
+"""T3, the crash sweep: for n = 1, 2, 3 … a crash at the n-th boundary to the database, until there is no such boundary.
+
+Three kinds of crash: the connection breaks (the same client goes on), the process is killed (a successor with the same
+transactional id goes on), the server is killed and started again (what was not flushed is lost; the client, or a
+successor, goes on). Then everything is swept, read in every way, and compared with the oracle (I1–I5, I7–I10).
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import msgtx
+from msgtx import errors
+from tests.faults import Action, CrashServer, Faults, crash_server, lose_connection
+from tests.oracle import Oracle
+from tests.system.scenarios import SCENARIOS, Journal, World, prepare, settle
+from tests.system.zygote import Zygote
+
+SEED: Final = 20_241_120
+MOST: Final = 300  # boundaries of one scenario: more means that a retry never ends
+AGAIN: Final = 4  # crashes during the recovery from a crash, per scenario
+# How many batches share a call depends on time, and so the number of boundaries varies a little. These are the least.
+BOUNDARIES: Final = {"send": 9, "commit": 9, "fused": 9, "abort": 9, "zombie": 6, "timeout": 9}
+
+
+@pytest.fixture(scope="module")
+def observer(database_url: str) -> Iterator[msgtx.Client]:
+    with msgtx.connect(database_url) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def crashing() -> Iterator[CrashServer]:
+    with crash_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    made = Zygote()
+    yield made
+    made.close()
+
+
+def run(name: str, world: World, *, successor: bool = False) -> Oracle:
+    """Run a program with its faults in this process; then, if told so, its successor, and what comes after it."""
+    scenario = SCENARIOS[name]
+    try:
+        scenario.program(world)
+        if successor:
+            world.life += 1
+            scenario.program(world)
+        world.faults.on = False
+        if scenario.after is not None:
+            scenario.after(world)
+    finally:
+        world.faults.on = False
+        world.close()
+    return Oracle(world.note.events())
+
+
+def begin(name: str, world: World) -> World:
+    """Make a run's topics and its zombie; nothing of it is counted."""
+    world.faults.on = False
+    prepare(world)
+    before = SCENARIOS[name].before
+    if before is not None:
+        before(world)
+    world.faults.on = True
+    return world
+
+
+def judge(name: str, world: World, oracle: Oracle) -> None:
+    settle(world, oracle, image=SCENARIOS[name].image)
+    assert oracle.anomalies == [], f"{name}, run {world.run}: crashed at {world.faults.fired}"
+
+
+def sweep(name: str, kind: str, attempt: Callable[[int], bool]) -> None:
+    """Crash at boundary 1, 2, 3 …, until there was none twice in a row. `attempt` tells whether a crash fired."""
+    count = missed = 0
+    for n in range(1, MOST):
+        try:
+            fired = attempt(n)
+        except Exception as error:
+            error.add_note(f"{name}, {kind}, n = {n}")
+            raise
+        count += fired
+        missed = 0 if fired else missed + 1
+        if missed == 2:
+            break
+    print(f"{name}: {count} boundaries, {kind}")
+    assert BOUNDARIES[name] <= count < MOST - 1
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_connection_that_breaks_anywhere_loses_and_doubles_nothing(name: str, observer: msgtx.Client) -> None:
+    def attempt(n: int) -> bool:
+        world = begin(name, World(observer, f"{name}-broken-{n}", Journal(), Faults({n: lose_connection})))
+        judge(name, world, run(name, world))
+        return bool(world.faults.fired)
+
+    sweep(name, "connection breaks", attempt)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_two_connections_that_break_one_after_the_other_lose_and_double_nothing(
+    name: str, observer: msgtx.Client
+) -> None:
+    chance = random.Random(SEED)
+    for again in range(AGAIN):
+        first = chance.randrange(1, BOUNDARIES[name] + 1)
+        plan: dict[int, Action] = {first: lose_connection, first + chance.randrange(1, 6): lose_connection}
+        world = begin(name, World(observer, f"{name}-twice-{again}", Journal(), Faults(plan)))
+        judge(name, world, run(name, world))
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_process_that_is_killed_anywhere_has_a_successor_that_goes_on(
+    name: str, observer: msgtx.Client, zygote: Zygote, tmp_path: Path
+) -> None:
+    def attempt(n: int) -> bool:
+        return killed(name, observer, zygote, tmp_path, deaths=[n])
+
+    sweep(name, "process killed", attempt)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_successor_that_is_killed_has_a_successor(
+    name: str, observer: msgtx.Client, zygote: Zygote, tmp_path: Path
+) -> None:
+    chance = random.Random(SEED)
+    for _ in range(AGAIN):
+        deaths = [chance.randrange(1, BOUNDARIES[name] + 1) for _ in range(3)]
+        killed(name, observer, zygote, tmp_path, deaths=deaths)
+
+
+def killed(name: str, observer: msgtx.Client, zygote: Zygote, folder: Path, *, deaths: list[int]) -> bool:
+    """Lives of one application, each killed at its boundary, then one that is not. Returns whether the first was killed."""
+    path = folder / "-".join(map(str, deaths))
+    world = begin(name, World(observer, f"{name}-killed-{path.name}", Journal(path)))
+    ends: list[int] = []
+    for number in [*deaths, 0]:
+        ends.append(
+            zygote.live(
+                url=observer.secret_url, name=name, run=world.run, life=world.life, journal=str(path), die_at=number
+            )
+        )
+        assert ends[-1] in {0, -9}, f"{name}, lives killed at {deaths}: one ended with {ends[-1]}, see its output"
+        world.life += 1
+        if ends == [0]:
+            break
+    after = SCENARIOS[name].after
+    if after is not None:
+        after(world)
+    world.close()
+    judge(name, world, Oracle(Journal.read(path)))
+    return ends[0] != 0
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_server_that_crashes_anywhere_keeps_what_it_promised(name: str, crashing: CrashServer) -> None:
+    url = crashing.server.create_database()
+    chance = random.Random(SEED)
+
+    def attempt(n: int) -> bool:
+        # One flush by somebody else, between any two calls before the crash: what lies behind it is lost, and no more.
+        plan: dict[int, Action] = {n: crashing.crash_at}
+        flush_at = chance.randrange(0, n)
+        if flush_at:
+            plan[flush_at] = crashing.flush_at
+        with msgtx.connect(url) as observer:
+            world = begin(name, World(observer, f"{name}-server-{n}", Journal(), Faults(plan)))
+            oracle = run(name, world, successor=n % 2 == 0)
+        with msgtx.connect(url) as observer:
+            world.observer = observer
+            judge(name, world, oracle)
+        return any("crash" in fired for fired in world.faults.fired)
+
+    sweep(name, "server crashes", attempt)
+
+
+def test_a_connection_that_breaks_while_the_pool_is_opened_is_a_passing_condition(database_url: str) -> None:
+    for n in range(1, MOST):
+        faults = Faults({n: lose_connection})
+        engine = msgtx.database.engine.Engine(database_url, connect=faults.connect)
+        try:
+            with engine.connection():
+                pass
+        except errors.DatabaseUnavailable:
+            with engine.connection():
+                pass
+        finally:
+            engine.close()
+        if not faults.fired:
+            break
+    assert n > 2
