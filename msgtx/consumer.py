@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, repeat
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -29,10 +28,10 @@ from msgtx.store.fetch import (
     list_offsets,
 )
 from msgtx.store.groups import commit_offsets, committed_offsets
-from msgtx.store.records import count_records
+from msgtx.store.records import count_records, records_of
 from msgtx.store.topics import Topic
 from msgtx.store.transactions import expire_transaction
-from msgtx.types import GroupMetadata, Headers, Isolation, OffsetAndMetadata, OffsetAndTimestamp, Record, TopicPartition
+from msgtx.types import GroupMetadata, Isolation, OffsetAndMetadata, OffsetAndTimestamp, Record, TopicPartition
 from msgtx.wakeup import Listener, Waiter
 
 log = logging.getLogger("msgtx.consumer")
@@ -98,30 +97,6 @@ class _Assigned:
                 self.at += 1
                 most -= 1
                 yield records[self.at - 1]
-
-
-def _headers_of(batch: FetchedBatch) -> Iterable[Headers]:
-    if batch.header_counts is None:
-        return repeat(())
-    pairs = iter(zip(batch.header_keys or (), batch.header_values or (), strict=True))
-    return [tuple(islice(pairs, count)) for count in batch.header_counts]
-
-
-def records_of(batch: FetchedBatch, topic_partition: TopicPartition, start: int) -> list[Record]:
-    """Return a batch's records from offset `start` on."""
-    count = len(batch.values)
-    offsets: Iterable[int] = range(batch.base_offset, batch.base_offset + count)
-    if batch.offset_deltas is not None:
-        offsets = [batch.base_offset + delta for delta in batch.offset_deltas]
-    timestamps = repeat(batch.max_timestamp) if batch.timestamps is None else batch.timestamps
-    keys = repeat(None) if batch.keys is None else batch.keys
-    topic, partition = topic_partition
-    records = list(
-        map(Record, repeat(topic), repeat(partition), offsets, timestamps, keys, batch.values, _headers_of(batch))
-    )
-    if start > batch.base_offset:
-        return [record for record in records if record.offset >= start]
-    return records
 
 
 class Consumer:

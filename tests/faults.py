@@ -28,6 +28,8 @@ SILENT: Final = {
     "_enter_gen",
     "_exit_gen",
 }  # the library synchronizes before it leaves a pipeline: there is no more to say
+# Functions that only read: for what a crash leaves behind, around them is the same as after the write before them.
+READS: Final = frozenset({"describe_topics", "fetch_batches", "list_offsets", "committed_offsets", "transaction_outcome"})
 FUNCTION: Final = re.compile(r"msgtx\.(\w+)\s*\(")
 Action = Callable[["Connection | None"], None]  # the connection that is lost; None while it is being opened
 
@@ -53,6 +55,7 @@ class Faults:
     crossed: list[str] = field(default_factory=list)
     fired: list[str] = field(default_factory=list)
     on: bool = True
+    uncounted: frozenset[str] = frozenset()  # functions around which nothing happens
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def connect(self, conninfo: str, **options: Any) -> "Connection":
@@ -64,7 +67,7 @@ class Faults:
 
     def cross(self, connection: "Connection | None", name: str) -> None:
         """Pass a boundary; whatever is planned for it happens, in the thread that came here."""
-        if not self.on or threading.current_thread().name in UNCOUNTED_THREADS:
+        if not self.on or threading.current_thread().name in UNCOUNTED_THREADS or name.split()[1] in self.uncounted:
             return
         with self._lock:
             self.crossed.append(name)

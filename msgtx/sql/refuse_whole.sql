@@ -1,6 +1,6 @@
 -- refuse_whole(name, batches, state, …) → the answer of a fused call whose transaction is not new, or whose offsets were
--- refused. Committed already: success, with the stored offsets. Reads
--- transaction_decision, record_batch.
+-- refused. Committed already: success, with the stored offsets.
+-- Reads transaction_decision, record_batch.
 create function msgtx.refuse_whole(
     in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint, batches msgtx.batch[],
     state record, offsets_error text, offsets_detail text)

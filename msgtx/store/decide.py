@@ -11,6 +11,7 @@ from msgtx.store.append import error_of
 from msgtx.store.groups import NO_OFFSETS, OFFSET_ARGUMENTS, OffsetColumns
 from msgtx.types import TransactionId
 
+Ending = Literal["COMMIT", "ABORT"]
 DECIDE: Final = Function(
     "decide",
     {
@@ -36,14 +37,14 @@ class Decided:
     """
 
     error: MsgtxError | None
-    outcome: Literal["COMMIT", "ABORT"] | None
+    outcome: Ending | None
     last_sequences: dict[int, int | None]
 
 
 def decide(
     connection: RawConnection,
     transaction_id: TransactionId,
-    outcome: Literal["COMMIT", "ABORT"],
+    outcome: Ending,
     *,
     tails: Mapping[int, int],
     offsets: OffsetColumns = NO_OFFSETS,

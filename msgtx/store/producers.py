@@ -10,6 +10,7 @@ INIT: Final = Function(
     "init_producer_id",
     {"in_transactional_id": "text", "in_timeout_ms": "int4", "expected_producer_id": "int8", "expected_epoch": "int4"},
 )
+LOCK: Final = Function("lock_producer", {"producer_id": "int8"})
 FENCE: Final = Function("fence_producer", {"in_transactional_id": "text"})
 
 
@@ -28,3 +29,8 @@ def fence_producer(connection: RawConnection, transactional_id: str) -> Producer
     if producer_id is None:
         raise TransactionalIdNotFound(f"there is no transactional id {transactional_id!r}")
     return ProducerId(producer_id, epoch)
+
+
+def lock_producer(connection: RawConnection, producer_id: int) -> None:
+    """Take a producer's exclusive lock for the SQL transaction: first in the order of locks."""
+    call(connection, LOCK, producer_id)

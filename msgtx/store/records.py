@@ -1,11 +1,13 @@
-"""Counting records that a reader would be given."""
+"""Records out of the log's rows, and how many there are."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import islice, repeat
 from typing import Final
 
 from msgtx.database.engine import Function, RawConnection, call
 from msgtx.database.wire import Int4Array, Int8Array
-from msgtx.types import Isolation
+from msgtx.store.fetch import FetchedBatch
+from msgtx.types import Headers, Isolation, Record, TopicPartition
 
 COUNT: Final = Function("count_records", {"partition_ids": "int4[]", "positions": "int8[]", "isolation": "text"})
 
@@ -14,3 +16,27 @@ def count_records(connection: RawConnection, positions: Mapping[int, int], isola
     """Return, by partition id, how many records lie at or after a position, as `isolation` sees them."""
     rows = call(connection, COUNT, Int4Array(positions), Int8Array(positions.values()), isolation.value)
     return {partition_id: count for partition_id, count in rows}  # noqa: C416 - typed, which dict(rows) is not
+
+
+def _headers_of(batch: FetchedBatch) -> Iterable[Headers]:
+    if batch.header_counts is None:
+        return repeat(())
+    pairs = iter(zip(batch.header_keys or (), batch.header_values or (), strict=True))
+    return [tuple(islice(pairs, count)) for count in batch.header_counts]
+
+
+def records_of(batch: FetchedBatch, topic_partition: TopicPartition, start: int) -> list[Record]:
+    """Return a batch's records from offset `start` on."""
+    count = len(batch.values)
+    offsets: Iterable[int] = range(batch.base_offset, batch.base_offset + count)
+    if batch.offset_deltas is not None:
+        offsets = [batch.base_offset + delta for delta in batch.offset_deltas]
+    timestamps = repeat(batch.max_timestamp) if batch.timestamps is None else batch.timestamps
+    keys = repeat(None) if batch.keys is None else batch.keys
+    topic, partition = topic_partition
+    records = list(
+        map(Record, repeat(topic), repeat(partition), offsets, timestamps, keys, batch.values, _headers_of(batch))
+    )
+    if start > batch.base_offset:
+        return [record for record in records if record.offset >= start]
+    return records

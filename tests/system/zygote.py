@@ -14,7 +14,7 @@ from typing import Any
 
 from msgtx import Client
 from msgtx.database.engine import Engine
-from tests.faults import Faults, die
+from tests.faults import READS, Faults, die
 from tests.system.scenarios import SCENARIOS, Journal, World
 
 
@@ -41,7 +41,7 @@ class Zygote:
 def _life(*, url: str, name: str, run: str, life: int, journal: str, die_at: int) -> None:
     note = Journal(Path(journal))
     with Client(Engine(url)) as observer:
-        world = World(observer, run, note, Faults({die_at: die}), life)
+        world = World(observer, run, note, Faults({die_at: die}, uncounted=READS), life)
         SCENARIOS[name].program(world)
         world.close()
 

@@ -1,0 +1,269 @@
+"""The public face of the store: what a client in another language would call.
+
+Each function takes a SQLAlchemy connection first, runs in the caller's SQL transaction (READ COMMITTED, else `ConfigError`)
+and never commits. Refusals that write nothing raise; an error that carries a decision (`TransactionAborted`) leaves the SQL
+transaction good, and it must be committed.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import sqlalchemy
+from psycopg import Connection as PsycopgConnection
+
+from msgtx import errors
+from msgtx.database.engine import RawConnection
+from msgtx.database.wire import BatchColumns
+from msgtx.errors import MsgtxError
+from msgtx.store import append as store_append
+from msgtx.store import decide as store_decide
+from msgtx.store import fetch as store_fetch
+from msgtx.store import producers as store_producers
+from msgtx.store.groups import NO_OFFSETS, OffsetColumns, offset_columns
+from msgtx.store.records import records_of
+from msgtx.store.topics import describe_topics
+from msgtx.types import (
+    GroupMetadata,
+    Isolation,
+    OffsetAndMetadata,
+    Outcome,
+    OutputRecord,
+    ProducerId,
+    Record,
+    TopicPartition,
+    TransactionId,
+)
+
+Offsets = Mapping[GroupMetadata | str, Mapping[TopicPartition, int | OffsetAndMetadata]]
+FETCH_BYTES: Final = 8 * 1024 * 1024
+_WRITTEN: Final[dict[Outcome, store_decide.Ending]] = {Outcome.COMMITTED: "COMMIT", Outcome.ABORTED: "ABORT"}
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Records of one producer for one partition. Without transaction number: outside a transaction."""
+
+    topic_partition: TopicPartition
+    producer_id: int | None
+    epoch: int | None
+    base_sequence: int | None
+    records: Sequence[OutputRecord]
+    transaction_number: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResult:
+    """What became of a batch. `timestamp`: milliseconds, when the row was appended."""
+
+    error: MsgtxError | None
+    base_offset: int
+    timestamp: int
+    duplicate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DecideResult:
+    """How a transaction ended; after an ABORT, the last stored sequence of every partition named (−1: none)."""
+
+    outcome: Outcome
+    tails: dict[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What a fetch found on a partition; `position` is the next one to fetch from."""
+
+    records: list[Record]
+    position: int
+    log_start_offset: int
+    last_stable_offset: int
+    log_end_offset: int
+    blocked_by: TransactionId | None
+
+
+def _raw(connection: sqlalchemy.Connection) -> RawConnection:
+    driver = connection.connection.driver_connection
+    if not isinstance(driver, PsycopgConnection):
+        raise errors.ConfigError("msgtx needs a connection of psycopg 3: use postgresql+psycopg://")
+    return driver
+
+
+def _partition_ids(raw: RawConnection, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    wanted = [TopicPartition(*partition) for partition in partitions]
+    topics = describe_topics(raw, sorted({name for name, _ in wanted})) if wanted else {}
+    ids = {}
+    for partition in wanted:
+        topic = topics.get(partition.topic)
+        if topic is None or not 0 <= partition.partition < len(topic.partition_ids):
+            raise errors.UnknownTopicOrPartition(f"there is no partition {partition}")
+        ids[partition] = topic.partition_ids[partition.partition]
+    return ids
+
+
+def _columns(batch: Batch, partition_id: int, now: int) -> BatchColumns:
+    records = batch.records
+    if not records:
+        raise errors.InvalidRequest(f"the batch for {batch.topic_partition} is empty")
+    timestamps = [now if record.timestamp is None else record.timestamp for record in records]
+    headers = [list(record.headers) for record in records]
+    with_headers = any(headers)
+    return BatchColumns(
+        partition_id=partition_id,
+        producer_id=batch.producer_id,
+        producer_epoch=batch.epoch,
+        transaction_number=batch.transaction_number,
+        base_sequence=batch.base_sequence,
+        max_timestamp=max(timestamps),
+        keys=[record.key for record in records] if any(record.key is not None for record in records) else None,
+        values=[record.value for record in records],
+        timestamps=timestamps if len(set(timestamps)) > 1 else None,
+        header_counts=[len(pairs) for pairs in headers] if with_headers else None,
+        header_keys=[name for pairs in headers for name, _ in pairs] if with_headers else None,
+        header_values=[content for pairs in headers for _, content in pairs] if with_headers else None,
+    )
+
+
+def init_producer_id(
+    connection: sqlalchemy.Connection,
+    transactional_id: str | None,
+    timeout_ms: int,
+    expected: ProducerId | None = None,
+) -> ProducerId:
+    """Return a producer id and epoch, and fence older ones (I7). Semantics 2."""
+    return store_producers.init_producer_id(_raw(connection), transactional_id, timeout_ms=timeout_ms, expected=expected)
+
+
+def append(connection: sqlalchemy.Connection, batches: Sequence[Batch]) -> list[AppendResult]:
+    """Store batches. Returns one result per batch, in their order; one refused batch does not undo the others (I1).
+
+    Several batches for one partition go in calls of their own, in order.
+    """
+    raw = _raw(connection)
+    topics = describe_topics(raw, sorted({batch.topic_partition[0] for batch in batches})) if batches else {}
+    now = store_append.milliseconds(raw.execute("select clock_timestamp()").fetchone()[0]) if batches else 0  # type: ignore[index]
+    results: dict[int, AppendResult] = {}
+    rounds: list[dict[int, int]] = []  # of batch indexes by partition id: each round is one call
+    for index, batch in enumerate(batches):
+        topic = topics.get(batch.topic_partition[0])
+        if topic is None or not 0 <= batch.topic_partition[1] < len(topic.partition_ids):
+            error = errors.UnknownTopicOrPartition(f"there is no partition {TopicPartition(*batch.topic_partition)}")
+            results[index] = AppendResult(error, -1, -1, duplicate=False)
+            continue
+        partition_id = topic.partition_ids[batch.topic_partition[1]]
+        free = next((calls for calls in rounds if partition_id not in calls), None)
+        if free is None:
+            rounds.append({partition_id: index})
+        else:
+            free[partition_id] = index
+    for calls in rounds:
+        ordered = sorted(calls.items())
+        columns = [_columns(batches[index], partition_id, now) for partition_id, index in ordered]
+        for (_, index), answer in zip(ordered, store_append.append(raw, columns), strict=True):
+            results[index] = AppendResult(answer.error, answer.base_offset, answer.timestamp, answer.duplicate)
+    return [results[index] for index in range(len(batches))]
+
+
+def _offset_columns(raw: RawConnection, offsets: Offsets) -> OffsetColumns:
+    if not offsets:
+        return NO_OFFSETS
+    ids = _partition_ids(raw, (partition for positions in offsets.values() for partition in positions))
+    return offset_columns(
+        {
+            GroupMetadata(group) if isinstance(group, str) else group: {
+                ids[TopicPartition(*partition)]: at if isinstance(at, OffsetAndMetadata) else OffsetAndMetadata(at)
+                for partition, at in positions.items()
+            }
+            for group, positions in offsets.items()
+        }
+    )
+
+
+def decide(
+    connection: sqlalchemy.Connection,
+    transaction_id: TransactionId,
+    outcome: Outcome,
+    tails: Mapping[TopicPartition, int] | None = None,
+    offsets: Offsets | None = None,
+) -> DecideResult:
+    """End a transaction by its name: phase one, idempotent (I4, I8, I10). `tails`: the last sequence sent per partition.
+
+    Raise the refusal. `TransactionAborted` says that ABORT is decided: commit the SQL transaction.
+    """
+    if outcome not in _WRITTEN:
+        raise errors.InvalidRequest(f"a transaction is decided COMMITTED or ABORTED, not {outcome}")
+    raw = _raw(connection)
+    ids = _partition_ids(raw, tails or ())
+    by_id = {ids[TopicPartition(*partition)]: last for partition, last in (tails or {}).items()}
+    answer = store_decide.decide(
+        raw, transaction_id, _WRITTEN[outcome], tails=by_id, offsets=_offset_columns(raw, offsets or {})
+    )
+    if answer.error is not None:
+        raise answer.error
+    names = {partition_id: partition for partition, partition_id in ids.items()}
+    stored = {names[pid]: last for pid, last in answer.last_sequences.items() if last is not None}
+    return DecideResult(outcome, stored if outcome is Outcome.ABORTED else {})
+
+
+def decide_all(
+    connection: sqlalchemy.Connection,
+    decisions: Mapping[TransactionId, tuple[Outcome, Mapping[TopicPartition, int]]],
+    offsets: Offsets | None = None,
+) -> dict[TransactionId, DecideResult]:
+    """Decide several transactions together; if one commit cannot be, nothing is decided and the call raises.
+
+    `offsets` are committed with the last one that commits.
+    """
+    # Locks ascend: producers by their key, then the groups with the last decision.
+    ordered = sorted(decisions, key=lambda name: (_lock_key(name.producer_id), name))
+    commits = [name for name in ordered if decisions[name][0] is Outcome.COMMITTED]
+    if offsets and not commits:
+        raise errors.InvalidRequest("offsets are committed with a transaction that commits, and there is none")
+    results: dict[TransactionId, DecideResult] = {}
+    with connection.begin_nested():
+        for name in ordered:
+            _lock(connection, name)
+        for name in ordered:
+            outcome, tails = decisions[name]
+            results[name] = decide(connection, name, outcome, tails, offsets if commits and name == commits[-1] else None)
+    return results
+
+
+def _lock_key(producer_id: int) -> int:
+    low = producer_id & 0xFFFFFFFF
+    return low - (1 << 32) if low >= 1 << 31 else low
+
+
+def _lock(connection: sqlalchemy.Connection, name: TransactionId) -> None:
+    store_producers.lock_producer(_raw(connection), name.producer_id)
+
+
+def fetch(
+    connection: sqlalchemy.Connection,
+    positions: Mapping[TopicPartition, int],
+    isolation: Isolation = Isolation.READ_COMMITTED,
+    max_bytes: int = FETCH_BYTES,
+) -> dict[TopicPartition, Fetched]:
+    """Read on from each position, all partitions on one snapshot (I5). `max_bytes` in all, more only for one row each."""
+    raw = _raw(connection)
+    ids = _partition_ids(raw, positions)
+    asked = {ids[TopicPartition(*partition)]: store_fetch.Position(at) for partition, at in positions.items()}
+    answers = store_fetch.fetch(raw, asked, isolation=isolation, max_bytes=max(1, max_bytes // max(1, len(asked))))
+    fetched: dict[TopicPartition, Fetched] = {}
+    for partition, partition_id in ids.items():
+        answer = answers[partition_id]
+        start = asked[partition_id].offset
+        if answer.truncated or start < answer.log_start_offset:
+            raise errors.OffsetOutOfRange(
+                f"{partition}: offset {start} is not in the log ({answer.log_start_offset} to {answer.log_end_offset})"
+            )
+        records = [record for batch in answer.batches for record in records_of(batch, partition, start)]
+        fetched[partition] = Fetched(
+            records,
+            answer.position,
+            answer.log_start_offset,
+            answer.last_stable_offset,
+            answer.log_end_offset,
+            answer.blocked_by,
+        )
+    return fetched

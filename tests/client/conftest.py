@@ -1,0 +1,63 @@
+"""Fixtures of the tests of the public interface."""
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import msgtx
+from tests.databases import Server
+
+_number = itertools.count(1)
+
+
+@pytest.fixture
+def topic(client: msgtx.Client) -> str:
+    """A topic of one partition."""
+    name = f"topic-{next(_number)}"
+    client.topics.create(name)
+    return name
+
+
+@pytest.fixture
+def wide(client: msgtx.Client) -> str:
+    """A topic of three partitions."""
+    name = f"wide-{next(_number)}"
+    client.topics.create(name, partitions=3)
+    return name
+
+
+@pytest.fixture
+def unique() -> Callable[[str], str]:
+    """Names that no other test uses."""
+    return lambda prefix: f"{prefix}-{next(_number)}"
+
+
+@pytest.fixture
+def read(client: msgtx.Client) -> Callable[..., list[msgtx.Record]]:
+    """Everything that a topic shows a reader now."""
+
+    def everything(topic: str, isolation: str = "read_committed") -> list[msgtx.Record]:
+        with client.consumer(topic, auto_offset_reset="earliest", isolation=isolation) as consumer:
+            records: list[msgtx.Record] = []
+            while any(consumer.offset_lag().values()):
+                records.extend(consumer.poll(10))
+            return records
+
+    return everything
+
+
+@pytest.fixture
+def killer(server: Server, database_url: str) -> Iterator[Callable[[], int]]:
+    """End all sessions of the module's database, as an administrator may at any moment. Returns how many."""
+
+    def kill() -> int:
+        with server.administrator() as connection:
+            return len(
+                connection.execute(
+                    "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s",
+                    [database_url.rsplit("/", 1)[1]],
+                ).fetchall()
+            )
+
+    yield kill

@@ -1,0 +1,566 @@
+"""A producer outside transactions: futures, batches, back-pressure, errors (semantics 1 and 3; api)."""
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from zlib import crc32
+
+import pytest
+
+import msgtx
+from msgtx import errors
+from tests.databases import Connection, wait_until
+
+Read = Callable[..., list[msgtx.Record]]
+SECONDS = 30.0
+
+
+def test_a_future_tells_the_records_place(client: msgtx.Client, topic: str, read: Read) -> None:
+    with client.producer() as producer:
+        futures = [producer.send(topic, b"%d" % i, key=b"k", timestamp=1_000 + i) for i in range(3)]
+        found = [future.result(SECONDS) for future in futures]
+    assert [(m.topic, m.partition, m.offset, m.timestamp, m.duplicate) for m in found] == [
+        (topic, 0, i, 1_000 + i, False) for i in range(3)
+    ]
+    assert [(r.offset, r.timestamp, r.key, r.value) for r in read(topic)] == [
+        (i, 1_000 + i, b"k", b"%d" % i) for i in range(3)
+    ]
+
+
+def test_a_future_completes_by_itself_without_flush_or_poll(client: msgtx.Client, topic: str) -> None:
+    with client.producer(linger_ms=1) as producer:
+        future = producer.send(topic, b"a")
+        wait_until(future.done, "the future is done")
+        assert future.exception() is None
+
+
+def test_linger_gathers_records_into_one_row(client: msgtx.Client, topic: str, connection: Connection) -> None:
+    with client.producer(linger_ms=60_000) as producer:
+        futures = [producer.send(topic, b"a") for _ in range(50)]
+        assert not any(future.done() for future in futures)
+        producer.flush(SECONDS)
+        assert all(future.done() for future in futures)
+    rows = connection.execute("select batches from msgtx.partitions where topic = %s", [topic]).fetchone()
+    assert rows == (1,)
+
+
+@pytest.mark.parametrize(("settings", "rows"), [({"batch_records": 10}, 5), ({"batch_bytes": 1_000}, 17)])
+def test_batches_are_bounded(
+    client: msgtx.Client, topic: str, connection: Connection, settings: dict[str, int], rows: int
+) -> None:
+    with client.producer(linger_ms=60_000, **settings) as producer:
+        for _ in range(50):
+            producer.send(topic, b"x" * 236)  # 300 bytes with what a record costs in memory
+    found = connection.execute("select batches from msgtx.partitions where topic = %s", [topic]).fetchone()
+    assert found == (rows,)
+
+
+@pytest.mark.parametrize("max_in_flight", [1, 2, 3, 4, 5])
+def test_order_is_kept_with_any_number_in_flight(
+    client: msgtx.Client, wide: str, read: Read, max_in_flight: int
+) -> None:
+    """I1, I3."""
+    with client.producer(max_in_flight=max_in_flight, batch_records=3, linger_ms=0) as producer:
+        futures = [producer.send(wide, b"%d" % i, partition=i % 3) for i in range(300)]
+        assert [future.result(SECONDS).offset for future in futures] == [i // 3 for i in range(300)]
+    records = read(wide)
+    for partition in range(3):
+        assert [r.value for r in records if r.partition == partition] == [b"%d" % i for i in range(partition, 300, 3)]
+
+
+@pytest.mark.parametrize("acks", [0, 1, "all", "-1"])
+def test_every_level_of_acknowledgement_stores(client: msgtx.Client, topic: str, read: Read, acks: object) -> None:
+    with client.producer(acks=acks) as producer:
+        future = producer.send(topic, b"a")
+        assert future.result(SECONDS).offset == (-1 if acks == 0 else 0)
+    wait_until(lambda: [record.value for record in read(topic)] == [b"a"], "it is stored")
+
+
+def test_without_a_wait_the_future_is_done_at_once(client: msgtx.Client, topic: str) -> None:
+    with client.producer(acks=0, linger_ms=60_000) as producer:
+        future = producer.send(topic, b"a")
+        assert future.done()
+        assert future.result().offset == -1
+
+
+def test_two_sends_of_equal_content_are_two_records(client: msgtx.Client, topic: str, read: Read) -> None:
+    with client.producer() as producer:
+        for _ in range(2):
+            producer.send(topic, b"same", key=b"same")
+    assert len(read(topic)) == 2
+
+
+def test_back_pressure_blocks_and_loses_nothing(client: msgtx.Client, wide: str, read: Read) -> None:
+    with client.producer(buffer_bytes=4_096, batch_bytes=1_024, linger_ms=60_000) as producer:
+        futures = [producer.send(wide, b"%d" % i + b"." * 200, key=b"%d" % i) for i in range(300)]
+    assert all(future.result(SECONDS).offset >= 0 for future in futures)
+    assert sorted(int(record.value.split(b".")[0]) for record in read(wide) if record.value) == list(range(300))
+
+
+def test_many_threads_share_a_producer(client: msgtx.Client, wide: str, read: Read) -> None:
+    with client.producer(buffer_bytes=8_192, batch_bytes=1_024) as producer, ThreadPoolExecutor(8) as threads:
+
+        def work(thread: int) -> list[int]:
+            futures = [producer.send(wide, b"%d-%d" % (thread, i), partition=thread % 3) for i in range(100)]
+            return [future.result(SECONDS).offset for future in futures]
+
+        for offsets in threads.map(work, range(8)):
+            assert offsets == sorted(offsets)
+    records = read(wide)
+    for thread in range(8):
+        mine = [r.value for r in records if r.value and r.value.startswith(b"%d-" % thread)]
+        assert mine == [b"%d-%d" % (thread, i) for i in range(100)]
+
+
+def test_a_buffer_that_stays_full_is_an_error_after_max_block(
+    client: msgtx.Client, topic: str, connection: Connection
+) -> None:
+    (partition_id,) = connection.execute(
+        "select partition_id from msgtx.partitions where topic = %s", [topic]
+    ).fetchone()
+    with client.producer(buffer_bytes=2_000, max_block_ms=50, linger_ms=0) as producer:
+        with connection.transaction():
+            connection.execute("select msgtx.lock_partition(%s)", [partition_id])
+
+            def fill() -> None:
+                for _ in range(100):
+                    producer.send(topic, b"x" * 500)
+
+            with pytest.raises(errors.DeliveryTimeout, match="buffer_bytes"):
+                fill()
+        producer.flush(SECONDS)
+
+
+# ── keys and partitions ──
+
+
+def test_keys_choose_the_partition(client: msgtx.Client, wide: str) -> None:
+    keys = [b"%d" % i for i in range(50)]
+    with client.producer() as producer:
+        placed = [producer.send(wide, b"", key=key) for key in keys]
+        assert [f.result(SECONDS).partition for f in placed] == [crc32(key) % 3 for key in keys]
+    with client.producer(partitioner="murmur2") as producer:
+        assert producer.send(wide, b"", key=b"foobar").result(SECONDS).partition == (-790332482 & 0x7FFFFFFF) % 3
+        assert producer.send(wide, b"", key=b"foobar", partition=1).result(SECONDS).partition == 1
+
+
+@pytest.mark.parametrize("key", [None, b""])
+def test_keyless_records_stick_to_a_partition_for_a_batch(
+    client: msgtx.Client, wide: str, connection: Connection, key: bytes | None
+) -> None:
+    with client.producer(linger_ms=60_000) as producer:
+        for _ in range(40):
+            futures = [producer.send(wide, b"a", key=key) for _ in range(5)]
+            producer.flush(SECONDS)
+            assert len({future.result().partition for future in futures}) == 1
+    used = connection.execute(
+        "select count(*) from msgtx.partitions where topic = %s and log_end_offset > 0", [wide]
+    ).fetchone()
+    assert used == (3,)
+
+
+def test_a_partition_out_of_range_is_refused_at_once(client: msgtx.Client, wide: str) -> None:
+    with client.producer() as producer:
+        for partition in (3, -1, 99):
+            with pytest.raises(errors.UnknownTopicOrPartition, match="0 to 2"):
+                producer.send(wide, b"a", partition=partition)
+
+
+def test_an_unknown_topic_is_refused_and_created_by_nobody(client: msgtx.Client, unique: Callable[[str], str]) -> None:
+    name = unique("nowhere")
+    with client.producer() as producer, pytest.raises(errors.UnknownTopicOrPartition, match=name):
+        producer.send(name, b"a")
+    assert name not in client.topics.list()
+
+
+def test_a_topic_that_was_deleted_fails_in_the_future(client: msgtx.Client, topic: str) -> None:
+    with client.producer() as producer:
+        producer.send(topic, b"a").result(SECONDS)
+        client.topics.delete(topic)
+        assert isinstance(producer.send(topic, b"b").exception(SECONDS), errors.UnknownTopicOrPartition)
+
+
+# ── values ──
+
+
+@pytest.mark.parametrize("value", ["text", 5, ["x"], {}])
+def test_what_is_not_bytes_is_a_type_error_that_says_so(client: msgtx.Client, topic: str, value: object) -> None:
+    with client.producer() as producer:
+        with pytest.raises(TypeError, match="value is bytes"):
+            producer.send(topic, value)
+        with pytest.raises(TypeError, match="key is bytes"):
+            producer.send(topic, b"", key=value)
+        with pytest.raises(TypeError, match="bytes"):
+            producer.send_batch(topic, [b"a", value])
+
+
+def test_bytes_are_data_whatever_they_hold(client: msgtx.Client, topic: str, read: Read) -> None:
+    contents = [b"\x00\xff\xfe", b"", None, bytes(range(256)), bytearray(b"mutable"), memoryview(b"view")]
+    with client.producer() as producer:
+        for value in contents:
+            producer.send(topic, value, key=value)
+    expected = [None if value is None else bytes(value) for value in contents]
+    assert [(r.key, r.value) for r in read(topic)] == [(value, value) for value in expected]
+
+
+def test_serializers_apply_to_send(client: msgtx.Client, topic: str, read: Read) -> None:
+    with client.producer(key_serializer=str.encode, value_serializer=lambda n: b"%d" % n) as producer:
+        producer.send(topic, 5, key="ä")
+    assert [(r.key, r.value) for r in read(topic)] == [("ä".encode(), b"5")]
+
+
+def test_headers_come_back_as_pairs(client: msgtx.Client, topic: str, read: Read) -> None:
+    headers = [("source", b"web"), ("source", b"again"), ("none", None), ("ünï", b"\xff")]
+    with client.producer(linger_ms=60_000) as producer:
+        producer.send(topic, b"a")
+        producer.send(topic, b"b", headers=headers)
+        producer.send(topic, b"c", headers=[])
+    assert [r.headers for r in read(topic)] == [(), tuple(headers), ()]
+
+
+def test_a_header_that_cannot_be_is_refused_at_once(client: msgtx.Client, topic: str) -> None:
+    with client.producer() as producer:
+        for headers in ([(1, b"")], [("a", "text")]):
+            with pytest.raises(TypeError):
+                producer.send(topic, b"a", headers=headers)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+def test_a_header_name_that_is_no_text_of_postgresql_harms_only_its_own_record(
+    client: msgtx.Client, topic: str, read: Read, name: str
+) -> None:
+    """I16: refused with a typed error; the producer goes on."""
+    with client.producer() as producer:
+        try:
+            error: BaseException | None = producer.send(topic, b"bad", headers=[(name, b"")]).exception(SECONDS)
+        except (errors.UsageError, TypeError, ValueError) as at_once:
+            error = at_once
+        assert error is not None
+        assert producer.send(topic, b"good").result(SECONDS).offset == 0
+    assert [record.value for record in read(topic)] == [b"good"]
+
+
+def test_timestamps_are_milliseconds_or_aware_datetimes(client: msgtx.Client, topic: str, read: Read) -> None:
+    with client.producer(linger_ms=60_000) as producer:
+        producer.send(topic, b"a")
+        producer.send(topic, b"b", timestamp=datetime(1970, 1, 1, 0, 0, 2, tzinfo=UTC))
+        producer.send(topic, b"c", timestamp=7)
+        for wrong in (datetime(2020, 1, 1), "now", 1.5, True):  # noqa: DTZ001 - naive on purpose
+            with pytest.raises(TypeError):
+                producer.send(topic, b"x", timestamp=wrong)
+    stamps = [record.timestamp for record in read(topic)]
+    assert stamps[1:] == [2_000, 7]
+    assert stamps[0] > 1_600_000_000_000
+
+
+@pytest.mark.parametrize("timestamp", [2**63, -(2**63) - 1])
+def test_a_timestamp_beyond_64_bits_harms_only_its_own_record(
+    client: msgtx.Client, topic: str, timestamp: int
+) -> None:
+    with client.producer() as producer:
+        try:
+            error: BaseException | None = producer.send(topic, b"bad", timestamp=timestamp).exception(SECONDS)
+        except (errors.UsageError, ValueError, TypeError) as at_once:
+            error = at_once
+        assert error is not None
+        assert producer.send(topic, b"good").result(SECONDS).offset == 0
+
+
+# ── too large ──
+
+
+def test_a_record_over_the_limit_fails_alone(
+    client: msgtx.Client, unique: Callable[[str], str], read: Read
+) -> None:
+    name = unique("limited")
+    client.topics.create(name, max_message_bytes=100)
+    with client.producer(linger_ms=60_000) as producer:
+        futures = [producer.send(name, b"x" * size) for size in (10, 101, 100)]
+        producer.flush(SECONDS)
+        assert [type(future.exception()) for future in futures] == [
+            type(None), errors.RecordTooLarge, type(None),
+        ]  # fmt: skip
+        assert [futures[0].result().offset, futures[2].result().offset] == [0, 1]
+        with pytest.raises(errors.RecordTooLarge):
+            producer.send_batch(name, [b"x" * 101]).result(SECONDS)
+    assert [len(record.value or b"") for record in read(name)] == [10, 100]
+
+
+def test_a_limit_that_was_lowered_meanwhile_takes_the_record_out_of_its_batch(
+    client: msgtx.Client, topic: str, connection: Connection, read: Read
+) -> None:
+    """The client knows an old limit; the others of the batch are stored, in order, each once."""
+    with client.producer(linger_ms=60_000) as producer:
+        producer.send(topic, b"first").result(0.0) if False else producer.flush(SECONDS)
+        producer.send(topic, b"warm")
+        producer.flush(SECONDS)
+        connection.execute("update msgtx.topic set max_message_bytes = 10 where name = %s", [topic])
+        sizes = (5, 50, 6, 60, 7)
+        futures = [producer.send(topic, b"x" * size) for size in sizes]
+        producer.flush(SECONDS)
+        found = [future.exception() for future in futures]
+        assert [type(error) for error in found] == [
+            errors.RecordTooLarge if size > 10 else type(None) for size in sizes
+        ]
+        assert [f.result().offset for f in futures if f.exception() is None] == [1, 2, 3]
+        assert producer.send(topic, b"next").result(SECONDS if producer.flush(SECONDS) is None else 0).offset == 4
+    assert [len(record.value or b"") for record in read(topic)] == [4, 5, 6, 7, 4]
+
+
+def test_a_compacted_topic_refuses_a_record_without_key(client: msgtx.Client, unique: Callable[[str], str]) -> None:
+    name = unique("compacted")
+    client.topics.create(name, cleanup_policy="compact")
+    with client.producer() as producer:
+        assert isinstance(producer.send(name, b"a").exception(SECONDS), errors.InvalidRecord)
+        assert producer.send(name, None, key=b"k").result(SECONDS).offset == 0
+
+
+# ── callbacks ──
+
+
+def test_on_delivery_is_called_once_for_success_and_failure(
+    client: msgtx.Client, unique: Callable[[str], str]
+) -> None:
+    name = unique("limited")
+    client.topics.create(name, max_message_bytes=10)
+    heard: list[object] = []
+    with client.producer() as producer:
+        producer.send(name, b"a", on_delivery=lambda future: heard.append(future.result().offset))
+        producer.send(name, b"x" * 11, on_delivery=lambda future: heard.append(type(future.exception())))
+        producer.flush(SECONDS)
+        late = producer.send(name, b"b")
+        late.result(SECONDS)
+        late.add_done_callback(lambda future: heard.append(future.result().offset))
+    assert sorted(map(str, heard)) == sorted(map(str, [0, errors.RecordTooLarge, 1]))
+
+
+def test_a_callback_that_raises_harms_nobody(
+    client: msgtx.Client, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def explode(_: object) -> None:
+        raise RuntimeError("callback")
+
+    with client.producer() as producer:
+        producer.send(topic, b"a", on_delivery=explode).result(SECONDS)
+        assert producer.send(topic, b"b").result(SECONDS).offset == 1
+    assert "callback" in caplog.text
+
+
+def test_result_times_out(client: msgtx.Client, topic: str) -> None:
+    with client.producer(linger_ms=60_000) as producer:
+        future = producer.send(topic, b"a")
+        with pytest.raises(TimeoutError):
+            future.result(0.01)
+        with pytest.raises(TimeoutError):
+            future.exception(0.01)
+        producer.flush(SECONDS)
+
+
+def test_flush_times_out_and_raises_nothing_for_failed_sends(
+    client: msgtx.Client, topic: str, connection: Connection
+) -> None:
+    (partition_id,) = connection.execute(
+        "select partition_id from msgtx.partitions where topic = %s", [topic]
+    ).fetchone()
+    with client.producer() as producer:
+        with connection.transaction():
+            connection.execute("select msgtx.lock_partition(%s)", [partition_id])
+            producer.send(topic, b"a")
+            with pytest.raises(TimeoutError):
+                producer.flush(0.05)
+        producer.flush(SECONDS)
+        client.topics.delete(topic)
+        producer.send(topic, b"b")
+        producer.flush(SECONDS)
+
+
+# ── send_batch ──
+
+
+def test_columns_are_stored_and_their_places_told(client: msgtx.Client, wide: str, read: Read) -> None:
+    keys = [b"%d" % i for i in range(100)]
+    with client.producer() as producer:
+        found = producer.send_batch(wide, values=[b"v" + key for key in keys], keys=keys).result(SECONDS)
+    assert found.count == 100
+    assert sum(last - first + 1 for spans in found.offsets.values() for first, last in spans) == 100
+    records = read(wide)
+    assert {(r.key, r.value) for r in records} == {(key, b"v" + key) for key in keys}
+    assert all(record.partition == crc32(record.key or b"") % 3 for record in records)
+
+
+def test_columns_go_to_a_partition_with_their_timestamps_in_order(
+    client: msgtx.Client, wide: str, read: Read
+) -> None:
+    with client.producer(batch_records=7) as producer:
+        values = [b"%d" % i for i in range(30)]
+        found = producer.send_batch(wide, values, partition=2, timestamps=list(range(30))).result(SECONDS)
+    assert set(found.offsets) == {msgtx.TopicPartition(wide, 2)}
+    assert [(r.offset, r.timestamp, r.value) for r in read(wide)] == [(i, i, b"%d" % i) for i in range(30)]
+
+
+def test_columns_without_keys_and_empty_columns(client: msgtx.Client, wide: str, read: Read) -> None:
+    with client.producer() as producer:
+        assert producer.send_batch(wide, []).result(SECONDS).count == 0
+        assert producer.send_batch(wide, [None, b"", b"a"]).result(SECONDS).count == 3
+    assert [record.value for record in read(wide)] == [None, b"", b"a"]
+
+
+@pytest.mark.parametrize("columns", [{"keys": [b"a"]}, {"timestamps": [1, 2, 3]}])
+def test_columns_of_unequal_length_are_refused(
+    client: msgtx.Client, wide: str, columns: dict[str, list[object]]
+) -> None:
+    with client.producer() as producer, pytest.raises(errors.InvalidRequest):
+        producer.send_batch(wide, [b"a", b"b"], **columns)
+
+
+def test_columns_larger_than_the_buffer_go_through_it(client: msgtx.Client, topic: str, read: Read) -> None:
+    with client.producer(buffer_bytes=20_000, batch_bytes=5_000) as producer:
+        assert producer.send_batch(topic, [b"x" * 500] * 200).result(SECONDS).count == 200
+    assert len(read(topic)) == 200
+
+
+# ── end of life ──
+
+
+def test_close_flushes_and_may_be_called_twice(client: msgtx.Client, topic: str, read: Read) -> None:
+    producer = client.producer(linger_ms=60_000)
+    future = producer.send(topic, b"a")
+    producer.close()
+    producer.close()
+    assert future.result(0).offset == 0
+    with pytest.raises(errors.IllegalState):
+        producer.send(topic, b"b")
+    with pytest.raises(errors.IllegalState):
+        producer.send_batch(topic, [b"b"])
+    assert len(read(topic)) == 1
+
+
+def test_closing_a_producer_that_never_sent_does_nothing(client: msgtx.Client) -> None:
+    producer = client.producer()
+    producer.close()
+
+
+def test_closing_the_client_closes_its_producers(database_url: str, topic: str) -> None:
+    client = msgtx.connect(database_url)
+    producer = client.producer(linger_ms=60_000)
+    future = producer.send(topic, b"a")
+    client.close()
+    client.close()
+    assert future.result(0).offset == 0
+    with pytest.raises(errors.IllegalState):
+        client.producer()
+
+
+def test_a_child_process_cannot_use_its_parents_objects(client: msgtx.Client, topic: str) -> None:
+    with client.producer() as producer, client.consumer(topic) as consumer:
+        producer.send(topic, b"a").result(SECONDS)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                for use in (
+                    lambda: producer.send(topic, b"b"),
+                    lambda: consumer.poll(0),
+                    lambda: client.topics.list(),
+                ):
+                    try:
+                        use()
+                    except errors.IllegalState:
+                        code += 1
+            finally:
+                os._exit(0 if code == 4 else code)
+        assert os.waitpid(child, 0)[1] == 0
+        assert producer.send(topic, b"c").result(SECONDS).offset == 1
+
+
+# ── trouble ──
+
+
+def test_a_lost_connection_is_no_error_by_itself(
+    client: msgtx.Client, wide: str, read: Read, killer: Callable[[], int]
+) -> None:
+    """I1, I3: what was in flight is repeated on a new connection; nothing lost, nothing doubled, order kept."""
+    with client.producer(batch_records=5, linger_ms=0, retry_backoff_ms=5) as producer:
+        futures = []
+        for i in range(600):
+            futures.append(producer.send(wide, b"%d" % i, partition=i % 3))
+            if i % 150 == 100:
+                killer()
+        assert all(future.exception(SECONDS) is None for future in futures)
+    records = read(wide)
+    for partition in range(3):
+        assert [r.value for r in records if r.partition == partition] == [b"%d" % i for i in range(partition, 600, 3)]
+
+
+def test_a_producer_that_lost_its_sequence_recovers_by_itself(
+    client: msgtx.Client, topic: str, connection: Connection, read: Read
+) -> None:
+    """Idempotent recovery: a gap (here: rows a crash took back) raises the epoch, and nothing is lost or doubled."""
+    with client.producer() as producer:
+        for i in range(3):
+            producer.send(topic, b"%d" % i).result(SECONDS)
+        connection.execute(
+            "delete from msgtx.record_batch where base_offset = 2 and partition_id ="
+            " (select partition_id from msgtx.partitions where topic = %s)",
+            [topic],
+        )
+        assert producer.send(topic, b"3").result(SECONDS).offset == 2
+        assert producer.send(topic, b"4").result(SECONDS).offset == 3
+    assert [record.value for record in read(topic)] == [b"0", b"1", b"3", b"4"]
+
+
+def test_delivery_timeout_fails_the_records_and_the_producer_goes_on(
+    client: msgtx.Client, topic: str, connection: Connection, server: object
+) -> None:
+    (partition_id,) = connection.execute(
+        "select partition_id from msgtx.partitions where topic = %s", [topic]
+    ).fetchone()
+    with client.producer(retry_backoff_ms=5) as producer:
+        producer.send(topic, b"a").result(SECONDS)
+    with client.producer(delivery_timeout_ms=100, retry_backoff_ms=5) as producer:
+        connection.execute("alter function msgtx.lock_partitions(msgtx.batch[]) set lock_timeout = '20ms'")
+        try:
+            with connection.transaction():
+                connection.execute("select msgtx.lock_partition(%s)", [partition_id])
+                assert isinstance(producer.send(topic, b"late").exception(SECONDS), errors.DeliveryTimeout)
+        finally:
+            connection.execute("alter function msgtx.lock_partitions(msgtx.batch[]) reset lock_timeout")
+        assert producer.send(topic, b"b").result(SECONDS).offset == 1
+
+
+def test_two_producers_share_a_pool_of_one_connection(database_url: str, topic: str, read: Read) -> None:
+    with msgtx.connect(database_url, pool_size=1) as client, client.producer() as one, client.producer() as other:
+        futures = [producer.send(topic, b"a") for _ in range(50) for producer in (one, other)]
+        assert all(future.exception(SECONDS) is None for future in futures)
+        with client.producer(transactional_id="pool-of-one") as third, third.transaction():
+            third.send(topic, b"b")
+    assert len(read(topic)) == 101
+
+
+def test_a_waiting_send_is_freed_by_close(client: msgtx.Client, topic: str, connection: Connection) -> None:
+    (partition_id,) = connection.execute(
+        "select partition_id from msgtx.partitions where topic = %s", [topic]
+    ).fetchone()
+    producer = client.producer(buffer_bytes=1_000, linger_ms=0)
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for _ in range(10):
+                producer.send(topic, b"x" * 400)
+        except errors.MsgtxError as error:
+            raised.append(error)
+
+    with connection.transaction():
+        connection.execute("select msgtx.lock_partition(%s)", [partition_id])
+        thread = threading.Thread(target=work)
+        thread.start()
+        wait_until(lambda: not producer._accumulator.buffered < 400, "the buffer is full")
+        closing = threading.Thread(target=producer.close, args=(0.05,))
+        closing.start()
+        thread.join(SECONDS)
+        assert not thread.is_alive()
+    closing.join(SECONDS)
+    assert [type(error) for error in raised] == [errors.IllegalState]
