@@ -108,6 +108,7 @@ class Intake:
         pairs = None if headers is None else _as_headers(headers)
         if pairs:
             size += sum(len(name.encode()) + len(content or b"") for name, content in pairs)
+        stamp = None if timestamp is None else _as_milliseconds(timestamp)
         with self._lock:
             if not self._may_send:
                 self._refuse(Call.SEND)
@@ -120,8 +121,8 @@ class Intake:
             batch.keys.append(key)
             batch.size += size
             self._accumulator.buffered += size
-            if timestamp is not None or batch.timestamps is not None:
-                batch.remember_timestamp(batch.created_ms if timestamp is None else _as_milliseconds(timestamp))
+            if stamp is not None or batch.timestamps is not None:
+                batch.remember_timestamp(batch.created_ms if stamp is None else stamp)
             index = len(batch.values) - 1
             if pairs:
                 if batch.headers is None:
@@ -153,6 +154,8 @@ class Intake:
             if not {type(item) for item in column} <= {bytes, type(None)}:
                 for item in column:
                     _require_bytes(item, name)
+        if timestamps is not None and not ({*map(type, timestamps)} <= {int} and _in_range(timestamps)):
+            timestamps = [_as_milliseconds(timestamp) for timestamp in timestamps]
         route = self._routes.get(topic) or self._route(topic)
         batches: list[PendingBatch] = []
         for part, rows in self._spread(route, keys, partition, len(values)):
@@ -225,6 +228,8 @@ class Intake:
 
     def _roll(self, route: Route, partition: int, size: int, *, sticky: bool, fresh: bool = False) -> PendingBatch:
         """Return an open batch with room, behind the back-pressure of `buffer_bytes`. The caller holds the lock."""
+        if sticky:  # a new batch of keyless records: its partition is drawn, and they stay with it
+            partition = route.sticky = random.randrange(route.count)  # noqa: S311 - spreads load, guards nothing
         if not 0 <= partition < route.count:
             raise errors.UnknownTopicOrPartition(
                 f"{route.topic.name} has partitions 0 to {route.count - 1}, and not {partition}"
@@ -232,12 +237,10 @@ class Intake:
         lane = route.lanes[partition]
         if lane is None:
             lane = route.lanes[partition] = self._accumulator.lane(route.topic, partition)
+        self._wait_for_room(size)
         if lane.open is not None and (fresh or self._full(lane.open, size)):
             self._accumulator.close_batch(lane)
             self._accumulator.work.notify()
-        self._wait_for_room(size)
-        if sticky:
-            route.sticky = random.randrange(route.count)  # noqa: S311 - spreads load, guards nothing
         batch: PendingBatch | None = lane.open
         if batch is None:
             batch = self._accumulator.open_batch(lane, self._number)
@@ -324,6 +327,8 @@ def _as_headers(headers: Iterable[tuple[str, bytes | None]]) -> tuple[tuple[str,
     for name, content in pairs:
         if not isinstance(name, str):
             raise TypeError(f"the name of a header is str, not {type(name).__name__}")
+        if "\0" in name:
+            raise errors.InvalidRequest(f"the name of a header has no NUL character; this one is {name!r}")
         _require_bytes(content, "header's content")
     return pairs
 
@@ -335,4 +340,10 @@ def _as_milliseconds(timestamp: Any) -> int:
         return int(timestamp.timestamp() * 1000)
     if not isinstance(timestamp, int) or isinstance(timestamp, bool):
         raise TypeError(f"a timestamp is an int (milliseconds) or an aware datetime, not {type(timestamp).__name__}")
+    if not _in_range((timestamp,)):
+        raise errors.InvalidRequest(f"a timestamp is in milliseconds since 1970 UTC, in 64 bits, not {timestamp}")
     return timestamp
+
+
+def _in_range(timestamps: Sequence[int]) -> bool:
+    return not timestamps or (min(timestamps) >= 0 and max(timestamps) < 1 << 63)

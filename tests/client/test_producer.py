@@ -99,6 +99,27 @@ def test_back_pressure_blocks_and_loses_nothing(client: msgtx.Client, wide: str,
     assert sorted(int(record.value.split(b".")[0]) for record in read(wide) if record.value) == list(range(300))
 
 
+def test_columns_do_not_mix_with_what_another_thread_sends(client: msgtx.Client, topic: str, read: Read) -> None:
+    """Both wait for room; each record keeps its own timestamp, and each future tells its own place."""
+    with client.producer(buffer_bytes=4_000, batch_bytes=2_000) as producer, ThreadPoolExecutor(2) as threads:
+
+        def columns() -> int:
+            futures = [
+                producer.send_batch(topic, [b"%d" % (i * 10 + j) for j in range(10)], timestamps=[i * 10 + j for j in range(10)])
+                for i in range(100)
+            ]
+            return sum(future.result(SECONDS).count for future in futures)
+
+        counted = threads.submit(columns)
+        singles = [producer.send(topic, b"%d" % i, timestamp=i) for i in range(5_000, 6_000)]
+        assert counted.result() == 1_000
+        offsets = {int(future.result(SECONDS).offset): i for i, future in enumerate(singles, 5_000)}
+    records = read(topic)
+    assert sorted(int(record.value or b"") for record in records) == [*range(1_000), *range(5_000, 6_000)]
+    assert all(int(record.value or b"") == record.timestamp for record in records)
+    assert all(record.timestamp == offsets[record.offset] for record in records if record.timestamp >= 5_000)
+
+
 def test_many_threads_share_a_producer(client: msgtx.Client, wide: str, read: Read) -> None:
     with client.producer(buffer_bytes=8_192, batch_bytes=1_024) as producer, ThreadPoolExecutor(8) as threads:
 
@@ -255,7 +276,7 @@ def test_timestamps_are_milliseconds_or_aware_datetimes(client: msgtx.Client, to
     assert stamps[0] > 1_600_000_000_000
 
 
-@pytest.mark.parametrize("timestamp", [2**63, -(2**63) - 1])
+@pytest.mark.parametrize("timestamp", [2**63, -(2**63) - 1, -1])
 def test_a_timestamp_beyond_64_bits_harms_only_its_own_record(
     client: msgtx.Client, topic: str, timestamp: int
 ) -> None:
@@ -265,7 +286,23 @@ def test_a_timestamp_beyond_64_bits_harms_only_its_own_record(
         except (errors.UsageError, ValueError, TypeError) as at_once:
             error = at_once
         assert error is not None
+        with pytest.raises(errors.InvalidRequest):
+            producer.send_batch(topic, [b"bad"], timestamps=[timestamp])
         assert producer.send(topic, b"good").result(SECONDS).offset == 0
+
+
+def test_a_wrong_timestamp_leaves_the_batch_that_it_would_have_joined_as_it_was(
+    client: msgtx.Client, topic: str, read: Read
+) -> None:
+    """I16: refused at once, and it changes nothing."""
+    with client.producer(linger_ms=60_000) as producer:
+        first = producer.send(topic, b"a", timestamp=1)
+        with pytest.raises(TypeError):
+            producer.send(topic, b"bad", timestamp="now")
+        second = producer.send(topic, b"b", timestamp=2)
+        producer.flush(SECONDS)
+        assert [first.result().offset, second.result().offset] == [0, 1]
+    assert [(record.timestamp, record.value) for record in read(topic)] == [(1, b"a"), (2, b"b")]
 
 
 # ── too large ──
@@ -293,7 +330,6 @@ def test_a_limit_that_was_lowered_meanwhile_takes_the_record_out_of_its_batch(
 ) -> None:
     """The client knows an old limit; the others of the batch are stored, in order, each once."""
     with client.producer(linger_ms=60_000) as producer:
-        producer.send(topic, b"first").result(0.0) if False else producer.flush(SECONDS)
         producer.send(topic, b"warm")
         producer.flush(SECONDS)
         connection.execute("update msgtx.topic set max_message_bytes = 10 where name = %s", [topic])
@@ -305,7 +341,9 @@ def test_a_limit_that_was_lowered_meanwhile_takes_the_record_out_of_its_batch(
             errors.RecordTooLarge if size > 10 else type(None) for size in sizes
         ]
         assert [f.result().offset for f in futures if f.exception() is None] == [1, 2, 3]
-        assert producer.send(topic, b"next").result(SECONDS if producer.flush(SECONDS) is None else 0).offset == 4
+        after = producer.send(topic, b"next")
+        producer.flush(SECONDS)
+        assert after.result().offset == 4
     assert [len(record.value or b"") for record in read(topic)] == [4, 5, 6, 7, 4]
 
 

@@ -1,0 +1,229 @@
+"""Interleavings: a few actors, each paused at its boundaries, and every order of their steps tried.
+
+An actor makes calls, each in a SQL transaction of its own, on a thread and a connection of its own. It pauses before each
+call, before every advisory lock inside the call, and before COMMIT. The pauses inside are gates: in the database of the
+test, whatever function of msgtx takes an advisory lock passes `weave.gate` first, where a lock waits that the weaver holds.
+`pg_blocking_pids` tells an actor at a gate (the weaver blocks it) from one that waits for another actor.
+
+A schedule is a list of choices: whose step comes next. `explore` runs the first schedule to its end, then goes back to the
+last choice that has an alternative, and so on; each schedule begins with a fresh story.
+"""
+
+import concurrent.futures
+import contextlib
+import importlib.resources
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tests.databases import PATIENCE_SECONDS, Connection, backend, connect
+
+GATE_CLASS: Final = 1_886_220_000  # the n-th gate of a SQL transaction is the lock (this + n, backend)
+GATES: Final = 8  # that the weaver holds per actor: more than the locks of any call
+LOCKS: Final = re.compile(r"\b(pg_(?:try_)?advisory_xact_lock(?:_shared)?)\(")
+SCHEMA: Final = """
+create schema if not exists weave;
+create or replace function weave.gate() returns void language plpgsql as $$
+declare
+    at int := coalesce(nullif(current_setting('weave.at', true), ''), '0')::int + 1;
+begin
+    perform set_config('weave.at', at::text, true);
+    perform pg_catalog.pg_advisory_xact_lock_shared({gate_class} + at, pg_backend_pid());
+end $$;
+create or replace function weave.pg_advisory_xact_lock(int, int) returns text language plpgsql as $$
+begin perform weave.gate(); perform pg_catalog.pg_advisory_xact_lock($1, $2); return ''; end $$;
+create or replace function weave.pg_advisory_xact_lock_shared(int, int) returns text language plpgsql as $$
+begin perform weave.gate(); perform pg_catalog.pg_advisory_xact_lock_shared($1, $2); return ''; end $$;
+create or replace function weave.pg_try_advisory_xact_lock(int, int) returns boolean language plpgsql as $$
+begin perform weave.gate(); return pg_catalog.pg_try_advisory_xact_lock($1, $2); end $$;
+create or replace function weave.pg_try_advisory_xact_lock_shared(int, int) returns boolean language plpgsql as $$
+begin perform weave.gate(); return pg_catalog.pg_try_advisory_xact_lock_shared($1, $2); end $$;
+"""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of an actor. It stops at its gates from `gate` on: 2 leaves out the one before anything was done."""
+
+    name: str
+    run: Callable[[Connection], Any]
+    gate: int = 2
+
+
+@dataclass
+class Story:
+    """What is played once per schedule: calls by actor, a look after each step, a judgement at the end."""
+
+    actors: Mapping[str, Sequence[Call]]
+    judge: Callable[["Played"], None]
+    look: Callable[["Played"], None] = lambda played: None
+
+
+@dataclass
+class Played:
+    """How far a schedule has come: steps as `actor:where it stopped`, and the answers (or errors) of committed calls."""
+
+    trace: list[str] = field(default_factory=list)
+    answers: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class _Actor:
+    name: str
+    calls: list[Call]
+    connection: Connection
+    thread: concurrent.futures.ThreadPoolExecutor
+    held: set[int] = field(default_factory=set)
+    running: "concurrent.futures.Future[Any] | None" = None
+    paused_at: str = "start"  # start, gate, commit, lock (waits for another actor), end
+
+    @property
+    def pid(self) -> int:
+        return backend(self.connection)
+
+
+class Weaver:
+    """Plays stories in one database, whose functions get gates."""
+
+    def __init__(self, url: str, *, actors: int = 2) -> None:
+        self._connection = connect(url)
+        self._connections = [connect(url) for _ in range(actors)]
+        self._threads = [concurrent.futures.ThreadPoolExecutor(1) for _ in range(actors)]
+        self._held: list[set[int]] = [set() for _ in range(actors)]
+        for each in self._connections:
+            each.autocommit = False
+            each.prepare_threshold = None
+        self._connection.execute(SCHEMA.replace("{gate_class}", str(GATE_CLASS)))
+        self.gated = 0
+        for file in sorted(importlib.resources.files("msgtx.sql").iterdir(), key=lambda file: file.name):
+            text, found = LOCKS.subn(r"weave.\1(", file.read_text()) if file.name.endswith(".sql") else ("", 0)
+            if found:
+                self.gated += 1
+                self._connection.execute(text.replace("create function", "create or replace function", 1))
+
+    def close(self) -> None:
+        for thread in self._threads:
+            thread.shutdown()
+        for each in (self._connection, *self._connections):
+            each.close()
+
+    def explore(self, begin: Callable[[], Story], *, most: int = 5_000) -> int:
+        """Play every schedule. Returns how many there are."""
+        choices: list[int] = []
+        for count in range(1, most + 1):
+            widths = self._play(begin(), choices)
+            choices += [0] * (len(widths) - len(choices))
+            while choices and choices[-1] + 1 >= widths[len(choices) - 1]:
+                choices.pop()
+            if not choices:
+                return count
+            choices[-1] += 1
+        raise AssertionError(f"more than {most} schedules")
+
+    def _play(self, story: Story, choices: list[int]) -> list[int]:
+        """Play one schedule; returns how many alternatives each of its choices had."""
+        actors = [
+            _Actor(name, list(calls), self._connections[i], self._threads[i], self._held[i])
+            for i, (name, calls) in enumerate(story.actors.items())
+        ]
+        played = Played()
+        widths: list[int] = []
+        try:
+            while any(actor.paused_at != "end" for actor in actors):
+                able = [actor for actor in actors if actor.paused_at in {"start", "gate", "commit"}]
+                assert able, f"all wait for each other: {[(actor.name, actor.paused_at) for actor in actors]}"
+                chosen = able[choices[len(widths)] if len(widths) < len(choices) else 0]
+                widths.append(len(able))
+                self._step(chosen, actors, played)
+                played.trace.append(f"{chosen.name}:{chosen.paused_at}")
+                story.look(played)
+            story.judge(played)
+        except BaseException as error:
+            error.add_note(f"schedule: {' '.join(played.trace)}")
+            error.add_note(f"answers: {played.answers}")
+            raise
+        finally:
+            for actor in actors:
+                self._abandon(actor)
+        return widths
+
+    def _step(self, actor: _Actor, actors: Sequence[_Actor], played: Played) -> None:
+        if actor.paused_at == "start":
+            self._close_gates(actor)
+            actor.running = actor.thread.submit(_attempt, actor.calls[0].run, actor.connection)
+        elif actor.paused_at == "gate":
+            self._open_gate(actor, min(actor.held))
+        else:
+            call = actor.calls.pop(0)
+            assert actor.running is not None
+            answer = actor.running.result()
+            if isinstance(answer, Exception):
+                actor.connection.rollback()
+            else:
+                actor.connection.commit()
+            played.answers[f"{actor.name}.{call.name}"] = answer
+            actor.running = None
+            actor.paused_at = "start" if actor.calls else "end"
+        self._settle(actors)
+
+    def _settle(self, actors: Sequence[_Actor]) -> None:
+        """Wait until every actor that runs has reached a place where it pauses or waits."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        running = [actor for actor in actors if actor.running is not None and actor.paused_at != "commit"]
+        while running:
+            assert time.monotonic() < deadline, f"{[actor.name for actor in running]} neither ended nor wait for a lock"
+            blocked = dict(
+                self._connection.execute(
+                    "select pid, pg_blocking_pids(pid) from unnest(%s::int[]) pid", [[actor.pid for actor in running]]
+                ).fetchall()
+            )
+            for actor in list(running):
+                assert actor.running is not None
+                if actor.running.done():
+                    actor.paused_at = "commit"
+                elif blocked[actor.pid]:
+                    actor.paused_at = "gate" if backend(self._connection) in blocked[actor.pid] else "lock"
+                else:
+                    continue
+                running.remove(actor)
+
+    def _close_gates(self, actor: _Actor) -> None:
+        for gate in range(1, GATES + 1):
+            wanted = gate >= actor.calls[0].gate
+            if wanted and gate not in actor.held:
+                self._connection.execute("select pg_advisory_lock(%s, %s)", [GATE_CLASS + gate, actor.pid])
+                actor.held.add(gate)
+            elif gate in actor.held and not wanted:
+                self._open_gate(actor, gate)
+
+    def _open_gate(self, actor: _Actor, gate: int) -> None:
+        self._connection.execute("select pg_advisory_unlock(%s, %s)", [GATE_CLASS + gate, actor.pid])
+        actor.held.discard(gate)
+
+    def _abandon(self, actor: _Actor) -> None:
+        """After a failure, let an actor run to its end and undo it."""
+        for gate in sorted(actor.held) if actor.running is not None else ():
+            self._open_gate(actor, gate)
+        if actor.running is not None:
+            actor.running.result(PATIENCE_SECONDS)
+            actor.connection.rollback()
+
+
+def _attempt(run: Callable[[Connection], Any], connection: Connection) -> Any:
+    """Run a call; an error is an answer, too."""
+    try:
+        return run(connection)
+    except Exception as error:  # noqa: BLE001 - the story judges it
+        return error
+
+
+@contextlib.contextmanager
+def weaving(url: str, *, actors: int = 2) -> Iterator[Weaver]:
+    """A weaver, closed at the end."""
+    weaver = Weaver(url, actors=actors)
+    try:
+        yield weaver
+    finally:
+        weaver.close()
