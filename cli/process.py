@@ -95,12 +95,11 @@ def _function(name: str) -> Callable[[Record], Any]:
 
 def _checked(name: str, function: Callable[[Record], Any]) -> Callable[[Record], Any]:
     """Return the transform with its failures named: the record, and the line that failed."""
+    from msgtx.process import outputs
 
     def transform(record: Record) -> Any:
         try:
-            result = function(record)
-            # A generator fails while it is read, not when it is called.
-            return list(result) if hasattr(result, "__next__") else result
+            return list(outputs(function(record)))  # a generator fails while it is read, not when it is called
         except Exception as error:
             place = f"{record.topic}-{record.partition} offset {record.offset}"
             raise Failed(f"{name} failed on {place}: {_where(error)}; its transaction was aborted") from error

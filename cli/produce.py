@@ -110,7 +110,7 @@ class Delivery:
     transactions: int = 0
     began_at: float | None = None  # of the open transaction
     in_transaction: int = 0
-    waiting: "deque[tuple[BatchFuture | RecordFuture, int, Lines]]" = field(default_factory=deque)
+    waiting: "deque[tuple[BatchFuture | RecordFuture, int, str]]" = field(default_factory=deque)
 
     @property
     def transactional(self) -> bool:
@@ -127,7 +127,7 @@ class Delivery:
                 self.began_at = time.monotonic()
             room = len(block.lines) if self.transaction_size is None else self.transaction_size - self.in_transaction
             part, block = block.split(room)
-            parsed, fault = self.parse(part.lines)
+            parsed, fault = self._parse(part)
             count = self._send(part, parsed)
             self.sent += count
             self.in_transaction += count
@@ -137,17 +137,28 @@ class Delivery:
             if self.in_transaction == self.transaction_size:
                 self.commit()
 
+    def _parse(self, part: Lines) -> tuple[Parsed, str | None]:
+        parsed, fault = self.parse(part.lines)
+        if not isinstance(parsed, Columns):
+            return parsed, fault
+        keys = parsed.keys or [b""] * len(parsed.values)
+        sizes = [len(value) + len(key) for value, key in zip(parsed.values, keys, strict=True)]
+        if max(sizes, default=0) <= self.limit:
+            return parsed, fault
+        # Refused here, because `send_batch` refuses a column as a whole.
+        good, size = next((index, size) for index, size in enumerate(sizes) if size > self.limit)
+        kept = Columns(parsed.values[:good], None if parsed.keys is None else parsed.keys[:good])
+        return kept, f"{self.topic} takes records of at most {self.limit} bytes (max_message_bytes), not {size}"
+
     def _send(self, part: Lines, parsed: Parsed) -> int:
         if isinstance(parsed, Columns):
-            try:
-                future = self.producer.send_batch(self.topic, parsed.values, parsed.keys, partition=self.partition)
-            except RecordTooLarge as error:
-                raise self._failed(f"{part.place(self._first_too_large(parsed))}: {error}") from error
-            self.waiting.append((future, len(parsed.values), part))
+            future = self.producer.send_batch(self.topic, parsed.values, parsed.keys, partition=self.partition)
+            self.waiting.append((future, len(parsed.values), part.place(0)))
             return len(parsed.values)
         for index, record in enumerate(parsed):
             partition = record.partition if self.keep_partitions else self.partition
-            self.waiting.append((self._send_one(record, partition, part.place(index)), 1, part.split(index)[1]))
+            place = part.place(index)
+            self.waiting.append((self._send_one(record, partition, place), 1, place))
         return len(parsed)
 
     def _send_one(self, record: OutputRecord, partition: int | None, place: str) -> "RecordFuture":
@@ -163,19 +174,14 @@ class Delivery:
         except ValueError as error:  # a usage error of this record
             raise self._failed(f"{place}: {error}") from error
 
-    def _first_too_large(self, columns: Columns) -> int:
-        keys = columns.keys or [b""] * len(columns.values)
-        sizes = [len(value) + len(key) for value, key in zip(columns.values, keys, strict=True)]
-        return next((index for index, size in enumerate(sizes) if size > self.limit), 0)
-
     def look(self, most: int) -> None:
         """Look at the answers that came: raise the first error. Wait for them if more than `most` are awaited."""
         while self.waiting and (len(self.waiting) > most or self.waiting[0][0].done()):
-            future, count, part = self.waiting.popleft()
+            future, count, place = self.waiting.popleft()
             try:
                 future.result()
             except RecordTooLarge as error:
-                raise self._failed(f"{part.place(0)}: {error}") from error
+                raise self._failed(f"{place}: {error}") from error
             self.stored += 0 if self.transactional else count
 
     def commit(self) -> None:
@@ -199,8 +205,8 @@ class Delivery:
 
     def _failed(self, what: str) -> Failed:
         if self.transactional:
-            return Failed(f"{what}; its transaction was aborted, {self.stored} records of earlier ones are committed")
-        return Failed(f"{what}; the {self.sent} records before it were sent")
+            return Failed(f"{what}; its transaction was aborted ({self.stored} records of earlier ones are committed)")
+        return Failed(f"{what}; the records before it were sent ({self.sent})")
 
 
 @click.command("produce", cls=Command)

@@ -39,8 +39,9 @@ class Admin:
 class Client:
     """A connection to msgtx in one database. May be shared by threads; does not survive `fork`. Made by `connect`."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, embedded: bool = False) -> None:
         self.engine = engine
+        self.embedded = embedded  # whether the database is the embedded one
         self._completion = Completion(engine)
         self._listener = Listener(engine)
         self._lock = threading.Lock()
@@ -227,7 +228,7 @@ def connect(url: str | None = None, *, create: bool = False, pool_size: int = PO
     except BaseException:
         engine.close()
         raise
-    return Client(engine)
+    return Client(engine, embedded=own)
 
 
 def open_engine(url: str | None = None, *, pool_size: int = POOL_SIZE) -> tuple[Engine, bool]:

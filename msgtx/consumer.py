@@ -245,6 +245,7 @@ class Consumer:
         with self._use():
             self._commit_automatically()
             if not self._wait_for_records(time.monotonic() + timeout):
+                self._stopped = False  # `stop` ended this poll, not those that follow
                 return []
             self._committed_since_poll = False
             return self._take(most)

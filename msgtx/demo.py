@@ -182,7 +182,9 @@ def run(*, url: str | None, input_path: Path | None, output: Console, progress: 
             read = _import(client, lines, bars, report)
             _work(client, read, bars, report, output)
         _check(client, read, report)
+        embedded = client.embedded
     _print(report, output)
+    _hints(output, embedded=embedded)
     return report.passed
 
 
@@ -379,6 +381,17 @@ def _check(client: Client, read: Input, report: Report) -> None:
         ("lost lines", "0", f"{max(read.lines, last) - distinct:,}"),
         ("lag of the group", "0", f"{_lag(client):,}"),
     ]
+
+
+def _hints(output: Console, *, embedded: bool) -> None:
+    program = Path(sys.argv[0])
+    name = os.path.relpath(program) if program.name == "msgtx" and program.is_absolute() else str(program)
+    name = name if Path(name).name == "msgtx" else "msgtx"
+    output.print("\nLook around:")
+    output.print(f"  {name} consume {TARGET} --from-beginning --max-messages 3")
+    output.print(f"  {name} transactions list")
+    if embedded:
+        output.print(f"The embedded PostgreSQL goes on running; {name} db stop ends it.")
 
 
 def _print(report: Report, output: Console) -> None:

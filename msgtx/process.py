@@ -25,7 +25,17 @@ def outputs(result: Output | Iterable[OutputRecord | bytes]) -> Iterable[OutputR
         return (OutputRecord(result),)
     if isinstance(result, OutputRecord):
         return (result,)
-    return [OutputRecord(item) if isinstance(item, bytes) else item for item in result]
+    if isinstance(result, str):
+        raise TypeError("a transform returns None, bytes, an OutputRecord or an iterable of them, not str; encode it")
+    return [_output(item) for item in result]
+
+
+def _output(item: object) -> OutputRecord:
+    if isinstance(item, bytes):
+        return OutputRecord(item)
+    if isinstance(item, OutputRecord):
+        return item
+    raise TypeError(f"a transform gives bytes or OutputRecord, not {type(item).__name__}")
 
 
 def process(

@@ -98,6 +98,7 @@ class Producer(Intake):
         self._transactional = config.transactional_id is not None
         self._enter(ClientState.UNINITIALIZED if self._transactional else ClientState.READY)
         self._error: MsgtxError | None = None
+        self._open: Transaction | None = None
         self._next_number = 0
         self._last_id: TransactionId | None = None
         self._timeout_ms: int | None = None
@@ -177,7 +178,8 @@ class Producer(Intake):
             self._offsets.clear()
             self._fused = None
             self._handed_decision = False
-            return Transaction(self, self._last_id)
+            self._open = Transaction(self, self._last_id)
+            return self._open
 
     def send_offsets_to_transaction(
         self,
@@ -377,6 +379,7 @@ class Producer(Intake):
                 self._next_number += 1
                 self._decided()
             self._number = None
+            self._open = None
             self._error = None
             self._fused = None
             self._offsets.clear()
@@ -386,17 +389,16 @@ class Producer(Intake):
     def transaction(self, timeout_ms: int | None = None) -> Iterator[Transaction]:
         """Run a transaction: commit at the end of the block, abort if it raises; the original exception goes on."""
         transaction = self.begin_transaction(timeout_ms)
-        number = self._number
         try:
             yield transaction
         except BaseException as error:
-            if self._number == number and self._state is not ClientState.FATAL_ERROR:
+            if self._open is transaction and self._state is not ClientState.FATAL_ERROR:
                 try:
                     self.abort_transaction()
                 except MsgtxError as failed:
                     error.add_note(f"the abort of transaction {transaction.id} failed, too: {failed}")
             raise
-        if self._number != number or self._state is ClientState.READY:
+        if self._open is not transaction:
             return
         try:
             self.commit_transaction()

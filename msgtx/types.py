@@ -63,7 +63,10 @@ class TransactionId(NamedTuple):
         match = re.fullmatch(r"(\d{1,19})\.(\d{1,10})\.(\d{1,19})", text.strip())
         if match is None:
             raise InvalidRequest(f"{text!r} is no transaction id; it reads producer_id.epoch.number, like 17.0.3")
-        return cls(*map(int, match.groups()))
+        found = cls(*map(int, match.groups()))
+        if found.producer_id >= 1 << 63 or found.producer_epoch >= 1 << 31 or found.transaction_number >= 1 << 63:
+            raise InvalidRequest(f"{text!r} is no transaction id: a part of it is larger than any that is given out")
+        return found
 
 
 @dataclass(slots=True)

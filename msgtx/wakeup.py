@@ -106,6 +106,8 @@ class Listener:
                 self._wake_all()
 
     def _listen(self, connection: RawConnection) -> None:
+        # What arrives with the answer to a statement, psycopg has taken off the connection: it hands it to this.
+        connection.add_notify_handler(lambda notification: self._notified(notification.payload))
         query(connection, "listen msgtx")
         query(connection, "select pg_notify('msgtx', %s)", self._token)
         self._wake_all()

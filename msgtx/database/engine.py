@@ -179,7 +179,8 @@ class Engine:
                 f"msgtx needs PostgreSQL, not {parsed.get_backend_name()}: use postgresql://user@host:port/database"
             )
         self.url = url
-        self._conninfo = parsed.set(drivername="postgresql").render_as_string(hide_password=False)
+        # libpq reads the rest by itself: several hosts, options, a service, sslmode.
+        self._conninfo = "postgresql" + url[url.index("://") :]
         self._connect = connect
         self._pid = os.getpid()
         self.pool_size = pool_size

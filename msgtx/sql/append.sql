@@ -11,7 +11,7 @@ create function msgtx.append(
 returns table (error text, detail text, base_offset bigint, appended_at timestamptz, duplicate boolean)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off
-set lock_timeout = '10s' as $$
+set enable_bitmapscan = off set enable_sort = off set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
     found_batch record;

@@ -52,8 +52,10 @@ language sql stable as $$
         select r.producer_epoch, r.last_sequence, r.transaction_number from msgtx.record_batch r
         where r.partition_id = asked.partition_id and r.producer_id = in_producer_id
         order by r.producer_epoch desc, r.base_sequence desc limit 1) newest on in_producer_id is not null
-    left join msgtx.producer_state kept on newest.last_sequence is null
-        and kept.partition_id = asked.partition_id and kept.producer_id = in_producer_id
+    left join lateral (
+        select k.producer_epoch, k.last_sequence from msgtx.producer_state k
+        where k.partition_id = asked.partition_id and k.producer_id = in_producer_id limit 1)
+        kept on newest.last_sequence is null
     cross join lateral (
         select coalesce(newest.producer_epoch, kept.producer_epoch) as epoch,
                coalesce(newest.last_sequence, kept.last_sequence) as last_sequence) known

@@ -4,7 +4,7 @@
 create function msgtx.count_records(partition_ids int[], positions bigint[], isolation text)
 returns table (partition_id int, records bigint)
 language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp set jit = off as $$
+set search_path = pg_catalog, pg_temp set enable_sort = off set jit = off as $$
 #variable_conflict use_column
 begin
     return query

@@ -22,8 +22,10 @@ begin
                 where tp.partition_id = p.partition_id and tp.first_offset >= f.stable_floor) u
             union
             select s.producer_id, s.producer_epoch, s.transaction_number from msgtx.transaction_seal s) n
-        join msgtx.transaction t on t.producer_id = n.producer_id
-            and t.producer_epoch = n.producer_epoch and t.transaction_number = n.transaction_number
+        cross join lateral (
+            select t.* from msgtx.transaction t
+            where t.producer_id = n.producer_id and t.producer_epoch = n.producer_epoch
+              and t.transaction_number = n.transaction_number limit 1) t
         where t.opened_at + t.timeout_ms * interval '1 ms' < msgtx.clock()
           and (select true from msgtx.transaction_decision d where d.producer_id = t.producer_id
                and d.producer_epoch = t.producer_epoch and d.transaction_number = t.transaction_number) is null

@@ -9,7 +9,8 @@
 --   visible          false: a row of an aborted transaction, without its arrays; the reader's position passes it
 --   max_bytes        of visible rows and partition, more only to return one row; max_rows: of rows and partition
 -- Below the floor, absence of an ABORT marker means committed; above it, only a COMMIT decision does.
--- STABLE: bound and rows must agree. Reads only.
+-- STABLE: bound and rows must agree. Reads only. Rows of a partition come in the order of their offsets. No sort and no bitmap
+-- scan: a plan that was made while the log was empty must not read a whole partition later.
 create function msgtx.fetch_batches(
     partition_ids int[], positions bigint[], tokens text[], isolation text,
     max_bytes bigint default 8388608, max_rows int default 1000)
@@ -22,7 +23,8 @@ returns table (
     header_counts int[], header_keys text[], header_values bytea[], offset_deltas int[])
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off
-set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off
+set enable_sort = off as $$
 #variable_conflict use_column
 begin
     return query
@@ -92,6 +94,5 @@ begin
                                             then previous.base_offset else asked.position end
                   and b.base_offset < case when isolation = 'read_committed' then bound.last_stable else bound.log_end end
                 order by b.base_offset limit max_rows) v) w
-        where w.before < max_bytes) r on true
-    order by asked.partition_id, r.base_offset;
+        where w.before < max_bytes) r on true;
 end $$;

@@ -73,8 +73,10 @@ begin
         select tp.producer_id, tp.producer_epoch, tp.transaction_number from msgtx.transaction_partition tp
         where tp.partition_id = p.partition_id and tp.first_offset >= f.stable_floor
         order by tp.first_offset limit 100) u
-    join msgtx.transaction_decision d on d.producer_id = u.producer_id
-        and d.producer_epoch = u.producer_epoch and d.transaction_number = u.transaction_number
+    cross join lateral (
+        select d.* from msgtx.transaction_decision d
+        where d.producer_id = u.producer_id and d.producer_epoch = u.producer_epoch
+          and d.transaction_number = u.transaction_number limit 1) d
     where d.outcome = 'ABORT'
     on conflict do nothing;
     get diagnostics late = row_count;

@@ -10,7 +10,8 @@
 --   over        no rows, and not the newest + 1
 --   idle, busy  outside a transaction: nothing open; a transaction of this producer is open
 -- Only the newest row of table transaction can be undecided: a later one is not inserted before (ConcurrentTransactions).
--- Plain SQL without settings, so that it becomes part of the statement that calls it.
+-- Plain SQL without settings, so that it becomes part of the statement that calls it. Look-ups are laterals with a limit: a
+-- plain join may be planned, while its table is small, by the first column of the key alone, and keep that plan.
 -- Reads producer, transaction, transaction_decision, transaction_seal.
 create function msgtx.transaction_state(in_producer_id bigint, in_epoch int, in_number bigint)
 returns table (status text, outcome text, decided_by text, current_epoch int) language sql stable as $$
@@ -33,14 +34,20 @@ returns table (status text, outcome text, decided_by text, current_epoch int) la
     left join lateral (
         select t.producer_epoch, t.transaction_number, t.opened_at from msgtx.transaction t
         where t.producer_id = p.producer_id order by t.producer_epoch desc, t.transaction_number desc limit 1) t on true
-    left join msgtx.transaction_decision d on d.producer_id = p.producer_id
-        and d.producer_epoch = t.producer_epoch and d.transaction_number = t.transaction_number
-    left join msgtx.transaction_seal s on s.producer_id = p.producer_id
-        and s.producer_epoch = t.producer_epoch and s.transaction_number = t.transaction_number and d.outcome is null
+    left join lateral (
+        select d.outcome from msgtx.transaction_decision d
+        where d.producer_id = asked.producer_id and d.producer_epoch = t.producer_epoch
+          and d.transaction_number = t.transaction_number limit 1) d on true
+    left join lateral (
+        select s.kind from msgtx.transaction_seal s
+        where s.producer_id = asked.producer_id and s.producer_epoch = t.producer_epoch
+          and s.transaction_number = t.transaction_number limit 1) s on d.outcome is null
     left join lateral (
         select n.transaction_number from msgtx.transaction_decision n
         where n.producer_id = asked.producer_id and n.producer_epoch = in_epoch
         order by n.transaction_number desc limit 1) newest on in_number is not null
-    left join msgtx.transaction_decision own on own.producer_id = asked.producer_id and own.producer_epoch = in_epoch
-        and own.transaction_number = in_number and newest.transaction_number >= in_number
+    left join lateral (
+        select o.outcome, o.decided_by from msgtx.transaction_decision o
+        where o.producer_id = asked.producer_id and o.producer_epoch = in_epoch
+          and o.transaction_number = in_number limit 1) own on newest.transaction_number >= in_number
 $$;

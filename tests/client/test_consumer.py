@@ -1,0 +1,582 @@
+"""A consumer: positions, polls, commits, waiting, trouble (semantics 6 and 7; api)."""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import msgtx
+from msgtx import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition, errors
+from tests.databases import Connection, wait_until
+
+Unique = Callable[[str], str]
+Read = Callable[..., list[msgtx.Record]]
+SECONDS = 30.0
+
+
+def fill(client: msgtx.Client, topic: str, count: int, *, start: int = 0, partition: int = 0) -> None:
+    with client.producer() as producer:
+        for i in range(start, start + count):
+            producer.send(topic, b"%d" % i, partition=partition, timestamp=1_000 + i)
+
+
+def abort(client: msgtx.Client, topic: str, count: int, unique: Unique) -> None:
+    with client.producer(transactional_id=unique("aborting")) as producer:
+        producer.begin_transaction()
+        for _ in range(count):
+            producer.send(topic, b"aborted", partition=0)
+        producer.flush(SECONDS)
+        producer.abort_transaction()
+
+
+def numbers(records: list[msgtx.Record]) -> list[int]:
+    return [int(record.value or b"-1") for record in records]
+
+
+@pytest.fixture
+def tp(topic: str) -> TopicPartition:
+    return TopicPartition(topic, 0)
+
+
+# ── positions ──
+
+
+def test_earliest_latest_and_none(client: msgtx.Client, topic: str, tp: TopicPartition) -> None:
+    fill(client, topic, 3)
+    with client.consumer(topic, auto_offset_reset="earliest") as consumer:
+        assert numbers(consumer.poll(SECONDS)) == [0, 1, 2]
+    with client.consumer(topic) as consumer:
+        assert consumer.poll(0) == []
+        assert consumer.position(tp) == 3
+    with client.consumer(topic, auto_offset_reset="none") as consumer, pytest.raises(errors.NoOffset):
+        consumer.poll(0)
+
+
+def test_a_sought_position_is_read_with_the_first_poll(client: msgtx.Client, topic: str, tp: TopicPartition) -> None:
+    """Also in the middle of a batch, and without waiting."""
+    fill(client, topic, 10)
+    with client.consumer(topic) as consumer:
+        for offset in (4, 0, 9, 1):
+            consumer.seek(tp, offset)
+            assert consumer.position(tp) == offset
+            assert numbers(consumer.poll(0)) == list(range(offset, 10))
+            assert consumer.position(tp) == 10
+
+
+def test_seeking_to_ends_and_times(client: msgtx.Client, topic: str, tp: TopicPartition) -> None:
+    fill(client, topic, 5)
+    with client.consumer(topic) as consumer:
+        consumer.seek_to_beginning()
+        assert consumer.position(tp) == 0
+        consumer.seek_to_end([tp])
+        assert consumer.position(tp) == 5
+        consumer.seek_to_time(1_003)
+        assert numbers(consumer.poll(0)) == [3, 4]
+        consumer.seek_to_time(99_999)
+        assert consumer.position(tp) == 5
+        for wrong in (lambda: consumer.seek(tp, -1), lambda: consumer.seek_to_time(-1)):
+            with pytest.raises(errors.InvalidRequest):
+                wrong()
+        with pytest.raises(errors.IllegalState, match="not assigned"):
+            consumer.seek(TopicPartition("other", 0), 1)
+
+
+def test_max_records_bounds_a_poll_and_the_position_is_exact(
+    client: msgtx.Client, topic: str, tp: TopicPartition
+) -> None:
+    fill(client, topic, 10)
+    with client.consumer(topic, auto_offset_reset="earliest", max_poll_records=4) as consumer:
+        assert numbers(consumer.poll(SECONDS)) == [0, 1, 2, 3]
+        assert consumer.position(tp) == 4
+        assert numbers(consumer.poll(SECONDS, max_records=1)) == [4]
+        assert consumer.position(tp) == 5
+        with pytest.raises(errors.InvalidRequest):
+            consumer.poll(0, max_records=0)
+
+
+def test_a_position_passes_aborted_data(client: msgtx.Client, topic: str, tp: TopicPartition, unique: Unique) -> None:
+    """P19: never stuck where only aborted records are left; lag 0 at the end."""
+    fill(client, topic, 1)
+    abort(client, topic, 5, unique)
+    with client.consumer(topic, auto_offset_reset="earliest") as consumer:
+        assert numbers(consumer.poll(SECONDS)) == [0]
+        assert consumer.poll(0) == []
+        assert consumer.position(tp) == 6
+        assert consumer.lag() == {tp: 0}
+
+
+def test_a_partition_that_is_fed_all_the_time_does_not_starve_the_others(client: msgtx.Client, wide: str) -> None:
+    for partition in (1, 2):
+        fill(client, wide, 5, partition=partition)
+    with client.consumer(wide, auto_offset_reset="earliest", max_poll_records=5) as consumer, client.producer() as fed:
+        seen: set[int] = set()
+        for _ in range(20):
+            fed.send_batch(wide, [b"0"] * 5, partition=0).result(SECONDS)
+            seen |= {record.partition for record in consumer.poll(SECONDS)}
+    assert seen == {0, 1, 2}
+
+
+def test_small_fetches_read_everything(client: msgtx.Client, topic: str) -> None:
+    for start in range(0, 50, 10):
+        fill(client, topic, 10, start=start)
+    with client.consumer(topic, auto_offset_reset="earliest", fetch_max_bytes=1) as consumer:
+        found: list[int] = []
+        while len(found) < 50:
+            found += numbers(consumer.poll(SECONDS))
+    assert found == list(range(50))
+
+
+# ── assignment ──
+
+
+def test_assign_keeps_the_positions_of_what_stays(client: msgtx.Client, wide: str) -> None:
+    for partition in range(3):
+        fill(client, wide, 2, partition=partition)
+    first, second, _ = (TopicPartition(wide, partition) for partition in range(3))
+    with client.consumer(auto_offset_reset="earliest") as consumer:
+        consumer.assign([first])
+        assert len(consumer.poll(SECONDS)) == 2
+        consumer.assign([first, second])
+        assert consumer.assignment() == {first, second}
+        assert {record.partition for record in consumer.poll(SECONDS)} == {1}
+        assert consumer.position(first) == 2
+
+
+def test_unknown_topics_and_partitions_are_refused(client: msgtx.Client, wide: str, unique: Unique) -> None:
+    with pytest.raises(errors.UnknownTopicOrPartition):
+        client.consumer(unique("nowhere"))
+    with client.consumer() as consumer:
+        for partition in (3, -1):
+            with pytest.raises(errors.UnknownTopicOrPartition, match="0 to 2"):
+                consumer.assign([TopicPartition(wide, partition)])
+        with pytest.raises(errors.IllegalState, match="assign"):
+            consumer.poll(0)
+        with pytest.raises(errors.IllegalState, match="assign"):
+            next(iter(consumer))
+        with pytest.raises(TypeError, match="list"):
+            consumer.subscribe(wide)
+        for wrong in ({}, {"topics": [wide], "pattern": "x"}, {"pattern": "("}):
+            with pytest.raises(errors.ConfigError):
+                consumer.subscribe(**wrong)
+
+
+def test_a_pattern_matches_whole_names(client: msgtx.Client, unique: Unique) -> None:
+    stem = unique("pattern")
+    for name in (f"{stem}.a", f"{stem}.b", f"x{stem}.a"):
+        client.topics.create(name)
+    told: list[TopicPartition] = []
+    with client.consumer() as consumer:
+        consumer.subscribe(pattern=f"{stem}\\..*", on_assign=told.extend)
+        expected = {TopicPartition(f"{stem}.a", 0), TopicPartition(f"{stem}.b", 0)}
+        assert consumer.assignment() == expected == set(told)
+
+
+def test_a_deleted_topic_is_told(client: msgtx.Client, topic: str) -> None:
+    with client.consumer(topic, auto_offset_reset="earliest") as consumer:
+        consumer.poll(0)
+        client.topics.delete(topic)
+        with pytest.raises(errors.UnknownTopicOrPartition):
+            consumer.poll(0)
+
+
+def test_paused_partitions_hand_out_nothing(client: msgtx.Client, wide: str) -> None:
+    for partition in range(2):
+        fill(client, wide, 2, partition=partition)
+    with client.consumer(wide, auto_offset_reset="earliest") as consumer:
+        paused = TopicPartition(wide, 1)
+        consumer.pause([paused])
+        assert {record.partition for record in consumer.poll(0)} == {0}
+        assert consumer.poll(0) == []
+        assert consumer.position(paused) == 0
+        consumer.resume([paused])
+        assert {record.partition for record in consumer.poll(0)} == {1}
+        with pytest.raises(errors.IllegalState):
+            consumer.pause([TopicPartition("other", 0)])
+
+
+# ── iteration ──
+
+
+def test_iteration_moves_the_position_record_by_record(client: msgtx.Client, topic: str, tp: TopicPartition) -> None:
+    fill(client, topic, 10)
+    with client.consumer(topic, auto_offset_reset="earliest") as consumer:
+        for record in consumer:
+            assert consumer.position(tp) == record.offset + 1
+            if record.offset == 4:
+                break
+        assert numbers(consumer.poll(0)) == [5, 6, 7, 8, 9]
+        consumer.seek(tp, 2)
+        assert next(iter(consumer)).offset == 2
+
+
+def test_stop_from_another_thread_ends_a_waiting_iteration(client: msgtx.Client, topic: str) -> None:
+    fill(client, topic, 1)
+    with client.consumer(topic, auto_offset_reset="earliest") as consumer, ThreadPoolExecutor(1) as threads:
+        seen: list[int] = []
+        running = threads.submit(lambda: seen.extend(record.offset for record in consumer))
+        wait_until(lambda: consumer._assigned and not consumer.assignment().isdisjoint(consumer._assigned))
+        wait_until(lambda: running.running())
+        consumer.stop()
+        running.result(SECONDS)
+        consumer.seek_to_beginning()
+        for record in consumer:
+            seen.append(record.offset)
+            consumer.stop()
+        assert seen[-1] == 0
+
+
+def test_stop_ends_a_waiting_poll_and_the_next_one_reads(client: msgtx.Client, topic: str, unique: Unique) -> None:
+    with client.consumer(topic, auto_offset_reset="earliest") as consumer, ThreadPoolExecutor(1) as threads:
+        polling = threads.submit(consumer.poll, SECONDS)
+        wait_until(lambda: consumer._user is not None, "the poll runs")
+        consumer.stop()
+        assert polling.result(SECONDS) == []
+        fill(client, topic, 1)
+        assert numbers(consumer.poll(SECONDS)) == [0]
+
+
+def test_a_second_thread_is_refused(client: msgtx.Client, topic: str) -> None:
+    with client.consumer(topic) as consumer, ThreadPoolExecutor(1) as threads:
+        polling = threads.submit(consumer.poll, SECONDS)
+        wait_until(lambda: consumer._user is not None, "the poll runs")
+        with pytest.raises(errors.IllegalState, match="one thread"):
+            consumer.poll(0)
+        consumer.stop()
+        polling.result(SECONDS)
+
+
+# ── waiting ──
+
+
+@pytest.mark.parametrize("kind", ["plain", "fused", "transaction"])
+def test_a_waiting_consumer_is_woken_by_a_commit(
+    client: msgtx.Client, database_url: str, topic: str, unique: Unique, kind: str
+) -> None:
+    """R6: from another client, long before the fetch interval is over."""
+    with client.consumer(topic, fetch_max_wait_ms=20_000) as consumer, msgtx.connect(database_url) as other:
+        consumer.poll(0)
+        wait_until(lambda: client._listener.confirmed, "notifications arrive")
+        with other.producer(transactional_id=None if kind == "plain" else unique("id")) as producer:
+            if kind != "plain":
+                producer.begin_transaction()
+                producer.send(topic, b"1")
+                if kind == "transaction":
+                    producer.flush(SECONDS)
+            with ThreadPoolExecutor(1) as threads:
+                polling = threads.submit(consumer.poll, 20.0)
+                wait_until(lambda: consumer._user is not None, "the poll runs")
+                started = time.monotonic()
+                if kind == "plain":
+                    producer.send(topic, b"1").result(SECONDS)
+                else:
+                    producer.commit_transaction()
+                assert numbers(polling.result(SECONDS)) == [1]
+                assert time.monotonic() - started < 10
+
+
+def test_a_waiting_consumer_is_woken_by_an_abort_that_held_it_back(
+    client: msgtx.Client, topic: str, unique: Unique
+) -> None:
+    with client.producer(transactional_id=unique("id")) as blocking, client.producer() as producer:
+        blocking.begin_transaction()
+        blocking.send(topic, b"0").add_done_callback(lambda _: None)
+        blocking.flush(SECONDS)
+        producer.send(topic, b"1").result(SECONDS)
+        with client.consumer(topic, auto_offset_reset="earliest", fetch_max_wait_ms=20_000) as consumer:
+            assert consumer.poll(0) == []
+            wait_until(lambda: client._listener.confirmed, "notifications arrive")
+            with ThreadPoolExecutor(1) as threads:
+                polling = threads.submit(consumer.poll, 20.0)
+                wait_until(lambda: consumer._user is not None, "the poll runs")
+                started = time.monotonic()
+                blocking.abort_transaction()
+                assert numbers(polling.result(SECONDS)) == [1]
+                assert time.monotonic() - started < 10
+
+
+def test_consumers_of_one_client_wait_beside_each_other(client: msgtx.Client, wide: str, topic: str) -> None:
+    """Partitions have their own waiters; who is not meant sleeps on."""
+    with client.consumer(wide, fetch_max_wait_ms=20_000) as one, client.consumer(topic) as other:
+        one.poll(0)
+        other.poll(0)
+        with ThreadPoolExecutor(2) as threads:
+            polling = threads.submit(one.poll, 20.0)
+            fill(client, wide, 1, start=7)
+            assert numbers(polling.result(SECONDS)) == [7]
+            assert other.poll(0) == []
+
+
+# ── where it stands ──
+
+
+def test_ends_lags_and_times(client: msgtx.Client, topic: str, tp: TopicPartition, unique: Unique) -> None:
+    fill(client, topic, 3)
+    abort(client, topic, 2, unique)
+    fill(client, topic, 1, start=5)
+    blocking = client.producer(transactional_id=unique("id"))
+    blocking.init_transactions()
+    blocking.begin_transaction()
+    blocking.send(topic, b"open")
+    blocking.flush(SECONDS)
+    with client.consumer(topic, auto_offset_reset="earliest") as consumer:
+        assert consumer.beginning_offsets() == {tp: 0}
+        assert consumer.end_offsets([tp]) == {tp: 6}
+        assert consumer.lag() == {tp: 4}
+        assert consumer.offset_lag() == {tp: 6}
+        consumer.poll(SECONDS, max_records=1)
+        assert (consumer.lag(), consumer.offset_lag()) == ({tp: 3}, {tp: 5})
+        assert consumer.offsets_for_times({tp: 1_002}) == {tp: OffsetAndTimestamp(2, 1_002)}
+        with pytest.raises(errors.InvalidRequest):
+            consumer.offsets_for_times({tp: -1})
+    with client.consumer(topic, isolation="read_uncommitted") as consumer:
+        assert consumer.end_offsets() == {tp: 7}
+    blocking.abort_transaction()
+    with client.consumer(topic) as consumer:
+        assert consumer.offsets_for_times({tp: 1_006}) == {tp: None}
+
+
+# ── committing ──
+
+
+def test_a_group_goes_on_where_it_committed(client: msgtx.Client, topic: str, tp: TopicPartition, unique: Unique) -> None:
+    fill(client, topic, 6)
+    group = unique("group")
+    with client.consumer(topic, group=group, auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
+        assert consumer.committed() == {tp: None}
+        consumer.poll(SECONDS, max_records=2)
+        consumer.commit()
+        consumer.poll(SECONDS, max_records=2)
+        assert consumer.committed() == {tp: OffsetAndMetadata(2)}
+        consumer.rewind()
+        assert numbers(consumer.poll(SECONDS, max_records=1)) == [2]
+        consumer.commit({tp: OffsetAndMetadata(5, "note")})
+        assert consumer.committed([tp]) == {tp: OffsetAndMetadata(5, "note")}
+        consumer.commit({tp: 4}, wait=False)
+    with client.consumer(group=group) as consumer:
+        consumer.assign([tp])
+        assert numbers(consumer.poll(SECONDS)) == [4, 5]
+
+
+def test_auto_commit_stores_positions_at_the_interval_and_at_close(
+    client: msgtx.Client, topic: str, tp: TopicPartition, unique: Unique
+) -> None:
+    fill(client, topic, 6)
+    group = unique("group")
+    with client.consumer(
+        topic, group=group, auto_offset_reset="earliest", auto_commit_interval_ms=1
+    ) as consumer:
+        consumer.poll(SECONDS, max_records=2)
+        wait_until(
+            lambda: consumer.poll(0, max_records=1) and consumer.committed()[tp] is not None, "it commits by itself"
+        )
+    with client.consumer(topic, group=group) as consumer:
+        at = consumer.committed()[tp]
+        assert at is not None
+        assert consumer.position(tp) == at.offset > 2
+
+
+def test_a_consumer_that_never_polled_commits_nothing(client: msgtx.Client, topic: str, unique: Unique) -> None:
+    group = unique("group")
+    with client.consumer(topic, group=group):
+        pass
+    with client.consumer(topic, group=group) as consumer:
+        assert set(consumer.committed().values()) == {None}
+
+
+def test_without_a_group_committing_is_illegal(client: msgtx.Client, topic: str) -> None:
+    with client.consumer(topic) as consumer:
+        for call in (consumer.commit, consumer.committed, consumer.group_metadata):
+            with pytest.raises(errors.IllegalState, match="group"):
+                call()
+
+
+def test_a_pending_offset_is_waited_for(
+    client: msgtx.Client, topic: str, tp: TopicPartition, unique: Unique, connection: Connection
+) -> None:
+    group = unique("group")
+    with client.consumer(topic, group=group, enable_auto_commit=False, retry_backoff_ms=5) as consumer:
+        consumer.commit({tp: 1})
+        connection.execute(
+            "insert into msgtx.transaction_seal (producer_id, producer_epoch, transaction_number, kind, sealed_at,"
+            " partitions, first_offsets, last_offsets) values (987654321, 0, 0, 'external', now(), '{}', '{}', '{}')"
+        )
+        connection.execute(
+            "insert into msgtx.group_offset (group_id, partition_id, commit_sequence, committed_offset, producer_id,"
+            " producer_epoch, transaction_number, committed_at) select g.group_id, p.partition_id,"
+            " nextval('msgtx.commit_sequence'), 9, 987654321, 0, 0, now() from msgtx.consumer_group g, msgtx.partitions p"
+            " where g.name = %s and p.topic = %s",
+            [group, topic],
+        )
+        assert consumer.committed(require_stable=False) == {tp: OffsetAndMetadata(1)}
+        with pytest.raises(errors.UnstableOffset):
+            consumer.committed(timeout=0.02)
+        with ThreadPoolExecutor(1) as threads:
+            asking = threads.submit(consumer.committed, None, None, SECONDS)
+            connection.execute(
+                "insert into msgtx.transaction_decision (producer_id, producer_epoch, transaction_number, outcome,"
+                " decided_at, decided_by, partitions, first_offsets, last_offsets)"
+                " values (987654321, 0, 0, 'COMMIT', now(), 'client', '{}', '{}', '{}')"
+            )
+            assert asking.result(SECONDS) == {tp: OffsetAndMetadata(9)}
+
+
+# ── deserializers ──
+
+
+def test_deserializers_apply(client: msgtx.Client, topic: str) -> None:
+    with client.producer(key_serializer=str.encode) as producer:
+        producer.send(topic, b"5", key="k", headers=[("h", b"1")])
+    with client.consumer(
+        topic, auto_offset_reset="earliest", key_deserializer=bytes.decode, value_deserializer=int
+    ) as consumer:
+        (record,) = consumer.poll(SECONDS)
+    assert (record.key, record.value, record.headers) == ("k", 5, (("h", b"1"),))
+
+
+@pytest.mark.parametrize("iterate", [False, True])
+def test_a_deserializer_that_fails_loses_nothing(
+    client: msgtx.Client, topic: str, tp: TopicPartition, iterate: bool
+) -> None:
+    with client.producer() as producer:
+        for value in (b"0", b"1", b"bad", b"3"):
+            producer.send(topic, value)
+    with client.consumer(topic, auto_offset_reset="earliest", value_deserializer=int) as consumer:
+        source = iter(consumer)
+
+        def read() -> list[int]:
+            return [next(source).value] if iterate else [record.value for record in consumer.poll(SECONDS)]
+
+        found: list[int] = []
+        while len(found) < 2:
+            found += read()
+        assert found == [0, 1]
+        for _ in range(2):
+            source = iter(consumer)
+            with pytest.raises(errors.DeserializationError, match="offset 2"):
+                read()
+            assert consumer.position(tp) == 2
+        consumer.seek(tp, 3)
+        source = iter(consumer)
+        assert read() == [3]
+
+
+# ── trouble ──
+
+
+def test_a_lost_connection_is_no_error_by_itself(
+    client: msgtx.Client, topic: str, killer: Callable[[], int]
+) -> None:
+    fill(client, topic, 20)
+    with client.consumer(topic, auto_offset_reset="earliest", max_poll_records=5, retry_backoff_ms=5) as consumer:
+        found = numbers(consumer.poll(SECONDS))
+        killer()
+        fill(client, topic, 20, start=20)
+        while len(found) < 40:
+            found += numbers(consumer.poll(SECONDS))
+    assert found == list(range(40))
+
+
+def test_a_truncated_log_is_told_and_a_seek_goes_on(
+    client: msgtx.Client, topic: str, tp: TopicPartition, connection: Connection
+) -> None:
+    """P38: it never skips silently."""
+    fill(client, topic, 3)
+    with client.consumer(topic, auto_offset_reset="earliest", isolation="read_uncommitted") as consumer:
+        assert numbers(consumer.poll(SECONDS)) == [0, 1, 2]
+        connection.execute(
+            "delete from msgtx.record_batch where partition_id ="
+            " (select partition_id from msgtx.partitions where topic = %s)",
+            [topic],
+        )
+        fill(client, topic, 5, start=10)
+        for _ in range(2):
+            with pytest.raises(errors.LogTruncated, match=f"{topic}-0"):
+                consumer.poll(0)
+        consumer.seek_to_beginning()
+        assert numbers(consumer.poll(SECONDS)) == [10, 11, 12, 13, 14]
+
+
+@pytest.mark.parametrize(("reset", "expected"), [("earliest", [2, 3]), ("latest", [])])
+def test_a_position_below_the_log_start_is_reset(
+    client: msgtx.Client, topic: str, tp: TopicPartition, connection: Connection, reset: str, expected: list[int]
+) -> None:
+    fill(client, topic, 4)
+    connection.execute(
+        "update msgtx.partition set log_start_offset = 2 where partition_id ="
+        " (select partition_id from msgtx.partitions where topic = %s)",
+        [topic],
+    )
+    for position in (0, 99):
+        with client.consumer(topic, auto_offset_reset=reset) as consumer:
+            consumer.seek(tp, position)
+            assert numbers(consumer.poll(0)) == expected
+        with client.consumer(topic, auto_offset_reset="none") as consumer:
+            consumer.seek(tp, position)
+            with pytest.raises(errors.OffsetOutOfRange, match=str(position)):
+                consumer.poll(0)
+
+
+def test_close_may_be_called_twice_and_ends_everything(client: msgtx.Client, topic: str) -> None:
+    consumer = client.consumer(topic)
+    consumer.close()
+    consumer.close()
+    for call in (lambda: consumer.poll(0), consumer.commit, consumer.seek_to_end):
+        with pytest.raises(errors.IllegalState, match="closed"):
+            call()
+
+
+# ── consume, transform, produce ──
+
+
+def test_process_turns_each_input_into_its_outputs_once(
+    client: msgtx.Client, wide: str, topic: str, unique: Unique, read: Read
+) -> None:
+    """A transform that raises in the middle aborts; the second run goes on where the last commit was."""
+    group, failed = unique("group"), []
+    for partition in range(3):
+        fill(client, wide, 20, partition=partition, start=partition * 20)
+
+    def transform(record: msgtx.Record) -> object:
+        if record.value == b"37" and not failed:
+            failed.append(record.offset)
+            raise ZeroDivisionError
+        number = int(record.value or b"")
+        if number % 5 == 0:
+            return None
+        if number % 5 == 1:
+            return record.value
+        if number % 5 == 2:
+            return msgtx.OutputRecord(record.value, key=b"k", headers=[("from", b"x")])
+        return [record.value or b"", msgtx.OutputRecord(record.value)]
+
+    settings = {"to": topic, "group": group, "transactional_id": unique("id"), "transaction_ms": 1}
+    with pytest.raises(ZeroDivisionError):
+        client.process(wide, transform=transform, idle_timeout=0.05, **settings)
+    client.process(wide, transform=transform, idle_timeout=0.05, **settings)
+    found = sorted(numbers(read(topic)))
+    assert found == sorted(n for n in range(60) for _ in range((0, 1, 1, 2, 2)[n % 5]))
+    with client.consumer(wide, group=group) as consumer:
+        assert set(consumer.lag().values()) == {0}
+
+
+def test_process_stops_at_the_event(client: msgtx.Client, topic: str, wide: str, unique: Unique) -> None:
+    fill(client, topic, 3)
+    stop = threading.Event()
+    report = client.process(
+        topic,
+        to=wide,
+        group=unique("group"),
+        transactional_id=unique("id"),
+        transform=lambda record: record.value,
+        stop=stop,
+        on_commit=lambda _: stop.set(),
+    )
+    assert (report.records_in, report.records_out, report.transactions) == (3, 3, 1)
+
+
+def test_process_of_an_unknown_topic_says_which(client: msgtx.Client, topic: str, unique: Unique) -> None:
+    for source, target in ((unique("nowhere"), topic), (topic, unique("nowhere"))):
+        with pytest.raises(errors.UnknownTopicOrPartition, match="nowhere"):
+            client.process(source, to=target, group="g", transactional_id="t", transform=lambda record: None)

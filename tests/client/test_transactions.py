@@ -1,0 +1,756 @@
+"""Transactions as users see them: the five calls, the context manager, fencing, offsets (semantics 4 and 7)."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import msgtx
+from msgtx import GroupMetadata, OffsetAndMetadata, Outcome, TopicPartition, errors
+from tests.databases import Connection, wait_until, waiting_backends
+
+Read = Callable[..., list[msgtx.Record]]
+Unique = Callable[[str], str]
+SECONDS = 30.0
+
+
+def values(records: list[msgtx.Record]) -> list[bytes | None]:
+    return [record.value for record in records]
+
+
+@pytest.fixture
+def producer(client: msgtx.Client, unique: Unique) -> msgtx.Producer:
+    made = client.producer(transactional_id=unique("id"), retry_backoff_ms=5)
+    made.init_transactions()
+    return made
+
+
+def stretch(producer: msgtx.Producer, topic: str) -> None:
+    """Have something of the transaction stored, so that it is not one call any more."""
+    producer.send(topic, b"stored")
+    producer.flush(SECONDS)
+
+
+# ── the five calls ──
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_commit_is_readable_when_it_returns(
+    client: msgtx.Client, producer: msgtx.Producer, wide: str, read: Read, fused: bool
+) -> None:
+    transaction = producer.begin_transaction()
+    futures = [producer.send(wide, b"%d" % i, partition=i % 3) for i in range(9)]
+    if not fused:
+        producer.flush(SECONDS)
+        assert values(read(wide)) == []
+        assert client.transaction_outcome(transaction.id) is Outcome.OPEN
+    producer.commit_transaction()
+    assert all(future.done() for future in futures)
+    assert [future.result().offset for future in futures] == [i // 3 for i in range(9)]
+    assert len(read(wide)) == 9
+    assert client.transaction_outcome(transaction.id) is Outcome.COMMITTED
+    assert client.transaction_outcome(str(transaction.id)) is Outcome.COMMITTED
+    assert producer.transaction_id == transaction.id
+
+
+@pytest.mark.parametrize("sent", [True, False])
+def test_an_abort_is_never_seen_and_the_next_transaction_goes_on(
+    producer: msgtx.Producer, topic: str, read: Read, sent: bool
+) -> None:
+    producer.begin_transaction()
+    future = producer.send(topic, b"aborted")
+    if sent:
+        producer.flush(SECONDS)
+    producer.abort_transaction()
+    assert future.done()
+    assert (future.exception() is None) is sent
+    if not sent:
+        assert isinstance(future.exception(), errors.TransactionAborted)
+    for value in (b"a", b"b"):
+        with producer.transaction():
+            producer.send(topic, value)
+    assert values(read(topic)) == [b"a", b"b"]
+
+
+def test_a_large_transaction_goes_out_while_it_is_filled(client: msgtx.Client, wide: str, read: Read) -> None:
+    with client.producer(transactional_id="large", batch_bytes=10_000, buffer_bytes=100_000) as producer:
+        for _ in range(2):
+            with producer.transaction():
+                for i in range(2_000):
+                    producer.send(wide, b"x" * 500, key=b"%d" % i)
+    assert len(read(wide)) == 4_000
+
+
+def test_aborting_a_large_transaction_in_full_flight(client: msgtx.Client, wide: str, read: Read) -> None:
+    with client.producer(transactional_id="flight", batch_bytes=1_000, linger_ms=0) as producer:
+        for round_number in range(5):
+            producer.begin_transaction()
+            for i in range(300):
+                producer.send(wide, b"aborted", key=b"%d" % i)
+            producer.abort_transaction()
+            with producer.transaction():
+                for i in range(30):
+                    producer.send(wide, b"%d" % round_number, key=b"%d" % i)
+    assert sorted(values(read(wide))) == sorted(b"%d" % r for r in range(5) for _ in range(30))
+
+
+def test_an_empty_transaction_writes_nothing(
+    client: msgtx.Client, producer: msgtx.Producer, connection: Connection
+) -> None:
+    for end in (producer.commit_transaction, producer.abort_transaction):
+        transaction = producer.begin_transaction()
+        end()
+        assert client.transaction_outcome(transaction.id) is Outcome.UNKNOWN
+    producer.begin_transaction()
+    producer.abort_transaction()
+    rows = connection.execute(
+        "select count(*) from msgtx.transaction_decision where producer_id = %s", [transaction.id.producer_id]
+    ).fetchone()
+    assert rows == (0,)
+
+
+def test_a_transaction_may_hold_only_offsets(
+    client: msgtx.Client, producer: msgtx.Producer, topic: str, unique: Unique
+) -> None:
+    """P35."""
+    group = unique("group")
+    with producer.transaction() as transaction:
+        transaction.send_offsets({TopicPartition(topic, 0): 42}, group)
+    with client.consumer(topic, group=group) as consumer:
+        assert consumer.committed() == {TopicPartition(topic, 0): OffsetAndMetadata(42)}
+    assert client.transaction_outcome(transaction.id) is Outcome.COMMITTED
+
+
+def test_transactions_of_many_topics_are_one(client: msgtx.Client, producer: msgtx.Producer, unique: Unique) -> None:
+    topics = [unique("many") for _ in range(4)]
+    for name in topics:
+        client.topics.create(name, partitions=2)
+    with producer.transaction():
+        for name in topics:
+            producer.send(name, b"a", partition=1)
+    described = [client.admin.partitions.describe(TopicPartition(name, 1)) for name in topics]
+    assert [d.last_stable_offset for d in described] == [1] * 4
+
+
+# ── calls out of order ──
+
+
+def test_without_a_transactional_id_the_calls_are_illegal(client: msgtx.Client, topic: str) -> None:
+    with client.producer() as producer:
+        calls: list[Callable[[], object]] = [
+            producer.init_transactions,
+            producer.begin_transaction,
+            lambda: producer.send_offsets_to_transaction({}, "g"),
+            producer.commit_transaction,
+            producer.abort_transaction,
+        ]
+        for call in calls:
+            with pytest.raises(errors.IllegalState, match="transactional_id"):
+                call()
+        assert producer.send(topic, b"a").result(SECONDS).offset == 0
+
+
+def test_calls_out_of_order_are_illegal_and_the_producer_stays_usable(
+    client: msgtx.Client, topic: str, unique: Unique, read: Read
+) -> None:
+    producer = client.producer(transactional_id=unique("id"))
+    for early in (
+        producer.begin_transaction,
+        lambda: producer.send(topic, b"x"),
+        producer.commit_transaction,
+        producer.abort_transaction,
+    ):
+        with pytest.raises(errors.IllegalState, match="init_transactions"):
+            early()
+    producer.init_transactions()
+    with pytest.raises(errors.IllegalState):
+        producer.init_transactions()
+    for outside in (
+        lambda: producer.send(topic, b"x"),
+        lambda: producer.send_batch(topic, [b"x"]),
+        lambda: producer.send_offsets_to_transaction({TopicPartition(topic, 0): 1}, "g"),
+        producer.commit_transaction,
+        producer.abort_transaction,
+    ):
+        with pytest.raises(errors.IllegalState, match="begin_transaction"):
+            outside()
+    producer.begin_transaction()
+    with pytest.raises(errors.IllegalState):
+        producer.begin_transaction()
+    producer.send(topic, b"a")
+    producer.commit_transaction()
+    producer.close()
+    with pytest.raises(errors.IllegalState, match="closed"):
+        producer.begin_transaction()
+    assert values(read(topic)) == [b"a"]
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1])
+def test_a_timeout_that_is_not_above_zero_is_refused(producer: msgtx.Producer, timeout_ms: int) -> None:
+    with pytest.raises(errors.InvalidTransactionTimeout):
+        producer.begin_transaction(timeout_ms=timeout_ms)
+    producer.begin_transaction()
+    producer.abort_transaction()
+
+
+def test_a_call_of_another_thread_while_a_commit_runs_is_illegal(
+    client: msgtx.Client, producer: msgtx.Producer, topic: str, connection: Connection, read: Read
+) -> None:
+    producer.begin_transaction()
+    stretch(producer, topic)
+    assert producer.transaction_id is not None
+    with ThreadPoolExecutor(1) as threads:
+        with connection.transaction():
+            connection.execute("select msgtx.lock_producer(%s)", [producer.transaction_id.producer_id])
+            committing = threads.submit(producer.commit_transaction)
+            wait_until(lambda: waiting_backends(connection), "the commit waits")
+            for call in (producer.commit_transaction, producer.abort_transaction, producer.begin_transaction):
+                with pytest.raises(errors.IllegalState):
+                    call()
+            with pytest.raises(errors.IllegalState):
+                producer.send(topic, b"late")
+        committing.result(SECONDS)
+    assert values(read(topic)) == [b"stored"]
+
+
+# ── the context manager ──
+
+
+def test_a_body_that_raises_aborts_and_its_exception_goes_on(
+    producer: msgtx.Producer, topic: str, read: Read
+) -> None:
+    for stored in (True, False):
+        with pytest.raises(ZeroDivisionError), producer.transaction():
+            if stored:
+                stretch(producer, topic)
+            producer.send(topic, b"x")
+            raise ZeroDivisionError
+    with producer.transaction():
+        producer.send(topic, b"a")
+    assert values(read(topic)) == [b"a"]
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_aborts_too(
+    client: msgtx.Client, producer: msgtx.Producer, topic: str, kind: type[BaseException]
+) -> None:
+    with pytest.raises(kind), producer.transaction() as transaction:
+        stretch(producer, topic)
+        raise kind
+    assert client.transaction_outcome(transaction.id) is Outcome.ABORTED
+
+
+def test_a_nested_transaction_is_illegal_and_the_outer_one_goes_on(
+    producer: msgtx.Producer, topic: str, read: Read
+) -> None:
+    with producer.transaction():
+        producer.send(topic, b"a")
+        with pytest.raises(errors.IllegalState), producer.transaction():
+            pass
+        producer.send(topic, b"b")
+    assert values(read(topic)) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("end", ["commit_transaction", "abort_transaction"])
+def test_a_transaction_that_its_body_ended_by_name_is_left_alone(
+    producer: msgtx.Producer, topic: str, read: Read, end: str
+) -> None:
+    with producer.transaction():
+        producer.send(topic, b"a")
+        getattr(producer, end)()
+    with producer.transaction():
+        producer.send(topic, b"b")
+    assert values(read(topic)) == ([b"a", b"b"] if end == "commit_transaction" else [b"b"])
+
+
+def test_a_body_that_ended_it_and_raises_then_is_not_aborted(
+    producer: msgtx.Producer, topic: str, read: Read
+) -> None:
+    with pytest.raises(ZeroDivisionError), producer.transaction():
+        producer.send(topic, b"a")
+        producer.commit_transaction()
+        raise ZeroDivisionError
+    assert values(read(topic)) == [b"a"]
+
+
+def test_a_body_that_ended_it_and_began_another_leaves_that_one_open(
+    producer: msgtx.Producer, topic: str, read: Read
+) -> None:
+    with producer.transaction():
+        producer.send(topic, b"a")
+        producer.commit_transaction()
+        producer.begin_transaction()
+        producer.send(topic, b"b")
+    producer.commit_transaction()
+    assert values(read(topic)) == [b"a", b"b"]
+
+
+def test_a_body_that_ended_an_empty_one_and_began_another_leaves_that_one_open(
+    producer: msgtx.Producer, topic: str, read: Read
+) -> None:
+    """An empty transaction uses up no number: the second one has the same name, and is another one all the same."""
+    with producer.transaction():
+        producer.commit_transaction()
+        producer.begin_transaction()
+        producer.send(topic, b"b")
+    producer.send(topic, b"c")
+    producer.commit_transaction()
+    assert values(read(topic)) == [b"b", b"c"]
+
+
+# ── failures ──
+
+
+def test_a_failed_send_fails_the_transaction_and_abort_leads_out(
+    client: msgtx.Client, producer: msgtx.Producer, unique: Unique, read: Read
+) -> None:
+    name = unique("limited")
+    client.topics.create(name, max_message_bytes=10)
+    producer.begin_transaction()
+    producer.send(name, b"ok")
+    assert isinstance(producer.send(name, b"x" * 11).exception(SECONDS), errors.RecordTooLarge)
+    for call in (
+        lambda: producer.send(name, b"y"),
+        lambda: producer.send_offsets_to_transaction({TopicPartition(name, 0): 1}, "g"),
+        producer.commit_transaction,
+        producer.commit_transaction,
+    ):
+        with pytest.raises(errors.RecordTooLarge):
+            call()
+    with pytest.raises(errors.IllegalState):
+        producer.begin_transaction()
+    producer.abort_transaction()
+    with producer.transaction():
+        producer.send(name, b"a")
+    assert values(read(name)) == [b"a"]
+
+
+def test_a_send_that_the_database_refuses_fails_the_transaction(
+    client: msgtx.Client, producer: msgtx.Producer, topic: str, unique: Unique, read: Read
+) -> None:
+    """Also by a usage error; nothing of the transaction is seen."""
+    gone = unique("gone")
+    client.topics.create(gone)
+    with producer.transaction():
+        producer.send(gone, b"warm")
+    client.topics.delete(gone)
+    with pytest.raises(errors.UnknownTopicOrPartition), producer.transaction():
+        producer.send(topic, b"a")
+        producer.send(gone, b"b")
+    with pytest.raises(errors.UnknownTopicOrPartition), producer.transaction():
+        stretch(producer, topic)
+        producer.send(gone, b"b")
+        producer.flush(SECONDS)
+    with producer.transaction():
+        producer.send(topic, b"c")
+    assert values(read(topic)) == [b"c"]
+
+
+def test_a_refused_send_raises_at_once_and_the_transaction_goes_on(
+    producer: msgtx.Producer, topic: str, read: Read
+) -> None:
+    with producer.transaction():
+        producer.send(topic, b"a")
+        for wrong in (
+            lambda: producer.send(topic, "text"),
+            lambda: producer.send("nowhere", b"a"),
+            lambda: producer.send(topic, b"a", partition=7),
+        ):
+            with pytest.raises((TypeError, errors.UnknownTopicOrPartition)):
+                wrong()
+    assert values(read(topic)) == [b"a"]
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_an_overdue_transaction_is_aborted_by_a_reader_and_the_producer_goes_on(
+    client: msgtx.Client, topic: str, unique: Unique, clock: Callable[[object], None], before: bool
+) -> None:
+    """I12: whoever it holds back ends it; its owner hears of it, aborts, and goes on."""
+    with client.producer(transactional_id=unique("id"), transaction_timeout_ms=60_000) as producer:
+        transaction = producer.begin_transaction(timeout_ms=1_000 if before else None)
+        stretch(producer, topic)
+        clock("30 seconds" if before else "2 minutes")
+        with client.producer() as other:
+            other.send(topic, b"behind").result(SECONDS)
+        with client.consumer(topic, auto_offset_reset="earliest") as consumer:
+            assert values(consumer.poll(SECONDS)) == [b"behind"]
+        assert client.transaction_outcome(transaction.id) is Outcome.ABORTED
+        with pytest.raises(errors.TransactionAborted, match="timeout"):
+            producer.commit_transaction()
+        producer.abort_transaction()
+        with producer.transaction():
+            producer.send(topic, b"next")
+
+
+def test_a_send_after_the_timeout_fails_the_transaction(
+    client: msgtx.Client, producer: msgtx.Producer, topic: str, clock: Callable[[object], None]
+) -> None:
+    producer.begin_transaction()
+    stretch(producer, topic)
+    clock("1 hour")
+    assert client.sweep().transactions_aborted == 1
+    future = producer.send(topic, b"late")
+    assert isinstance(future.exception(SECONDS), errors.TransactionAborted)
+    with pytest.raises(errors.TransactionAborted):
+        producer.send(topic, b"later")
+    producer.abort_transaction()
+    with producer.transaction():
+        producer.send(topic, b"next")
+
+
+def test_an_administrators_abort_is_told_to_the_owner(
+    client: msgtx.Client, producer: msgtx.Producer, topic: str
+) -> None:
+    transaction = producer.begin_transaction()
+    stretch(producer, topic)
+    client.admin.transactions.abort(transaction.id)
+    with pytest.raises(errors.TransactionAborted, match="admin"):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    with producer.transaction() as committed:
+        producer.send(topic, b"a")
+    with pytest.raises(errors.InvalidTransactionState):
+        client.admin.transactions.abort(committed.id)
+
+
+def test_a_lost_connection_does_not_disturb_a_transaction(
+    client: msgtx.Client, wide: str, unique: Unique, killer: Callable[[], int], read: Read
+) -> None:
+    with client.producer(transactional_id=unique("id"), retry_backoff_ms=5, linger_ms=0) as producer:
+        for number in range(6):
+            with producer.transaction():
+                for i in range(30):
+                    producer.send(wide, b"%d" % number, key=b"%d" % i)
+                    if i == 15:
+                        killer()
+                if number % 2:
+                    producer.flush(SECONDS)
+                    killer()
+    assert sorted(values(read(wide))) == sorted(b"%d" % n for n in range(6) for _ in range(30))
+
+
+def test_an_unknown_outcome_can_be_repeated_or_asked_for(
+    client: msgtx.Client, producer: msgtx.Producer, topic: str, connection: Connection, read: Read
+) -> None:
+    """Only the same call may be repeated; anything else is illegal."""
+    transaction = producer.begin_transaction()
+    stretch(producer, topic)
+    signature = connection.execute(
+        "select oid::regprocedure from pg_proc where proname = 'decide' and pronamespace = 'msgtx'::regnamespace"
+    ).fetchone()[0]
+    connection.execute(f"alter function {signature} set lock_timeout = '20ms'")
+    try:
+        with connection.transaction():
+            connection.execute("select msgtx.lock_producer(%s)", [transaction.id.producer_id])
+            with pytest.raises(errors.OutcomeUnknown):
+                producer.commit_transaction(timeout=0.2)
+    finally:
+        connection.execute(f"alter function {signature} set lock_timeout = '10s'")
+    for call in (producer.abort_transaction, producer.begin_transaction, lambda: producer.send(topic, b"x")):
+        with pytest.raises(errors.IllegalState):
+            call()
+    assert client.transaction_outcome(transaction.id) is Outcome.OPEN
+    producer.commit_transaction()
+    assert client.transaction_outcome(transaction.id) is Outcome.COMMITTED
+    assert values(read(topic)) == [b"stored"]
+
+
+def test_an_unknown_outcome_leaves_the_context_manager_without_an_abort(
+    client: msgtx.Client, producer: msgtx.Producer, topic: str, connection: Connection
+) -> None:
+    signature = connection.execute(
+        "select oid::regprocedure from pg_proc where proname = 'append_and_decide'"
+        " and pronamespace = 'msgtx'::regnamespace"
+    ).fetchone()[0]
+    producer.begin_transaction()
+    producer.abort_transaction()
+    assert producer.transaction_id is not None
+    connection.execute(f"alter function {signature} set lock_timeout = '20ms'")
+    try:
+        with connection.transaction():
+            connection.execute("select msgtx.lock_producer(%s)", [producer.transaction_id.producer_id])
+            producer.begin_transaction()
+            producer.send(topic, b"a")
+            with pytest.raises(errors.OutcomeUnknown):
+                producer.commit_transaction(timeout=0.2)
+    finally:
+        connection.execute(f"alter function {signature} set lock_timeout = '10s'")
+    producer.commit_transaction()
+    assert client.transaction_outcome(producer.transaction_id) is Outcome.COMMITTED
+
+
+def test_an_open_transaction_is_aborted_by_close(client: msgtx.Client, topic: str, unique: Unique) -> None:
+    with client.producer(transactional_id=unique("id")) as producer:
+        transaction = producer.begin_transaction()
+        stretch(producer, topic)
+    assert client.transaction_outcome(transaction.id) is Outcome.ABORTED
+
+
+# ── fencing ──
+
+
+@pytest.mark.parametrize("action", ["send", "commit", "abort", "fused"])
+def test_a_successor_fences_the_zombie(
+    client: msgtx.Client, topic: str, unique: Unique, read: Read, action: str
+) -> None:
+    """I7."""
+    name = unique("id")
+    zombie = client.producer(transactional_id=name)
+    zombie.init_transactions()
+    zombie.begin_transaction()
+    if action != "fused":
+        stretch(zombie, topic)
+    with client.producer(transactional_id=name) as successor:
+        with pytest.raises(errors.ProducerFenced):
+            if action == "send":
+                zombie.send(topic, b"zombie").result(SECONDS)
+            elif action == "abort":
+                zombie.abort_transaction()
+                zombie.begin_transaction()
+                zombie.send(topic, b"zombie").result(SECONDS)
+            else:
+                zombie.send(topic, b"zombie") if action == "fused" else None
+                zombie.commit_transaction()
+        for call in (
+            lambda: zombie.send(topic, b"x"),
+            zombie.commit_transaction,
+            zombie.abort_transaction,
+            zombie.begin_transaction,
+        ):
+            with pytest.raises(errors.ProducerFenced):
+                call()
+        with successor.transaction():
+            successor.send(topic, b"successor")
+    zombie.close()
+    zombie.close()
+    assert values(read(topic)) == [b"successor"]
+
+
+def test_a_fenced_producer_leaves_the_context_manager_with_its_error(
+    client: msgtx.Client, topic: str, unique: Unique
+) -> None:
+    name = unique("id")
+    with client.producer(transactional_id=name) as zombie:
+        with pytest.raises(errors.ProducerFenced), zombie.transaction():
+            stretch(zombie, topic)
+            client.admin.transactions.fence(name)
+
+
+def test_the_same_producer_fences_itself_when_it_is_made_twice_in_threads(
+    client: msgtx.Client, topic: str, unique: Unique, read: Read
+) -> None:
+    name, winners = unique("id"), []
+
+    def work(number: int) -> None:
+        try:
+            with client.producer(transactional_id=name) as producer:
+                for i in range(10):
+                    with producer.transaction():
+                        producer.send(topic, b"%d-%d" % (number, i))
+            winners.append(number)
+        except errors.ProducerFenced:
+            pass
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS)
+    found = values(read(topic))
+    assert len(set(found)) == len(found)
+    assert winners
+    for winner in winners:
+        assert [v for v in found if v and v.startswith(b"%d-" % winner)] == [b"%d-%d" % (winner, i) for i in range(10)]
+
+
+# ── offsets ──
+
+
+@pytest.fixture
+def source(client: msgtx.Client, unique: Unique) -> str:
+    name = unique("source")
+    client.topics.create(name, partitions=2)
+    with client.producer() as filling:
+        for i in range(10):
+            filling.send(name, b"%d" % i, partition=i % 2)
+    return name
+
+
+def committed(client: msgtx.Client, group: str, topic: str) -> dict[int, int]:
+    with client.consumer(topic, group=group, enable_auto_commit=False) as consumer:
+        return {tp.partition: at.offset for tp, at in consumer.committed().items() if at is not None}
+
+
+def test_a_consumers_positions_travel_with_the_transaction(
+    client: msgtx.Client, producer: msgtx.Producer, topic: str, source: str, unique: Unique
+) -> None:
+    """I10: the offset after the last record handed to the caller; prefetched records do not count."""
+    group = unique("group")
+    with client.consumer(source, group=group, auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
+        taken = []
+        while len(taken) < 7:
+            taken += consumer.poll(SECONDS, max_records=7 - len(taken))
+        with pytest.raises(ZeroDivisionError), producer.transaction() as transaction:
+            transaction.send_offsets(consumer)
+            raise ZeroDivisionError
+        assert committed(client, group, source) == {}
+        with producer.transaction() as transaction:
+            producer.send(topic, b"out")
+            transaction.send_offsets(consumer)
+        expected = {p: max((r.offset + 1 for r in taken if r.partition == p), default=0) for p in (0, 1)}
+        assert sum(expected.values()) == 7
+        assert committed(client, group, source) == expected
+        consumer.rewind()
+        assert {tp.partition: consumer.position(tp) for tp in consumer.assignment()} == expected
+
+
+def test_every_form_of_offsets_is_taken_and_later_replaces_earlier(
+    client: msgtx.Client, producer: msgtx.Producer, source: str, unique: Unique
+) -> None:
+    one, other = unique("group"), unique("group")
+    first, second = TopicPartition(source, 0), TopicPartition(source, 1)
+    with producer.transaction() as transaction:
+        transaction.send_offsets({first: 1, second: OffsetAndMetadata(2, "note")}, one)
+        transaction.send_offsets({first: 3}, GroupMetadata(one))
+        transaction.send_offsets({(source, 0): 4}, other)
+        transaction.send_offsets({}, one)
+        producer.send_offsets_to_transaction({second: 5}, other, timeout=1)
+    assert committed(client, one, source) == {0: 3, 1: 2}
+    assert committed(client, other, source) == {0: 4, 1: 5}
+
+
+def test_offsets_without_their_group_are_refused(producer: msgtx.Producer, source: str) -> None:
+    with producer.transaction() as transaction, pytest.raises(errors.InvalidRequest, match="group"):
+        transaction.send_offsets({TopicPartition(source, 0): 1})
+
+
+@pytest.mark.parametrize(
+    ("prepare", "named"),
+    [
+        ({"enable_auto_commit": True}, "enable_auto_commit"),
+        ({"isolation": "read_uncommitted"}, "read_uncommitted"),
+        ({"group": None}, "group"),
+        ({"commit": True}, "commit"),
+    ],
+)
+def test_a_consumer_whose_positions_may_not_be_used_is_illegal(
+    client: msgtx.Client,
+    producer: msgtx.Producer,
+    source: str,
+    unique: Unique,
+    prepare: dict[str, object],
+    named: str,
+) -> None:
+    """The setting is named, and the transaction goes on."""
+    by_hand = prepare.pop("commit", False)
+    settings = {"group": unique("group"), "enable_auto_commit": False, "auto_offset_reset": "earliest", **prepare}
+    if settings["group"] is None:
+        del settings["group"], settings["enable_auto_commit"]
+    with client.consumer(source, **settings) as consumer:
+        consumer.poll(SECONDS)
+        if by_hand:
+            consumer.commit()
+        with producer.transaction() as transaction:
+            with pytest.raises(errors.IllegalState, match=named):
+                transaction.send_offsets(consumer)
+            transaction.send_offsets({TopicPartition(source, 0): 1}, "any")
+        if by_hand:
+            consumer.poll(SECONDS, max_records=1) if any(consumer.lag().values()) else None
+
+
+@pytest.mark.parametrize(
+    ("at", "group", "refusal"),
+    [
+        (-1, "g", errors.InvalidRequest),
+        (OffsetAndMetadata(1, "x" * 4_097), "g", errors.OffsetMetadataTooLarge),
+    ],
+)
+def test_bad_offsets_fail_the_transaction(
+    producer: msgtx.Producer, source: str, at: int | OffsetAndMetadata, group: str, refusal: type[errors.MsgtxError]
+) -> None:
+    producer.begin_transaction()
+    with pytest.raises(refusal):
+        producer.send_offsets_to_transaction({TopicPartition(source, 0): at}, group)
+    with pytest.raises(refusal):
+        producer.commit_transaction()
+    producer.abort_transaction()
+
+
+def test_offsets_of_a_member_that_is_not_known_abort_the_transaction(
+    client: msgtx.Client, producer: msgtx.Producer, source: str, topic: str, read: Read
+) -> None:
+    """I11."""
+    member = GroupMetadata("group", member_id="ghost", generation=3)
+    for stored in (False, True):
+        with pytest.raises(errors.UnknownMember), producer.transaction() as transaction:
+            if stored:
+                stretch(producer, topic)
+            producer.send(topic, b"a")
+            transaction.send_offsets({TopicPartition(source, 0): 1}, member)
+    with producer.transaction():
+        producer.send(topic, b"b")
+    assert values(read(topic)) == [b"b"]
+
+
+def test_offsets_of_an_unknown_partition_are_refused_at_once(producer: msgtx.Producer, source: str) -> None:
+    producer.begin_transaction()
+    with pytest.raises(errors.UnknownTopicOrPartition):
+        producer.send_offsets_to_transaction({TopicPartition(source, 9): 1}, "g")
+    producer.abort_transaction()
+
+
+# ── asking ──
+
+
+@pytest.mark.parametrize("text", ["", "1", "1.2", "1.2.3.4", "a.b.c", "-1.0.0", "1.0.99999999999999999999"])
+def test_what_is_no_transaction_id_is_refused(client: msgtx.Client, text: str) -> None:
+    with pytest.raises(errors.InvalidRequest):
+        client.transaction_outcome(text)
+
+
+@pytest.mark.parametrize("text", ["9999999999999999999.0.0", "1.9999999999.0", "1.0.9999999999999999999", "77777.0.0"])
+def test_an_id_that_is_not_known_is_unknown_and_never_raises(client: msgtx.Client, text: str) -> None:
+    """Semantics 4; an id that cannot be (too large) may be refused as such."""
+    try:
+        assert client.transaction_outcome(text) is Outcome.UNKNOWN
+    except errors.InvalidRequest:
+        assert text != "77777.0.0"
+
+
+def test_resolve_settles_what_nobody_will_finish(
+    client: msgtx.Client, producer: msgtx.Producer, topic: str
+) -> None:
+    """No unknown outcomes: any process can ask later."""
+    transaction = producer.begin_transaction()
+    stretch(producer, topic)
+    assert client.transaction_outcome(transaction.id, resolve=True) is Outcome.ABORTED
+    with pytest.raises(errors.TransactionAborted, match="resolve"):
+        producer.commit_transaction()
+    producer.abort_transaction()
+
+
+def test_administration_lists_and_describes(
+    client: msgtx.Client, topic: str, unique: Unique, clock: Callable[[object], None]
+) -> None:
+    name = unique("listed")
+    with client.producer(transactional_id=name) as producer:
+        listing = client.admin.transactions.list(pattern=name)
+        assert [(entry.transactional_id, entry.state) for entry in listing] == [(name, "Empty")]
+        transaction = producer.begin_transaction(timeout_ms=5_000)
+        stretch(producer, topic)
+        found = client.admin.transactions.describe(name)
+        assert (found.state, found.transaction_id, found.timeout_ms) == ("Ongoing", transaction.id, 5_000)
+        assert found.partitions == [TopicPartition(topic, 0)]
+        assert client.admin.transactions.list(states=["Ongoing"], pattern=f"{name}.*")
+        assert client.admin.transactions.list(producer_ids=[transaction.id.producer_id])
+        assert not client.admin.transactions.list(pattern=name, longer_than_ms=3_600_000)
+        producer.commit_transaction()
+        client.sweep()
+        assert client.admin.transactions.describe(name).state == "CompleteCommit"
+    with pytest.raises(errors.TransactionalIdNotFound):
+        client.admin.transactions.describe("nobody")
+    with pytest.raises(errors.InvalidRequest):
+        client.admin.transactions.list(states=["Odd"])
+    with pytest.raises(errors.InvalidRequest):
+        client.admin.transactions.list(pattern="(")

@@ -1,0 +1,485 @@
+"""T4, interleavings: actors paused before each lock and before COMMIT, every order of their steps tried.
+
+The names of the calls stand for what a library call does in the database; each is one SQL transaction. The number of
+orders is printed and pinned: fewer would mean that an actor no longer stops where it used to.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import pytest
+
+from msgtx import Isolation, OffsetAndMetadata, ProducerId, TransactionId
+from msgtx.database.wire import BatchColumns
+from msgtx.store.append import Appended, append, append_and_decide
+from msgtx.store.decide import Decided, decide
+from msgtx.store.fetch import Position, fetch
+from msgtx.store.groups import commit_offsets, committed_offsets, offset_columns
+from msgtx.store.producers import init_producer_id
+from msgtx.store.topics import create_topic, describe_topics
+from msgtx.store.transactions import end_transaction, expire_transaction, expire_transactions, mark
+from msgtx.types import GroupMetadata
+from tests.databases import Connection, connect
+from tests.weave import Call, Played, Story, Weaver, weaving
+
+# Orders that were found when the tests were written; a few more are fine, fewer are not.
+ORDERS: Final = {
+    "zombie": 1, "commit and fetch": 1, "append and decide": 1, "abort and first append": 1, "init and first append": 1,
+    "commit and expiry": 1, "two sweeps": 1, "append twice": 1, "whole transaction twice": 1, "init twice": 1,
+    "resolve and commit": 1, "offsets": 1,
+}  # fmt: skip
+TIMEOUT_MS: Final = 60_000
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def weaver(database_url: str) -> Iterator[Weaver]:
+    with weaving(database_url, actors=3) as made:
+        assert made.gated >= 4, "the functions that take locks have gates"
+        yield made
+
+
+@pytest.fixture(scope="module")
+def eye(database_url: str) -> Iterator[Connection]:
+    """A connection that prepares stories and looks at what came of them."""
+    with connect(database_url) as made:
+        yield made
+
+
+class Stage:
+    """Fresh partitions and a producer with a transactional id, for one schedule."""
+
+    def __init__(self, eye: Connection, partitions: int = 1) -> None:
+        self.eye = eye
+        self.run = next(_numbers)
+        name = f"stage-{self.run}"
+        create_topic(eye, name, partitions, {})
+        self.partitions = list(describe_topics(eye, [name])[name].partition_ids)
+        self.producer = self.init(eye)
+
+    def init(self, connection: Connection, expected: ProducerId | None = None) -> ProducerId:
+        return init_producer_id(connection, f"id-{self.run}", timeout_ms=TIMEOUT_MS, expected=expected)
+
+    def name(self, number: int | None = 0, producer: ProducerId | None = None) -> TransactionId:
+        return TransactionId(*(producer or self.producer), number)  # type: ignore[arg-type]
+
+    def batches(
+        self, *values: str, number: int | None = 0, sequence: int = 0, producer: ProducerId | None = None
+    ) -> list[BatchColumns]:
+        """A batch of the same values for each partition."""
+        who = producer or self.producer
+        contents = [value.encode() for value in values]
+        return [BatchColumns(partition, *who, number, sequence, 1_000, None, contents) for partition in self.partitions]
+
+    def append(self, *values: str, **where: Any) -> Callable[[Connection], list[Appended]]:
+        return lambda connection: append(connection, self.batches(*values, **where), flushed=False, wake=False)
+
+    def decide(self, outcome: Any, *, last: int | None, number: int = 0) -> Callable[[Connection], Decided]:
+        tails = {} if last is None else dict.fromkeys(self.partitions, last)
+        return lambda connection: decide(connection, self.name(number), outcome, tails=tails, wake=False)
+
+    def whole(
+        self, *values: str, number: int = 0, sequence: int = 0, producer: ProducerId | None = None
+    ) -> Callable[[Connection], list[Appended]]:
+        batches = self.batches(*values, number=number, sequence=sequence, producer=producer)
+        name = self.name(number, producer)
+        return lambda connection: append_and_decide(connection, name, batches, wake=False)
+
+    # ── looks ──
+
+    def committed(self) -> list[list[str]]:
+        """What a reader at read_committed sees from 0, per partition."""
+        answers = fetch(
+            self.eye, dict.fromkeys(self.partitions, Position(0)), isolation=Isolation.READ_COMMITTED, max_bytes=10**6
+        )
+        return [
+            [value.decode() for batch in answers[p].batches for value in batch.values if value is not None]
+            for p in self.partitions
+        ]
+
+    def now(self) -> list[list[str]]:
+        """What one statement sees, also behind open transactions."""
+        rows = self.eye.execute(
+            'select partition_id, value from msgtx.committed_records_now where partition_id = any(%s) order by 1, "offset"',
+            [self.partitions],
+        ).fetchall()
+        return [[bytes(value).decode() for partition, value in rows if partition == p] for p in self.partitions]
+
+    def rows(self, epoch: int | None = None) -> int:
+        return self._count("record_batch", epoch)
+
+    def decisions(self) -> dict[tuple[int, int], str]:
+        found = self.eye.execute(
+            "select producer_epoch, transaction_number, outcome from msgtx.transaction_decision where producer_id = %s",
+            [self.producer.producer_id],
+        ).fetchall()
+        return {(epoch, number): outcome for epoch, number, outcome in found}
+
+    def _count(self, table: str, epoch: int | None) -> int:
+        row = self.eye.execute(
+            f"select count(*) from msgtx.{table} where producer_id = %s and (producer_epoch = %s or %s::int is null)",
+            [self.producer.producer_id, epoch, epoch],
+        ).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def nothing_open(self) -> None:
+        """No transaction hangs: each row of `transaction` has its decision, readers reach the end (I8)."""
+        opened = self._count("transaction", None)
+        decided = self.eye.execute(
+            "select count(*) from msgtx.transaction t join msgtx.transaction_decision d"
+            " using (producer_id, producer_epoch, transaction_number) where producer_id = %s",
+            [self.producer.producer_id],
+        ).fetchone()
+        assert decided == (opened,), "a transaction is open and nobody will end it"
+        answers = fetch(
+            self.eye, dict.fromkeys(self.partitions, Position(0)), isolation=Isolation.READ_COMMITTED, max_bytes=0
+        )
+        for answer in answers.values():
+            assert answer.last_stable_offset == answer.log_end_offset
+
+
+def pinned(name: str, count: int) -> None:
+    print(f"{name}: {count} orders")
+    assert count >= ORDERS[name]
+
+
+def no_deadlock(played: Played) -> None:
+    """Every call was answered by msgtx, none by PostgreSQL (40P01, 55P03, a broken constraint)."""
+    for call, answer in played.answers.items():
+        assert not isinstance(answer, Exception) or type(answer).__module__ == "msgtx.errors", (call, answer)
+        assert type(answer).__name__ != "LockTimeout", (call, answer)
+
+
+# ── the stories ──
+
+
+def test_after_init_returns_a_zombie_changes_nothing(weaver: Weaver, eye: Connection) -> None:
+    def begin() -> Story:
+        stage = Stage(eye)
+        successor = ProducerId(stage.producer.producer_id, stage.producer.epoch + 1)
+        fenced_with: list[tuple[int, str | None]] = []
+
+        def zombies(played: Played) -> tuple[int, str | None]:
+            return stage.rows(stage.producer.epoch), stage.decisions().get((stage.producer.epoch, 0))
+
+        def look(played: Played) -> None:
+            if "successor.init" in played.answers:
+                fenced_with.append(zombies(played))
+                assert fenced_with[-1] == fenced_with[0], "I7: a zombie changed something after init returned"
+
+        def judge(played: Played) -> None:
+            no_deadlock(played)
+            assert played.answers["successor.init"] == successor
+            committed = played.answers["zombie.commit"].outcome == "COMMIT"
+            assert (stage.decisions().get((stage.producer.epoch, 0)) == "COMMIT") == committed
+            assert stage.committed() == [[*(["zombie"] if committed else []), "successor"]]
+            assert stage.now() == stage.committed()
+            stage.nothing_open()
+
+        return Story(
+            {
+                "zombie": [Call("append", stage.append("zombie")), Call("commit", stage.decide("COMMIT", last=0))],
+                "successor": [
+                    Call("init", stage.init, gate=1),
+                    Call("whole", stage.whole("successor", producer=successor)),
+                ],
+            },
+            judge,
+            look,
+        )
+
+    pinned("zombie", weaver.explore(begin))
+
+
+def test_a_reader_sees_all_of_a_transaction_or_nothing_and_never_skips(weaver: Weaver, eye: Connection) -> None:
+    def begin() -> Story:
+        stage = Stage(eye, partitions=2)
+        other = init_producer_id(eye, f"other-{stage.run}", timeout_ms=TIMEOUT_MS)
+        position = dict.fromkeys(stage.partitions, Position(0))
+        polled: dict[int, list[str]] = {partition: [] for partition in stage.partitions}
+
+        def look(played: Played) -> None:
+            # A statement sees both partitions of a transaction or none (I6); a log reader goes on from where it was (I5).
+            for value in ("long", "more", "whole"):
+                assert len({rows.count(value) for rows in stage.now()}) == 1, f"{value}: {stage.now()}"
+            committed = stage.decisions().get((stage.producer.epoch, 0)) == "COMMIT"
+            assert all(("long" in rows) == committed for rows in stage.now())
+            answers = fetch(eye, position, isolation=Isolation.READ_COMMITTED, max_bytes=10**6)
+            for partition, answer in answers.items():
+                assert not answer.truncated
+                polled[partition] += [v.decode() for b in answer.batches for v in b.values if v is not None]
+                position[partition] = Position(answer.position, answer.token)
+            fresh = stage.committed()
+            assert [polled[partition] for partition in stage.partitions] == fresh
+            if not committed:
+                assert all("long" not in rows for rows in fresh)
+
+        def judge(played: Played) -> None:
+            no_deadlock(played)
+            assert [sorted(rows) for rows in stage.committed()] == [["long", "more", "whole"]] * 2
+            stage.nothing_open()
+
+        return Story(
+            {
+                "long": [
+                    Call("append", stage.append("long", "more")),
+                    Call("commit", stage.decide("COMMIT", last=1)),
+                ],
+                "short": [Call("whole", stage.whole("whole", producer=other))],
+            },
+            judge,
+            look,
+        )
+
+    pinned("commit and fetch", weaver.explore(begin))
+
+
+def test_a_record_that_comes_after_the_decision_joins_no_transaction(weaver: Weaver, eye: Connection) -> None:
+    def begin() -> Story:
+        stage = Stage(eye)
+        stage.append("first")(eye)
+        at_decision: list[int] = []
+
+        def look(played: Played) -> None:
+            if "owner.abort" in played.answers:
+                found = eye.execute(
+                    "select count(*) from msgtx.record_batch where producer_id = %s and transaction_number = 0",
+                    [stage.producer.producer_id],
+                ).fetchone()
+                assert found is not None
+                at_decision.append(found[0])
+                assert at_decision[-1] == at_decision[0], "I8: a record joined a decided transaction"
+
+        def judge(played: Played) -> None:
+            no_deadlock(played)
+            assert played.answers["owner.abort"].outcome == "ABORT"
+            (late,) = played.answers["delayed.append"]
+            assert late.error is None or type(late.error).__name__ == "InvalidTransactionState", late
+            assert "late" not in stage.committed()[0]
+            assert "first" not in stage.committed()[0]
+            stage.nothing_open()
+
+        def second(connection: Connection) -> Any:
+            # The next transaction goes on where the abort's answer says.
+            (last,) = decide(connection, stage.name(0), "ABORT", tails={stage.partitions[0]: 0}).last_sequences.values()
+            assert last is not None
+            return append(connection, stage.batches("second", number=1, sequence=last + 1))
+
+        def commit(connection: Connection) -> Any:
+            (last,) = decide(connection, stage.name(0), "ABORT", tails={stage.partitions[0]: 0}).last_sequences.values()
+            return decide(connection, stage.name(1), "COMMIT", tails={stage.partitions[0]: last or 0})
+
+        return Story(
+            {
+                "owner": [
+                    Call("abort", stage.decide("ABORT", last=0)),
+                    Call("second", second, gate=3),
+                    Call("commit", commit, gate=3),
+                ],
+                "delayed": [Call("append", stage.append("late", sequence=1))],
+            },
+            judge,
+            look,
+        )
+
+    pinned("append and decide", weaver.explore(begin))
+
+
+@pytest.mark.parametrize("how", ["abort", "init"])
+def test_an_end_that_overtakes_the_first_append_leaves_nothing_open(how: str, weaver: Weaver, eye: Connection) -> None:
+    """P25: the abort finds nothing, and the append that comes after it must not open what nobody will end."""
+
+    def begin() -> Story:
+        stage = Stage(eye, partitions=2)
+
+        def judge(played: Played) -> None:
+            no_deadlock(played)
+            stage.nothing_open()
+            assert stage.committed() == [[], []]
+            refused = [answer.error is not None for answer in played.answers["first.append"]]
+            assert len(set(refused)) == 1, "the transaction is refused on all partitions or on none"
+            assert stage.decisions().get((stage.producer.epoch, 0), "ABORT") == "ABORT"
+
+        ends = {"abort": Call("abort", stage.decide("ABORT", last=0)), "init": Call("init", stage.init, gate=1)}
+        return Story({"first": [Call("append", stage.append("first"))], "end": [ends[how]]}, judge)
+
+    pinned(f"{how} and first append", weaver.explore(begin))
+
+
+@pytest.mark.parametrize("ends", ["commit and expiry", "resolve and commit"])
+def test_whoever_decides_first_decides_for_all(ends: str, weaver: Weaver, eye: Connection) -> None:
+    """I4: the owner commits; a sweep that finds the transaction overdue, or somebody who resolves it, aborts."""
+
+    def begin() -> Story:
+        stage = Stage(eye)
+        append(eye, stage.batches("value"), flushed=False, timeout_ms=1)
+        eye.execute("select pg_sleep(0.002)")
+        name = stage.name()
+
+        def judge(played: Played) -> None:
+            no_deadlock(played)
+            outcome = stage.decisions()[stage.producer.epoch, 0]
+            commit = played.answers["owner.commit"]
+            assert commit.outcome == outcome
+            assert (commit.error is None) == (outcome == "COMMIT")
+            assert stage.committed() == [["value"] if outcome == "COMMIT" else []]
+            if ends == "resolve and commit":
+                assert played.answers["other.end"].value == {"COMMIT": "COMMITTED", "ABORT": "ABORTED"}[outcome]
+            elif outcome == "COMMIT":
+                assert played.answers["other.end"] is False
+            stage.nothing_open()
+
+        end: Callable[[Connection], Any] = lambda connection: expire_transaction(connection, name)  # noqa: E731
+        if ends == "resolve and commit":
+            end = lambda connection: end_transaction(connection, name, "resolve")  # noqa: E731
+        return Story(
+            {
+                "owner": [Call("commit", stage.decide("COMMIT", last=0), gate=1)],
+                "other": [Call("end", end, gate=1), Call("again", end, gate=1)],
+            },
+            judge,
+        )
+
+    pinned(ends, weaver.explore(begin))
+
+
+def test_two_sweeps_and_a_commit_neither_deadlock_nor_mark_wrongly(weaver: Weaver, eye: Connection) -> None:
+    """P11, P40: markers and floors of the same transactions, written by two at once."""
+
+    def begin() -> Story:
+        stage = Stage(eye, partitions=2)
+        overdue = init_producer_id(eye, f"overdue-{stage.run}", timeout_ms=TIMEOUT_MS)
+        append(eye, stage.batches("overdue", producer=overdue), flushed=False, timeout_ms=1)
+        append(eye, stage.batches("value"), flushed=False)
+        eye.execute("select pg_sleep(0.002)")
+
+        def judge(played: Played) -> None:
+            no_deadlock(played)
+            expire_transactions(eye)
+            mark(eye, everything=True)
+            assert stage.committed() == [["value"], ["value"]]
+            stage.nothing_open()
+            floors = eye.execute(
+                "select max(stable_floor) from msgtx.partition_floor where partition_id = any(%s) group by partition_id",
+                [stage.partitions],
+            ).fetchall()
+            assert floors == [(2,), (2,)]
+
+        return Story(
+            {
+                "one": [Call("mark", lambda connection: mark(connection, everything=True), gate=1)],
+                "two": [
+                    Call("expire", expire_transactions),
+                    Call("mark", lambda connection: mark(connection, everything=True)),
+                ],
+                "owner": [Call("commit", stage.decide("COMMIT", last=0))],
+            },
+            judge,
+        )
+
+    pinned("two sweeps", weaver.explore(begin))
+
+
+def test_a_request_beside_its_own_retry_is_stored_once(weaver: Weaver, eye: Connection) -> None:
+    """P7, I1: the original still waits for a lock when the retry comes."""
+
+    def begin() -> Story:
+        stage = Stage(eye, partitions=2)
+
+        def judge(played: Played) -> None:
+            no_deadlock(played)
+            answers = [*played.answers["original.append"], *played.answers["retry.append"]]
+            assert [answer.error for answer in answers] == [None] * 4
+            assert sorted(answer.duplicate for answer in answers) == [False, False, True, True]
+            assert {answer.base_offset for answer in answers} == {0}
+            assert stage.committed() == [["value"], ["value"]]
+
+        call = [Call("append", stage.append("value", number=None))]
+        return Story({"original": call, "retry": call}, judge)
+
+    pinned("append twice", weaver.explore(begin))
+
+
+def test_a_whole_transaction_beside_its_own_retry_is_stored_once(weaver: Weaver, eye: Connection) -> None:
+    def begin() -> Story:
+        stage = Stage(eye, partitions=2)
+
+        def judge(played: Played) -> None:
+            no_deadlock(played)
+            answers = [*played.answers["original.whole"], *played.answers["retry.whole"]]
+            assert [(answer.error, answer.base_offset) for answer in answers] == [(None, 0)] * 4
+            assert stage.committed() == [["value"], ["value"]]
+            assert stage.rows() == 2
+
+        call = [Call("whole", stage.whole("value"), gate=1)]
+        return Story({"original": call, "retry": call}, judge)
+
+    pinned("whole transaction twice", weaver.explore(begin))
+
+
+def test_two_producers_that_raise_the_same_epoch_do_not_both_get_it(weaver: Weaver, eye: Connection) -> None:
+    """P30: a retry of one's own bump gets the same answer; whoever comes after a real successor is fenced."""
+
+    def begin() -> Story:
+        stage = Stage(eye)
+        old = stage.producer
+
+        def bump(connection: Connection) -> ProducerId:
+            return stage.init(connection, expected=old)
+
+        def judge(played: Played) -> None:
+            no_deadlock(played)
+            taken = played.answers["successor.init"]
+            bumps = [played.answers["owner.bump"], played.answers["owner.again"]]
+            for bumped in bumps:
+                assert isinstance(bumped, Exception) or bumped.epoch < taken.epoch, "a zombie has its successor's epoch"
+            fenced = [isinstance(bumped, Exception) for bumped in bumps]
+            assert fenced in ([False, False], [False, True], [True, True])
+
+        return Story(
+            {
+                "owner": [Call("bump", bump, gate=1), Call("again", bump, gate=1)],
+                "successor": [Call("init", stage.init, gate=1)],
+            },
+            judge,
+        )
+
+    pinned("init twice", weaver.explore(begin))
+
+
+def test_offsets_that_are_committed_last_win(weaver: Weaver, eye: Connection) -> None:
+    """P17: a plain commit and a transaction's; both are there, and the one whose call began after the other's end wins."""
+
+    def begin() -> Story:
+        stage = Stage(eye)
+        append(eye, stage.batches("value"), flushed=False)
+        partition, group = stage.partitions[0], GroupMetadata(f"group-{stage.run}")
+
+        def commit(connection: Connection) -> Decided:
+            offsets = offset_columns({group: {partition: OffsetAndMetadata(10, "transaction")}})
+            return decide(connection, stage.name(), "COMMIT", tails={partition: 0}, offsets=offsets, wake=False)
+
+        def plain(connection: Connection) -> None:
+            commit_offsets(connection, {group: {partition: OffsetAndMetadata(5, "plain")}})
+
+        def judge(played: Played) -> None:
+            no_deadlock(played)
+            assert played.answers["owner.commit"].outcome == "COMMIT"
+            at = committed_offsets(eye, group.group, [partition])[partition].at
+            assert at is not None
+            order = list(played.answers)
+            overlapped = _overlap(played.trace)
+            last = {"owner.commit": 10, "other.plain": 5}[order[-1]]
+            assert at.offset in ({5, 10} if overlapped else {last})
+
+        return Story({"owner": [Call("commit", commit, gate=1)], "other": [Call("plain", plain, gate=1)]}, judge)
+
+    pinned("offsets", weaver.explore(begin))
+
+
+def _overlap(trace: list[str]) -> bool:
+    """Whether one call began before the other had ended."""
+    names = [step.split(":")[0] for step in trace]
+    return len(list(itertools.groupby(names))) > 2
