@@ -66,9 +66,7 @@ class Lines:
 @option("--group", help="Begin at this group's offsets, and commit what was printed.")
 @option("--from-beginning", is_flag=True, help="Begin at the log start; with --group, if it has no offset yet.")
 @option("--partition", multiple=True, type=click.IntRange(min=0), help="Only this one; may be repeated.")
-@option(
-    "--offset", type=earliest_latest_or_number, metavar="earliest|latest|OFFSET", help="Begin there, in each partition."
-)
+@option("--offset", type=earliest_latest_or_number, metavar="earliest|latest|OFFSET", help="Begin there, in each partition.")
 @isolation
 @option("--max-messages", type=click.IntRange(min=0), help="End after so many.")
 @option("--timeout-ms", type=click.IntRange(min=0), help="End when nothing came for so long.")

@@ -51,7 +51,7 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str
         title_justify="left",
     )
     for index, column in enumerate(columns):
-        numbers = bool(rows) and all(isinstance(row[index], int | None) for row in rows)
+        numbers = bool(rows) and all(isinstance(row[index], int | float | None) for row in rows)
         table.add_column(Text(column), justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row))

@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from msgtx.producer import BatchFuture, Producer
 
 IDLE_S: Final = 1.0  # a transaction of an input that waits for so long is committed
-LINE_FACTOR: Final = (
-    8  # a JSON line may be longer than its record: \u0000 is six letters for a byte, and then the names
-)
+LINE_FACTOR: Final = 8  # a JSON line may be longer than its record: \u0000 is six letters for a byte, and then the names
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,11 +125,7 @@ def _headers(given: object) -> Headers:
 
 
 def _header(one: object) -> tuple[str, bytes | None]:
-    if (
-        not isinstance(one, dict)
-        or not isinstance(one.get("key"), str)
-        or one.keys() - {"key", "value", "value_base64"}
-    ):
+    if not isinstance(one, dict) or not isinstance(one.get("key"), str) or one.keys() - {"key", "value", "value_base64"}:
         raise ValueError(f'a header is {{"key": …, "value": …}}, not {json.dumps(one)[:40]}')
     name = one["key"]
     if "\0" in name:

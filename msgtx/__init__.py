@@ -2,35 +2,34 @@
 
 from typing import TYPE_CHECKING
 
-from msgtx import errors as errors
-from msgtx.types import (
-    BatchMetadata,
-    GroupMetadata,
-    Isolation,
-    OffsetAndMetadata,
-    OffsetAndTimestamp,
-    Outcome,
-    OutputRecord,
-    PartitionDescription,
-    ProcessReport,
-    ProducerId,
-    Record,
-    RecordMetadata,
-    SweepReport,
-    TopicDescription,
-    TopicPartition,
-    TransactionDescription,
-    TransactionId,
-    TransactionListing,
-)
-
 if TYPE_CHECKING:
+    from msgtx import errors as errors
     from msgtx.client import Client, connect
     from msgtx.consumer import Consumer
     from msgtx.producer import Producer, Transaction
+    from msgtx.types import (
+        BatchMetadata,
+        GroupMetadata,
+        Isolation,
+        OffsetAndMetadata,
+        OffsetAndTimestamp,
+        Outcome,
+        OutputRecord,
+        PartitionDescription,
+        ProcessReport,
+        ProducerId,
+        Record,
+        RecordMetadata,
+        SweepReport,
+        TopicDescription,
+        TopicPartition,
+        TransactionDescription,
+        TransactionId,
+        TransactionListing,
+    )
 else:
-    # These are imported when they are first used: with the database drivers below them they take half a second, which
-    # `msgtx --help` and shell completion need not wait for.
+    # Imported at first use: with the database drivers below them these names take half a second, which `msgtx --help` and
+    # shell completion need not wait for.
     _HOMES = {
         "Client": "msgtx.client",
         "Consumer": "msgtx.consumer",
@@ -41,11 +40,13 @@ else:
 
     def __getattr__(name: str) -> object:
         """Import a name from its home."""
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module
 
-        return globals().setdefault(name, getattr(import_module(_HOMES[name]), name))
+        if name == "errors":
+            return import_module("msgtx.errors")
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return globals().setdefault(name, getattr(import_module(_HOMES.get(name, "msgtx.types")), name))
 
 
 __all__ = [

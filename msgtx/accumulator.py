@@ -17,6 +17,7 @@ from msgtx.types import BatchMetadata, RecordMetadata, TopicPartition
 
 log = logging.getLogger("msgtx.producer")
 RECORD_OVERHEAD_BYTES: Final = 64  # what a record costs in memory beyond its bytes: objects and their places in lists
+RESERVED_BYTES: Final = 16 * 1024  # that an open batch takes of the buffer ahead of its records
 Callback = Callable[["RecordFuture"], object]
 
 
@@ -37,6 +38,8 @@ class PendingBatch:
         "finished",
         "headers",
         "keys",
+        "lock",
+        "reserved",
         "size",
         "timestamp",
         "timestamps",
@@ -46,7 +49,8 @@ class PendingBatch:
         "values",
     )
 
-    def __init__(self, topic_partition: TopicPartition, transaction_number: int | None) -> None:
+    def __init__(self, topic_partition: TopicPartition, transaction_number: int | None, lock: Any) -> None:
+        self.lock = lock
         self.topic_partition = topic_partition
         self.transaction_number = transaction_number
         self.values: list[bytes | None] = []
@@ -54,6 +58,7 @@ class PendingBatch:
         self.timestamps: list[int] | None = None
         self.headers: dict[int, Sequence[tuple[str, bytes | None]]] | None = None
         self.size = 0
+        self.reserved = 0  # of `buffer_bytes`; `size` grows up to it without a look at the others
         self.created_at = time.monotonic()
         self.created_ms = time.time_ns() // 1_000_000
         self.base_sequence: int | None = None
@@ -136,12 +141,11 @@ class PendingBatch:
 class RecordFuture:
     """A record on its way: a small handle on its batch. It completes by itself, without flush or poll."""
 
-    __slots__ = ("_batch", "_index", "_lock")
+    __slots__ = ("_batch", "_index")
 
-    def __init__(self, batch: PendingBatch, index: int, lock: Any) -> None:
+    def __init__(self, batch: PendingBatch, index: int) -> None:
         self._batch = batch
         self._index = index
-        self._lock = lock
 
     def done(self) -> bool:
         """Return whether the outcome is known."""
@@ -150,13 +154,13 @@ class RecordFuture:
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Wait for the record's place. Raise its error, or `TimeoutError` after `timeout` seconds."""
         if not self._batch.finished:
-            wait_for(self._batch, self._lock, timeout)
+            wait_for(self._batch, timeout)
         return self._batch.metadata(self._index)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait; return the record's error, or None if it is stored."""
         if not self._batch.finished:
-            wait_for(self._batch, self._lock, timeout)
+            wait_for(self._batch, timeout)
         try:
             self._batch.metadata(self._index)
         except Exception as error:  # noqa: BLE001 - handed to the caller, whatever it is
@@ -165,7 +169,7 @@ class RecordFuture:
 
     def add_done_callback(self, callback: Callback) -> None:
         """Call `callback(future)` when the outcome is known, from the sender's thread; at once if it is."""
-        with self._lock:
+        with self._batch.lock:
             if not self._batch.finished:
                 if self._batch.callbacks is None:
                     self._batch.callbacks = []
@@ -174,9 +178,9 @@ class RecordFuture:
         callback(self)
 
 
-def wait_for(batch: PendingBatch, lock: Any, timeout: float | None) -> None:
+def wait_for(batch: PendingBatch, timeout: float | None) -> None:
     """Wait until a batch is finished. Raise `TimeoutError`."""
-    with lock:
+    with batch.lock:
         if batch.finished:
             return
         if batch.event is None:
@@ -189,24 +193,23 @@ def wait_for(batch: PendingBatch, lock: Any, timeout: float | None) -> None:
 class BatchFuture:
     """The outcome of `send_batch`."""
 
-    __slots__ = ("_futures", "_lock")
+    __slots__ = ("_batches",)
 
-    def __init__(self, batches: list[PendingBatch], lock: Any) -> None:
-        self._futures = batches
-        self._lock = lock
+    def __init__(self, batches: list[PendingBatch]) -> None:
+        self._batches = batches
 
     def done(self) -> bool:
         """Return whether the outcome is known."""
-        return all(batch.finished for batch in self._futures)
+        return all(batch.finished for batch in self._batches)
 
     def result(self, timeout: float | None = None) -> BatchMetadata:
         """Wait for all records. Raise the first error, or `TimeoutError`."""
         deadline = None if timeout is None else time.monotonic() + timeout
         offsets: dict[TopicPartition, list[tuple[int, int]]] = {}
         count = 0
-        for batch in self._futures:
+        for batch in self._batches:
             if not batch.finished:
-                wait_for(batch, self._lock, None if deadline is None else max(0.0, deadline - time.monotonic()))
+                wait_for(batch, None if deadline is None else max(0.0, deadline - time.monotonic()))
             if batch.error is not None:
                 raise batch.error
             if batch.dropped:
@@ -215,6 +218,21 @@ class BatchFuture:
             last = batch.base_offset + len(batch) - 1 if batch.base_offset >= 0 else -1
             offsets.setdefault(batch.topic_partition, []).append((batch.base_offset, last))
         return BatchMetadata(count, offsets)
+
+    def add_done_callback(self, callback: Callable[["BatchFuture"], object]) -> None:
+        """Call `callback(future)` when all records are settled, from the sender's thread; at once if they are."""
+        left = len(self._batches)
+
+        def settled(_: RecordFuture) -> None:
+            nonlocal left
+            left -= 1  # the sender settles batches one after the other
+            if left <= 0:
+                callback(self)
+
+        for batch in self._batches:
+            RecordFuture(batch, 0).add_done_callback(settled)
+        if not self._batches:
+            callback(self)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait; return the first error, or None."""
@@ -245,7 +263,7 @@ class Accumulator:
     batches by itself: a record in a transaction that goes out as one call wakes nobody.
     """
 
-    def __init__(self, *, linger_ms: int, buffer_bytes: int) -> None:
+    def __init__(self, *, linger_ms: int, batch_bytes: int, buffer_bytes: int) -> None:
         self.lock = threading.RLock()
         self.work = threading.Condition(self.lock)
         self.settled = threading.Condition(self.lock)
@@ -256,6 +274,7 @@ class Accumulator:
         self.buffered = 0  # bytes of batches that are not finished
         self.unfinished = 0  # batches that are not finished
         self.linger_seconds = linger_ms / 1000
+        self.batch_bytes = batch_bytes
         self.buffer_bytes = buffer_bytes
 
     def lane(self, topic: Topic, partition: int) -> Lane:
@@ -269,7 +288,7 @@ class Accumulator:
 
     def open_batch(self, lane: Lane, transaction_number: int | None) -> PendingBatch:
         """Begin a batch on a lane. The caller holds the lock."""
-        batch = lane.open = PendingBatch(lane.topic_partition, transaction_number)
+        batch = lane.open = PendingBatch(lane.topic_partition, transaction_number, self.lock)
         self.opened.add(lane.topic_partition)
         self.unfinished += 1
         if self.sender_sleeps:
@@ -277,9 +296,21 @@ class Accumulator:
             self.work.notify()
         return batch
 
+    def reserve(self, batch: PendingBatch, size: int) -> bool:
+        """Let a batch grow by `size` bytes, and a little more if there is room. Returns whether there was."""
+        free = self.buffer_bytes - self.buffered
+        if batch.size + size - batch.reserved > free:
+            return False
+        more = max(batch.size + size - batch.reserved, min(RESERVED_BYTES, free // 8, self.batch_bytes - batch.reserved))
+        batch.reserved += more
+        self.buffered += more
+        return True
+
     def close_batch(self, lane: Lane) -> None:
         """Make the open batch ready to be sent. The caller holds the lock, and notifies `work`."""
         if lane.open is not None:
+            self.buffered -= lane.open.reserved - lane.open.size
+            lane.open.reserved = lane.open.size
             lane.ready.append(lane.open)
             lane.open = None
             self.opened.discard(lane.topic_partition)
@@ -331,7 +362,7 @@ class Accumulator:
             batch.error = error
             batch.uncertain = False
             batch.finished = True
-            self.buffered -= batch.size
+            self.buffered -= batch.reserved
             self.unfinished -= 1
             callbacks, batch.callbacks = batch.callbacks, None
             if batch.event is not None:

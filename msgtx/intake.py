@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from msgtx import errors
-from msgtx.accumulator import RECORD_OVERHEAD_BYTES, Accumulator, BatchFuture, PendingBatch, RecordFuture
+from msgtx.accumulator import RECORD_OVERHEAD_BYTES, Accumulator, BatchFuture, Lane, PendingBatch, RecordFuture
 from msgtx.config import ProducerConfig
 from msgtx.errors import MsgtxError
 from msgtx.rules.partitioner import PARTITIONERS
@@ -30,7 +30,7 @@ class Route:
         self.topic = topic
         self.count = len(topic.partition_ids)
         self.limit = topic.max_message_bytes
-        self.lanes: list[Any] = [None] * self.count
+        self.lanes: list[Lane | None] = [None] * self.count
         self.sticky = random.randrange(self.count)  # noqa: S311 - spreads load, guards nothing
 
 
@@ -50,11 +50,16 @@ class Intake:
         self._key_serializer = key_serializer
         self._value_serializer = value_serializer
         self._partition_of = PARTITIONERS[config.partitioner]
-        self._accumulator = Accumulator(linger_ms=config.linger_ms, buffer_bytes=config.buffer_bytes)
+        self._accumulator = Accumulator(
+            linger_ms=config.linger_ms, batch_bytes=config.batch_bytes, buffer_bytes=config.buffer_bytes
+        )
         self._lock = self._accumulator.lock
         self._routes: dict[str, Route] = {}
         self._may_send = False
         self._number: int | None = None  # of the open transaction
+        self._serializes = key_serializer is not None or value_serializer is not None
+        self._batch_records = config.batch_records
+        self._awaits = config.acks != "0"
 
     def _start(self) -> None:
         """Do what must be done before the first record is sent."""
@@ -89,11 +94,9 @@ class Intake:
         batch. Raise `IllegalState`, `TypeError`, `UnknownTopicOrPartition`, the stored error of a failed transaction or
         producer; everything else is in the future. Source: semantics 3.
         """
-        if self._value_serializer is not None:
-            value = self._value_serializer(value)
-        if self._key_serializer is not None:
-            key = self._key_serializer(key)
-        if (value.__class__ is not bytes and value is not None) or (key.__class__ is not bytes and key is not None):
+        if self._serializes:
+            value, key = self._serialized(value, key)
+        if (value.__class__ is not bytes and value is not None) or (key is not None and key.__class__ is not bytes):
             value, key = _as_bytes(value, "value"), _as_bytes(key, "key")
         route = self._routes.get(topic) or self._route(topic)
         size = RECORD_OVERHEAD_BYTES + (len(value) if value is not None else 0)
@@ -115,23 +118,32 @@ class Intake:
             if size > route.limit + RECORD_OVERHEAD_BYTES:
                 return self._too_large(route, partition, size - RECORD_OVERHEAD_BYTES, on_delivery)
             lane = route.lanes[partition] if -1 < partition < route.count else None
-            if lane is None or (batch := lane.open) is None or self._full(batch, size):
+            if lane is None or (batch := lane.open) is None or batch.size + size > batch.reserved:
                 batch = self._roll(route, partition, size, sticky=sticky)
-            batch.values.append(value)
+            values = batch.values
+            index = len(values)
+            if index >= self._batch_records:
+                batch = self._roll(route, partition, size, sticky=sticky)
+                values, index = batch.values, len(batch.values)
+            values.append(value)
             batch.keys.append(key)
             batch.size += size
-            self._accumulator.buffered += size
             if stamp is not None or batch.timestamps is not None:
                 batch.remember_timestamp(batch.created_ms if stamp is None else stamp)
-            index = len(batch.values) - 1
             if pairs:
                 if batch.headers is None:
                     batch.headers = {}
                 batch.headers[index] = pairs
-            future = RecordFuture(batch if self.config.acks != "0" else _unanswered(batch), index, self._lock)
+            future = RecordFuture(batch if self._awaits else _unanswered(batch), index)
         if on_delivery is not None:
             future.add_done_callback(on_delivery)
         return future
+
+    def _serialized(self, value: Any, key: Any) -> tuple[Any, Any]:
+        return (
+            value if self._value_serializer is None else self._value_serializer(value),
+            key if self._key_serializer is None else self._key_serializer(key),
+        )
 
     def send_batch(
         self,
@@ -170,7 +182,7 @@ class Intake:
                     None if keys is None else [keys[i] for i in rows],
                     None if timestamps is None else [timestamps[i] for i in rows],
                 )
-        return BatchFuture(batches, self._lock)
+        return BatchFuture(batches)
 
     def _spread(
         self, route: Route, keys: Sequence[bytes | None] | None, partition: int | None, count: int
@@ -213,38 +225,43 @@ class Intake:
                 if timestamps is not None:
                     batch.timestamps = list(timestamps[start:end])
                 batch.size += total
-                self._accumulator.buffered += total
                 self._accumulator.close_batch(self._accumulator.lanes[batch.topic_partition])
                 self._accumulator.work.notify()
             batches.append(batch)
             start = end
 
-    def _full(self, batch: PendingBatch, size: int) -> bool:
-        return (
-            batch.size + size > self.config.batch_bytes
-            or len(batch.values) >= self.config.batch_records
-            or self._accumulator.buffered + size > self.config.buffer_bytes
-        )
-
     def _roll(self, route: Route, partition: int, size: int, *, sticky: bool, fresh: bool = False) -> PendingBatch:
-        """Return an open batch with room, behind the back-pressure of `buffer_bytes`. The caller holds the lock."""
-        if sticky:  # a new batch of keyless records: its partition is drawn, and they stay with it
-            partition = route.sticky = random.randrange(route.count)  # noqa: S311 - spreads load, guards nothing
+        """Return an open batch with `size` bytes reserved, behind the back-pressure of `buffer_bytes`.
+
+        `fresh`: a new one. The caller holds the lock.
+        """
         if not 0 <= partition < route.count:
             raise errors.UnknownTopicOrPartition(
                 f"{route.topic.name} has partitions 0 to {route.count - 1}, and not {partition}"
             )
-        lane = route.lanes[partition]
-        if lane is None:
-            lane = route.lanes[partition] = self._accumulator.lane(route.topic, partition)
-        self._wait_for_room(size)
-        if lane.open is not None and (fresh or self._full(lane.open, size)):
-            self._accumulator.close_batch(lane)
-            self._accumulator.work.notify()
+        accumulator = self._accumulator
+        lane = route.lanes[partition] or self._lane(route, partition)
         batch: PendingBatch | None = lane.open
-        if batch is None:
-            batch = self._accumulator.open_batch(lane, self._number)
+        if batch is not None:
+            full = batch.size + size > self.config.batch_bytes or len(batch.values) >= self._batch_records
+            if not fresh and not full and accumulator.reserve(batch, size):
+                return batch
+            accumulator.close_batch(lane)
+            accumulator.work.notify()
+        if sticky:  # a new batch of keyless records: its partition is drawn, and they stay with it
+            route.sticky = random.randrange(route.count)  # noqa: S311 - spreads load, guards nothing
+            lane = route.lanes[route.sticky] or self._lane(route, route.sticky)
+        self._wait_for_room(size)
+        if fresh and lane.open is not None:
+            accumulator.close_batch(lane)
+        batch = lane.open or accumulator.open_batch(lane, self._number)
+        if not accumulator.reserve(batch, size):  # another thread was faster
+            return self._roll(route, lane.topic_partition.partition, size, sticky=False, fresh=fresh)
         return batch
+
+    def _lane(self, route: Route, partition: int) -> Lane:
+        lane = route.lanes[partition] = self._accumulator.lane(route.topic, partition)
+        return lane
 
     def _wait_for_room(self, size: int) -> None:
         accumulator = self._accumulator
@@ -271,10 +288,10 @@ class Intake:
         error = errors.RecordTooLarge(
             f"{route.topic.name} takes records of at most {route.limit} bytes (max_message_bytes); this one has {size}"
         )
-        batch = PendingBatch(TopicPartition(route.topic.name, partition), self._number)
+        batch = PendingBatch(TopicPartition(route.topic.name, partition), self._number, self._lock)
         batch.error, batch.finished = error, True
         self._batch_failed(self._number, error)
-        future = RecordFuture(batch, 0, self._lock)
+        future = RecordFuture(batch, 0)
         if on_delivery is not None:
             on_delivery(future)
         return future
@@ -304,7 +321,7 @@ class Intake:
 
 def _unanswered(batch: PendingBatch) -> PendingBatch:
     # acks=0: nothing is awaited, the future is done at once with offset −1.
-    stand_in = PendingBatch(batch.topic_partition, None)
+    stand_in = PendingBatch(batch.topic_partition, None, batch.lock)
     stand_in.finished = True
     return stand_in
 

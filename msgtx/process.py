@@ -25,7 +25,7 @@ def outputs(result: Output | Iterable[OutputRecord | bytes]) -> Iterable[OutputR
         return (OutputRecord(result),)
     if isinstance(result, OutputRecord):
         return (result,)
-    if isinstance(result, str):
+    if isinstance(result, str):  # type: ignore[unreachable]  # not every caller is type-checked
         raise TypeError("a transform returns None, bytes, an OutputRecord or an iterable of them, not str; encode it")
     return [_output(item) for item in result]
 
@@ -94,10 +94,12 @@ def _fill(
     """Send the outputs of what is polled within `seconds`. Returns the numbers of records read and written."""
     deadline = time.monotonic() + seconds
     read = written = 0
+    send = producer.send
     while records:
         for record in records:
-            for output in outputs(transform(record)):
-                producer.send(
+            result = transform(record)
+            for output in (result,) if result.__class__ is OutputRecord else outputs(result):
+                send(
                     output.topic or to,
                     output.value,
                     key=output.key,

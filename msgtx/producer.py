@@ -143,6 +143,7 @@ class Producer(Intake):
         elif self._state in {ClientState.IN_TRANSACTION, ClientState.COMMITTING}:
             self._error = error
             self._enter(client_move(self._state, Call.FAILED))
+        self._accumulator.settled.notify_all()  # whoever waits for room hears of it
 
     # ── transactions ──
 
@@ -480,6 +481,7 @@ class Producer(Intake):
                     log.warning("closing: %s", error)
         with self._lock:
             self._enter(ClientState.CLOSED)
+            self._accumulator.settled.notify_all()  # whoever waits for room hears of it
             self._accumulator.drop_unsent(IllegalState("the producer was closed before this was sent"))
         if self._started:
             self._sender.close()

@@ -60,7 +60,7 @@ class TransactionId(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read what `str` wrote. Raise `InvalidRequest` for anything else."""
-        match = re.fullmatch(r"(\d{1,19})\.(\d{1,10})\.(\d{1,19})", text.strip())
+        match = re.fullmatch(r"([0-9]{1,19})\.([0-9]{1,10})\.([0-9]{1,19})", text.strip())
         if match is None:
             raise InvalidRequest(f"{text!r} is no transaction id; it reads producer_id.epoch.number, like 17.0.3")
         found = cls(*map(int, match.groups()))
@@ -101,9 +101,9 @@ class BatchMetadata:
     offsets: dict[TopicPartition, list[tuple[int, int]]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class OutputRecord:
-    """A record to be sent. `topic`, `partition` and `timestamp` are chosen by the sender when they are None."""
+    """A record to be sent: slots without frozen, as `Record`, since a transform makes one per record. `topic`, `partition` and `timestamp` are chosen by the sender when they are None."""
 
     value: bytes | None
     key: bytes | None = None

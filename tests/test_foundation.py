@@ -18,9 +18,7 @@ def test_tests_run_as_an_ordinary_role_that_owns_its_database(connection: Connec
     assert owner
 
 
-def test_the_clock_of_a_database_can_be_set_and_is_real_again(
-    connection: Connection, clock: Callable[..., None]
-) -> None:
+def test_the_clock_of_a_database_can_be_set_and_is_real_again(connection: Connection, clock: Callable[..., None]) -> None:
     clock("1 day")
     assert connection.execute("select msgtx.clock() > clock_timestamp() + interval '23 hours'").fetchone() == (True,)
     clock(None)

@@ -23,6 +23,8 @@ from tests.databases import PATIENCE_SECONDS, Connection, backend, connect
 GATE_CLASS: Final = 1_886_220_000  # the n-th gate of a SQL transaction is the lock (this + n, backend)
 GATES: Final = 8  # that the weaver holds per actor: more than the locks of any call
 LOCKS: Final = re.compile(r"\b(pg_(?:try_)?advisory_xact_lock(?:_shared)?)\(")
+# Between two statements of one function that see different snapshots, there is a gate, too.
+STATEMENTS: Final = re.compile(r"^(?=    insert into msgtx\.partition_floor)", re.MULTILINE)
 SCHEMA: Final = """
 create schema if not exists weave;
 create or replace function weave.gate() returns void language plpgsql as $$
@@ -98,8 +100,11 @@ class Weaver:
         self._connection.execute(SCHEMA.replace("{gate_class}", str(GATE_CLASS)))
         self.gated = 0
         for file in sorted(importlib.resources.files("msgtx.sql").iterdir(), key=lambda file: file.name):
-            text, found = LOCKS.subn(r"weave.\1(", file.read_text()) if file.name.endswith(".sql") else ("", 0)
-            if found:
+            if not file.name.endswith(".sql"):
+                continue
+            text, locks = LOCKS.subn(r"weave.\1(", file.read_text())
+            text, statements = STATEMENTS.subn("    perform weave.gate();\n", text)
+            if locks + statements:
                 self.gated += 1
                 self._connection.execute(text.replace("create function", "create or replace function", 1))
 

@@ -172,7 +172,7 @@ class Engine:
     ) -> None:
         try:
             parsed = sqlalchemy.make_url(url)
-        except sqlalchemy.exc.ArgumentError as error:
+        except (sqlalchemy.exc.ArgumentError, ValueError) as error:
             raise errors.ConfigError("the database URL does not read postgresql://user@host:port/database") from error
         if parsed.get_backend_name() != "postgresql":
             raise errors.ConfigError(

@@ -79,18 +79,20 @@ def _header(oid: int, count: int, *, has_nulls: bool) -> bytes:
 
 def encode_bytea_array(items: Sequence[bytes | None], *, oid: int = BYTEA) -> bytes:
     """Return the binary form of a `bytea[]` (or, with `oid`, of another array of byte strings)."""
-    try:
-        lengths: list[int] = list(map(len, items))  # type: ignore[arg-type]  # a None raises TypeError, see below
-        if lengths and max(lengths) < len(LENGTHS):
-            pairs = zip(map(LENGTHS.__getitem__, lengths), items, strict=True)
-        else:
-            pairs = zip((length.to_bytes(4, "big") for length in lengths), items, strict=True)
-        return _header(oid, len(items), has_nulls=False) + b"".join(chain.from_iterable(pairs))  # type: ignore[arg-type]
-    except TypeError:
-        parts = [_header(oid, len(items), has_nulls=True)]
+    if None in items:
+        found = [_header(oid, len(items), has_nulls=True)]
         for item in items:
-            parts.extend((NULL,) if item is None else (_length(item), item))
-        return b"".join(parts)
+            found.extend((NULL,) if item is None else (_length(item), item))
+        return b"".join(found)
+    # Two slices and one join, all in C: a batch has thousands of items.
+    parts: list[Any] = [b""] * (2 * len(items) + 1)
+    parts[0] = _header(oid, len(items), has_nulls=False)
+    try:
+        parts[1::2] = map(LENGTHS.__getitem__, map(len, items))  # type: ignore[arg-type]  # no None here
+    except IndexError:
+        parts[1::2] = [_length(item) for item in items]  # type: ignore[arg-type]  # as above
+    parts[2::2] = items
+    return b"".join(parts)
 
 
 def encode_text_array(items: Sequence[str | None]) -> bytes:

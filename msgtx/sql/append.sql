@@ -16,10 +16,11 @@ set enable_bitmapscan = off set enable_sort = off set lock_timeout = '10s' as $$
 declare
     found_batch record;
     locked_id bigint;
-    base_offsets bigint[];
-    times timestamptz[];
-    log_append_time boolean[];
-    first_here boolean[];
+    -- As long as `batches` from the start: assigning element 2 of an empty array would make it the first one of `unnest`.
+    base_offsets bigint[] := array_fill(null::bigint, array[cardinality(batches)]);
+    times timestamptz[] := array_fill(null::timestamptz, array[cardinality(batches)]);
+    log_append_time boolean[] := array_fill(null::boolean, array[cardinality(batches)]);
+    first_here boolean[] := array_fill(null::boolean, array[cardinality(batches)]);
     stores boolean := false;
     opens boolean := false;
     woken text;

@@ -80,9 +80,7 @@ def transactions(settings: Settings) -> list[dict[str, object]]:
     for name in SIZES.values():
         ours = f"100 ms {name}"
         what = f"100 ms transactions, {name}"
-        claims.append(
-            Claim(target="R2", what=what, unit="rec/s", value=ours, base=f"no transaction {name}", at_least=1.0)
-        )
+        claims.append(Claim(target="R2", what=what, unit="rec/s", value=ours, base=f"no transaction {name}", at_least=1.0))
         for broker in settings.brokers[-1:]:
             claims.append(Claim(target="R2", what=what, unit="rec/s", value=ours, base=f"{broker.name} {name}, 100 ms"))
             claims.append(

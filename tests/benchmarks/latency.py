@@ -16,7 +16,7 @@ from tests.benchmarks.sheet import Claim, Rounds, Settings, Step, progress
 RATES = (50, 200, 500)
 SILENCE_SECONDS = 10.0
 SILENCES = 5
-IDLE_SECONDS = 10.0
+IDLE_SECONDS = 6.0
 
 
 def latency(settings: Settings) -> list[dict[str, object]]:
@@ -26,6 +26,8 @@ def latency(settings: Settings) -> list[dict[str, object]]:
         steps: dict[str, Step] = {}
         for rate in RATES:
             for variant, transactional in (("msgtx", True), ("without transaction", False)):
+                if not transactional and rate != RATES[1]:
+                    continue
                 what = perf.EndToEndSettings(rate=rate, seconds=seconds, transactional=transactional)
                 steps[f"{variant} {rate}/s"] = lambda what=what: delivered(client, settings, what)
             steps[f"outbox {rate}/s"] = lambda rate=rate: spread(
@@ -43,9 +45,7 @@ def latency(settings: Settings) -> list[dict[str, object]]:
         for part, most in zip((" p50", " p99"), bounds, strict=True):
             base = f"outbox {rate}/s{part}"
             what = f"send → delivered, {rate}/s,{part}"
-            claims.append(
-                Claim(target="R6", what=what, unit="ms", value=f"msgtx {rate}/s{part}", base=base, at_most=most)
-            )
+            claims.append(Claim(target="R6", what=what, unit="ms", value=f"msgtx {rate}/s{part}", base=base, at_most=most))
             name = f"without transaction {rate}/s{part}"
             claims.append(Claim(target="R6", what=f"{what}, no transaction", unit="ms", value=name, base=base))
     claims += [
@@ -76,9 +76,7 @@ def spread(delays: list[float]) -> dict[str, float]:
 
 def kafka_delays(broker: Kafka, rate: int) -> dict[str, float]:
     figures, _ = broker.call("w5", rate)
-    found = {
-        part: next((v for name, v in figures.items() if f"delivered{part}" in name), None) for part in (" p50", " p99")
-    }
+    found = {part: next((v for name, v in figures.items() if f"delivered{part}" in name), None) for part in (" p50", " p99")}
     return {part: value for part, value in found.items() if value is not None}
 
 

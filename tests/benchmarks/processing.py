@@ -25,8 +25,8 @@ def processing(settings: Settings) -> list[dict[str, object]]:
             steps[f"process {name}"] = lambda topic=topic, count=count: processed(client, topic, count)
             for broker in settings.brokers:
                 _, (source, total) = broker.call("w2", size, count)
-                steps[f"{broker.name} {name}"] = lambda broker=broker, source=source, total=total, size=size: (
-                    broker.figure("w7", source, total, size)
+                steps[f"{broker.name} {name}"] = lambda broker=broker, source=source, total=total, size=size: broker.figure(
+                    "w7", source, total, size
                 )
         rounds.run(steps, rounds=settings.rounds)
     claims = []

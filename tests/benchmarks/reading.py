@@ -79,8 +79,8 @@ def consuming(settings: Settings) -> list[dict[str, object]]:
                 )
             for broker in settings.brokers[:1]:
                 _, (source, total) = broker.call("w2", size, count)
-                steps[f"{broker.name} {name}"] = lambda broker=broker, source=source, total=total, size=size: (
-                    kafka_consume(broker, source, total, size)
+                steps[f"{broker.name} {name}"] = lambda broker=broker, source=source, total=total, size=size: kafka_consume(
+                    broker, source, total, size
                 )
         rounds.run(steps, rounds=settings.rounds)
     claims = []
@@ -92,9 +92,7 @@ def consuming(settings: Settings) -> list[dict[str, object]]:
             for broker in settings.brokers[:1]:
                 least = None if variant == "poll of 500" else 1.2
                 claims.append(
-                    Claim(
-                        target="R5", what=what, unit="rec/s", value=value, base=f"{broker.name} {name}", at_least=least
-                    )
+                    Claim(target="R5", what=what, unit="rec/s", value=value, base=f"{broker.name} {name}", at_least=least)
                 )
     return rounds.judge(claims)
 

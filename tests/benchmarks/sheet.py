@@ -53,9 +53,7 @@ class Rounds:
             for name in list(steps) if index % 2 == 0 else list(steps)[::-1]:
                 began = time.perf_counter()
                 found = steps[name]()
-                values = (
-                    {name: found} if isinstance(found, float | int) else {name + part: v for part, v in found.items()}
-                )
+                values = {name: found} if isinstance(found, float | int) else {name + part: v for part, v in found.items()}
                 for full_name, value in values.items():
                     self.add(full_name, value)
                     took = time.perf_counter() - began
@@ -66,7 +64,8 @@ class Rounds:
 
     def judge(self, claims: Sequence[Claim]) -> list[dict[str, object]]:
         """Return each claim with its figures, as JSON takes it. Claims without figures are left out."""
-        return [self._judged(claim) for claim in claims if self.series.get(claim.value)]
+        there = self.series.keys() | {None}
+        return [self._judged(claim) for claim in claims if claim.value in there and claim.base in there]
 
     def _judged(self, claim: Claim) -> dict[str, object]:
         values = self.series[claim.value]
@@ -109,9 +108,7 @@ def print_table(lines: Sequence[Mapping[str, object]]) -> None:
     for line in lines:
         ratios = line["ratios"] or [0.0]
         wanted = [
-            f"{sign} {number(line[key])}"
-            for sign, key in (("≥", "at_least"), ("≤", "at_most"))
-            if line[key] is not None
+            f"{sign} {number(line[key])}" for sign, key in (("≥", "at_least"), ("≤", "at_most")) if line[key] is not None
         ]
         rows.append(
             (

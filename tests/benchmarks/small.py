@@ -14,9 +14,7 @@ def one_record(settings: Settings) -> list[dict[str, object]]:
     with ready(settings, pool_size=PRODUCERS + 4) as client:
 
         def ours(producers: int, partitions: int) -> float:
-            what = perf.ProduceSettings(
-                seconds=seconds, partitions=partitions, producers=producers, transaction_records=1
-            )
+            what = perf.ProduceSettings(seconds=seconds, partitions=partitions, producers=producers, transaction_records=1)
             return produced(client, what).transactions_per_second or 0.0
 
         steps: dict[str, Step] = {

@@ -1,7 +1,7 @@
 """Fixtures of the tests of the public interface."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -48,7 +48,7 @@ def read(client: msgtx.Client) -> Callable[..., list[msgtx.Record]]:
 
 
 @pytest.fixture
-def killer(server: Server, database_url: str) -> Iterator[Callable[[], int]]:
+def killer(server: Server, database_url: str) -> Callable[[], int]:
     """End all sessions of the module's database, as an administrator may at any moment. Returns how many."""
 
     def kill() -> int:
@@ -60,4 +60,4 @@ def killer(server: Server, database_url: str) -> Iterator[Callable[[], int]]:
                 ).fetchall()
             )
 
-    yield kill
+    return kill

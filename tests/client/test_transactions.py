@@ -95,9 +95,7 @@ def test_aborting_a_large_transaction_in_full_flight(client: msgtx.Client, wide:
     assert sorted(values(read(wide))) == sorted(b"%d" % r for r in range(5) for _ in range(30))
 
 
-def test_an_empty_transaction_writes_nothing(
-    client: msgtx.Client, producer: msgtx.Producer, connection: Connection
-) -> None:
+def test_an_empty_transaction_writes_nothing(client: msgtx.Client, producer: msgtx.Producer, connection: Connection) -> None:
     for end in (producer.commit_transaction, producer.abort_transaction):
         transaction = producer.begin_transaction()
         end()
@@ -217,11 +215,9 @@ def test_a_call_of_another_thread_while_a_commit_runs_is_illegal(
 # ── the context manager ──
 
 
-def test_a_body_that_raises_aborts_and_its_exception_goes_on(
-    producer: msgtx.Producer, topic: str, read: Read
-) -> None:
+def test_a_body_that_raises_aborts_and_its_exception_goes_on(producer: msgtx.Producer, topic: str, read: Read) -> None:
     for stored in (True, False):
-        with pytest.raises(ZeroDivisionError), producer.transaction():
+        with pytest.raises(ZeroDivisionError), producer.transaction():  # noqa: PT012 - the block raises at its end
             if stored:
                 stretch(producer, topic)
             producer.send(topic, b"x")
@@ -235,15 +231,13 @@ def test_a_body_that_raises_aborts_and_its_exception_goes_on(
 def test_an_interrupt_aborts_too(
     client: msgtx.Client, producer: msgtx.Producer, topic: str, kind: type[BaseException]
 ) -> None:
-    with pytest.raises(kind), producer.transaction() as transaction:
+    with pytest.raises(kind), producer.transaction() as transaction:  # noqa: PT012 - the block raises at its end
         stretch(producer, topic)
         raise kind
     assert client.transaction_outcome(transaction.id) is Outcome.ABORTED
 
 
-def test_a_nested_transaction_is_illegal_and_the_outer_one_goes_on(
-    producer: msgtx.Producer, topic: str, read: Read
-) -> None:
+def test_a_nested_transaction_is_illegal_and_the_outer_one_goes_on(producer: msgtx.Producer, topic: str, read: Read) -> None:
     with producer.transaction():
         producer.send(topic, b"a")
         with pytest.raises(errors.IllegalState), producer.transaction():
@@ -264,10 +258,8 @@ def test_a_transaction_that_its_body_ended_by_name_is_left_alone(
     assert values(read(topic)) == ([b"a", b"b"] if end == "commit_transaction" else [b"b"])
 
 
-def test_a_body_that_ended_it_and_raises_then_is_not_aborted(
-    producer: msgtx.Producer, topic: str, read: Read
-) -> None:
-    with pytest.raises(ZeroDivisionError), producer.transaction():
+def test_a_body_that_ended_it_and_raises_then_is_not_aborted(producer: msgtx.Producer, topic: str, read: Read) -> None:
+    with pytest.raises(ZeroDivisionError), producer.transaction():  # noqa: PT012 - the block raises at its end
         producer.send(topic, b"a")
         producer.commit_transaction()
         raise ZeroDivisionError
@@ -335,10 +327,10 @@ def test_a_send_that_the_database_refuses_fails_the_transaction(
     with producer.transaction():
         producer.send(gone, b"warm")
     client.topics.delete(gone)
-    with pytest.raises(errors.UnknownTopicOrPartition), producer.transaction():
+    with pytest.raises(errors.UnknownTopicOrPartition), producer.transaction():  # noqa: PT012 - the block raises at its end
         producer.send(topic, b"a")
         producer.send(gone, b"b")
-    with pytest.raises(errors.UnknownTopicOrPartition), producer.transaction():
+    with pytest.raises(errors.UnknownTopicOrPartition), producer.transaction():  # noqa: PT012 - the block raises at its end
         stretch(producer, topic)
         producer.send(gone, b"b")
         producer.flush(SECONDS)
@@ -347,9 +339,7 @@ def test_a_send_that_the_database_refuses_fails_the_transaction(
     assert values(read(topic)) == [b"c"]
 
 
-def test_a_refused_send_raises_at_once_and_the_transaction_goes_on(
-    producer: msgtx.Producer, topic: str, read: Read
-) -> None:
+def test_a_refused_send_raises_at_once_and_the_transaction_goes_on(producer: msgtx.Producer, topic: str, read: Read) -> None:
     with producer.transaction():
         producer.send(topic, b"a")
         for wrong in (
@@ -399,9 +389,7 @@ def test_a_send_after_the_timeout_fails_the_transaction(
         producer.send(topic, b"next")
 
 
-def test_an_administrators_abort_is_told_to_the_owner(
-    client: msgtx.Client, producer: msgtx.Producer, topic: str
-) -> None:
+def test_an_administrators_abort_is_told_to_the_owner(client: msgtx.Client, producer: msgtx.Producer, topic: str) -> None:
     transaction = producer.begin_transaction()
     stretch(producer, topic)
     client.admin.transactions.abort(transaction.id)
@@ -460,8 +448,7 @@ def test_an_unknown_outcome_leaves_the_context_manager_without_an_abort(
     client: msgtx.Client, producer: msgtx.Producer, topic: str, connection: Connection
 ) -> None:
     signature = connection.execute(
-        "select oid::regprocedure from pg_proc where proname = 'append_and_decide'"
-        " and pronamespace = 'msgtx'::regnamespace"
+        "select oid::regprocedure from pg_proc where proname = 'append_and_decide' and pronamespace = 'msgtx'::regnamespace"
     ).fetchone()[0]
     producer.begin_transaction()
     producer.abort_transaction()
@@ -491,9 +478,7 @@ def test_an_open_transaction_is_aborted_by_close(client: msgtx.Client, topic: st
 
 
 @pytest.mark.parametrize("action", ["send", "commit", "abort", "fused"])
-def test_a_successor_fences_the_zombie(
-    client: msgtx.Client, topic: str, unique: Unique, read: Read, action: str
-) -> None:
+def test_a_successor_fences_the_zombie(client: msgtx.Client, topic: str, unique: Unique, read: Read, action: str) -> None:
     """I7."""
     name = unique("id")
     zombie = client.producer(transactional_id=name)
@@ -502,7 +487,7 @@ def test_a_successor_fences_the_zombie(
     if action != "fused":
         stretch(zombie, topic)
     with client.producer(transactional_id=name) as successor:
-        with pytest.raises(errors.ProducerFenced):
+        with pytest.raises(errors.ProducerFenced):  # noqa: PT012 - the block raises at its end
             if action == "send":
                 zombie.send(topic, b"zombie").result(SECONDS)
             elif action == "abort":
@@ -531,10 +516,9 @@ def test_a_fenced_producer_leaves_the_context_manager_with_its_error(
     client: msgtx.Client, topic: str, unique: Unique
 ) -> None:
     name = unique("id")
-    with client.producer(transactional_id=name) as zombie:
-        with pytest.raises(errors.ProducerFenced), zombie.transaction():
-            stretch(zombie, topic)
-            client.admin.transactions.fence(name)
+    with client.producer(transactional_id=name) as zombie, pytest.raises(errors.ProducerFenced), zombie.transaction():  # noqa: PT012 - the block raises at its end
+        stretch(zombie, topic)
+        client.admin.transactions.fence(name)
 
 
 def test_the_same_producer_fences_itself_when_it_is_made_twice_in_threads(
@@ -591,7 +575,7 @@ def test_a_consumers_positions_travel_with_the_transaction(
         taken = []
         while len(taken) < 7:
             taken += consumer.poll(SECONDS, max_records=7 - len(taken))
-        with pytest.raises(ZeroDivisionError), producer.transaction() as transaction:
+        with pytest.raises(ZeroDivisionError), producer.transaction() as transaction:  # noqa: PT012 - the block raises at its end
             transaction.send_offsets(consumer)
             raise ZeroDivisionError
         assert committed(client, group, source) == {}
@@ -655,8 +639,6 @@ def test_a_consumer_whose_positions_may_not_be_used_is_illegal(
             with pytest.raises(errors.IllegalState, match=named):
                 transaction.send_offsets(consumer)
             transaction.send_offsets({TopicPartition(source, 0): 1}, "any")
-        if by_hand:
-            consumer.poll(SECONDS, max_records=1) if any(consumer.lag().values()) else None
 
 
 @pytest.mark.parametrize(
@@ -683,7 +665,7 @@ def test_offsets_of_a_member_that_is_not_known_abort_the_transaction(
     """I11."""
     member = GroupMetadata("group", member_id="ghost", generation=3)
     for stored in (False, True):
-        with pytest.raises(errors.UnknownMember), producer.transaction() as transaction:
+        with pytest.raises(errors.UnknownMember), producer.transaction() as transaction:  # noqa: PT012 - the block raises at its end
             if stored:
                 stretch(producer, topic)
             producer.send(topic, b"a")
@@ -718,9 +700,7 @@ def test_an_id_that_is_not_known_is_unknown_and_never_raises(client: msgtx.Clien
         assert text != "77777.0.0"
 
 
-def test_resolve_settles_what_nobody_will_finish(
-    client: msgtx.Client, producer: msgtx.Producer, topic: str
-) -> None:
+def test_resolve_settles_what_nobody_will_finish(client: msgtx.Client, producer: msgtx.Producer, topic: str) -> None:
     """No unknown outcomes: any process can ask later."""
     transaction = producer.begin_transaction()
     stretch(producer, topic)
@@ -754,3 +734,39 @@ def test_administration_lists_and_describes(
         client.admin.transactions.list(states=["Odd"])
     with pytest.raises(errors.InvalidRequest):
         client.admin.transactions.list(pattern="(")
+
+
+def test_a_limit_that_was_lowered_meanwhile_fails_the_whole_transaction(
+    client: msgtx.Client, producer: msgtx.Producer, topic: str, connection: Connection, read: Read
+) -> None:
+    with producer.transaction():
+        producer.send(topic, b"warm")
+    connection.execute("update msgtx.topic set max_message_bytes = 10 where name = %s", [topic])
+    for stored in (False, True):
+        producer.begin_transaction()
+        if stored:
+            stretch(producer, topic)
+        producer.send(topic, b"fine")
+        producer.send(topic, b"x" * 50)
+        with pytest.raises(errors.RecordTooLarge):
+            producer.commit_transaction()
+        producer.abort_transaction()
+    with producer.transaction():
+        producer.send(topic, b"next")
+    assert values(read(topic)) == [b"warm", b"next"]
+
+
+def test_a_transaction_in_one_call_that_lost_its_answer_is_committed_once(
+    client: msgtx.Client, topic: str, unique: Unique, killer: Callable[[], int], read: Read
+) -> None:
+    """I1: the session is ended while it waits; whether it had committed or not, the retry tells."""
+    with client.producer(transactional_id=unique("id"), retry_backoff_ms=5) as producer, ThreadPoolExecutor(1) as threads:
+        for number in range(5):
+            producer.begin_transaction()
+            future = producer.send(topic, b"%d" % number)
+            committing = threads.submit(producer.commit_transaction)
+            if number % 2:
+                killer()
+            committing.result(SECONDS)
+            assert future.result(0).offset == number
+    assert values(read(topic)) == [b"%d" % number for number in range(5)]

@@ -89,9 +89,7 @@ def offsets_of(*entries: tuple[str | GroupMetadata, int, int | OffsetAndMetadata
 class Writer:
     """A transactional producer that counts its sequences and does nothing by itself."""
 
-    def __init__(
-        self, connection: Connection, transactional_id: str | None = None, *, timeout_ms: int = 60_000
-    ) -> None:
+    def __init__(self, connection: Connection, transactional_id: str | None = None, *, timeout_ms: int = 60_000) -> None:
         self.connection = connection
         self.transactional_id = transactional_id or unique("writer")
         self.timeout_ms = timeout_ms

@@ -228,9 +228,7 @@ def test_what_retention_has_removed_is_a_duplicate_without_offset(connection: Co
     partition, producer = new_partition(connection), idempotent(connection)
     for sequence in range(4):
         append_one(connection, batch(partition, b"a", producer=producer, sequence=sequence))
-    connection.execute(
-        "delete from msgtx.record_batch where partition_id = %s and base_offset < 2", [partition]
-    )
+    connection.execute("delete from msgtx.record_batch where partition_id = %s and base_offset < 2", [partition])
     old = append_one(connection, batch(partition, b"a", producer=producer, sequence=1))
     assert (old.error, old.duplicate, old.base_offset) == (None, True, -1)
     kept = append_one(connection, batch(partition, b"a", producer=producer, sequence=2))
@@ -264,7 +262,7 @@ def test_sequences_and_offsets_above_32_bits_are_ordinary(connection: Connection
     partition, producer = new_partition(connection), idempotent(connection)
     huge = 2**40
     connection.execute(
-        'insert into msgtx.record_batch (partition_id, base_offset, last_offset, producer_id, producer_epoch,'
+        "insert into msgtx.record_batch (partition_id, base_offset, last_offset, producer_id, producer_epoch,"
         ' base_sequence, last_sequence, appended_at, max_timestamp, record_count, byte_size, "values")'
         " values (%s, %s, %s, %s, 0, %s, %s, now(), 0, 1, 1, array['x'::bytea])",
         [partition, huge, huge, producer.producer_id, huge, huge],
@@ -339,9 +337,7 @@ def test_one_bad_partition_does_not_undo_the_others(connection: Connection) -> N
         pytest.param({"values": [b"x" * 50], "headers": [[("é" * 25, b"h")]]}, False, id="header names count in bytes"),
     ],
 )
-def test_the_limit_is_about_the_single_record(
-    connection: Connection, columns: dict[str, list[bytes]], fits: bool
-) -> None:
+def test_the_limit_is_about_the_single_record(connection: Connection, columns: dict[str, list[bytes]], fits: bool) -> None:
     """max_message_bytes: key, value, headers; not the batch."""
     partition = new_partition(connection, max_message_bytes=100)
     contents = columns.pop("values")

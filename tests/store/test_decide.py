@@ -430,9 +430,7 @@ def test_a_whole_transaction_again_keeps_its_log_append_time(connection: Connect
         ("unknown", errors.UnknownTopicOrPartition),
     ],
 )
-def test_one_refused_batch_undoes_the_whole_call(
-    connection: Connection, bad: str, refusal: type[errors.MsgtxError]
-) -> None:
+def test_one_refused_batch_undoes_the_whole_call(connection: Connection, bad: str, refusal: type[errors.MsgtxError]) -> None:
     """P36: all or nothing, and the name is not used up."""
     good = new_partition(connection)
     limited = new_partition(connection, max_message_bytes=5)
@@ -524,9 +522,7 @@ def test_one_call_goes_on_where_steps_ended_and_the_other_way_round(connection: 
 # ── a way in for the database's own users ──
 
 
-def test_a_decision_may_stand_in_a_users_transaction_and_rolls_back_with_it(
-    engine: Engine, connection: Connection
-) -> None:
+def test_a_decision_may_stand_in_a_users_transaction_and_rolls_back_with_it(engine: Engine, connection: Connection) -> None:
     partition, writer = new_partition(connection), Writer(connection)
     writer.send(partition, b"a")
     with engine.connection() as other, other.transaction(force_rollback=True):

@@ -82,9 +82,7 @@ def test_a_name_that_is_not_known_is_not_expired(connection: Connection) -> None
     assert not expire_transaction(connection, Writer(connection).name)
 
 
-def test_an_expired_transaction_takes_no_late_writes_and_its_producer_lives_on(
-    connection: Connection, clock: Clock
-) -> None:
+def test_an_expired_transaction_takes_no_late_writes_and_its_producer_lives_on(connection: Connection, clock: Clock) -> None:
     """P11, I8."""
     partition, writer = new_partition(connection), Writer(connection)
     writer.send(partition, b"a")
@@ -124,9 +122,7 @@ def test_one_bad_row_does_not_stop_the_rest(connection: Connection, clock: Clock
     for writer in writers:
         writer.send(partition, b"a")
     clock("1 hour")
-    connection.execute(
-        "create function msgtx.spoil() returns trigger language plpgsql as $$ begin raise 'spoiled'; end $$"
-    )
+    connection.execute("create function msgtx.spoil() returns trigger language plpgsql as $$ begin raise 'spoiled'; end $$")
     connection.execute(
         "create trigger spoil before insert on msgtx.transaction_decision for each row"
         f" when (new.producer_id = {writers[2].id.producer_id}) execute function msgtx.spoil()"
@@ -166,9 +162,7 @@ def test_a_sealed_transaction_with_offsets_only_is_found(connection: Connection,
     assert expire_transactions(connection) == 1
 
 
-def test_one_that_opened_below_a_later_floor_of_another_partition_is_found(
-    connection: Connection, clock: Clock
-) -> None:
+def test_one_that_opened_below_a_later_floor_of_another_partition_is_found(connection: Connection, clock: Clock) -> None:
     first, second = new_topic(connection, 2)
     stuck, busy = Writer(connection), Writer(connection)
     stuck.send(first, b"a")

@@ -193,9 +193,7 @@ def test_partitions_of_a_transaction_have_their_own_last_stable_offsets(connecti
 # ── who holds it back ──
 
 
-def test_the_transaction_that_holds_a_reader_back_is_named(
-    connection: Connection, clock: Callable[[object], None]
-) -> None:
+def test_the_transaction_that_holds_a_reader_back_is_named(connection: Connection, clock: Callable[[object], None]) -> None:
     """I12."""
     partition = new_partition(connection)
     earliest, later = Writer(connection, timeout_ms=60_000), Writer(connection, timeout_ms=1)
@@ -275,9 +273,7 @@ def truncate(connection: Connection, partition: int, start: int) -> None:
             ("record_batch", "base_offset"),
             ("transaction_partition", "first_offset"),
         ):
-            connection.execute(
-                f"delete from msgtx.{table} where partition_id = %s and {column} >= %s", [partition, start]
-            )
+            connection.execute(f"delete from msgtx.{table} where partition_id = %s and {column} >= %s", [partition, start])
 
 
 def test_a_reader_beyond_a_truncated_log_is_told(connection: Connection) -> None:
@@ -376,7 +372,7 @@ def test_a_sparse_row_keeps_its_offsets(connection: Connection) -> None:
     partition = new_partition(connection)
     plain(connection, partition, b"a", b"b", b"c", b"d")
     connection.execute(
-        'update msgtx.record_batch set "values" = array[\'a\'::bytea, \'d\'], offset_deltas = array[0, 3],'
+        "update msgtx.record_batch set \"values\" = array['a'::bytea, 'd'], offset_deltas = array[0, 3],"
         " record_count = 2 where partition_id = %s",
         [partition],
     )

@@ -54,9 +54,7 @@ def test_earliest_and_latest_respect_isolation(connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("marked", [False, True])
-def test_a_time_looks_past_aborted_records_and_not_past_the_last_stable_offset(
-    connection: Connection, marked: bool
-) -> None:
+def test_a_time_looks_past_aborted_records_and_not_past_the_last_stable_offset(connection: Connection, marked: bool) -> None:
     partition, writer, other = new_partition(connection), Writer(connection), Writer(connection)
     writer.send(partition, b"aborted", timestamp=50)
     writer.abort()
@@ -205,7 +203,9 @@ def test_transactions_name_the_open_one_and_where_it_begins(connection: Connecti
     writer = Writer(connection)
     writer.send(first, b"a", timeout_ms=1_234)
     writer.send(second, b"b")
-    columns = "transactional_id, current_epoch, producer_epoch, transaction_number, state, timeout_ms, partitions, first_offsets"
+    columns = (
+        "transactional_id, current_epoch, producer_epoch, transaction_number, state, timeout_ms, partitions, first_offsets"
+    )
     assert transaction_row(connection, writer, columns) == (
         *(writer.transactional_id, 0, 0, 0, "Ongoing", 1_234),
         *([first, second], [0, 1]),

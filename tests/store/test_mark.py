@@ -199,7 +199,7 @@ def test_the_floor_does_not_pass_a_transaction_that_has_not_yet_committed_its_fi
     connection: Connection, open_connection: Sessions
 ) -> None:
     """P44, P1: what is not yet visible lies above the log end that the marker sees."""
-    partition, writer = new_partition(connection), Writer(connection)
+    partition = new_partition(connection)
     plain(connection, partition, b"x")
     late, other = open_connection(), Writer(open_connection())
     other.send(partition, b"first")

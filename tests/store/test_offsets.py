@@ -135,9 +135,7 @@ def test_a_pending_offset_alone_is_told_as_such(connection: Connection) -> None:
 
 
 @pytest.mark.parametrize(("outcome", "expected"), [("COMMIT", 5), ("ABORT", 1)])
-def test_a_pending_offset_counts_or_not_once_it_is_decided(
-    connection: Connection, outcome: str, expected: int
-) -> None:
+def test_a_pending_offset_counts_or_not_once_it_is_decided(connection: Connection, outcome: str, expected: int) -> None:
     """P43: the older one is there again after the abort."""
     partition, group, writer = new_partition(connection), unique("group"), Writer(connection)
     commit(connection, group, partition, 1)

@@ -297,9 +297,7 @@ def test_an_offset_commit_waits_for_a_rebalance(
     assert committed_offsets(connection, group, None)[partition].at == OffsetAndMetadata(1)
 
 
-def test_the_newest_commit_wins_also_when_an_older_one_stalls(
-    connection: Connection, open_connection: Sessions
-) -> None:
+def test_the_newest_commit_wins_also_when_an_older_one_stalls(connection: Connection, open_connection: Sessions) -> None:
     """P17: the number is drawn behind the shared lock; what is committed later in the database counts by its number."""
     partition, group = new_partition(connection), unique("group")
     with stalled(open_connection()) as slow:
@@ -361,9 +359,7 @@ def test_reading_is_allowed_at_every_level(connection: Connection, open_connecti
 
 
 def settings(session: Connection) -> list[tuple[str, str]]:
-    return session.execute(
-        "select name, setting from pg_settings where name not like 'plpgsql.%' order by name"
-    ).fetchall()
+    return session.execute("select name, setting from pg_settings where name not like 'plpgsql.%' order by name").fetchall()
 
 
 @pytest.mark.parametrize("level", ["off", "local", "on"])

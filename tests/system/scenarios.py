@@ -254,9 +254,7 @@ def timeout(world: World) -> None:
             reader = client.consumer(**READING)
             reader.assign(TopicPartition(world.topic, index) for index in range(PARTITIONS))
             watcher = world.bystander()
-            wait_until(
-                lambda: reader.poll(0) or _stable(watcher, world.topic), "a reader passes the overdue transaction"
-            )
+            wait_until(lambda: reader.poll(0) or _stable(watcher, world.topic), "a reader passes the overdue transaction")
             world.note("deciding", name)
             producer.commit_transaction()
             world.note("committed", name)

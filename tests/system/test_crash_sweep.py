@@ -106,9 +106,7 @@ def test_a_connection_that_breaks_anywhere_loses_and_doubles_nothing(name: str, 
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_two_connections_that_break_one_after_the_other_lose_and_double_nothing(
-    name: str, observer: msgtx.Client
-) -> None:
+def test_two_connections_that_break_one_after_the_other_lose_and_double_nothing(name: str, observer: msgtx.Client) -> None:
     chance = random.Random(SEED)
     for again in range(AGAIN):
         first = chance.randrange(1, BOUNDARIES[name] + 1)
@@ -144,9 +142,7 @@ def killed(name: str, observer: msgtx.Client, zygote: Zygote, folder: Path, *, d
     ends: list[int] = []
     for number in [*deaths, 0]:
         ends.append(
-            zygote.live(
-                url=observer.secret_url, name=name, run=world.run, life=world.life, journal=str(path), die_at=number
-            )
+            zygote.live(url=observer.secret_url, name=name, run=world.run, life=world.life, journal=str(path), die_at=number)
         )
         assert ends[-1] in {0, -9}, f"{name}, lives killed at {deaths}: one ended with {ends[-1]}, see its output"
         world.life += 1

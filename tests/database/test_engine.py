@@ -1,0 +1,101 @@
+"""Connections: what goes back to the pool, and how errors are translated."""
+
+import psycopg
+import pytest
+import sqlalchemy
+
+from msgtx import errors
+from msgtx.database.engine import Engine, Function, call, public_url, query, translate
+from tests.databases import Connection, backend, wait_until
+
+
+def test_a_connection_is_lent_and_comes_back(engine: Engine) -> None:
+    with engine.connection() as first:
+        pid = backend(first)
+    with engine.connection() as again:
+        assert backend(again) == pid
+
+
+def test_a_broken_connection_leaves_the_pool(engine: Engine, connection: Connection) -> None:
+    with pytest.raises(errors.DatabaseUnavailable), engine.connection() as lent:  # noqa: PT012 - the block raises at its end
+        pid = backend(lent)
+        connection.execute("select pg_terminate_backend(%s)", [pid])
+        wait_until(
+            lambda: connection.execute("select count(*) from pg_stat_activity where pid = %s", [pid]).fetchone() == (0,)
+        )
+        query(lent, "select 1")
+    with engine.connection() as fresh:
+        assert query(fresh, "select 1") == [(1,)]
+
+
+def test_an_error_leaves_a_usable_connection(engine: Engine) -> None:
+    with pytest.raises(psycopg.errors.DivisionByZero), engine.connection() as lent:
+        query(lent, "select 1/0")
+    with engine.connection() as again:
+        assert query(again, "select 1") == [(1,)]
+
+
+def test_a_transaction_commits_at_the_end_and_rolls_back_on_an_exception(engine: Engine) -> None:
+    with engine.transaction() as transaction:
+        transaction.execute(sqlalchemy.text("create table public.kept (a int)"))
+    with pytest.raises(ZeroDivisionError), engine.transaction() as transaction:  # noqa: PT012 - the block raises at its end
+        transaction.execute(sqlalchemy.text("insert into public.kept values (1)"))
+        raise ZeroDivisionError
+    with engine.connection() as lent:
+        assert query(lent, "select count(*) from public.kept") == [(0,)]
+        assert lent.autocommit
+
+
+def test_an_unflushed_call_relaxes_nothing_beyond_itself(engine: Engine) -> None:
+    relaxed = Function("setting_value", {"setting_name": "text"}, flushed=False)
+    with engine.connection() as lent:
+        assert call(lent, relaxed, "lease_ms") == [(10_000,)]
+        assert query(lent, "show synchronous_commit") == [("on",)]
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("select * from msgtx.nothing", errors.ConfigError),
+        ("select msgtx.nothing()", errors.ConfigError),
+        ("set lock_timeout = '1ms'; select pg_advisory_lock(1, 1)", errors.LockTimeout),
+        ("set statement_timeout = '1ms'; select pg_sleep(1)", errors.LockTimeout),
+        ("set default_transaction_read_only = on; create table public.x ()", errors.ConfigError),
+        ("select 99999999999::int", errors.InvalidRequest),
+        ("select * from pg_authid", errors.AuthorizationFailed),
+        ("do $$ begin raise exception using errcode = 'MX090', message = 'fenced'; end $$", errors.ProducerFenced),
+    ],
+)
+def test_errors_of_the_database_are_ours(
+    engine: Engine, connection: Connection, statement: str, expected: type[errors.MsgtxError]
+) -> None:
+    connection.execute("select pg_advisory_lock(1, 1)")
+    lent = engine.dedicated()
+    try:
+        *before, last = statement.split("; ") if not statement.startswith("do") else [statement]
+        for prepare in before:
+            query(lent, prepare)
+        with pytest.raises(expected) as raised:
+            query(lent, last)
+        assert isinstance(raised.value.__cause__, psycopg.Error)
+    finally:
+        lent.close()
+
+
+def test_what_is_not_ours_goes_through() -> None:
+    error = ValueError("x")
+    assert translate(error) is error
+
+
+def test_a_password_is_never_shown() -> None:
+    shown = public_url("postgresql://user:secret@host:5432/database")
+    assert "secret" not in shown
+    assert "user" in shown
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg"])
+def test_schemes_of_sqlalchemy_are_understood(database_url: str, scheme: str) -> None:
+    engine = Engine(database_url.replace("postgresql", scheme, 1), pool_size=1)
+    with engine.connection() as lent:
+        assert query(lent, "select 1") == [(1,)]
+    engine.close()

@@ -1,0 +1,194 @@
+"""Versions of the schema: up, down, up again; at once; on data; compared by the catalog."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import sqlalchemy
+
+import msgtx
+from msgtx import errors
+from msgtx.database import migrate
+from msgtx.database.engine import Engine
+from tests.databases import Server, connect, install
+
+Databases = Callable[..., str]
+
+# What a schema is, as far as PostgreSQL's catalog tells: compared between two databases.
+CATALOG = {
+    "columns": """select c.relname, c.relkind::text, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
+        a.attidentity::text, a.attstorage::text, a.attcompression::text, pg_get_expr(d.adbin, d.adrelid)
+        from pg_attribute a join pg_class c on c.oid = a.attrelid
+        left join pg_attrdef d on d.adrelid = c.oid and d.adnum = a.attnum
+        where c.relnamespace = 'msgtx'::regnamespace and a.attnum > 0 and not a.attisdropped order by 1, a.attnum""",
+    "options": """select relname, relkind::text, relpersistence::text, reloptions from pg_class
+        where relnamespace = 'msgtx'::regnamespace order by 1, 2""",
+    "constraints": """select conrelid::regclass::text, conname, pg_get_constraintdef(oid) from pg_constraint
+        where connamespace = 'msgtx'::regnamespace order by 1, 2""",
+    "indexes": "select tablename, indexname, indexdef from pg_indexes where schemaname = 'msgtx' order by 1, 2",
+    "functions": """select proname, pg_get_function_identity_arguments(oid), pg_get_functiondef(oid), proacl::text
+        from pg_proc where pronamespace = 'msgtx'::regnamespace order by 1, 2""",
+    "views": "select viewname, definition from pg_views where schemaname = 'msgtx' order by 1",
+    "settings": "select name, value from msgtx.setting order by 1",
+}
+
+
+def catalog(url: str) -> dict[str, list[object]]:
+    with connect(url) as connection:
+        return {name: list(connection.execute(query)) for name, query in CATALOG.items()}
+
+
+def run(url: str, work: Callable[[sqlalchemy.Connection], object]) -> object:
+    engine = Engine(url, pool_size=1)
+    try:
+        with engine.transaction() as connection:
+            return work(connection)
+    finally:
+        engine.close()
+
+
+def test_down_and_up_again_on_data_is_the_same_schema(make_database: Databases) -> None:
+    fresh, used = make_database(), make_database()
+    with msgtx.connect(used) as client:
+        client.topics.create("orders")
+        with client.producer(transactional_id="t") as producer, producer.transaction():
+            producer.send("orders", b"a")
+    run(used, lambda connection: migrate.downgrade(connection, "base"))
+    with connect(used) as connection:
+        left = connection.execute(
+            "select relname from pg_class where relnamespace = to_regnamespace('msgtx') and relkind in ('r', 'v', 'S')"
+            " and relname <> 'alembic_version'"
+        ).fetchall()
+        assert left == []
+    run(used, migrate.upgrade)
+    assert catalog(used) == catalog(fresh)
+    with msgtx.connect(used) as client:
+        assert client.topics.list() == []
+
+
+def test_an_upgrade_on_data_keeps_it(make_database: Databases) -> None:
+    url = make_database()
+    with msgtx.connect(url) as client:
+        client.topics.create("orders")
+        with client.producer() as producer:
+            producer.send("orders", b"a")
+    with connect(url) as connection:
+        connection.execute("update msgtx.installation set functions_hash = 'another build'")
+        connection.execute("drop function msgtx.clock() cascade")
+    before = catalog(make_database())
+    result = run(url, migrate.upgrade)
+    assert isinstance(result, migrate.Upgrade)
+    assert result.functions_renewed
+    assert catalog(url) == before
+    with msgtx.connect(url) as client, client.consumer("orders", auto_offset_reset="earliest") as consumer:
+        assert [record.value for record in consumer.poll(30)] == [b"a"]
+
+
+def test_a_second_upgrade_does_nothing(make_database: Databases) -> None:
+    url = make_database()
+    result = run(url, migrate.upgrade)
+    assert result == migrate.Upgrade(before=migrate._head(), after=migrate._head(), functions_renewed=False)
+
+
+def test_eight_upgrades_at_once_make_one_schema(make_database: Databases) -> None:
+    url = make_database(schema=False)
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(install, [url] * 8))
+    assert catalog(url) == catalog(make_database())
+
+
+def test_eight_inits_at_once_by_connect(make_database: Databases) -> None:
+    url = make_database(schema=False)
+    with ThreadPoolExecutor(8) as threads:
+        clients = list(threads.map(lambda _: msgtx.connect(url, create=True, pool_size=1), range(8)))
+    for client in clients:
+        client.close()
+    assert run(url, migrate.check) == []
+
+
+def test_check_says_what_is_wrong_and_what_to_run(make_database: Databases) -> None:
+    url = make_database(schema=False)
+    assert "msgtx db init" in str(run(url, migrate.check))
+    install(url)
+    assert run(url, migrate.check) == []
+    assert run(url, migrate.current) == migrate._head()
+    for spoil, told in (
+        ("drop view msgtx.transactions", "transactions"),
+        ("update msgtx.installation set functions_hash = 'x'", "another build"),
+        ("update msgtx.alembic_version set version_num = '0000'", "msgtx db upgrade"),
+        ("update msgtx.alembic_version set version_num = '9999'", "newer msgtx"),
+    ):
+        engine = Engine(url, pool_size=1)
+        with engine.transaction() as transaction:
+            transaction.execute(sqlalchemy.text(spoil))
+            assert told in str(migrate.check(transaction))
+            transaction.rollback()
+        engine.close()
+
+
+def test_a_schema_of_the_future_is_not_touched(make_database: Databases) -> None:
+    url = make_database()
+    with connect(url) as connection:
+        connection.execute("update msgtx.alembic_version set version_num = '9999'")
+    with pytest.raises(errors.ConfigError, match="newer msgtx"):
+        run(url, migrate.upgrade)
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_an_upgrade_above_read_committed_is_refused(make_database: Databases, level: str) -> None:
+    url = make_database(schema=False)
+
+    def work(connection: sqlalchemy.Connection) -> None:
+        connection.execute(sqlalchemy.text(f"set transaction isolation level {level}"))
+        migrate.upgrade(connection)
+
+    with pytest.raises(errors.ConfigError, match="read committed"):
+        run(url, work)
+
+
+def test_rights_that_were_given_outlive_an_upgrade(make_database: Databases, server: Server) -> None:
+    url = make_database()
+    with server.administrator() as administrator:
+        administrator.execute("create role grantee")
+    try:
+        with connect(url) as connection:
+            connection.execute("grant usage on schema msgtx to grantee")
+            connection.execute("grant execute on function msgtx.clock() to grantee")
+            connection.execute("grant select on msgtx.records to grantee with grant option")
+            before = connection.execute("select proacl::text from pg_proc where proname = 'clock'").fetchall()
+            connection.execute("update msgtx.installation set functions_hash = 'x'")
+        run(url, migrate.upgrade)
+        with connect(url) as connection:
+            assert connection.execute("select proacl::text from pg_proc where proname = 'clock'").fetchall() == before
+            granted = connection.execute(
+                "select has_table_privilege('grantee', 'msgtx.records', 'select with grant option')"
+            ).fetchone()
+            assert granted == (True,)
+            connection.execute("revoke all on all tables in schema msgtx from grantee")
+            connection.execute("revoke all on all functions in schema msgtx from grantee")
+            connection.execute("revoke all on schema msgtx from grantee")
+    finally:
+        with server.administrator() as administrator:
+            administrator.execute("drop role grantee")
+
+
+def test_a_users_object_on_ours_is_named_and_never_dropped(make_database: Databases) -> None:
+    url = make_database()
+    with connect(url) as connection:
+        connection.execute("create view public.mine as select * from msgtx.records")
+        connection.execute("update msgtx.installation set functions_hash = 'x'")
+    with pytest.raises(errors.ConfigError, match="mine"):
+        run(url, migrate.upgrade)
+    with connect(url) as connection:
+        assert connection.execute("select count(*) from public.mine").fetchone() == (0,)
+
+
+def test_nothing_is_executable_by_everyone(make_database: Databases) -> None:
+    """No role but the owner touches tables or calls functions, unless it was given the right."""
+    url = make_database()
+    with connect(url) as connection:
+        public = connection.execute(
+            "select proname from pg_proc, aclexplode(coalesce(proacl, acldefault('f', proowner))) a"
+            " where pronamespace = 'msgtx'::regnamespace and a.grantee = 0"
+        ).fetchall()
+        assert public == []

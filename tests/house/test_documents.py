@@ -1,0 +1,36 @@
+"""What the documents name is there."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+import msgtx
+from msgtx.config import ConsumerConfig, ProducerConfig
+
+ROOT = Path(msgtx.__file__).parent.parent
+
+
+def test_the_settings_in_the_readme_are_the_ones_that_are_known() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    start = text.index("| of a producer |")
+    named = set(re.findall(r"`(\w+)`", text[start : text.index("\n\n", start)]))
+    known = {field.name for kind in (ProducerConfig, ConsumerConfig) for field in dataclasses.fields(kind)}
+    assert named <= known
+    rarely_changed = {"request_timeout_ms", "fetch_min_bytes"}
+    assert known - named <= rarely_changed
+
+
+@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "STYLE.md"])
+def test_the_paths_in_a_document_exist(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    paths = set(re.findall(r"`((?:msgtx|cli|migrations|tests|spark_jobs)/[\w./-]+)`", text))
+    later = {path for path in paths if path.startswith("spark_jobs")}
+    assert {path for path in paths - later if not (ROOT / path).exists()} == set()
+
+
+def test_a_release_has_its_lines_in_the_changelog() -> None:
+    version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert version is not None
+    assert version[1] in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

@@ -1,0 +1,96 @@
+"""The public names are pinned: a change here is a change for users."""
+
+import dataclasses
+import inspect
+
+import pytest
+
+import msgtx
+from msgtx import errors
+
+PUBLIC = [
+    "BatchMetadata", "Client", "Consumer", "GroupMetadata", "Isolation", "OffsetAndMetadata", "OffsetAndTimestamp",
+    "Outcome", "OutputRecord", "PartitionDescription", "ProcessReport", "Producer", "ProducerId", "Record",
+    "RecordMetadata", "SweepReport", "TopicDescription", "TopicPartition", "Transaction", "TransactionDescription",
+    "TransactionId", "TransactionListing", "connect",
+]  # fmt: skip
+METHODS = {
+    msgtx.Client: "admin close consumer process producer sweep topics transaction_outcome url",
+    msgtx.Producer: "abort_transaction begin_transaction close commit_transaction flush init_transactions send send_batch"
+    " send_offsets_to_transaction transaction transaction_id",
+    msgtx.Transaction: "id send_offsets",
+    msgtx.Consumer: "assign assignment beginning_offsets close commit committed end_offsets group_metadata lag offset_lag"
+    " offsets_for_times pause poll position resume rewind seek seek_to_beginning seek_to_end seek_to_time stop subscribe",
+}
+FIELDS = {
+    msgtx.Record: "topic partition offset timestamp key value headers",
+    msgtx.RecordMetadata: "topic partition offset timestamp duplicate",
+    msgtx.BatchMetadata: "count offsets",
+    msgtx.OutputRecord: "value key headers timestamp topic partition",
+    msgtx.OffsetAndMetadata: "offset metadata",
+    msgtx.OffsetAndTimestamp: "offset timestamp",
+    msgtx.GroupMetadata: "group member_id generation group_instance_id",
+    msgtx.TopicDescription: "name partitions settings",
+    msgtx.PartitionDescription: "log_start_offset last_stable_offset log_end_offset",
+    msgtx.TransactionListing: "transactional_id producer_id state",
+}
+SIGNATURES = {
+    msgtx.Producer.send: "topic value *key *partition *timestamp *headers *on_delivery",
+    msgtx.Producer.flush: "timeout",
+    msgtx.Producer.begin_transaction: "timeout_ms",
+    msgtx.Producer.commit_transaction: "timeout",
+    msgtx.Producer.abort_transaction: "timeout",
+    msgtx.Producer.init_transactions: "timeout",
+    msgtx.Producer.send_offsets_to_transaction: "offsets group_metadata timeout",
+    msgtx.Producer.transaction: "timeout_ms",
+    msgtx.Consumer.poll: "timeout max_records",
+    msgtx.Consumer.commit: "offsets wait",
+    msgtx.Consumer.committed: "partitions require_stable timeout",
+    msgtx.Consumer.seek: "partition offset",
+    msgtx.Client.transaction_outcome: "transaction_id *resolve",
+    msgtx.connect: "url *create *pool_size",
+}
+
+
+def test_the_package_exports_these_names() -> None:
+    assert set(PUBLIC) <= set(msgtx.__all__)
+    assert list(msgtx.__all__) == sorted(msgtx.__all__)
+    assert all(hasattr(msgtx, name) for name in msgtx.__all__)
+
+
+@pytest.mark.parametrize("kind", METHODS, ids=lambda kind: kind.__name__)
+def test_the_classes_have_these_methods(kind: type) -> None:
+    wanted = set(METHODS[kind].split())
+    instance_attributes = {"admin", "topics", "config", "engine"} if kind is msgtx.Client else set()
+    found = {name for name in dir(kind) if not name.startswith("_")} | instance_attributes
+    assert wanted <= found
+
+
+@pytest.mark.parametrize("kind", FIELDS, ids=lambda kind: kind.__name__)
+def test_the_values_have_these_fields(kind: type) -> None:
+    assert [field.name for field in dataclasses.fields(kind)][: len(FIELDS[kind].split())] == FIELDS[kind].split()
+
+
+@pytest.mark.parametrize("function", SIGNATURES, ids=lambda function: function.__qualname__)
+def test_the_calls_take_these_arguments(function: object) -> None:
+    parameters = inspect.signature(function).parameters.values()
+    found = [("*" if p.kind is p.KEYWORD_ONLY else "") + p.name for p in parameters if p.name != "self"]
+    assert found[: len(SIGNATURES[function].split())] == SIGNATURES[function].split()
+
+
+def test_the_errors_are_these() -> None:
+    families = {
+        errors.RetriableError: "DatabaseUnavailable CoordinatorNotAvailable NotCoordinator ConcurrentTransactions"
+        " UnstableOffset RebalanceInProgress LockTimeout",
+        errors.AbortableError: "OutOfOrderSequence IllegalGeneration UnknownMember NotAssigned FencedInstance"
+        " TransactionAborted RecordTooLarge InvalidRecord OffsetMetadataTooLarge DeliveryTimeout",
+        errors.FatalError: "ProducerFenced InvalidProducerEpoch InvalidProducerIdMapping CoordinatorFenced"
+        " IncarnationChanged AuthorizationFailed",
+        errors.UsageError: "ConfigError IllegalState InvalidRequest InvalidTransactionTimeout InvalidTransactionState"
+        " UnknownTopicOrPartition TopicExists InvalidTopic NoOffset OffsetOutOfRange GroupNotFound"
+        " TransactionalIdNotFound DeserializationError",
+    }
+    for family, names in families.items():
+        for name in names.split():
+            assert issubclass(getattr(errors, name), family), name
+    assert issubclass(errors.InvalidProducerEpoch, errors.ProducerFenced)

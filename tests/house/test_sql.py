@@ -1,0 +1,152 @@
+"""One SQL object per file: a header that tells the truth, a use, a plan."""
+
+import re
+from pathlib import Path
+
+import psycopg
+import pytest
+
+import msgtx
+from msgtx.rules.transaction import State
+from tests.databases import Connection
+
+ROOT = Path(msgtx.__file__).parent
+FILES = sorted((ROOT / "sql").glob("*.sql"), key=lambda path: path.name)
+TABLES = (
+    "installation", "setting", "topic", "partition", "record_batch", "producer_state", "producer", "transaction",
+    "transaction_partition", "transaction_seal", "transaction_decision", "transaction_marker", "partition_floor",
+    "consumer_group", "group_offset",
+)  # fmt: skip
+NAMES = [path.stem for path in FILES]
+
+
+def parts(path: Path) -> tuple[str, str]:
+    """Return the header comment and the code without comments."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    header = []
+    for line in lines:
+        if not line.startswith("--"):
+            break
+        header.append(line)
+    return "\n".join(header), re.sub(r"--.*", "", "\n".join(lines))
+
+
+def python_sources() -> str:
+    paths = [*ROOT.rglob("*.py"), *(ROOT.parent / "cli").rglob("*.py")]
+    return "\n".join(path.read_text(encoding="utf-8") for path in paths)
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_a_file_creates_one_object_of_its_own_name(path: Path) -> None:
+    _, code = parts(path)
+    created = re.findall(r"\bcreate (?:or replace )?(?:function|view|procedure) msgtx\.(\w+)", code, re.IGNORECASE)
+    assert created == [path.stem]
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_a_file_begins_with_what_it_is_for(path: Path) -> None:
+    header, _ = parts(path)
+    first = header.splitlines()[0]
+    assert re.match(rf"-- (View )?{path.stem}\b", first), first
+    assert header.rstrip().endswith((".", ")")) or "-- after:" in header
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_what_is_written_is_named_in_the_header(path: Path) -> None:
+    """A header lists the tables that its own code writes."""
+    header, code = parts(path)
+    written = set(re.findall(r"\b(?:insert into|update|delete from) msgtx\.(\w+)", code)) & set(TABLES)
+    for table in written:
+        assert re.search(rf"\b{table}\b", header), f"{path.name} writes {table}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_what_locks_says_so(path: Path) -> None:
+    header, code = parts(path)
+    if re.search(r"msgtx\.(try_)?lock_|pg_\w*advisory", code):
+        assert re.search(r"\b(lock|locks|locked|locking)\b", header, re.IGNORECASE), path.name
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_an_object_is_used(path: Path) -> None:
+    """By Python, by another file; views also by whoever reads them."""
+    name = path.stem
+    if parts(path)[1].lstrip().startswith("create view"):
+        return
+    elsewhere = "\n".join(parts(other)[1] for other in FILES if other is not path)
+    assert re.search(rf"msgtx\.{name}\b", elsewhere) or re.search(rf'["\']{name}["\']|msgtx\.{name}\b', python_sources())
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_only_what_the_library_calls_runs_with_its_owners_rights_and_then_with_a_fixed_path(path: Path) -> None:
+    _, code = parts(path)
+    if "security definer" in code:
+        assert re.search(r"set search_path = pg_catalog, pg_temp", code), path.name
+
+
+def test_nothing_updates_or_deletes_on_the_hot_path() -> None:
+    insert_only = set(TABLES) - {
+        "installation",
+        "setting",
+        "topic",
+        "partition",
+        "producer_state",
+        "producer",
+        "consumer_group",
+    }
+    for path in FILES:
+        if path.stem == "delete_topic":
+            continue
+        changed = set(re.findall(r"\b(?:update|delete from) msgtx\.(\w+)", parts(path)[1]))
+        assert not changed & insert_only, path.name
+
+
+def test_nobody_asks_for_the_time_of_the_sql_transaction() -> None:
+    """P33; and the clock is read in one place, so that tests can set it."""
+    for path in FILES:
+        _, code = parts(path)
+        assert not re.search(r"\bnow\(\)|\bcurrent_timestamp\b|\btransaction_timestamp\b", code), path.name
+        assert "clock_timestamp" not in code or path.stem == "clock", path.name
+
+
+def test_every_function_can_be_planned_and_called(connection: Connection) -> None:
+    """Called with nulls inside a transaction that is taken back: it may refuse, but every name in it must be known."""
+    functions = connection.execute(
+        "select p.proname, array(select format_type(t, null) from unnest(p.proargtypes) t), p.prorettype::regtype::text"
+        " from pg_proc p where p.pronamespace = 'msgtx'::regnamespace order by 1"
+    ).fetchall()
+    assert {name for name, _, _ in functions} <= set(NAMES)
+    for name, types, _ in functions:
+        if "record" in types:
+            continue  # internal, of a row that its caller has read: exercised by the store's tests
+        arguments = ", ".join(f"null::{kind}" for kind in types)
+        with connection.transaction(force_rollback=True):
+            connection.execute("set local lock_timeout = '5s'")
+            refused: psycopg.Error | None = None
+            try:
+                with connection.transaction():
+                    connection.execute(f"select * from msgtx.{name}({arguments})")
+            except psycopg.Error as error:
+                refused = error
+            unknown = refused is not None and (refused.sqlstate or "42").startswith("42")
+            assert not unknown, (name, refused)
+
+
+@pytest.mark.parametrize("name", [path.stem for path in FILES if "create view" in path.read_text(encoding="utf-8")])
+def test_every_view_can_be_explained(connection: Connection, name: str) -> None:
+    assert connection.execute(f"explain select * from msgtx.{name}").fetchall()
+
+
+def test_every_table_of_the_architecture_is_there_and_no_other(connection: Connection) -> None:
+    found = connection.execute(
+        "select relname from pg_class where relnamespace = 'msgtx'::regnamespace and relkind = 'r'"
+        " and relname <> 'alembic_version' order by 1"
+    ).fetchall()
+    assert [name for (name,) in found] == sorted(TABLES)
+
+
+def test_the_view_of_transactions_names_the_states_of_the_table() -> None:
+    """Dead is a state without a row."""
+    _, code = parts(ROOT / "sql" / "transactions.sql")
+    named = set(re.findall(r"'([A-Z][A-Za-z]+)'", code)) - {"COMMIT", "ABORT"}
+    assert named == {state.value for state in State} - {"Dead"}

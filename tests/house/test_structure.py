@@ -1,0 +1,121 @@
+"""The house: floors, strings, effects on the tables after a run."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import msgtx
+from tests.databases import Connection, Server, wait_until
+
+ROOT = Path(msgtx.__file__).parent
+INSERT_ONLY = (
+    "record_batch", "transaction", "transaction_partition", "transaction_seal", "transaction_decision",
+    "transaction_marker", "partition_floor", "group_offset",
+)  # fmt: skip
+SECONDS = 30.0
+
+
+def test_modules_import_from_lower_floors_only() -> None:
+    command = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run([command, "--no-cache"], cwd=ROOT.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_module_holds_sql_outside_the_database_floor() -> None:
+    """STYLE 15."""
+    allowed = {ROOT / "database", ROOT / "migrations"}
+    for path in ROOT.rglob("*.py"):
+        if any(folder in path.parents for folder in allowed):
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        docstrings = {
+            node.body[0].value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+            and node.body
+            and isinstance(node.body[0], ast.Expr)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in docstrings:
+                assert not re.search(r"(?i)\b(insert into|delete from|update msgtx)\b", node.value), (path, node.lineno)
+
+
+def test_only_the_engine_commits() -> None:
+    """STYLE 12."""
+    for path in ROOT.rglob("*.py"):
+        if path.is_relative_to(ROOT / "database"):
+            continue
+        assert not re.search(r"connection\.commit\(\)|\.begin\(\)", path.read_text(encoding="utf-8")), path
+
+
+def test_a_run_updates_and_deletes_nothing_on_the_insert_only_tables(
+    client: msgtx.Client, connection: Connection, server: Server, database_url: str
+) -> None:
+    """Nothing on the hot path updates or deletes a row (P21)."""
+    client.topics.create("input", partitions=2)
+    client.topics.create("output", partitions=2)
+    with client.producer() as producer:
+        for i in range(50):
+            producer.send("input", b"%d" % i, key=b"%d" % i)
+    report = client.process(
+        "input",
+        to="output",
+        group="copy",
+        transactional_id="copy",
+        transform=lambda record: record.value,
+        transaction_ms=1,
+        idle_timeout=0.05,
+    )
+    assert report.records_out == 50
+    with client.producer(transactional_id="long") as producer:
+        for i in range(6):
+            producer.begin_transaction()
+            producer.send("output", b"x")
+            producer.flush(SECONDS)
+            (producer.abort_transaction if i % 2 else producer.commit_transaction)()
+    with client.consumer("output", group="reader", auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
+        while any(consumer.lag().values()):
+            consumer.poll(SECONDS)
+            consumer.commit()
+    client.sweep()
+    client.close()
+    name = database_url.rsplit("/", 1)[1]
+
+    def statistics() -> dict[str, tuple[int, int, int]]:
+        with server.administrator(name) as administrator:
+            administrator.execute("select pg_stat_force_next_flush()")
+            rows = administrator.execute(
+                "select relname, n_tup_ins, n_tup_upd, n_tup_del from pg_stat_user_tables where schemaname = 'msgtx'"
+            ).fetchall()
+        return {table: tuple(numbers) for table, *numbers in rows}
+
+    found = wait_until(
+        lambda: (seen := statistics())["transaction_decision"][0] >= 7 and seen, "the sessions report what they did"
+    )
+    for table in INSERT_ONLY:
+        inserted, updated, deleted = found[table]
+        assert (updated, deleted) == (0, 0), table
+        if table != "transaction_seal":
+            assert inserted > 0, table
+
+
+@pytest.mark.parametrize("table", INSERT_ONLY)
+def test_insert_only_tables_are_frozen_early(connection: Connection, table: str) -> None:
+    (options,) = connection.execute(
+        "select reloptions from pg_class where oid = format('msgtx.%%I', %s::text)::regclass", [table]
+    ).fetchone()
+    assert any(option.startswith("autovacuum_vacuum_insert_scale_factor") for option in options)
+
+
+def test_arrays_are_never_compressed_by_pglz(connection: Connection) -> None:
+    """lz4 where the server has it, else no compression: pglz is three to four times slower."""
+    rows = connection.execute(
+        "select attname, attstorage::text, attcompression::text from pg_attribute where attrelid ="
+        " 'msgtx.record_batch'::regclass and attnum > 0 and atttypid::regtype::text like '%[]'"
+    ).fetchall()
+    assert len(rows) == 7
+    assert all(storage == "e" or compression == "l" for _, storage, compression in rows)

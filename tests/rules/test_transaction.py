@@ -1,0 +1,106 @@
+"""The two tables of legal moves: what is absent is illegal (semantics 4)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from msgtx.errors import IllegalState
+from msgtx.rules.transaction import CLIENT_MOVES, MOVES, NUMBERS, Call, ClientState, Event, State, client_move
+
+C = ClientState
+# Written from semantics 4, and not from the code: for each state, what may be called, and where it leads.
+CLIENT: dict[ClientState, dict[Call, ClientState]] = {
+    C.UNINITIALIZED: {Call.INIT: C.READY},
+    C.READY: {Call.BEGIN: C.IN_TRANSACTION},
+    C.IN_TRANSACTION: {
+        Call.SEND: C.IN_TRANSACTION,
+        Call.SEND_OFFSETS: C.IN_TRANSACTION,
+        Call.COMMIT: C.COMMITTING,
+        Call.ABORT: C.ABORTING,
+        Call.FAILED: C.ABORTABLE_ERROR,
+    },
+    C.COMMITTING: {Call.COMMIT: C.COMMITTING, Call.ENDED: C.READY, Call.FAILED: C.ABORTABLE_ERROR},
+    C.ABORTING: {Call.ABORT: C.ABORTING, Call.ENDED: C.READY, Call.FAILED: C.ABORTING},
+    C.ABORTABLE_ERROR: {Call.ABORT: C.ABORTING, Call.FAILED: C.ABORTABLE_ERROR},
+    C.FATAL_ERROR: {},
+    C.CLOSED: {},
+}
+# From the table of states in semantics 4: what each may be followed by.
+FOLLOWED_BY = {
+    State.EMPTY: {State.ONGOING, State.DEAD},
+    State.ONGOING: {State.PREPARE_COMMIT, State.PREPARE_ABORT, State.PREPARED},
+    State.PREPARE_COMMIT: {State.COMPLETE_COMMIT},
+    State.PREPARE_ABORT: {State.COMPLETE_ABORT},
+    State.COMPLETE_COMMIT: {State.ONGOING, State.DEAD},
+    State.COMPLETE_ABORT: {State.ONGOING, State.DEAD},
+    State.DEAD: set(),
+    State.PREPARED: {State.PREPARE_COMMIT, State.PREPARE_ABORT},
+}
+# A fused call, offsets alone and an abort by name decide without an open state; init makes a complete one Empty.
+SHORT_CUTS = {State.PREPARE_COMMIT, State.PREPARE_ABORT, State.EMPTY}
+
+
+def reachable(moves: Mapping[tuple[Any, Any], Any], start: Any) -> set[Any]:
+    found = {start}
+    while more := {after for (before, _), after in moves.items() if before in found} - found:
+        found |= more
+    return found
+
+
+@pytest.mark.parametrize("state", State)
+def test_a_state_is_followed_by_what_semantics_4_says(state: State) -> None:
+    after = {target for (before, _), target in MOVES.items() if before is state}
+    assert FOLLOWED_BY[state] <= after
+    extra = after - FOLLOWED_BY[state]
+    if state in {State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT}:
+        assert extra <= SHORT_CUTS
+    else:
+        assert not extra
+
+
+def test_every_state_is_reachable_and_has_kafkas_number() -> None:
+    assert reachable(MOVES, State.EMPTY) == set(State)
+    assert {NUMBERS[state]: state.value for state in State} == {
+        0: "Empty",
+        1: "Ongoing",
+        2: "PrepareCommit",
+        3: "PrepareAbort",
+        4: "CompleteCommit",
+        5: "CompleteAbort",
+        6: "Dead",
+        8: "Prepared",
+    }
+
+
+def test_every_event_moves_something() -> None:
+    assert {event for _, event in MOVES} == set(Event)
+
+
+def test_what_is_decided_stays_decided() -> None:
+    """I4."""
+    for (before, event), after in MOVES.items():
+        if before in {State.PREPARE_COMMIT, State.PREPARE_ABORT}:
+            assert event is Event.MARK
+            assert after.value.endswith(before.value.removeprefix("Prepare"))
+
+
+@pytest.mark.parametrize("state", ClientState)
+@pytest.mark.parametrize("call", Call)
+def test_every_call_in_every_state(state: ClientState, call: Call) -> None:
+    expected = CLIENT[state].get(call)
+    if call is Call.CLOSE:
+        expected = C.CLOSED
+    if call is Call.FATAL and state is not C.CLOSED:
+        expected = C.FATAL_ERROR
+    if expected is None:
+        with pytest.raises(IllegalState, match=f"{call} while {state}: ."):
+            client_move(state, call)
+    else:
+        assert client_move(state, call) is expected
+
+
+def test_every_client_state_is_reachable_and_can_be_left() -> None:
+    assert reachable(CLIENT_MOVES, C.UNINITIALIZED) == set(ClientState)
+    for state in ClientState:
+        assert C.CLOSED in reachable(CLIENT_MOVES, state)

@@ -1,0 +1,287 @@
+"""Scenarios around a crash of the database server: what was promised is there, what was not is never half there."""
+
+import concurrent.futures
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import msgtx
+from msgtx import Client, OffsetAndMetadata, Outcome, TopicPartition, errors
+from msgtx.database.wire import BatchColumns
+from msgtx.store.append import append
+from msgtx.store.producers import init_producer_id
+from tests.databases import connect, wait_until
+from tests.faults import CrashServer, crash_server
+from tests.system.scenarios import FAST, PATIENCE_SECONDS, READING, read_all
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def crashing() -> Iterator[CrashServer]:
+    with crash_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def url(crashing: CrashServer) -> str:
+    return crashing.server.create_database()
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[Client]:
+    with msgtx.connect(url) as made:
+        yield made
+
+
+@pytest.fixture
+def fresh(url: str) -> Iterator[Callable[[], Client]]:
+    """Clients that were made after a crash."""
+    made: list[Client] = []
+
+    def make() -> Client:
+        made.append(msgtx.connect(url))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def topic(client: Client) -> str:
+    name = f"topic-{next(_numbers)}"
+    client.topics.create(name, partitions=2)
+    return name
+
+
+def test_a_crash_takes_back_what_nobody_flushed(crashing: CrashServer, url: str) -> None:
+    """The server of these tests does lose things: without that, they would show nothing."""
+    with connect(url) as connection:
+        connection.execute("create table if not exists kept (value text)")
+        connection.execute("set synchronous_commit = off")
+        connection.execute("insert into kept values ('flushed by another')")
+        crashing.flush()
+        connection.execute("insert into kept values ('lost')")
+    crashing.crash()
+    with connect(url) as connection:
+        assert connection.execute("select value from kept").fetchall() == [("flushed by another",)]
+
+
+def test_two_producers_never_get_the_same_id(crashing: CrashServer, url: str) -> None:
+    """P41: an id that was handed out is not handed out again, though no row tells of it."""
+    given: list[int] = []
+    for _ in range(3):
+        with connect(url) as connection:
+            given += [init_producer_id(connection, None, timeout_ms=1_000).producer_id for _ in range(2)]
+        crashing.crash()
+    assert len(set(given)) == len(given), given
+
+
+def test_an_id_that_was_drawn_beside_an_open_sql_transaction_is_not_given_again(crashing: CrashServer, url: str) -> None:
+    """P41: who draws the next block of the sequence writes the WAL for it, and may not have committed yet."""
+    given: list[int] = []
+    for _ in range(2):
+        with contextlib.closing(connect(url)) as slow, contextlib.closing(connect(url)) as fast:
+            slow.autocommit = False
+            for _ in range(33):  # a block of the sequence is 32 numbers: one of these begins a new one
+                init_producer_id(slow, None, timeout_ms=1_000)
+            given.append(init_producer_id(fast, None, timeout_ms=1_000).producer_id)
+            crashing.crash()
+    assert len(set(given)) == len(given), given
+
+
+def test_an_abort_that_was_read_survives(
+    crashing: CrashServer, client: Client, topic: str, fresh: Callable[[], Client]
+) -> None:
+    """P28: otherwise the transaction could commit after somebody was told that it had not."""
+    producer = client.producer(transactional_id=topic, **FAST)
+    producer.init_transactions()
+    name = producer.begin_transaction().id
+    producer.send(topic, b"value", partition=0).result(PATIENCE_SECONDS)
+    assert client.transaction_outcome(name, resolve=True) is Outcome.ABORTED
+    crashing.crash()
+    assert fresh().transaction_outcome(name) is Outcome.ABORTED
+    with pytest.raises(errors.TransactionAborted):
+        producer.commit_transaction()
+    assert read_all(fresh(), topic) == {}
+
+
+def test_offsets_and_outputs_of_a_commit_that_returned_are_both_there(
+    crashing: CrashServer, client: Client, topic: str, fresh: Callable[[], Client]
+) -> None:
+    """P27, I9, I10: nothing but the decision was flushed, and with it all that came before it."""
+    partition = TopicPartition(topic, 0)
+    with client.producer(transactional_id=topic, **FAST) as producer:
+        producer.begin_transaction()
+        producer.send(topic, b"early", partition=0).result(PATIENCE_SECONDS)
+        producer.send_offsets_to_transaction({partition: 7}, topic)
+        producer.send(topic, b"late", partition=1)
+        producer.commit_transaction()
+        crashing.crash()
+    assert read_all(fresh(), topic) == {0: [(0, "early")], 1: [(0, "late")]}
+    with fresh().consumer(group=topic, **READING) as member:
+        assert member.committed([partition])[partition] == OffsetAndMetadata(7)
+
+
+@pytest.mark.parametrize("flushed", ["nothing", "first batch"])
+def test_a_commit_whose_records_were_lost_is_an_abort_and_the_producer_goes_on(
+    flushed: str, crashing: CrashServer, client: Client, topic: str, fresh: Callable[[], Client]
+) -> None:
+    """The tail check: a hole never becomes a commit. Offsets of the lost transaction are lost with it."""
+    partition = TopicPartition(topic, 0)
+    with client.producer(transactional_id=topic, **FAST) as producer:
+        producer.begin_transaction()
+        producer.send(topic, b"first", partition=0).result(PATIENCE_SECONDS)
+        if flushed == "first batch":
+            crashing.flush()
+        producer.send(topic, b"second", partition=1).result(PATIENCE_SECONDS)
+        producer.send_offsets_to_transaction({partition: 7}, topic)
+        crashing.crash()
+        with pytest.raises(errors.TransactionAborted):
+            producer.commit_transaction()
+        producer.abort_transaction()
+        with producer.transaction():
+            producer.send(topic, b"again", partition=0)
+            producer.send(topic, b"again", partition=1)
+    seen = read_all(fresh(), topic)
+    assert [[value for _, value in rows] for rows in seen.values()] == [["again"], ["again"]]
+    with fresh().consumer(group=topic, **READING) as member:
+        assert member.committed([partition])[partition] is None
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+@pytest.mark.parametrize("overwritten", [False, True], ids=["shorter", "overwritten"])
+def test_a_reader_notices_that_what_it_read_was_taken_back(
+    isolation: str,
+    overwritten: bool,
+    crashing: CrashServer,
+    client: Client,
+    topic: str,  # noqa: FBT001
+) -> None:
+    """P38, P45: also when other records stand at the same offsets by now. It never skips silently."""
+    partition = TopicPartition(topic, 0)
+    with client.producer(acks="1") as producer:
+        producer.send(topic, b"kept", partition=0).result(PATIENCE_SECONDS)
+        crashing.flush()
+        producer.send(topic, b"lost", partition=0).result(PATIENCE_SECONDS)
+    reader = client.consumer(isolation=isolation, **READING)
+    reader.assign([partition])
+    assert [record.value for record in reader.poll(PATIENCE_SECONDS)] == [b"kept", b"lost"]
+    crashing.crash()
+    if overwritten:
+        with client.producer(**FAST) as producer:
+            for value in (b"other", b"more"):
+                producer.send(topic, value, partition=0).result(PATIENCE_SECONDS)
+    with pytest.raises(errors.LogTruncated, match=r"-0"):
+        reader.poll(PATIENCE_SECONDS)
+    reader.seek(partition, 1)
+    left = [b"other", b"more"] if overwritten else []
+    assert [record.value for record in reader.poll(PATIENCE_SECONDS if left else 0)] == left
+
+
+def test_an_open_transaction_that_was_read_uncommitted_and_lost_is_noticed(
+    crashing: CrashServer, client: Client, topic: str
+) -> None:
+    reader = client.consumer(isolation="read_uncommitted", **READING)
+    reader.assign([TopicPartition(topic, 0)])
+    with client.producer(transactional_id=topic, **FAST) as producer:
+        producer.begin_transaction()
+        producer.send(topic, b"open", partition=0).result(PATIENCE_SECONDS)
+        assert [record.value for record in reader.poll(PATIENCE_SECONDS)] == [b"open"]
+        crashing.crash()
+        with pytest.raises(errors.LogTruncated):
+            reader.poll(PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize("flush", [False, True], ids=["whole", "in steps"])
+def test_a_commit_without_a_database_is_unknown_until_it_is_back(
+    flush: bool,
+    crashing: CrashServer,
+    client: Client,
+    topic: str,
+    fresh: Callable[[], Client],  # noqa: FBT001
+) -> None:
+    """The same call may be repeated; any process may ask how it ended."""
+    with client.producer(transactional_id=topic, linger_ms=60_000, **FAST) as producer:
+        name = producer.begin_transaction().id
+        producer.send(topic, b"value", partition=0)
+        if flush:
+            producer.flush()
+            crashing.flush()
+        crashing.kill()
+        try:
+            for _ in range(2):
+                with pytest.raises(errors.OutcomeUnknown):
+                    producer.commit_transaction(timeout=0.05)
+            with pytest.raises(errors.IllegalState):
+                producer.abort_transaction()
+        finally:
+            crashing.start()
+        assert fresh().transaction_outcome(name) in {Outcome.OPEN if flush else Outcome.UNKNOWN}
+        producer.commit_transaction()
+    assert fresh().transaction_outcome(name) is Outcome.COMMITTED
+    assert read_all(fresh(), topic) == {0: [(0, "value")]}
+
+
+def test_an_acknowledged_batch_survives_and_its_retry_is_a_duplicate(crashing: CrashServer, url: str, topic: str) -> None:
+    """I9: acks=all outside a transaction; the retry after the crash gets the original offset."""
+    with connect(url) as connection:
+        rows = connection.execute(
+            "select p.partition_id from msgtx.partition p join msgtx.topic t using (topic_id) where t.name = %s order by 1",
+            [topic],
+        ).fetchall()
+        who = init_producer_id(connection, None, timeout_ms=1_000)
+        batch = BatchColumns(rows[0][0], *who, None, 0, 1, None, [b"value"])
+        assert append(connection, [batch])[0].base_offset == 0
+    crashing.crash()
+    with connect(url) as connection:
+        (again,) = append(connection, [batch])
+    assert (again.error, again.base_offset, again.duplicate) == (None, 0, True)
+
+
+def test_a_run_goes_on_through_crashes_without_loss_or_doubling(
+    crashing: CrashServer, client: Client, topic: str, fresh: Callable[[], Client]
+) -> None:
+    """An idempotent producer, consume–transform–produce behind it, and a server that is killed three times meanwhile."""
+    total, target = 400, f"{topic}-out"
+    client.topics.create(target, partitions=2)
+
+    def produce() -> None:
+        with client.producer(linger_ms=0, **FAST) as producer:
+            for number in range(total):
+                future = producer.send(topic, str(number).encode(), partition=number % 2)
+                if number % 4 == 3:
+                    future.result(PATIENCE_SECONDS)
+
+    def transform(record: msgtx.Record) -> msgtx.OutputRecord:
+        return msgtx.OutputRecord(record.value, partition=record.partition)
+
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        producing = threads.submit(produce)
+        processing = threads.submit(
+            client.process, topic, to=target, group=topic, transactional_id=topic, transform=transform,
+            transaction_ms=5, idle_timeout=2, **FAST,
+        )  # fmt: skip
+        for part in (1, 2, 3):
+            wait_until(
+                lambda part=part: _ends(fresh, target) >= part * total // 5 or producing.done(),  # type: ignore[misc]
+                "outputs come",
+            )
+            crashing.crash()
+        producing.result(PATIENCE_SECONDS)
+        processing.result(PATIENCE_SECONDS)
+    expected = [[str(number) for number in range(total) if number % 2 == partition] for partition in (0, 1)]
+    for name in (topic, target):
+        assert [[value for _, value in rows] for rows in read_all(fresh(), name).values()] == expected
+
+
+def _ends(fresh: Callable[[], Client], topic: str) -> int:
+    client = fresh()
+    try:
+        parts = [client.admin.partitions.describe(TopicPartition(topic, index)) for index in (0, 1)]
+        return sum(part.last_stable_offset for part in parts)
+    finally:
+        client.close()
