@@ -482,9 +482,10 @@ class Producer(Intake):
         with self._lock:
             self._enter(ClientState.CLOSED)
             self._accumulator.settled.notify_all()  # whoever waits for room hears of it
-            self._accumulator.drop_unsent(IllegalState("the producer was closed before this was sent"))
+        # Outside the lock: delivery callbacks are the user's code.
+        self._accumulator.drop_unsent(IllegalState("the producer was closed before this was sent"))
         if self._started:
-            self._sender.close()
+            self._sender.close(timeout)
 
     def __enter__(self) -> Self:
         """Initialize transactions, if there is a transactional id."""

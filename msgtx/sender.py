@@ -95,13 +95,13 @@ class Sender:
         """Start the thread."""
         self._thread.start()
 
-    def close(self) -> None:
-        """End the thread after what it has in flight."""
+    def close(self, timeout: float | None = None) -> None:
+        """End the thread after what it has in flight; wait for that, at most `timeout` seconds."""
         with self._accumulator.lock:
             self._closing = True
             self._accumulator.work.notify_all()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._thread.join()
+            self._thread.join(timeout)
 
     @contextlib.contextmanager
     def paused(self, deadline: float) -> Iterator[None]:

@@ -103,7 +103,10 @@ class BatchMetadata:
 
 @dataclass(slots=True)
 class OutputRecord:
-    """A record to be sent: slots without frozen, as `Record`, since a transform makes one per record. `topic`, `partition` and `timestamp` are chosen by the sender when they are None."""
+    """A record to be sent. `topic`, `partition` and `timestamp` are chosen by the sender when they are None.
+
+    Slots without frozen, as `Record`: a transform makes one per record.
+    """
 
     value: bytes | None
     key: bytes | None = None

@@ -4,7 +4,9 @@ import concurrent.futures
 import contextlib
 import os
 import shutil
+import signal
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +20,12 @@ from tests.databases import Connection, Server, set_clock, use_server
 
 hypothesis.settings.register_profile("msgtx", deadline=None, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "msgtx"))
+
+
+def pytest_configure() -> None:
+    """SIGTERM ends a run as Ctrl-C does: the fixtures are taken down, and no server is left."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

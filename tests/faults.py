@@ -21,7 +21,7 @@ from typing import Any, Final
 import psycopg
 
 from msgtx.database import embedded, postmaster
-from tests.databases import Server, use_server
+from tests.databases import Server, use_server, wait_until
 
 UNCOUNTED_THREADS: Final = {"msgtx-listener", "msgtx-completion"}
 SILENT: Final = {
@@ -124,6 +124,11 @@ SETTINGS: Final = {
 }
 
 
+WAL_WRITER_SLEEPS: Final = (
+    "select true from pg_stat_activity where backend_type = 'walwriter' and wait_event = 'WalWriterMain'"
+)
+
+
 class CrashServer:
     """A PostgreSQL of our own that is killed and started again."""
 
@@ -145,6 +150,9 @@ class CrashServer:
 
     def start(self) -> None:
         self._running = embedded.start(self.home)
+        with self.server.administrator() as connection:
+            # Its first round comes with the start, the next one after wal_writer_delay.
+            wait_until(lambda: connection.execute(WAL_WRITER_SLEEPS).fetchone(), "the WAL writer sleeps")
 
     def crash(self) -> None:
         self.kill()

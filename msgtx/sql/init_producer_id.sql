@@ -2,7 +2,9 @@
 -- the epoch rises, and what an older one left open is aborted first (I7). Without one, a new id. expected_producer_id,
 -- expected_epoch: a running producer raises its own epoch; the same request again gets the same answer.
 -- Locks the producer (exclusive). Writes producer, transaction_decision, markers if the marking lock is free. Flushed: an
--- id that writes no row draws a transaction id, else a crash would hand it out again (P41).
+-- id that writes no row writes an empty message to the WAL, else a crash would hand it out again (P41). A transaction id
+-- alone would not do: a commit that has written nothing else does not wait for a flush, and the block of numbers may have
+-- been drawn by another session that has not committed yet.
 create function msgtx.init_producer_id(
     in_transactional_id text default null, in_timeout_ms int default 60000,
     expected_producer_id bigint default null, expected_epoch int default null,
@@ -24,7 +26,7 @@ begin
     if in_transactional_id is null and expected_producer_id is null then
         producer_id := nextval('msgtx.producer_id_sequence');
         epoch := 0;
-        perform pg_current_xact_id();
+        perform pg_logical_emit_message(true, 'msgtx', '');
         return;
     end if;
 

@@ -6,6 +6,9 @@ declare
     before int := 0;
     ignored boolean;
 begin
+    if cardinality(batches) > 0 is not true then
+        raise exception using errcode = 'MX042', message = 'a call needs at least one batch';
+    end if;
     foreach b in array batches loop
         if b.partition_id <= before or b.partition_id is null then
             raise exception using errcode = 'MX042',
