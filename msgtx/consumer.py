@@ -7,9 +7,7 @@ import os
 import re
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -17,20 +15,17 @@ from msgtx import errors
 from msgtx.config import ConsumerConfig
 from msgtx.database.engine import Engine, RawConnection
 from msgtx.errors import IllegalState, MsgtxError
+from msgtx.fetcher import Assigned, Fetcher, readable
 from msgtx.store.fetch import (
     EARLIEST,
     LATEST,
-    FetchedBatch,
-    FetchedPartition,
     ListedOffset,
     Position,
-    fetch,
     list_offsets,
 )
 from msgtx.store.groups import commit_offsets, committed_offsets
-from msgtx.store.records import count_records, records_of
+from msgtx.store.records import count_records
 from msgtx.store.topics import Topic
-from msgtx.store.transactions import expire_transaction
 from msgtx.types import GroupMetadata, Isolation, OffsetAndMetadata, OffsetAndTimestamp, Record, TopicPartition
 from msgtx.wakeup import Listener, Waiter
 
@@ -40,63 +35,6 @@ BLOCKED_SECONDS: Final = 0.05  # between two looks at an overdue transaction who
 Deserializer = Callable[[bytes | None], Any]
 Topics = Callable[[str, bool], Topic | None]
 Answer = TypeVar("Answer")
-
-
-@dataclass(slots=True)
-class _Assigned:
-    """One partition of this consumer: what is fetched next, and what was fetched and not yet handed out."""
-
-    topic_partition: TopicPartition
-    partition_id: int
-    next: Position | None = None  # None: to be found from the group or by auto_offset_reset
-    reset: int | None = None  # a time to look up instead: EARLIEST, LATEST, or milliseconds
-    batches: deque[FetchedBatch] = field(default_factory=deque)
-    records: list[Record] = field(default_factory=list)
-    at: int = 0  # of `records`, the next one to hand out
-    skip_to: int = 0  # the offset where reading began, for a batch that begins before it
-    paused: bool = False
-
-    @property
-    def buffered(self) -> bool:
-        return self.at < len(self.records) or bool(self.batches)
-
-    @property
-    def position(self) -> int | None:
-        if self.at < len(self.records):
-            return self.records[self.at].offset
-        if self.batches:
-            return max(self.batches[0].base_offset, self.skip_to)
-        return None if self.next is None else self.next.offset
-
-    def forget(self) -> None:
-        self.batches.clear()
-        self.records = []
-        self.at = 0
-
-    def take(self, most: int) -> list[Record]:
-        """Hand out records that were fetched."""
-        while self.at >= len(self.records):
-            if not self.batches:
-                return []
-            self.records = records_of(self.batches.popleft(), self.topic_partition, self.skip_to)
-            self.at = 0
-        taken = self.records[self.at : self.at + most] if self.at or most < len(self.records) else self.records
-        self.at += len(taken)
-        if self.at >= len(self.records):
-            self.records = []
-            self.at = 0
-        return taken
-
-    def one_by_one(self, most: int) -> Iterator[Record]:
-        """Hand out up to `most` records, moving the position with each; a seek in between ends it."""
-        while most > 0 and self.buffered:
-            if self.at >= len(self.records):
-                self.records, self.at = records_of(self.batches.popleft(), self.topic_partition, self.skip_to), 0
-            records = self.records
-            while most > 0 and self.records is records and self.at < len(records):
-                self.at += 1
-                most -= 1
-                yield records[self.at - 1]
 
 
 class Consumer:
@@ -120,8 +58,7 @@ class Consumer:
         self._waiter = Waiter(listener)
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
-        self._assigned: dict[TopicPartition, _Assigned] = {}
-        self._turn: deque[TopicPartition] = deque()
+        self._fetcher = Fetcher(engine, config)
         self._stopped = False
         self._closed = False
         self._user: int | None = None
@@ -137,10 +74,9 @@ class Consumer:
         """Read exactly these partitions, from the group's committed offsets, else by `auto_offset_reset`."""
         with self._use():
             wanted = [TopicPartition(*partition) for partition in partitions]
-            kept = {tp: self._assigned.get(tp) or _Assigned(tp, self._partition_id(tp)) for tp in wanted}
-            self._assigned = kept
-            self._turn = deque(kept)
-            self._waiter.watch(assigned.partition_id for assigned in kept.values())
+            known = self._fetcher.assigned
+            self._fetcher.assign([known.get(tp) or Assigned(tp, self._partition_id(tp)) for tp in wanted])
+            self._waiter.watch(assigned.partition_id for assigned in self._fetcher.assigned.values())
 
     def subscribe(
         self,
@@ -182,7 +118,7 @@ class Consumer:
 
     def assignment(self) -> set[TopicPartition]:
         """Return the partitions that this consumer reads."""
-        return set(self._assigned)
+        return set(self._fetcher.assigned)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Go on at `offset`. Raise `InvalidRequest` if it is negative, `IllegalState` if the partition is not assigned."""
@@ -217,7 +153,7 @@ class Consumer:
     def rewind(self) -> None:
         """Go back to the committed offsets, as after an aborted transaction."""
         with self._use():
-            for assigned in self._assigned.values():
+            for assigned in self._fetcher.assigned.values():
                 assigned.forget()
                 assigned.next, assigned.reset = None, None
 
@@ -248,11 +184,11 @@ class Consumer:
                 self._stopped = False  # `stop` ended this poll, not those that follow
                 return []
             self._committed_since_poll = False
-            return self._take(most)
+            return self._deserialized(self._fetcher.take(most))
 
     def __iter__(self) -> Iterator[Record]:
         """Yield records for ever; `stop`, from another thread or a signal handler, ends it."""
-        if not self._assigned:
+        if not self._fetcher.assigned:
             raise IllegalState("nothing is assigned: subscribe or assign first")
         while not self._stopped and not self._closed:
             with self._use():
@@ -260,13 +196,12 @@ class Consumer:
                 found = self._wait_for_records(time.monotonic() + 1.0)
             if found:
                 self._committed_since_poll = False
-                self._turn.rotate(-1)
-                for assigned in [self._assigned[tp] for tp in self._turn]:
+                for assigned in self._fetcher.in_turn():
                     if not assigned.paused:
                         yield from self._hand_out(assigned)
         self._stopped = False
 
-    def _hand_out(self, assigned: _Assigned) -> Iterator[Record]:
+    def _hand_out(self, assigned: Assigned) -> Iterator[Record]:
         # The position moves record by record, so that it is exact whenever the caller leaves the loop.
         for record in assigned.one_by_one(self.config.max_poll_records):
             yield self._deserialized([record])[0]
@@ -281,15 +216,15 @@ class Consumer:
     def _wait_for_records(self, deadline: float) -> bool:
         """Fetch until something is buffered. Returns False when time is over, or after `stop`."""
         while True:
-            if any(assigned.buffered and not assigned.paused for assigned in self._assigned.values()):
+            if self._fetcher.ready:
                 return True
             if self._stopped:
                 return False
-            if not self._assigned:
+            if not self._fetcher.assigned:
                 raise IllegalState("nothing is assigned: subscribe or assign first")
             self._waiter.clear()
             try:
-                progress = self._fetch()
+                progress = self._fetcher.fetch()
                 self._failing_since = None
             except MsgtxError as error:
                 if not error.retriable or self._given_up():
@@ -310,18 +245,6 @@ class Consumer:
         self._failing_since = self._failing_since or now
         return now - self._failing_since > self.config.request_timeout_ms / 1000
 
-    def _take(self, most: int) -> list[Record]:
-        taken: list[Record] = []
-        for _ in range(len(self._turn)):
-            assigned = self._assigned[self._turn[0]]
-            if not assigned.paused:
-                while len(taken) < most and (records := assigned.take(most - len(taken))):
-                    taken = taken + records if taken else records
-            if len(taken) >= most:
-                break
-            self._turn.rotate(-1)
-        return self._deserialized(taken)
-
     def _deserialized(self, records: list[Record]) -> list[Record]:
         if self._key_deserializer is None and self._value_deserializer is None:
             return records
@@ -341,102 +264,6 @@ class Consumer:
             good.append(Record(record.topic, record.partition, record.offset, record.timestamp, key, value, record.headers))
         return good
 
-    def _fetch(self) -> bool:
-        """Fetch what is not paused and has nothing buffered. Returns whether any position moved."""
-        with self._engine.connection() as connection:
-            self._find_positions(connection)
-            wanted = {a.partition_id: a for a in self._assigned.values() if not a.paused and not a.buffered}
-            if not wanted:
-                return False
-            positions = {partition_id: a.next for partition_id, a in wanted.items() if a.next is not None}
-            total = min(self.config.fetch_max_bytes, FETCH_BYTES)
-            answers = fetch(
-                connection,
-                positions,
-                isolation=self.config.isolation,
-                max_bytes=max(1, total // len(positions)),
-            )
-            progress = False
-            for partition_id, assigned in wanted.items():
-                answer = answers.get(partition_id)
-                if answer is None:
-                    raise errors.UnknownTopicOrPartition(f"{assigned.topic_partition} does not exist (any more)")
-                progress = self._fetched(assigned, answer) or progress
-            if not progress:
-                for answer in answers.values():
-                    if answer.blocked_by is not None and answer.blocked_overdue:
-                        progress = expire_transaction(connection, answer.blocked_by) or progress
-            return progress
-
-    def _fetched(self, assigned: _Assigned, answer: FetchedPartition) -> bool:
-        assert assigned.next is not None
-        before = assigned.next
-        if answer.truncated:
-            if before.token is None:
-                return self._out_of_range(assigned, answer)
-            raise errors.LogTruncated(
-                f"{assigned.topic_partition}: what was read before offset {before.offset} is no longer in the log, which"
-                f" ends at {answer.log_end_offset}: a crash of the server took it back; seek to where you want to go on"
-            )
-        if before.offset < answer.log_start_offset:
-            return self._out_of_range(assigned, answer)
-        assigned.batches.extend(answer.batches)
-        assigned.skip_to = before.offset
-        assigned.next = Position(answer.position, answer.token)
-        return answer.position > before.offset
-
-    def _out_of_range(self, assigned: _Assigned, answer: FetchedPartition) -> bool:
-        assert assigned.next is not None
-        if self.config.auto_offset_reset == "none":
-            raise errors.OffsetOutOfRange(
-                f"{assigned.topic_partition}: offset {assigned.next.offset} is not in the log, which goes from"
-                f" {answer.log_start_offset} to {answer.log_end_offset}"
-            )
-        log.warning(
-            "%s: offset %s is out of range, going to %s",
-            assigned.topic_partition,
-            assigned.next.offset,
-            self.config.auto_offset_reset,
-        )
-        assigned.next = None
-        assigned.reset = EARLIEST if self.config.auto_offset_reset == "earliest" else LATEST
-        return True
-
-    def _find_positions(self, connection: RawConnection) -> None:
-        unknown = [a for a in self._assigned.values() if a.next is None]
-        if not unknown:
-            return
-        if self.config.group is not None:
-            asked = [a.partition_id for a in unknown if a.reset is None]
-            found = committed_offsets(connection, self.config.group, asked) if asked else {}
-            for assigned in unknown:
-                at = found.get(assigned.partition_id)
-                if assigned.reset is None and at is not None and at.at is not None:
-                    assigned.next = Position(at.at.offset)
-        times: dict[int, int] = {}
-        for assigned in unknown:
-            if assigned.next is None:
-                times[assigned.partition_id] = self._reset_time(assigned)
-        if not times:
-            return
-        ends = list_offsets(connection, times, self.config.isolation)
-        for assigned in unknown:
-            if assigned.next is None:
-                end = ends.get(assigned.partition_id)
-                if end is None:
-                    raise errors.UnknownTopicOrPartition(f"{assigned.topic_partition} does not exist (any more)")
-                assigned.next, assigned.reset = Position(_readable(end, self.config.isolation)), None
-
-    def _reset_time(self, assigned: _Assigned) -> int:
-        if assigned.reset is not None:
-            return assigned.reset
-        if self.config.auto_offset_reset == "none":
-            raise errors.NoOffset(
-                f"{assigned.topic_partition}: group {self.config.group!r} has no committed offset, and auto_offset_reset is"
-                " none: seek, or set it to earliest or latest"
-            )
-        return EARLIEST if self.config.auto_offset_reset == "earliest" else LATEST
-
     # ── where it stands ──
 
     def position(self, partition: TopicPartition) -> int:
@@ -444,7 +271,7 @@ class Consumer:
         with self._use():
             assigned = self._assigned_partition(partition)
             if assigned.position is None:
-                self._asked(self._find_positions)
+                self._asked(self._fetcher.find_positions)
             position = assigned.position
             assert position is not None
             return position
@@ -478,7 +305,7 @@ class Consumer:
     def end_offsets(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
         """Return the ends that this isolation may read: the last stable offset, or the log end."""
         listed = self._listed(self._all_or(partitions), LATEST)
-        return {tp: _readable(at, self.config.isolation) for tp, at in listed.items()}
+        return {tp: readable(at, self.config.isolation) for tp, at in listed.items()}
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """Return, for each partition, its first record at or after a time in milliseconds; None if there is none."""
@@ -494,10 +321,10 @@ class Consumer:
     def lag(self) -> dict[TopicPartition, int]:
         """Return how many records each partition would still hand out; 0 when caught up."""
         with self._use():
-            self._asked(self._find_positions)
-            positions = {a.partition_id: a.position or 0 for a in self._assigned.values()}
+            self._asked(self._fetcher.find_positions)
+            positions = {a.partition_id: a.position or 0 for a in self._fetcher.assigned.values()}
             counted = self._asked(lambda connection: count_records(connection, positions, self.config.isolation))
-            return {tp: counted.get(a.partition_id, 0) for tp, a in self._assigned.items()}
+            return {tp: counted.get(a.partition_id, 0) for tp, a in self._fetcher.assigned.items()}
 
     def offset_lag(self) -> dict[TopicPartition, int]:
         """Return the readable end minus the position of each partition; aborted records count."""
@@ -530,7 +357,7 @@ class Consumer:
             raise IllegalState(
                 "offsets were committed by hand since the last poll: use one way, commit() or the transaction"
             )
-        return {tp: OffsetAndMetadata(at) for tp, a in self._assigned.items() if (at := a.position) is not None}
+        return {tp: OffsetAndMetadata(at) for tp, a in self._fetcher.assigned.items() if (at := a.position) is not None}
 
     def commit(
         self,
@@ -541,7 +368,9 @@ class Consumer:
         with self._use():
             self._group()
             if offsets is None:
-                positions = {tp: OffsetAndMetadata(at) for tp, a in self._assigned.items() if (at := a.position) is not None}
+                positions = {
+                    tp: OffsetAndMetadata(at) for tp, a in self._fetcher.assigned.items() if (at := a.position) is not None
+                }
             else:
                 positions = {
                     TopicPartition(*tp): at if isinstance(at, OffsetAndMetadata) else OffsetAndMetadata(at)
@@ -573,7 +402,9 @@ class Consumer:
         self._commit_positions()
 
     def _commit_positions(self) -> None:
-        by_id = {a.partition_id: OffsetAndMetadata(at) for a in self._assigned.values() if (at := a.position) is not None}
+        by_id = {
+            a.partition_id: OffsetAndMetadata(at) for a in self._fetcher.assigned.values() if (at := a.position) is not None
+        }
         if by_id:
             self._commit_quietly(by_id)
 
@@ -616,14 +447,16 @@ class Consumer:
             )
         return topic.partition_ids[partition[1]]
 
-    def _assigned_partition(self, partition: TopicPartition) -> _Assigned:
+    def _assigned_partition(self, partition: TopicPartition) -> Assigned:
         try:
-            return self._assigned[partition]
+            return self._fetcher.assigned[partition]
         except KeyError:
             raise IllegalState(f"{TopicPartition(*partition)} is not assigned to this consumer") from None
 
     def _all_or(self, partitions: Iterable[TopicPartition] | None) -> list[TopicPartition]:
-        return list(self._assigned) if partitions is None else [TopicPartition(*partition) for partition in partitions]
+        return (
+            list(self._fetcher.assigned) if partitions is None else [TopicPartition(*partition) for partition in partitions]
+        )
 
     @contextlib.contextmanager
     def _use(self) -> Iterator[None]:
@@ -660,9 +493,3 @@ class Consumer:
     ) -> None:
         """Close."""
         self.close()
-
-
-def _readable(listed: ListedOffset, isolation: Isolation) -> int:
-    if listed.offset is not None:
-        return listed.offset
-    return listed.last_stable_offset if isolation is Isolation.READ_COMMITTED else listed.log_end_offset

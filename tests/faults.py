@@ -1,9 +1,10 @@
-"""Faults at the boundary to the database: every statement, sync and fetch of the library is counted, and the n-th can fail.
+"""Faults at the boundary to the database: each statement, sync and fetch of the library is counted, and the n-th can fail.
 
-All traffic of a psycopg connection goes through `Connection.wait`: cursors, pipelines and commits hand it what they want to
-say. So one method of one subclass sees every boundary, on both sides: *before* (the database has not heard of the call) and
-*after* (it has answered, which includes COMMIT, and the client has not seen the answer). Opening a connection is a boundary,
-too. Threads that only listen or tidy up are not counted: their calls depend on time, and numbers must mean the same again.
+All traffic of a psycopg connection goes through `Connection.wait`: cursors, pipelines and commits hand it what they want
+to say. So one method of one subclass sees every boundary, on both sides: *before* (the database has not heard of the call)
+and *after* (it has answered, which includes COMMIT, and the client has not seen the answer). Opening a connection is a
+boundary, too. Threads that only listen or tidy up are not counted: their calls depend on time, and numbers must mean the
+same again.
 """
 
 import contextlib
@@ -110,7 +111,7 @@ def _label(kind: str, gen: Any) -> str:
 # ── a server that may crash ──
 
 SETTINGS: Final = {
-    # What is flushed is written to the system's memory, which survives; what is not stays in the server's, which does not.
+    # What is flushed goes to the system's memory, which survives; what is not stays in the server's, which does not.
     "fsync": "off",
     "full_page_writes": "off",
     # Nobody flushes but who has to: what was not flushed by its own commit, or by another's, is lost in a crash.

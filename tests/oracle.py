@@ -2,7 +2,7 @@
 
 A test tells the oracle what a client asked for and what it was answered; every value is unique. `read` takes what a
 `read_committed` reader got from offset 0, at any moment; `settled` what is there when nothing is open any more. What
-contradicts a promise is an anomaly, in Jepsen's words where there are some; `anomalies` lists them, empty when all is well.
+contradicts a promise is an anomaly, in Jepsen's words where there are some; `anomalies` lists them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -140,7 +140,7 @@ class Oracle:
         ends: Mapping[int, tuple[int, int]],
         offsets: Mapping[tuple[str, int], int],
     ) -> None:
-        """Nothing is open: `seen` at read_committed, `everything` in the log, last stable offset and log end, group offsets."""
+        """Nothing is open. `ends`: last stable offset and log end by partition; `offsets`: of groups."""
         self.read(seen)
         visible = {value for rows in seen.values() for _, value in rows}
         for value, sent in self.sent_values.items():
@@ -154,14 +154,10 @@ class Oracle:
                 expected.update(self.transactions[name].offsets)
         for key in expected.keys() | offsets.keys():
             if expected.get(key) != offsets.get(key):  # I10
-                self._found(
-                    "offset–output split", f"{key} is {offsets.get(key)}, and {expected.get(key)} was committed"
-                )
+                self._found("offset–output split", f"{key} is {offsets.get(key)}, and {expected.get(key)} was committed")
         for partition, (stable, end) in ends.items():
             if stable != end:
-                self._found(
-                    "stuck", f"partition {partition}: last stable offset {stable}, log end {end}, nothing is open"
-                )
+                self._found("stuck", f"partition {partition}: last stable offset {stable}, log end {end}, nothing is open")
             log = everything.get(partition, [])
             if [offset for offset, _ in log] != list(range(end)):  # I2
                 self._found("gap", f"partition {partition} up to {end} holds {[offset for offset, _ in log]}")

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-import msgtx
 from msgtx import Client, OffsetAndMetadata, Outcome, TopicPartition, errors
 from msgtx.database.engine import Engine
 from msgtx.database.wire import BatchColumns
 from msgtx.store.append import append
 from msgtx.store.producers import init_producer_id
 from msgtx.store.transactions import mark
-from tests.databases import connect, wait_for_lock, wait_until
+from tests.databases import connect, wait_for_lock
 from tests.faults import Connection, Faults, lose_connection
 from tests.system.scenarios import FAST, READING, read_all
 
@@ -273,7 +272,7 @@ def test_a_transaction_that_began_earlier_and_writes_later_holds_back_nothing_be
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_offsets_of_two_groups_are_in_one_transaction_or_in_none(commits: bool, client: Client) -> None:  # noqa: FBT001
+def test_offsets_of_two_groups_are_in_one_transaction_or_in_none(commits: bool, client: Client) -> None:
     topic = f"two-groups-{commits}"
     client.topics.create(topic, partitions=2)
     partition = TopicPartition(topic, 0)
@@ -294,9 +293,8 @@ def test_a_producer_that_fails_before_its_first_call_takes_over_when_the_databas
 ) -> None:
     faults = Faults()
     lose_after(faults, "init_producer_id", times=3)
-    with faulty(faults).producer(transactional_id=topic, **FAST) as producer:
-        with producer.transaction():
-            producer.send(topic, b"value", partition=0)
+    with faulty(faults).producer(transactional_id=topic, **FAST) as producer, producer.transaction():
+        producer.send(topic, b"value", partition=0)
     assert len(faults.fired) == 3
     assert values(client, topic) == ["value"]
 

@@ -158,7 +158,7 @@ def test_a_reader_notices_that_what_it_read_was_taken_back(
     overwritten: bool,
     crashing: CrashServer,
     client: Client,
-    topic: str,  # noqa: FBT001
+    topic: str,
 ) -> None:
     """P38, P45: also when other records stand at the same offsets by now. It never skips silently."""
     partition = TopicPartition(topic, 0)
@@ -201,7 +201,7 @@ def test_a_commit_without_a_database_is_unknown_until_it_is_back(
     crashing: CrashServer,
     client: Client,
     topic: str,
-    fresh: Callable[[], Client],  # noqa: FBT001
+    fresh: Callable[[], Client],
 ) -> None:
     """The same call may be repeated; any process may ask how it ended."""
     with client.producer(transactional_id=topic, linger_ms=60_000, **FAST) as producer:
