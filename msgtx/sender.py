@@ -133,6 +133,8 @@ class Sender:
                 self._requeue_in_flight()
                 if error.retriable:
                     failures += 1
+                    if self._closing:  # nobody waits for what is left: it was dropped when the producer was closed
+                        self._accumulator.drop_unsent(error)
                     self._expire(error)
                     self._sleep(min(MAX_BACKOFF_SECONDS, backoff * 2 ** min(failures, 6)))
                 else:
@@ -149,7 +151,7 @@ class Sender:
 
     def _sleep(self, seconds: float) -> None:
         with self._accumulator.work:
-            self._accumulator.work.wait_for(lambda: self._closing or self._paused, seconds)
+            self._accumulator.work.wait_for(lambda: self._paused, seconds)
 
     def _wait_for_work(self) -> bool:
         accumulator = self._accumulator
@@ -158,11 +160,11 @@ class Sender:
             while True:
                 now = time.monotonic()
                 soonest = accumulator.close_lingering(now)
+                if self._closing and not self._paused and not accumulator.filled:
+                    return False
                 if not self._paused and (accumulator.filled or self._bump_needed):
                     self._busy = True
                     return True
-                if self._closing and not self._paused:
-                    return False
                 if accumulator.opened:
                     idle_since = now
                 if now - idle_since < AWAKE_SECONDS:

@@ -7,10 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from zlib import crc32
 
+import psycopg
 import pytest
 
 import msgtx
 from msgtx import errors
+from msgtx.database.engine import Engine
 from tests.databases import Connection, wait_until
 
 Read = Callable[..., list[msgtx.Record]]
@@ -632,3 +634,27 @@ def test_a_recovery_of_one_partition_disturbs_no_other(
         [partition_id],
     ).fetchone()
     assert found == [*range(1, first * 3, 3), *range(403, 900, 3)]
+
+
+def test_close_ends_while_the_database_is_away(database_url: str, topic: str) -> None:
+    away = threading.Event()
+
+    def dial(*arguments: object, **keywords: object) -> psycopg.Connection[object]:
+        if away.is_set():
+            raise psycopg.OperationalError("the database is away")
+        return psycopg.connect(*arguments, **keywords)  # type: ignore[arg-type]
+
+    with msgtx.Client(Engine(database_url, pool_size=1, connect=dial)) as client:
+        producer = client.producer(delivery_timeout_ms=200, retry_backoff_ms=10)
+        producer.send(topic, b"a").result(SECONDS)
+        away.set()
+        with client.engine.connection() as held:
+            held.close()
+        late = producer.send(topic, b"b")
+        assert isinstance(late.exception(SECONDS), errors.DeliveryTimeout)
+        producer.send(topic, b"c")  # its answer is not known when the producer is closed
+        closing = threading.Thread(target=producer.close, kwargs={"timeout": 0.1}, daemon=True)
+        closing.start()
+        closing.join(SECONDS)
+        assert not closing.is_alive()
+        wait_until(lambda: not producer._sender._thread.is_alive(), "the sender's thread ends")

@@ -151,6 +151,46 @@ def test_a_commit_whose_records_were_lost_is_an_abort_and_the_producer_goes_on(
         assert member.committed([partition])[partition] is None
 
 
+def test_what_must_last_is_flushed_also_where_the_server_would_not_wait_for_it(crashing: CrashServer) -> None:
+    """I9: synchronous_commit is off for the whole database. Acknowledged records, commits, offsets and epochs still last."""
+    url = crashing.server.create_database()
+    with crashing.server.administrator() as connection:
+        connection.execute(f"alter database {url.rpartition('/')[2]} set synchronous_commit = off")
+    partition = TopicPartition("topic", 0)
+
+    def client_that_crashes(work: Callable[[Client], object]) -> None:
+        with msgtx.connect(url) as client:
+            work(client)
+            crashing.crash()
+
+    def send(client: Client) -> None:
+        client.producer(linger_ms=0, **FAST).send("topic", b"plain", partition=0).result(PATIENCE_SECONDS)
+
+    def commit(client: Client, value: bytes, *, flush: bool) -> None:
+        producer = client.producer(transactional_id="id", linger_ms=60_000, **FAST)
+        producer.init_transactions()
+        crashing.flush()
+        producer.begin_transaction()
+        producer.send("topic", value, partition=0)
+        if flush:
+            producer.flush()
+        producer.commit_transaction()
+
+    def commit_offset(client: Client) -> None:
+        client.consumer(group="group", **READING).commit({partition: 1})
+
+    client_that_crashes(lambda client: client.topics.create("topic", partitions=2))
+    client_that_crashes(send)
+    client_that_crashes(lambda client: commit(client, b"whole", flush=False))
+    client_that_crashes(lambda client: commit(client, b"in steps", flush=True))
+    client_that_crashes(commit_offset)
+    client_that_crashes(lambda client: client.producer(transactional_id="id", **FAST).init_transactions())
+    with msgtx.connect(url) as client:
+        assert [value for _, value in read_all(client, "topic")[0]] == ["plain", "whole", "in steps"]
+        assert client.consumer(group="group", **READING).committed([partition])[partition] == OffsetAndMetadata(1)
+        assert client.admin.transactions.describe("id").producer_epoch == 2
+
+
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 @pytest.mark.parametrize("overwritten", [False, True], ids=["shorter", "overwritten"])
 def test_a_reader_notices_that_what_it_read_was_taken_back(
