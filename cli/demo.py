@@ -24,6 +24,6 @@ def command(invocation: Invocation, input: Path | None) -> int:
         from rich.console import Console
 
         from msgtx import demo
-    output = Console(file=sys.stdout, highlight=False)
+    output = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else COLUMNS)
     passed = demo.run(url=invocation.url, input_path=input, output=output, progress=Console(stderr=True))
     return 0 if passed else FAILED

@@ -63,9 +63,7 @@ def _message(error: Exception) -> str:
 
 
 def _exit_code(error: Exception) -> int:
-    if isinstance(error, errors.DatabaseUnavailable):
-        return UNREACHABLE
-    if isinstance(error, errors.OutcomeUnknown) and isinstance(error.__cause__, errors.DatabaseUnavailable):
+    if isinstance(error, errors.DatabaseUnavailable | errors.OutcomeUnknown):
         return UNREACHABLE
     if isinstance(error, _FENCED_OR_ABORTED):
         return FENCED_OR_ABORTED

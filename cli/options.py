@@ -50,6 +50,8 @@ def set_debug(context: click.Context, parameter: click.Parameter, value: bool) -
     """Take the flag over into the invocation, and show the library's log."""
     context.ensure_object(Invocation).debug |= value
     logging.basicConfig(level=logging.DEBUG if value else logging.WARNING, format="msgtx: %(message)s")
+    if not value:
+        logging.getLogger("psycopg").setLevel(logging.ERROR)  # a lost connection is told once, by us
 
 
 class Command(click.Command):

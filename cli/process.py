@@ -15,7 +15,7 @@ from msgtx.cli.interruption import deferred, stopping
 from msgtx.cli.options import Command, Invocation, option, pass_invocation
 from msgtx.cli.output import row_of, show_one
 from msgtx.cli.progress import progress
-from msgtx.types import ProcessReport, Record
+from msgtx.types import OutputRecord, ProcessReport, Record
 
 
 @click.command("process", cls=Command)
@@ -99,7 +99,9 @@ def _checked(name: str, function: Callable[[Record], Any]) -> Callable[[Record],
 
     def transform(record: Record) -> Any:
         try:
-            return list(outputs(function(record)))  # a generator fails while it is read, not when it is called
+            result = function(record)
+            # A generator fails while it is read, not when it is called.
+            return result if result.__class__ is OutputRecord else list(outputs(result))
         except Exception as error:
             place = f"{record.topic}-{record.partition} offset {record.offset}"
             raise Failed(f"{name} failed on {place}: {_where(error)}; its transaction was aborted") from error
