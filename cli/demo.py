@@ -2,12 +2,15 @@
 
 import sys
 from pathlib import Path
+from typing import Final
 
 import click
 
 from msgtx.cli.failure import FAILED
 from msgtx.cli.interruption import deferred
 from msgtx.cli.options import Command, Invocation, option, pass_invocation
+
+COLUMNS: Final = 120  # of what is no terminal: rich would fold lines at 80
 
 
 @click.command("demo", cls=Command)

@@ -1,5 +1,6 @@
 """`msgtx produce`: lines of files or of stdin as records."""
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,13 +19,14 @@ from msgtx.cli.options import Command, Invocation, option, pass_invocation
 from msgtx.cli.output import show_one
 from msgtx.cli.progress import progress
 from msgtx.cli.record_lines import object_of_line, record_of_line, text_bytes
-from msgtx.errors import RecordTooLarge
+from msgtx.errors import MsgtxError
 from msgtx.types import OutputRecord
 
 if TYPE_CHECKING:
     from msgtx.accumulator import RecordFuture
     from msgtx.producer import BatchFuture, Producer
 
+END_S: Final = 5.0  # for the last answers of an interrupted command, when the database is away
 IDLE_S: Final = 1.0  # a transaction of an input that waits for so long is committed
 LINE_FACTOR: Final = 8  # a JSON line may be longer than its record: \u0000 is six letters for a byte, and then the names
 
@@ -35,6 +37,16 @@ class Columns:
 
     values: Sequence[bytes]
     keys: Sequence[bytes] | None = None
+
+    def sizes(self) -> list[int]:
+        """Return the bytes of each record."""
+        if self.keys is None:
+            return list(map(len, self.values))
+        return [len(value) + len(key) for value, key in zip(self.values, self.keys, strict=True)]
+
+    def head(self, count: int) -> "Columns":
+        """Return the first records."""
+        return Columns(self.values[:count], None if self.keys is None else self.keys[:count])
 
 
 Parsed = Columns | list[OutputRecord]
@@ -92,6 +104,11 @@ def records(lines: Sequence[bytes]) -> tuple[Parsed, str | None]:
     return read, None
 
 
+def _size(record: OutputRecord) -> int:
+    headers = sum(len(name.encode()) + len(content or b"") for name, content in record.headers)
+    return len(record.value or b"") + len(record.key or b"") + headers
+
+
 @dataclass(slots=True)
 class Delivery:
     """Sends what is read, in transactions if the producer has an id, and keeps account of it."""
@@ -108,7 +125,7 @@ class Delivery:
     transactions: int = 0
     began_at: float | None = None  # of the open transaction
     in_transaction: int = 0
-    waiting: "deque[tuple[BatchFuture | RecordFuture, int, str]]" = field(default_factory=deque)
+    waiting: "deque[tuple[BatchFuture | RecordFuture, int]]" = field(default_factory=deque)
 
     @property
     def transactional(self) -> bool:
@@ -137,26 +154,22 @@ class Delivery:
 
     def _parse(self, part: Lines) -> tuple[Parsed, str | None]:
         parsed, fault = self.parse(part.lines)
-        if not isinstance(parsed, Columns):
-            return parsed, fault
-        keys = parsed.keys or [b""] * len(parsed.values)
-        sizes = [len(value) + len(key) for value, key in zip(parsed.values, keys, strict=True)]
+        sizes = parsed.sizes() if isinstance(parsed, Columns) else [_size(record) for record in parsed]
         if max(sizes, default=0) <= self.limit:
             return parsed, fault
-        # Refused here, because `send_batch` refuses a column as a whole.
+        # Refused here, where its line is known; `send_batch` would refuse the whole column.
         good, size = next((index, size) for index, size in enumerate(sizes) if size > self.limit)
-        kept = Columns(parsed.values[:good], None if parsed.keys is None else parsed.keys[:good])
+        kept = parsed.head(good) if isinstance(parsed, Columns) else parsed[:good]
         return kept, f"{self.topic} takes records of at most {self.limit} bytes (max_message_bytes), not {size}"
 
     def _send(self, part: Lines, parsed: Parsed) -> int:
         if isinstance(parsed, Columns):
             future = self.producer.send_batch(self.topic, parsed.values, parsed.keys, partition=self.partition)
-            self.waiting.append((future, len(parsed.values), part.place(0)))
+            self.waiting.append((future, len(parsed.values)))
             return len(parsed.values)
         for index, record in enumerate(parsed):
             partition = record.partition if self.keep_partitions else self.partition
-            place = part.place(index)
-            self.waiting.append((self._send_one(record, partition, place), 1, place))
+            self.waiting.append((self._send_one(record, partition, part.place(index)), 1))
         return len(parsed)
 
     def _send_one(self, record: OutputRecord, partition: int | None, place: str) -> "RecordFuture":
@@ -175,11 +188,8 @@ class Delivery:
     def look(self, most: int) -> None:
         """Look at the answers that came: raise the first error. Wait for them if more than `most` are awaited."""
         while self.waiting and (len(self.waiting) > most or self.waiting[0][0].done()):
-            future, count, place = self.waiting.popleft()
-            try:
-                future.result()
-            except RecordTooLarge as error:
-                raise self._failed(f"{place}: {error}") from error
+            future, count = self.waiting.popleft()
+            future.result()
             self.stored += 0 if self.transactional else count
 
     def commit(self) -> None:
@@ -197,6 +207,13 @@ class Delivery:
         self.commit()
         self.producer.flush()
         self.look(0)
+
+    def end(self) -> None:
+        """End before the input does: abort what is open; what was sent without transactions may still be answered."""
+        self.producer.close(END_S)
+        with contextlib.suppress(MsgtxError):  # it was not sent any more
+            while self.waiting and self.waiting[0][0].done():
+                self.look(len(self.waiting) - 1)
 
     def _older_than(self, seconds: float) -> bool:
         return self.began_at is not None and time.monotonic() - self.began_at > seconds
@@ -303,10 +320,8 @@ def _deliver(delivery: Delivery, inputs: Sequence[Path], stop: Stop) -> None:
         except KeyboardInterrupt:
             if not stop.is_set():
                 raise
-        if not stop.is_set():
-            delivery.finish()
-        elif delivery.began_at is not None:
-            delivery.producer.abort_transaction()
+        if stop.is_set():
+            delivery.end()
         else:
             delivery.finish()
 

@@ -16,7 +16,6 @@ set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan s
 set enable_bitmapscan = off set enable_sort = off set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
-    found_batch record;
     offsets_error text;
     offsets_detail text;
     partitions int[];
@@ -24,7 +23,7 @@ declare
     last_offsets bigint[];
     times timestamptz[];
     log_append_time boolean[];
-    refusals int := 0;
+    fine boolean;
     ignored boolean;
 begin
     ignored := msgtx.refuse_stale_snapshot();
@@ -35,39 +34,27 @@ begin
     end if;
     ignored := msgtx.lock_partitions(batches);
 
-    for found_batch in select f.* from msgtx.look_at_batches(batches) f order by f.ordinal loop
-        if (batches[found_batch.ordinal].producer_id, batches[found_batch.ordinal].producer_epoch,
-            batches[found_batch.ordinal].transaction_number)
-           is distinct from (in_producer_id, in_producer_epoch, in_transaction_number) then
-            raise exception using errcode = 'MX042', message = 'the batches of a call that decides must be of its transaction';
-        end if;
-        if found_batch.status <> 'new' or offsets_error is not null then
-            return query select * from msgtx.refuse_whole(
-                in_producer_id, in_producer_epoch, in_transaction_number, batches, found_batch,
-                offsets_error, offsets_detail);
+    -- Few and large statements: each one, and each expression, is set up anew in every SQL transaction.
+    select array_agg(f.partition_id), array_agg(f.base_offset), array_agg(f.base_offset + f.record_count - 1),
+           array_agg(f.appended_at), array_agg(f.log_append_time),
+           bool_and(f.status = 'new' and f.verdict = 'store' and f.producer_id = in_producer_id
+                    and f.producer_epoch = in_producer_epoch and f.transaction_number = in_transaction_number)
+    into partitions, first_offsets, last_offsets, times, log_append_time, fine
+    from msgtx.look_at_batches(batches) f;
+    if fine is not true or offsets_error is not null then
+        return query select r.* from msgtx.refuse_whole(
+            in_producer_id, in_producer_epoch, in_transaction_number, batches, offsets_error, offsets_detail) r;
+        if found then
             return;
         end if;
-        error := null;
-        detail := null;
-        duplicate := false;
-        base_offset := found_batch.base_offset;
-        appended_at := found_batch.appended_at;
-        if found_batch.verdict <> 'store' then
-            select r.error, r.detail into error, detail
-            from msgtx.batch_refusal(batches[found_batch.ordinal], found_batch, found_batch) r;
-            refusals := refusals + (error is not null)::int;
-        end if;
-        partitions[found_batch.ordinal] := batches[found_batch.ordinal].partition_id;
-        first_offsets[found_batch.ordinal] := base_offset;
-        last_offsets[found_batch.ordinal] := base_offset + cardinality(batches[found_batch.ordinal]."values") - 1;
-        times[found_batch.ordinal] := appended_at;
-        log_append_time[found_batch.ordinal] := found_batch.log_append_time;
-        return next;
-    end loop;
-    if refusals > 0 then
-        return;
     end if;
-    ignored := msgtx.store_batches(batches, first_offsets, times, log_append_time, null);
+
+    with stored as (
+        insert into msgtx.record_batch (
+            partition_id, base_offset, last_offset, producer_id, producer_epoch, transaction_number,
+            base_sequence, last_sequence, appended_at, max_timestamp, record_count, byte_size,
+            keys, "values", timestamps, header_counts, header_keys, header_values)
+        select s.* from msgtx.rows_to_store(batches, first_offsets, times, log_append_time) s)
     insert into msgtx.transaction_decision (
         producer_id, producer_epoch, transaction_number, outcome, decided_at, decided_by,
         partitions, first_offsets, last_offsets)
@@ -79,6 +66,8 @@ begin
     end if;
     ignored := msgtx.flush_at_commit();
     if wake then
-        perform pg_notify('msgtx', array_to_string(partitions, ','));
+        ignored := pg_notify('msgtx', array_to_string(partitions, ',')) is not null;
     end if;
+    return query select null::text, null::text, o.base_offset, o.appended_at, false
+    from unnest(first_offsets, times) o(base_offset, appended_at);
 end $$;

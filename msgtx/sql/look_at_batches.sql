@@ -2,11 +2,13 @@
 -- one statement. The caller holds the locks. Plain SQL without settings, so that it becomes part of the calling statement.
 create function msgtx.look_at_batches(batches msgtx.batch[])
 returns table (
-    ordinal bigint, status text, outcome text, decided_by text, current_epoch int,
+    ordinal bigint, partition_id int, producer_id bigint, producer_epoch int, transaction_number bigint, record_count int,
+    status text, outcome text, decided_by text, current_epoch int,
     verdict text, base_offset bigint, appended_at timestamptz, first_here boolean, log_append_time boolean,
     next_sequence bigint, epoch_here int, place text, max_message_bytes int)
 language sql stable as $$
-    select b.ordinal, s.status, s.outcome, s.decided_by, s.current_epoch,
+    select b.ordinal, b.partition_id, b.producer_id, b.producer_epoch, b.transaction_number, cardinality(b."values"),
+           s.status, s.outcome, s.decided_by, s.current_epoch,
            c.verdict, c.base_offset, c.appended_at, c.first_here, c.log_append_time,
            c.next_sequence, c.epoch_here, c.place, c.max_message_bytes
     from unnest(batches) with ordinality

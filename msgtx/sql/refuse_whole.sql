@@ -1,16 +1,30 @@
--- refuse_whole(name, batches, state, …) → the answer of a fused call whose transaction is not new, or whose offsets were
--- refused. Committed already: success, with the stored offsets.
--- Reads transaction_decision, record_batch.
+-- refuse_whole(name, batches, …) → the answer of a fused call that cannot simply be stored; no rows if it can be after all.
+--   committed already         success, a row per batch with its stored offset
+--   the transaction refused   one row with the error alone; so for refused offsets
+--   a batch refused           a row per batch, with its error or with the place that it would have had
+-- Reads transaction_decision, record_batch and, through look_at_batches, what that reads.
 create function msgtx.refuse_whole(
     in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint, batches msgtx.batch[],
-    state record, offsets_error text, offsets_detail text)
+    offsets_error text, offsets_detail text)
 returns table (error text, detail text, base_offset bigint, appended_at timestamptz, duplicate boolean)
 language plpgsql volatile as $$
 #variable_conflict use_column
 declare
+    state record;
     decided record;
+    found_batch record;
     b msgtx.batch;
+    found_errors text[] := '{}';
+    found_details text[] := '{}';
+    found_offsets bigint[] := '{}';
+    found_times timestamptz[] := '{}';
+    refusals int := 0;
 begin
+    if exists (select from unnest(batches) u where (u.producer_id, u.producer_epoch, u.transaction_number)
+               is distinct from (in_producer_id, in_producer_epoch, in_transaction_number)) then
+        raise exception using errcode = 'MX042', message = 'the batches of a call that decides must be of its transaction';
+    end if;
+    select s.* into state from msgtx.transaction_state(in_producer_id, in_producer_epoch, in_transaction_number) s;
     duplicate := state.status = 'decided' and state.outcome = 'COMMIT';
     if duplicate then
         select d.partitions, d.first_offsets, d.decided_at into decided from msgtx.transaction_decision d
@@ -37,5 +51,26 @@ begin
         error := offsets_error;
         detail := offsets_detail;
     end if;
-    return next;
+    if error is not null then
+        return next;
+        return;
+    end if;
+
+    for found_batch in select f.* from msgtx.look_at_batches(batches) f order by f.ordinal loop
+        error := null;
+        detail := null;
+        if found_batch.verdict <> 'store' then
+            select r.error, r.detail into error, detail
+            from msgtx.batch_refusal(batches[found_batch.ordinal], found_batch, found_batch) r;
+            refusals := refusals + (error is not null)::int;
+        end if;
+        found_errors := array_append(found_errors, error);
+        found_details := array_append(found_details, detail);
+        found_offsets := array_append(found_offsets, found_batch.base_offset);
+        found_times := array_append(found_times, found_batch.appended_at);
+    end loop;
+    if refusals > 0 then
+        return query select a.error, a.detail, a.base_offset, a.appended_at, false
+        from unnest(found_errors, found_details, found_offsets, found_times) a(error, detail, base_offset, appended_at);
+    end if;
 end $$;

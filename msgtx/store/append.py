@@ -21,17 +21,16 @@ _ARGUMENTS: Final = {
 }
 APPEND: Final = Function("append", _ARGUMENTS)
 APPEND_UNFLUSHED: Final = Function("append", _ARGUMENTS, flushed=False)
-APPEND_AND_DECIDE: Final = Function(
-    "append_and_decide",
-    {
-        "in_producer_id": "int8",
-        "in_producer_epoch": "int4",
-        "in_transaction_number": "int8",
-        "batches": "msgtx.batch[]",
-        **OFFSET_ARGUMENTS,
-        "wake": "bool",
-    },
-)
+_WHOLE: Final = {
+    "in_producer_id": "int8",
+    "in_producer_epoch": "int4",
+    "in_transaction_number": "int8",
+    "batches": "msgtx.batch[]",
+    "wake": "bool",
+}
+# Without offsets their six arrays are not sent: a tenth of the call's cost.
+APPEND_AND_DECIDE: Final = Function("append_and_decide", _WHOLE)
+APPEND_AND_DECIDE_WITH_OFFSETS: Final = Function("append_and_decide", {**_WHOLE, **OFFSET_ARGUMENTS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,5 +107,7 @@ def append_and_decide(
 
     A refusal of the transaction itself is the only answer.
     """
-    arguments = (*transaction_id, batch_array(connection, batches), *offsets.arguments(), wake)
+    arguments = (*transaction_id, batch_array(connection, batches), wake)
+    if offsets.groups:
+        return read_appended(call(connection, APPEND_AND_DECIDE_WITH_OFFSETS, *arguments, *offsets.arguments()))
     return read_appended(call(connection, APPEND_AND_DECIDE, *arguments))

@@ -276,6 +276,26 @@ def _again(call: Callable[[], object]) -> None:
     raise AssertionError("the database was away three times")
 
 
+def recovery(world: World) -> None:
+    """A producer without transactions finds its tail gone, raises its epoch, and sends on."""
+    with world.client() as client, client.producer(linger_ms=0, **FAST) as producer:
+        for number in range(2):
+            future = world.send(producer, f"{world.life}-first-{number}", 0)
+            offset = future.result(PATIENCE_SECONDS).offset
+        world.note("acknowledged", f"{world.life}-first-0", 0)
+        with world.observer.engine.connection() as connection:  # what nobody should do
+            connection.execute(
+                "delete from msgtx.record_batch r using msgtx.partition p join msgtx.topic t using (topic_id)"
+                " where t.name = %s and p.partition_index = 0 and r.partition_id = p.partition_id and r.base_offset = %s",
+                [world.topic, offset],
+            )
+        world.note("refused", f"{world.life}-first-1")
+        later = [f"{world.life}-then-{number}" for number in range(6)]
+        futures = [world.send(producer, value, number % PARTITIONS) for number, value in enumerate(later)]
+        for value, future in zip(later, futures, strict=True):
+            world.note("acknowledged", value, future.result(PATIENCE_SECONDS).offset)
+
+
 def _stable(client: Client, topic: str) -> bool:
     found = [client.admin.partitions.describe(TopicPartition(topic, index)) for index in range(PARTITIONS)]
     return all(partition.last_stable_offset == partition.log_end_offset for partition in found)
@@ -289,17 +309,17 @@ class Scenario:
     before: Callable[[World], None] | None = None
     after: Callable[[World], None] | None = None
     image: bool = False
-    transactional: bool = True
 
 
 SCENARIOS: Final = {
-    "send": Scenario(send, transactional=False),
+    "send": Scenario(send),
     "commit": Scenario(commit, image=True),
     "fused": Scenario(fused, image=True),
     "abort": Scenario(abort),
     "zombie": Scenario(zombie, before_zombie, after_zombie),
     "timeout": Scenario(timeout),
 }
+RECOVERY: Final = {"recovery": Scenario(recovery)}
 
 
 # ── what came of it ──

@@ -16,16 +16,17 @@ import msgtx
 from msgtx import errors
 from tests.faults import READS, Action, CrashServer, Faults, crash_server, lose_connection
 from tests.oracle import Oracle
-from tests.system.scenarios import SCENARIOS, Journal, World, prepare, settle
+from tests.system.scenarios import RECOVERY, SCENARIOS, Journal, World, prepare, settle
 from tests.system.zygote import Zygote
 
 SEED: Final = 20_241_120
 MOST: Final = 300  # boundaries of one scenario: more means that a retry never ends
+PROGRAMS: Final = {**SCENARIOS, **RECOVERY}
 AGAIN: Final = 4  # crashes during the recovery from a crash, per scenario
 # How many batches share a call depends on time, and so the number of boundaries varies a little. These are the least.
 BROKEN, KILLED, CRASHED = "connection breaks", "process killed", "server crashes"
 BOUNDARIES: Final = {
-    BROKEN: {"send": 8, "commit": 36, "fused": 18, "abort": 28, "zombie": 8, "timeout": 28},
+    BROKEN: {"send": 8, "commit": 36, "fused": 18, "abort": 28, "zombie": 8, "timeout": 28, "recovery": 16},
     KILLED: {"send": 6, "commit": 24, "fused": 8, "abort": 24, "zombie": 6, "timeout": 22},
     CRASHED: {"send": 6, "commit": 24, "fused": 8, "abort": 24, "zombie": 6, "timeout": 22},
 }
@@ -52,10 +53,11 @@ def zygote() -> Iterator[Zygote]:
 
 def run(name: str, world: World, *, successor: bool = False) -> Oracle:
     """Run a program with its faults in this process; then, if told so, its successor, and what comes after it."""
-    scenario = SCENARIOS[name]
+    scenario = PROGRAMS[name]
     try:
         scenario.program(world)
         if successor:
+            world.faults.on = False
             world.life += 1
             scenario.program(world)
         world.faults.on = False
@@ -71,7 +73,7 @@ def begin(name: str, world: World) -> World:
     """Make a run's topics and its zombie; nothing of it is counted."""
     world.faults.on = False
     prepare(world)
-    before = SCENARIOS[name].before
+    before = PROGRAMS[name].before
     if before is not None:
         before(world)
     world.faults.on = True
@@ -79,7 +81,7 @@ def begin(name: str, world: World) -> World:
 
 
 def judge(name: str, world: World, oracle: Oracle) -> None:
-    settle(world, oracle, image=SCENARIOS[name].image)
+    settle(world, oracle, image=PROGRAMS[name].image)
     assert oracle.anomalies == [], f"{name}, run {world.run}: crashed at {world.faults.fired}"
 
 
@@ -100,7 +102,7 @@ def sweep(name: str, kind: str, attempt: Callable[[int], bool]) -> None:
     assert BOUNDARIES[kind][name] <= count < MOST - 1
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_a_connection_that_breaks_anywhere_loses_and_doubles_nothing(name: str, observer: msgtx.Client) -> None:
     def attempt(n: int) -> bool:
         world = begin(name, World(observer, f"{name}-broken-{n}", Journal(), Faults({n: lose_connection})))
@@ -153,7 +155,7 @@ def killed(name: str, observer: msgtx.Client, zygote: Zygote, folder: Path, *, d
         world.life += 1
         if ends == [0]:
             break
-    after = SCENARIOS[name].after
+    after = PROGRAMS[name].after
     if after is not None:
         after(world)
     world.close()

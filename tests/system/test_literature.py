@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,7 +17,7 @@ from msgtx.database.wire import BatchColumns
 from msgtx.store.append import append
 from msgtx.store.producers import init_producer_id
 from msgtx.store.transactions import mark
-from tests.databases import connect, wait_for_lock
+from tests.databases import connect, wait_for_lock, wait_until
 from tests.faults import Connection, Faults, lose_connection
 from tests.system.scenarios import FAST, READING, read_all
 
@@ -317,6 +318,66 @@ def test_a_commit_whose_outcome_is_unknown_can_be_asked_for_later(
         faults.cross = lambda connection, name: None  # type: ignore[method-assign]
         producer.commit_transaction()
     assert values(client, topic) == ["value"]
+
+
+@pytest.mark.parametrize("side", ["before", "after"])
+def test_an_abort_goes_on_from_what_is_really_stored(side: str, client: Client, faulty: Callable[[Faults], Client]) -> None:
+    """A batch was handed over and never answered, stored or not, when its transaction is aborted (semantics 4)."""
+    topic = f"unanswered-{side}"
+    client.topics.create(topic, partitions=2)
+    faults = Faults()
+    losing = threading.Event()
+
+    def cross(connection: Connection | None, name: str) -> None:
+        if losing.is_set() and name == f"{side} sync":
+            faults.fired.append(name)
+            lose_connection(connection)
+
+    faults.cross = cross  # type: ignore[method-assign]
+    with faulty(faults).producer(transactional_id=topic, linger_ms=0, **FAST) as producer:
+        losing.set()
+        producer.begin_transaction()
+        lost = producer.send(topic, b"lost", partition=0)
+        wait_until(lambda: len(faults.fired) >= 2, "the batch is repeated in vain")
+        producer.abort_transaction()
+        with pytest.raises(errors.TransactionAborted):
+            lost.result(PATIENCE_SECONDS)
+        losing.clear()
+        for number in range(2):
+            with producer.transaction():
+                producer.send(topic, f"next-{number}".encode(), partition=0).result(PATIENCE_SECONDS)
+    assert values(client, topic) == ["next-0", "next-1"]
+
+
+@pytest.mark.parametrize("how", ["seek", "group", "read_uncommitted first"])
+def test_a_reader_that_starts_inside_an_open_transaction_gets_nothing_of_it(how: str, client: Client) -> None:
+    """P22, P45: the transaction begins before the reader's position, and is not to be overlooked there."""
+    topic = f"inside-{how.replace(' ', '-')}"
+    client.topics.create(topic, partitions=2)
+    partition = TopicPartition(topic, 0)
+    with client.producer(transactional_id=topic, linger_ms=0, **FAST) as producer:
+        producer.begin_transaction()
+        for number in range(4):
+            producer.send(topic, str(number).encode(), partition=0).result(PATIENCE_SECONDS)
+        if how == "group":
+            with client.consumer(group=topic, **READING) as member:
+                member.commit({partition: 2})
+        reader = client.consumer(group=topic if how == "group" else None, **READING)
+        reader.assign([partition])
+        if how == "seek":
+            reader.seek(partition, 2)
+        if how == "read_uncommitted first":
+            with client.consumer(isolation="read_uncommitted", **READING) as other:
+                other.assign([partition])
+                assert len(other.poll(PATIENCE_SECONDS)) > 0
+        assert reader.poll(0) == []
+        assert reader.poll(0) == []
+        producer.commit_transaction()
+        start = 0 if how == "read_uncommitted first" else 2
+        found: list[bytes | None] = []
+        while records := reader.poll(0):
+            found += [record.value for record in records]
+        assert found == [str(number).encode() for number in range(start, 4)]
 
 
 ZOMBIE = """

@@ -1,0 +1,267 @@
+"""The other verbs: what they print, and how they fail."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from msgtx import Client
+from tests.cli.program import Ended, Program
+from tests.databases import Server
+
+Msgtx = Callable[..., Ended]
+
+
+# ── topics, offsets ──
+
+
+def test_a_topic_is_created_shown_and_deleted(msgtx: Msgtx) -> None:
+    done = msgtx("topics", "create", "t.1", "--partitions", "2", "--retention-ms", "1000", "-o", "jsonl")
+    assert done.rows[0]["settings"]["retention_ms"] == 1000
+    assert msgtx("topics", "create", "t.1", "--if-not-exists").code == 0
+    described = json.loads(msgtx("topics", "describe", "t.1", "-o", "json").out)
+    assert (described["name"], described["partitions"]) == ("t.1", 2)
+    assert described["ends"][1] == {"partition": 1, "log_start_offset": 0, "last_stable_offset": 0, "log_end_offset": 0}
+    assert b"retention_ms" in msgtx("topics", "describe", "t.1").out
+    assert "t.1" in {row["name"] for row in msgtx("topics", "list", "-o", "jsonl").rows}
+    assert msgtx("topics", "delete", "t.1", "--yes").code == 0
+    assert "t.1" not in {row["name"] for row in msgtx("topics", "list", "-o", "jsonl").rows}
+
+
+def test_what_destroys_asks_first(msgtx: Msgtx, topic: str) -> None:
+    assert (
+        msgtx("topics", "delete", topic, "--dry-run").err == f"would delete topic {topic} (1 partitions, with its records)\n"
+    )
+    assert msgtx("topics", "delete", topic, stdin=b"n\n").code == 1
+    assert msgtx("topics", "delete", topic).code == 1  # nobody is there to answer
+    assert msgtx("topics", "describe", topic).code == 0
+    assert msgtx("topics", "delete", topic, stdin=b"y\n").code == 0
+    assert msgtx("topics", "describe", topic).code == 2
+
+
+def test_offsets_at_a_time_and_for_an_isolation(msgtx: Msgtx, client: Client, topic: str) -> None:
+    with client.producer() as producer:
+        for timestamp in (1_000, 2_000, 3_000):
+            producer.send(topic, b"x", timestamp=timestamp)
+    with client.producer(transactional_id="offsets") as producer:
+        producer.begin_transaction()
+        producer.send(topic, b"open")
+        producer.flush(30)
+
+        def offset(*options: str) -> tuple[int | None, int | None]:
+            (row,) = msgtx("offsets", topic, *options, "-o", "jsonl").rows
+            return row["offset"], row["timestamp"]
+
+        assert offset()[0] == 3
+        assert offset("--isolation", "read_uncommitted")[0] == 4
+        assert offset("--time", "earliest")[0] == 0
+        assert offset("--time", "1500") == (1, 2_000)
+        assert offset("--time", "3001") == (None, None)
+    assert msgtx("offsets", topic, "--time", "yesterday").code == 2
+
+
+# ── transactions ──
+
+
+def test_an_open_transaction_is_found_and_aborted(msgtx: Msgtx, client: Client, topic: str) -> None:
+    with client.producer(transactional_id="hanging [1]\x1b[31m") as producer:
+        name = str(producer.begin_transaction().id)
+        producer.send(topic, b"x")
+        producer.flush(30)
+        listed = ("transactions", "list", "--pattern", r"hanging.*\[31m", "-o", "jsonl")
+        assert [row["state"] for row in msgtx(*listed, "--longer-than-ms", "0").rows] == ["Ongoing"]
+        assert msgtx(*listed, "--longer-than-ms", "600000").rows == []
+        assert msgtx(*listed, "--state", "CompleteCommit").rows == []
+        table = msgtx("transactions", "list").out
+        assert b"hanging [1]\\x1b[31m" in table  # shown, and not obeyed by the terminal
+        described = msgtx("transactions", "describe", "hanging [1]\x1b[31m", "-o", "jsonl").rows[0]
+        assert described["transaction_id"] == name
+        assert described["partitions"] == [{"topic": topic, "partition": 0}]
+        assert b"OPEN" in msgtx("transactions", "outcome", name).out
+        assert msgtx("transactions", "abort", name, "--dry-run").err == f"would abort transaction {name} (OPEN)\n"
+        assert msgtx("transactions", "abort", name, stdin=b"n\n").code == 1
+        ended = msgtx("transactions", "abort", name, "--yes", "-o", "jsonl").rows
+        assert ended == [{"transaction_id": name, "outcome": "ABORTED", "decided_by": "admin"}]
+    assert msgtx("transactions", "outcome", "999999.0.0", "-o", "jsonl").rows[0]["outcome"] == "UNKNOWN"
+    assert msgtx("transactions", "outcome", "1.2").code == 2
+    assert msgtx("transactions", "abort", "999999.0.0", "--yes").code == 1
+
+
+def test_outcome_resolves_when_asked(msgtx: Msgtx, client: Client, topic: str) -> None:
+    with client.producer(transactional_id="resolved") as producer:
+        name = str(producer.begin_transaction().id)
+        producer.send(topic, b"x")
+        producer.flush(30)
+        assert msgtx("transactions", "outcome", name, "-o", "jsonl").rows[0]["outcome"] == "OPEN"
+        found = msgtx("transactions", "outcome", name, "--resolve", "-o", "jsonl").rows
+        assert found == [{"transaction_id": name, "outcome": "ABORTED", "decided_by": "resolve"}]
+
+
+def test_a_fenced_producer_ends_with_exit_code_4(program: Program, msgtx: Msgtx, topic: str) -> None:
+    with program.start("produce", topic, "--transactional-id", "fenced", "--transaction-size", "1") as process:
+        process.stdin.write(b"1\n")
+        process.stdin.flush()
+        assert msgtx("consume", topic, "--from-beginning", "--max-messages", "1").out == b"1\n"
+        assert msgtx("transactions", "fence", "fenced", "--yes", "-o", "jsonl").rows[0]["epoch"] == 1
+        done = program.ended(process, b"2\n")
+    assert done.code == 4
+    assert done.err.count("\n") == 1
+    assert msgtx("transactions", "fence", "nobody", "--yes").code == 2
+
+
+# ── db, sweep ──
+
+
+def test_the_schema_is_checked_upgraded_and_named(msgtx: Msgtx, make_database: Callable[..., str]) -> None:
+    bare = make_database(schema=False)
+    missing = msgtx("--url", bare, "topics", "list")
+    assert (missing.code, missing.out) == (2, b"")
+    assert "run `msgtx db init`" in missing.err
+    checked = msgtx("--url", bare, "db", "check")
+    assert (checked.code, checked.err) == (1, "msgtx: the database has no msgtx schema: run `msgtx db init`\n")
+    assert msgtx("--url", bare, "db", "init", "-o", "jsonl").rows[0]["before"] is None
+    assert msgtx("--url", bare, "db", "upgrade", "-o", "jsonl").rows[0]["functions_renewed"] is False
+    assert msgtx("--url", bare, "db", "check", "-o", "jsonl").rows == [{"ok": True, "problems": []}]
+    version = msgtx("--url", bare, "db", "current", "-o", "jsonl").rows[0]["schema_version"]
+    assert int(version) >= 1
+
+
+def test_eight_upgrades_at_once_make_one_schema(make_database: Callable[..., str]) -> None:
+    program = Program(make_database(schema=False))
+    processes = [
+        subprocess.Popen(
+            program.command("db", "upgrade", "-o", "jsonl"),
+            env={**os.environ, "MSGTX_DATABASE_URL": program.url},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for _ in range(8)
+    ]
+    ended = [program.ended(process) for process in processes]
+    assert [(one.code, one.err) for one in ended] == [(0, "")] * 8
+    assert sum(one.rows[0]["before"] is None for one in ended) == 1
+
+
+def test_the_url_hides_its_password_unless_asked(msgtx: Msgtx, database_url: str) -> None:
+    assert msgtx("db", "url", "--with-password").out.decode() == database_url + "\n"
+    assert b":***@" in msgtx("db", "url").out
+
+
+def test_settings_are_shown_and_changed(msgtx: Msgtx) -> None:
+    assert {"name": "lease_ms", "value": 10_000} in msgtx("db", "settings", "-o", "jsonl").rows
+    assert msgtx("db", "settings", "lease_ms", "9000", "-o", "jsonl").rows == [{"name": "lease_ms", "value": 9_000}]
+    assert msgtx("db", "settings", "lease_ms", "10000").code == 0
+    assert msgtx("db", "settings", "lease_ms", "0").code == 2
+    assert "nearest known one is 'lease_ms'" in msgtx("db", "settings", "leases_ms", "1").err
+
+
+def test_stop_of_no_server_is_no_error(msgtx: Msgtx, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MSGTX_HOME", str(tmp_path / "nothing"))
+    done = msgtx("db", "stop")
+    assert (done.code, done.err) == (0, f"no server runs in {tmp_path / 'nothing'}\n")
+
+
+def test_sweep_tells_what_it_did(msgtx: Msgtx) -> None:
+    assert msgtx("sweep").code == 0
+    assert msgtx("sweep", "-o", "jsonl").rows[0]["transactions_aborted"] == 0
+
+
+# ── the program ──
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "complaint"),
+    [
+        (("nonsense",), 2, "No such command 'nonsense' (see `msgtx --help`)"),
+        (("topics", "create"), 2, "Missing argument 'TOPIC...' (see `msgtx topics create --help`)"),
+        (("topics", "create", "a b"), 2, "topic name 'a b' is not allowed"),
+        (("topics", "create", "\udcff"), 2, "is no valid UTF-8"),
+        (("topics", "describe", "nowhere"), 2, "there is no topic 'nowhere'"),
+        (("produce", "nowhere"), 2, "there is no topic 'nowhere'"),
+        (("produce", "nowhere", "/no/such/file"), 2, "does not exist"),
+        (("produce", "nowhere", "--json", "--key", "id"), 2, "exclude each other"),
+        (("consume", "nowhere"), 2, "there is no topic 'nowhere'"),
+        (("process", "nowhere", "nowhere", "os:getcwd", "--group", "g", "--transactional-id", "t"), 2, "no topic 'nowhere'"),
+        (("--url", "mysql://localhost/x", "sweep"), 2, "msgtx needs PostgreSQL, not mysql"),
+        (("--url", "postgresql://nobody@127.0.0.1:1/x", "sweep"), 3, "Connection refused; check the address"),
+    ],
+)
+def test_an_error_is_one_line_that_says_what_to_do(
+    msgtx: Msgtx, arguments: tuple[str, ...], code: int, complaint: str
+) -> None:
+    done = msgtx(*arguments)
+    assert (done.code, done.out) == (code, b"")
+    assert done.err.startswith("msgtx: ")
+    assert complaint in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_a_role_without_rights_is_told_whom_to_ask(msgtx: Msgtx, server: Server, database_url: str) -> None:
+    role = f"stranger_{os.getpid()}"
+    with server.administrator() as connection:
+        connection.execute(f"create role {role} login password 'x'")
+        try:
+            done = msgtx("--url", f"postgresql://{role}:x@{database_url.split('@')[1]}", "topics", "list")
+        finally:
+            connection.execute(f"drop role {role}")
+    assert (done.code, done.err) == (
+        1,
+        "msgtx: permission denied for schema msgtx; ask the owner of the msgtx schema for it\n",
+    )
+
+
+def test_a_read_only_database_is_named(msgtx: Msgtx, database_url: str) -> None:
+    url = f"{database_url}?options=-c%20default_transaction_read_only%3Don"
+    done = msgtx("--url", url, "topics", "create", "never")
+    assert (done.code, "read-only" in done.err) == (2, True)
+    assert msgtx("--url", url, "topics", "list").code == 0
+
+
+def test_every_option_is_an_environment_variable(msgtx: Msgtx, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "MSGTX_CONSUME_MAX_MESSAGES" in msgtx("consume", "--help").out.decode()
+    monkeypatch.setenv("MSGTX_OUTPUT", "jsonl")
+    monkeypatch.setenv("MSGTX_CONSUME_FROM_BEGINNING", "1")
+    monkeypatch.setenv("MSGTX_CONSUME_MAX_MESSAGES", "1")
+    assert msgtx("produce", topic, stdin=b"a\nb\n").rows[0]["records"] == 2
+    assert [row["value"] for row in msgtx("consume", topic).rows] == ["a"]
+
+
+def test_help_of_each_command_names_its_options(msgtx: Msgtx) -> None:
+    names = [line.split()[0] for line in msgtx("--help").out.decode().split("Commands:\n")[1].splitlines()]
+    pages = [msgtx(name, "--help").out.decode() for name in names]
+    assert all(page.startswith("Usage: msgtx") and "--help" in page for page in pages)
+    assert msgtx("--version").out.startswith(b"msgtx ")
+
+
+def test_shells_complete_commands_and_options(msgtx: Msgtx, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_MSGTX_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "msgtx topics de")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    assert sorted(msgtx().out.split()) == [b"plain,delete", b"plain,describe"]
+
+
+def test_tables_are_plain_in_a_pipe(msgtx: Msgtx) -> None:
+    name = "long-" + "x" * 200
+    assert msgtx("topics", "create", name).code == 0
+    out = msgtx("topics", "list").out.decode()
+    assert any(line.split() == [name, "1"] for line in out.splitlines())
+    assert "\x1b" not in out
+    assert msgtx("topics", "delete", name, "--yes").code == 0
+
+
+def test_help_needs_no_database_driver(program: Program) -> None:
+    code = "import sys; from msgtx.cli.main import run; run(['--help']); assert 'psycopg' not in sys.modules"
+    done = subprocess.run([program.command()[0], "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_perf_measures_on_topics_of_its_own(msgtx: Msgtx) -> None:
+    once = ("--repeats", "1", "-o", "jsonl")
+    assert msgtx("perf", "produce", "--records", "1000", *once).rows[0]["median"]["records"] >= 1000
+    assert msgtx("perf", "consume", "--records", "1000", *once).rows[0]["median"]["records"] == 1000
+    assert b"records_per_second" in msgtx("perf", "produce", "--records", "1000", "--repeats", "1").out
+    assert msgtx("perf", "produce", "--size", "0").code == 2
+    assert not [row for row in msgtx("topics", "list", "-o", "jsonl").rows if row["name"].startswith("msgtx-perf")]

@@ -1,0 +1,69 @@
+"""A record and its JSON line."""
+
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from msgtx.cli.record_lines import record_of_line, row_of_record
+from msgtx.types import OutputRecord, Record
+
+content = st.none() | st.binary(max_size=40) | st.text(max_size=40).map(str.encode)
+names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=10)
+
+
+@given(
+    content,
+    content,
+    st.lists(st.tuples(names, content), max_size=3).map(tuple),
+    st.integers(min_value=-(2**63), max_value=2**63 - 1),
+)
+def test_a_record_survives_its_line(
+    key: bytes | None, value: bytes | None, headers: tuple[tuple[str, bytes | None], ...], timestamp: int
+) -> None:
+    record = Record("orders", 3, 42, timestamp, key, value, headers)
+    line = json.dumps(row_of_record(record), ensure_ascii=False).encode()
+    assert b"\n" not in line
+    assert record_of_line(line) == OutputRecord(value, key, headers, timestamp, partition=3)
+
+
+def test_a_line_has_the_names_of_the_record_and_text_where_there_is_text() -> None:
+    record = Record("orders", 1, 7, 1_767_268_800_123, b"caf\xc3\xa9", b"\xff\x00", (("source", b"web"), ("source", None)))
+    assert row_of_record(record) == {
+        "topic": "orders",
+        "partition": 1,
+        "offset": 7,
+        "timestamp": "2026-01-01T12:00:00.123Z",
+        "key": "café",
+        "value_base64": "/wA=",
+        "headers": [{"key": "source", "value": "web"}, {"key": "source", "value": None}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        (b"", "not JSON"),
+        (b"{'value': 1}", "not JSON: Expecting property name enclosed in double quotes at character 2"),
+        (b'{"value": "\xff"}', "not UTF-8 at byte 12"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b"[1]", "not a JSON object"),
+        (b"{}", "needs value"),
+        (b'{"value": 1}', "value is a text or null"),
+        (b'{"value": "a", "valeu": "b"}', "unknown field 'valeu'"),
+        (b'{"value": "a", "value_base64": "YQ=="}', "exclude each other"),
+        (b'{"value_base64": "not base64"}', "value_base64"),
+        (b'{"value": "\\ud800"}', "half a surrogate pair"),
+        (b'{"value": "a", "timestamp": "2026-01-01T12:00:00"}', "timestamp"),
+        (b'{"value": "a", "timestamp": true}', "timestamp"),
+        (b'{"value": "a", "partition": "1"}', "partition"),
+        (b'{"value": "a", "headers": {"a": "b"}}', "headers"),
+        (b'{"value": "a", "headers": [{"key": "a\\u0000", "value": "b"}]}', "zero"),
+        (b'{"value": "a", "headers": [["a", "b"]]}', "a header is"),
+    ],
+)
+def test_what_is_wrong_with_a_line_is_said(line: bytes, complaint: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(complaint)):
+        record_of_line(line)
