@@ -50,7 +50,8 @@ class Program:
     def start(self, *arguments: str, **settings: Any) -> Iterator["subprocess.Popen[bytes]"]:
         """Start it, with pipes; it does not outlive the block."""
         environment = {**os.environ, "MSGTX_DATABASE_URL": self.url, **settings.pop("environment", {})}
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **settings}
+        # Unbuffered, so that a line that is read leaves the others to `ended`.
+        pipes = {"bufsize": 0, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **settings}
         with subprocess.Popen(self.command(*arguments), env=environment, **pipes) as process:
             try:
                 yield process

@@ -14,8 +14,8 @@ from tests.databases import wait_until
 
 Msgtx = Callable[..., Ended]
 SEED = 7
-MOMENTS = 4  # random ones, for each verb and signal
-LATEST_SECONDS = 1.5  # after the start: the first half of it is imports and the connection
+MOMENTS = 3  # random ones, for each verb and signal
+LATEST_SECONDS = 1.2  # after the start: the first half of it is imports and the connection
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 by_signal = pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 
@@ -34,7 +34,7 @@ def assert_nothing_open(client: Client) -> None:
 def filled(client: Client, topic: str) -> str:
     """A topic with enough records that a verb is busy with them for a while."""
     with client.producer() as producer:
-        producer.send_batch(topic, [b"%d" % i for i in range(50_000)])
+        producer.send_batch(topic, [b"%d" % i for i in range(20_000)])
     return topic
 
 
@@ -86,7 +86,7 @@ def test_consume_ends_when_it_waits(program: Program, topic: str, number: signal
 @by_signal
 def test_consume_ends_when_nobody_reads_its_pipe(program: Program, filled: str, number: signal.Signals) -> None:
     with program.start("consume", filled, "--from-beginning") as process:
-        process.stdout.readline()  # 50,000 lines do not fit into a pipe: it waits in a write now, or soon
+        process.stdout.readline()  # 108,890 bytes do not fit into a pipe: it waits in a write now, or soon
         process.send_signal(number)
         assert process.wait(20) in {0, 130}
 
