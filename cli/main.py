@@ -4,6 +4,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from msgtx.cli import interruption
@@ -12,6 +13,7 @@ from msgtx.cli import interruption
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run `msgtx` with these arguments (default: the command line's), and exit."""
     interruption.listen()
+    _replace_closed_streams()
     code = run(sys.argv[1:] if arguments is None else arguments)
     interruption.ignore()
     with contextlib.suppress(OSError):
@@ -23,8 +25,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run a command. Returns the exit code; an error is one line on stderr."""
     try:
         code = _invoke(arguments)
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except BrokenPipeError:
         return 0  # whoever read our output has seen enough
     except KeyboardInterrupt:
@@ -63,12 +64,18 @@ def _report(error: Exception, arguments: Sequence[str]) -> int:
     return failure.exit_code
 
 
+def _replace_closed_streams() -> None:
+    """Open what the caller closed (`>&-`), before a connection gets its number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - open to the end
+
+
 def _let_go_of_output() -> None:
     """Send what an ended reader left in the buffer nowhere: Python would complain about it at its exit."""
     try:
         for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
-                stream.flush()
+            stream.flush()
     except OSError:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)

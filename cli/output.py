@@ -55,8 +55,9 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str
         table.add_column(Text(column), justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row))
-    if rows or any(columns):
-        console.print(table, soft_wrap=False)
+    with console.capture() as captured:  # if rich wrote itself, it would end the program when a reader leaves
+        console.print(table)
+    write("".join(line.rstrip() + "\n" for line in captured.get().splitlines()))
 
 
 def write(text: str) -> None:

@@ -332,5 +332,7 @@ def _tell(delivery: Delivery, invocation: Invocation, seconds: float, stop: Stop
         show_one(invocation.format, {**report, "seconds": round(seconds, 3), "interrupted": stop.is_set()})
         return
     how = f", {delivery.transactions:,} transactions committed" if delivery.transactional else ""
-    end = "; interrupted, an open transaction was aborted" if stop.is_set() and delivery.transactional else ""
+    end = ""
+    if stop.is_set():
+        end = "; interrupted, what was open is aborted" if delivery.transactional else "; interrupted"
     click.echo(f"{delivery.stored:,} records to {delivery.topic} in {seconds:.1f} s{how}{end}", err=True)

@@ -17,7 +17,7 @@ class Told(Protocol):
 @contextlib.contextmanager
 def progress(what: str, *, total: int | None = None, in_bytes: bool = False) -> Iterator[Told]:
     """Show a bar (without total: a sign of life) as long as the block runs; elsewhere than on a terminal nothing."""
-    if sys.stderr is None or not sys.stderr.isatty():
+    if not sys.stderr.isatty():
         yield lambda completed, text: None
         return
     from rich.console import Console

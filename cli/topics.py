@@ -1,6 +1,5 @@
 """`msgtx topics`."""
 
-from dataclasses import replace
 from typing import Any
 
 import click
@@ -69,7 +68,7 @@ def describe(invocation: Invocation, name: str) -> None:
             for index in range(topic.partitions)
         ]
     if invocation.format == "table":
-        show_one("table", row_of(replace(topic, settings={})) | topic.settings)
+        show_one("table", {"name": topic.name, "partitions": topic.partitions, **topic.settings})
         show_table(ENDS, [[row[column] for column in ENDS] for row in ends])
     else:
         show_one(invocation.format, {**row_of(topic), "ends": ends})

@@ -23,7 +23,7 @@ def command() -> None:
 
 
 @command.command("list")
-@option("--state", multiple=True, type=click.Choice([str(state) for state in State], case_sensitive=False))
+@option("--state", multiple=True, type=click.Choice([str(state) for state in State]))
 @option("--producer-id", multiple=True, type=int)
 @option("--longer-than-ms", type=click.IntRange(min=0), help="Only what has been open for longer.")
 @option("--pattern", help="Only transactional ids that this regular expression matches as a whole.")

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 from msgtx import errors
 from msgtx.accumulator import Accumulator, Lane, PendingBatch
 from msgtx.config import ProducerConfig
-from msgtx.database.engine import Engine, RawConnection, batch_array, translated
+from msgtx.database.engine import Engine, RawConnection, batch_array, end_call, translated
 from msgtx.database.wire import Cursor
 from msgtx.errors import MsgtxError
 from msgtx.store.append import APPEND, APPEND_UNFLUSHED, Appended, append_arguments, read_appended
@@ -178,35 +178,39 @@ class Sender:
         batch_array(connection, ())  # asks for the type once, which a pipeline could not
         with translated(), connection.pipeline() as pipeline:
             while True:
-                call = None
-                if len(self._in_flight) < self._config.max_in_flight:
-                    call = self._take(connection)
+                call = self._take(connection) if len(self._in_flight) < self._config.max_in_flight else None
                 if call is not None:
-                    function = APPEND if self._flushes(call.batches[0]) else APPEND_UNFLUSHED
-                    call.woke = call.batches[0].transaction_number is not None or self._wake.now(
-                        [lane.partition_id for lane in call.lanes]
-                    )
-                    arguments = append_arguments(
-                        connection,
-                        [
-                            batch.columns(lane.partition_id, self.producer or (None, None))
-                            for lane, batch in zip(call.lanes, call.batches, strict=True)
-                        ],
-                        durable=function is APPEND,
-                        wake=call.woke,
-                        timeout_ms=self.transaction_timeout_ms,
-                        client_host=self._host,
-                        client_process=os.getpid(),
-                    )
-                    call.cursor.execute(function.statement, arguments, prepare=True)
+                    self._hand_over(connection, call)
+                    end_call(pipeline)
+                elif self._in_flight:
+                    # Only now is every call committed; an answer that came before is not yet an acknowledgement (P13).
                     pipeline.sync()
-                    continue
-                if not self._in_flight:
+                    while self._in_flight:
+                        self._settle(self._in_flight[0])
+                        self._in_flight.popleft()
+                else:
                     break
-                self._settle(self._in_flight[0])
-                self._in_flight.popleft()
         if self._bump_needed and not self._uncertain():
             self._raise_epoch(connection)
+
+    def _hand_over(self, connection: RawConnection, call: CallInFlight) -> None:
+        function = APPEND if self._flushes(call.batches[0]) else APPEND_UNFLUSHED
+        partition_ids = [lane.partition_id for lane in call.lanes]
+        call.woke = call.batches[0].transaction_number is not None or self._wake.now(partition_ids)
+        columns = [
+            batch.columns(partition_id, self.producer or (None, None))
+            for partition_id, batch in zip(partition_ids, call.batches, strict=True)
+        ]
+        arguments = append_arguments(
+            connection,
+            columns,
+            durable=function is APPEND,
+            wake=call.woke,
+            timeout_ms=self.transaction_timeout_ms,
+            client_host=self._host,
+            client_process=os.getpid(),
+        )
+        call.cursor.execute(function.statement, arguments, prepare=True)
 
     def _flushes(self, batch: PendingBatch) -> bool:
         # Only what must last is flushed: in a transaction that is the decision.

@@ -86,6 +86,16 @@ def call(connection: RawConnection, function: Function, *arguments: object) -> l
         return cursor.fetchall()
 
 
+def end_call(pipeline: psycopg.Pipeline) -> None:
+    """End the SQL transaction of the calls before, without waiting for it: the next `sync` does.
+
+    psycopg's own `sync` waits for the answers to everything; so only one call would ever be in flight. Its inner half is
+    what libpq documents; without it a call waits, and nothing else changes.
+    """
+    enqueue = getattr(pipeline, "_enqueue_sync", pipeline.sync)
+    enqueue()
+
+
 def query(connection: RawConnection, statement: str, *arguments: object) -> list[tuple[Any, ...]]:
     """Run one statement of the `database` folder or over a view. Returns its rows."""
     with translated():

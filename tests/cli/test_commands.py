@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -250,6 +251,17 @@ def test_tables_are_plain_in_a_pipe(msgtx: Msgtx) -> None:
     assert any(line.split() == [name, "1"] for line in out.splitlines())
     assert "\x1b" not in out
     assert msgtx("topics", "delete", name, "--yes").code == 0
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code"), [(">&-", 0), ("2>&-", 0), ("<&-", 0), ("| true", 0), ("2>&1 >/dev/full", 1)]
+)
+def test_a_stream_that_is_closed_is_no_traceback(program: Program, redirection: str, code: int) -> None:
+    environment = {**os.environ, "MSGTX_DATABASE_URL": program.url}
+    line = f"set -o pipefail; {shlex.join(program.command('topics', 'list'))} {redirection}"
+    done = subprocess.run(["bash", "-c", line], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (code, "")
+    assert "Traceback" not in done.stdout
 
 
 def test_help_needs_no_database_driver(program: Program) -> None:
