@@ -10,6 +10,7 @@ import json
 import math
 import multiprocessing
 import random
+import signal
 import statistics
 import sys
 import threading
@@ -17,6 +18,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any, Final, Generic, Literal, TypeVar
 
@@ -500,7 +502,13 @@ def reading(reader: Callable[[Connection], None]) -> Iterator[Callable[[], list[
     processes = multiprocessing.get_context("spawn")  # a fork would take threads' locks with it
     ours, theirs = processes.Pipe()
     process = processes.Process(target=reader, args=(theirs,), daemon=True)
-    process.start()
+    # Ctrl-C reaches all processes of a terminal; the reader inherits that it is blocked, and is ended by us.
+    resource_tracker.ensure_running()  # which `start` would do otherwise, and unblock it
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()
 
     def answer() -> Any:
