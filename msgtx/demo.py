@@ -28,7 +28,7 @@ from rich.table import Table
 
 from msgtx.client import Client, connect
 from msgtx.database.engine import query
-from msgtx.errors import ConfigError, MsgtxError
+from msgtx.errors import ConfigError, MsgtxError, TransactionalIdNotFound
 from msgtx.producer import Producer
 from msgtx.types import OutputRecord, Record, TopicPartition, TransactionId
 
@@ -274,15 +274,30 @@ def _work(client: Client, read: Input, bars: Progress, report: Report, output: C
             if worker.wait(30) not in {0, 130}:
                 raise DemoFailed(f"worker {number + 1} ended with exit code {worker.returncode}")
     finally:
-        for worker in workers:
-            if worker.poll() is None:
-                worker.kill()
-                worker.wait()
+        _end(client, workers)
     report.steps += [
         Step("worker killed inside a transaction, successor started", "1"),
         Step("stock movements out", f"{read.lines:,}", seconds, f"{read.lines / seconds:,.0f} records/s"),
     ]
     bars.update(bar, completed=read.lines)
+
+
+def _end(client: Client, workers: list[subprocess.Popen[bytes]]) -> None:
+    """End workers that still run, and leave nothing open of them."""
+    left = [worker for worker in workers if worker.poll() is None]
+    for worker in left:
+        worker.send_signal(signal.SIGCONT)
+        worker.terminate()
+    for worker in left:
+        try:
+            worker.wait(5)
+        except subprocess.TimeoutExpired:
+            worker.kill()
+            worker.wait()
+    if left:
+        for transactional_id in WORKERS:
+            with contextlib.suppress(TransactionalIdNotFound):
+                client.admin.transactions.fence(transactional_id)
 
 
 def _kill_in_a_transaction(client: Client, worker: subprocess.Popen[bytes]) -> Killed:

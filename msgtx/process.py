@@ -3,17 +3,20 @@
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from msgtx.consumer import Consumer
-from msgtx.errors import AbortableError, OutcomeUnknown
+from msgtx.errors import AbortableError, InvalidRecord, RecordTooLarge
 from msgtx.producer import Producer
 from msgtx.types import OutputRecord, ProcessReport, Record
 
 Output = OutputRecord | bytes | None
 Transform = Callable[[Record], Output | Iterable[OutputRecord | bytes]]
 POLL_SECONDS: Final = 0.2  # the longest wait for input before stop and idle_timeout are looked at
+FIRST_RECORDS: Final = 100  # of a worker's first poll, before it knows how fast its transform is
+MOST_RECORDS: Final = 10_000
+RETRY_SECONDS: Final = 0.05  # after an aborted attempt, longer with each one in a row
 RETRIES_IN_A_ROW: Final = 100  # aborted attempts without a commit in between, before the error goes on
 
 
@@ -57,22 +60,24 @@ def process(
     report = ProcessReport()
     started = last_input = time.monotonic()
     failures = 0
+    filler = _Filler(consumer, producer, to, transform, transaction_ms / 1000, stop)
     while not (stop is not None and stop.is_set()):
-        records = consumer.poll(POLL_SECONDS if idle_timeout is None else min(POLL_SECONDS, idle_timeout), 10_000)
+        records = consumer.poll(POLL_SECONDS if idle_timeout is None else min(POLL_SECONDS, idle_timeout), filler.chunk)
         if not records:
             if idle_timeout is not None and time.monotonic() - last_input >= idle_timeout:
                 break
             continue
         try:
             with producer.transaction() as transaction:
-                read, written = _fill(consumer, producer, records, to=to, transform=transform, seconds=transaction_ms / 1000)
+                read, written = filler.fill(records)
                 transaction.send_offsets(consumer)
-        except (AbortableError, OutcomeUnknown) as error:
+        except AbortableError as error:
             failures += 1
-            if isinstance(error, OutcomeUnknown) or failures > RETRIES_IN_A_ROW:
-                raise
+            if isinstance(error, RecordTooLarge | InvalidRecord) or failures > RETRIES_IN_A_ROW:
+                raise  # the same record would be refused again
             consumer.rewind()
             report = replace(report, aborted=report.aborted + 1)
+            time.sleep(min(RETRY_SECONDS * failures, 1.0))
             continue
         failures = 0
         last_input = time.monotonic()
@@ -88,14 +93,36 @@ def process(
     return report
 
 
-def _fill(
-    consumer: Consumer, producer: Producer, records: list[Record], *, to: str, transform: Transform, seconds: float
-) -> tuple[int, int]:
-    """Send the outputs of what is polled within `seconds`. Returns the numbers of records read and written."""
-    deadline = time.monotonic() + seconds
-    read = written = 0
-    send = producer.send
-    while records:
+@dataclass(slots=True)
+class _Filler:
+    """Fills transactions. It polls as many records as the transform manages in the time that is left."""
+
+    consumer: Consumer
+    producer: Producer
+    to: str
+    transform: Transform
+    seconds: float
+    stop: threading.Event | None
+    chunk: int = FIRST_RECORDS
+
+    def fill(self, records: list[Record]) -> tuple[int, int]:
+        """Send the outputs of what is polled within the time. Returns the numbers of records read and written."""
+        begun = time.monotonic()
+        deadline = begun + self.seconds
+        read = written = 0
+        while records:
+            written += self._send(records)
+            read += len(records)
+            now = time.monotonic()
+            self.chunk = max(1, min(MOST_RECORDS, int(self.seconds * read / max(now - begun, 1e-6) / 4)))
+            if now >= deadline or (self.stop is not None and self.stop.is_set()):
+                break
+            records = self.consumer.poll(min(deadline - now, 0.01), self.chunk)
+        return read, written
+
+    def _send(self, records: list[Record]) -> int:
+        send, transform, to = self.producer.send, self.transform, self.to
+        written = 0
         for record in records:
             result = transform(record)
             for output in (result,) if result.__class__ is OutputRecord else outputs(result):
@@ -108,9 +135,4 @@ def _fill(
                     headers=output.headers or None,
                 )
                 written += 1
-        read += len(records)
-        left = deadline - time.monotonic()
-        if left <= 0:
-            break
-        records = consumer.poll(min(left, 0.01), 10_000)
-    return read, written
+        return written

@@ -5,8 +5,10 @@ and a notification of its own follows for the others: no reader depends on anoth
 not pass notifications on, readers poll.
 """
 
+import contextlib
 import logging
 import os
+import queue
 import select
 import threading
 import time
@@ -26,13 +28,16 @@ CHECK_SECONDS: Final = 30.0  # the idle channel is looked after
 
 
 class Waiter:
-    """A consumer that waits for data on some partitions."""
+    """A consumer that waits for data on some partitions.
 
-    __slots__ = ("_event", "_listener")
+    A queue and not an event: its `put` may interrupt its own `get`, so `wake` may come from a signal handler.
+    """
+
+    __slots__ = ("_listener", "_wakes")
 
     def __init__(self, listener: "Listener") -> None:
         self._listener = listener
-        self._event = threading.Event()
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def watch(self, partition_ids: Iterable[int]) -> None:
         """Be woken for these partitions, and for no others."""
@@ -40,15 +45,18 @@ class Waiter:
 
     def clear(self) -> None:
         """Forget earlier wake-ups; call this before looking at the data."""
-        self._event.clear()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._wakes.get_nowait()
 
     def wake(self) -> None:
         """End the wait, now or the next one."""
-        self._event.set()
+        self._wakes.put(None)
 
     def wait(self, seconds: float) -> None:
         """Wait until woken, at most `seconds`; shorter while notifications do not arrive."""
-        self._event.wait(min(seconds, POLL_SECONDS) if not self._listener.confirmed else seconds)
+        with contextlib.suppress(queue.Empty):
+            self._wakes.get(timeout=min(seconds, POLL_SECONDS) if not self._listener.confirmed else max(seconds, 0.0))
 
 
 class Listener:
