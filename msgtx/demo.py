@@ -255,7 +255,7 @@ def _work(client: Client, read: Input, bars: Progress, report: Report, output: C
     try:
         killed = _kill_in_a_transaction(client, workers[0])
         bars.console.print(
-            f"worker 1 was stopped with transaction {killed.transaction_id} open on {killed.partitions} partitions; killed"
+            f"worker 1 was stopped with transaction {killed.transaction_id} open (partitions: {killed.partitions}); killed"
         )
         workers[0] = _worker(client, 0)
         _await_end_of(client, killed.transaction_id)
