@@ -181,9 +181,9 @@ class Notifier:
                 if self.sleeping:
                     self._changed.notify_all()
 
-    def take(self) -> str | None:
-        """Return what to notify now, None if nothing is due. The caller holds the condition."""
-        if self.due is None or time.monotonic() < self.due:
+    def take(self, *, closing: bool) -> str | None:
+        """Return what to notify now, None if nothing is due (or waits, when closing). The caller holds the condition."""
+        if self.due is None or (time.monotonic() < self.due and not closing):
             return None
         payload = ",".join(map(str, sorted(self.waiting)))
         self.waiting.clear()

@@ -23,6 +23,7 @@ class Completion:
         self._changed = threading.Condition()
         self.notifier = Notifier(self._changed)
         self._mark_due: float | None = None
+        self._put_off_at = 0.0  # when a notification was last seen to be put off
         self._stopping = False
         self._thread: threading.Thread | None = None
 
@@ -62,10 +63,9 @@ class Completion:
                 return
 
     def _wait(self) -> tuple[str | None, bool]:
-        last_notified = 0.0
         while True:
             now = time.monotonic()
-            payload = self.notifier.take()
+            payload = self.notifier.take(closing=self._stopping)
             marking = self._mark_due is not None and (now >= self._mark_due or self._stopping)
             if marking:
                 self._mark_due = None
@@ -73,12 +73,12 @@ class Completion:
                 return payload, marking
             due = [at for at in (self._mark_due, self.notifier.due) if at is not None]
             # While commits are being put off it looks by itself: waking it for each would cost them more than the call.
-            self.notifier.sleeping = self.notifier.due is None and now - last_notified > AWAKE_SECONDS
+            self.notifier.sleeping = self.notifier.due is None and now - self._put_off_at > AWAKE_SECONDS
             if not self.notifier.sleeping:
                 due.append(now + LATER_SECONDS)
             self._changed.wait(max(0.0, min(due) - now) if due else None)
             if self.notifier.due is not None:
-                last_notified = time.monotonic()
+                self._put_off_at = time.monotonic()
 
     def _notify(self, payload: str) -> None:
         try:
