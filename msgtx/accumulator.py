@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from msgtx.database.wire import BatchColumns
+from msgtx.store.append import Appended
 from msgtx.store.topics import Topic
 from msgtx.types import BatchMetadata, RecordMetadata, TopicPartition
 
@@ -353,6 +354,13 @@ class Accumulator:
             dropped = self.take_ready()
         for batch in dropped:
             self.finish(batch, error=error)
+
+    def stored(self, lane: Lane, batch: PendingBatch, answer: Appended) -> None:
+        """Settle a batch that the database has stored."""
+        batch.base_offset, batch.duplicate = answer.base_offset, answer.duplicate
+        if lane.log_append_time:
+            batch.timestamp = answer.timestamp
+        self.finish(batch)
 
     def finish(self, batch: PendingBatch, *, error: BaseException | None = None) -> None:
         """Settle a batch: its futures are done, its bytes are free, whoever waits goes on."""

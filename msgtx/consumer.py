@@ -31,7 +31,6 @@ from msgtx.wakeup import Listener, Waiter
 
 log = logging.getLogger("msgtx.consumer")
 FETCH_BYTES: Final = 8 * 1024 * 1024  # of all partitions in one fetch, if fetch_max_bytes allows: enough to hide its cost
-BLOCKED_SECONDS: Final = 0.05  # between two looks at an overdue transaction whose lock is held
 Deserializer = Callable[[bytes | None], Any]
 Topics = Callable[[str, bool], Topic | None]
 Answer = TypeVar("Answer")

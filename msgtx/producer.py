@@ -6,7 +6,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar, runtime_checkable
 
@@ -267,9 +267,7 @@ class Producer(Intake):
         batches = accumulator.take_ready()
         batches.sort(key=lambda batch: accumulator.lanes[batch.topic_partition].partition_id)
         for batch in batches:
-            batch.base_sequence = self._sender.next_sequences.get(batch.topic_partition, 0)
-            partition_id = accumulator.lanes[batch.topic_partition].partition_id
-            self._sender.handed[batch.topic_partition] = (partition_id, batch.base_sequence + len(batch) - 1)
+            self._sender.number(accumulator.lanes[batch.topic_partition], batch)
         return batches
 
     def _commit_at_once(self, batches: list[PendingBatch], offsets: OffsetColumns, deadline: float) -> None:
@@ -282,16 +280,14 @@ class Producer(Intake):
             woke = self._wake.now([column.partition_id for column in columns])
             with self._engine.connection() as connection:
                 answers = append_and_decide(connection, transaction_id, columns, offsets=offsets, wake=woke)
-            refused = next((answer.error for answer in answers if answer.error is not None), None)
-            if refused is not None and refused.retriable:
+            if (refused := _refusal(answers)) is not None and refused.retriable:
                 raise refused
             if not woke:
                 self._wake.later([column.partition_id for column in columns])
             return answers
 
         answers = self._retried(attempt, deadline, OutcomeUnknown)
-        refused = next((answer.error for answer in answers if answer.error is not None), None)
-        if refused is not None:
+        if (refused := _refusal(answers)) is not None:
             for batch in batches:
                 self._accumulator.finish(batch, error=refused)
             with self._lock:
@@ -299,12 +295,7 @@ class Producer(Intake):
             self._fused = None
             raise refused
         for batch, answer in zip(batches, answers, strict=True):
-            batch.base_offset, batch.duplicate = answer.base_offset, answer.duplicate
-            if lanes[batch.topic_partition].log_append_time:
-                batch.timestamp = answer.timestamp
-            assert batch.base_sequence is not None
-            self._sender.next_sequences[batch.topic_partition] = batch.base_sequence + len(batch)
-            self._accumulator.finish(batch)
+            self._accumulator.stored(lanes[batch.topic_partition], batch, answer)
 
     def _flush_transaction(self, deadline: float) -> None:
         accumulator = self._accumulator
@@ -511,6 +502,10 @@ def _disown_after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_disown_after_fork)
+
+
+def _refusal(answers: Sequence[Appended]) -> MsgtxError | None:
+    return next((answer.error for answer in answers if answer.error is not None), None)
 
 
 def _as_offset(topic_partition: TopicPartition, at: int | OffsetAndMetadata) -> OffsetAndMetadata:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from msgtx import errors
@@ -22,7 +22,7 @@ from msgtx.config import ProducerConfig
 from msgtx.database.engine import Engine, RawConnection, batch_array, end_call, translated
 from msgtx.database.wire import Cursor
 from msgtx.errors import MsgtxError
-from msgtx.store.append import APPEND, APPEND_UNFLUSHED, Appended, append_arguments, read_appended
+from msgtx.store.append import APPEND, APPEND_UNFLUSHED, append_arguments, read_appended
 from msgtx.store.producers import init_producer_id
 from msgtx.store.topics import Topic
 from msgtx.types import ProducerId, TopicPartition
@@ -54,7 +54,6 @@ class CallInFlight:
     batches: list[PendingBatch]
     cursor: Cursor
     woke: bool = True
-    answers: list[Appended] = field(default_factory=list)
 
 
 class Sender:
@@ -234,7 +233,7 @@ class Sender:
                 if not lane.ready:
                     accumulator.filled.discard(key)
                 lane.in_flight += 1
-                self._number(lane, batch)
+                self.number(lane, batch)
                 lanes.append(lane)
                 batches.append(batch)
                 size += batch.size
@@ -250,7 +249,8 @@ class Sender:
             return next((batch for batch in lane.ready if batch.uncertain), None)
         return None if lane.broken else lane.ready[0]
 
-    def _number(self, lane: Lane, batch: PendingBatch) -> None:
+    def number(self, lane: Lane, batch: PendingBatch) -> None:
+        """Give a batch its sequence before it is handed over. The caller holds the lock."""
         batch.attempts += 1
         if self.producer is not None and not batch.uncertain:
             batch.base_sequence = self.next_sequences.get(lane.topic_partition, 0)
@@ -265,19 +265,15 @@ class Sender:
     def _settle(self, call: CallInFlight) -> None:
         with translated():
             rows = call.cursor.fetchall()
-        call.answers = read_appended(rows)
+        answers = read_appended(rows)
         if not call.woke:
             self._wake.later([lane.partition_id for lane in call.lanes])
-        for lane, batch, answer in zip(call.lanes, call.batches, call.answers, strict=True):
+        for lane, batch, answer in zip(call.lanes, call.batches, answers, strict=True):
             with self._accumulator.lock:
                 lane.in_flight -= 1
             batch.uncertain = False
             if answer.error is None:
-                batch.base_offset = answer.base_offset
-                batch.duplicate = answer.duplicate
-                if lane.log_append_time:
-                    batch.timestamp = answer.timestamp
-                self._accumulator.finish(batch)
+                self._accumulator.stored(lane, batch, answer)
             else:
                 self._refused(lane, batch, answer.error)
             self._mend(lane)

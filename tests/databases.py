@@ -19,6 +19,16 @@ from msgtx.database.engine import Engine
 Connection = psycopg.Connection[Any]
 PATIENCE_SECONDS: Final = 30.0  # a condition that is not met by then is a failure; nothing waits this long otherwise
 LOOK_SECONDS: Final = 0.002  # between two looks
+INSERT_ONLY: Final = (
+    "record_batch",
+    "transaction",
+    "transaction_partition",
+    "transaction_seal",
+    "transaction_decision",
+    "transaction_marker",
+    "partition_floor",
+    "group_offset",
+)
 _number = itertools.count(1)
 
 

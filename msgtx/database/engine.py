@@ -5,11 +5,10 @@ Slower work that needs several statements uses `Engine.transaction()`.
 """
 
 import contextlib
-import functools
 import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import psycopg
@@ -63,19 +62,16 @@ class Function:
     arguments: dict[str, str]
     flushed: bool = True
 
-    @property
-    def statement(self) -> str:
-        """The SQL that calls it; not flushed: with synchronous_commit off for this one transaction."""
-        return _statement(self.name, tuple(self.arguments.items()), self.flushed)
+    statement: str = field(init=False)
 
-
-@functools.cache
-def _statement(name: str, arguments: tuple[tuple[str, str], ...], flushed: bool) -> str:
-    call = f"msgtx.{name}({', '.join(f'{argument} => %s::{kind}' for argument, kind in arguments)})"
-    if flushed:
-        return f"select f.* from {call} f"  # noqa: S608 - names are constants of this package, values are bound
-    relaxed = "with relaxed as (select set_config('synchronous_commit', 'off', true))"
-    return f"{relaxed} select f.* from relaxed, {call} f"  # noqa: S608 - as above
+    def __post_init__(self) -> None:
+        """Write the SQL that calls it; not flushed: with synchronous_commit off for this one transaction."""
+        call = f"msgtx.{self.name}({', '.join(f'{name} => %s::{kind}' for name, kind in self.arguments.items())})"
+        statement = f"select f.* from {call} f"  # noqa: S608 - names are constants of this package, values are bound
+        if not self.flushed:
+            relaxed = "with relaxed as (select set_config('synchronous_commit', 'off', true))"
+            statement = f"{relaxed} select f.* from relaxed, {call} f"  # noqa: S608 - as above
+        object.__setattr__(self, "statement", statement)
 
 
 def call(connection: RawConnection, function: Function, *arguments: object) -> list[tuple[Any, ...]]:

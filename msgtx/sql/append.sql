@@ -45,7 +45,7 @@ begin
         duplicate := found_batch.verdict = 'duplicate';
         if found_batch.verdict not in ('store', 'duplicate') then
             select r.error, r.detail into error, detail
-            from msgtx.batch_refusal(batches[found_batch.ordinal], found_batch, found_batch) r;
+            from msgtx.batch_refusal(batches[found_batch.ordinal], found_batch) r;
         end if;
         if error is null and not duplicate then
             stores := true;

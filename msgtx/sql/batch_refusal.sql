@@ -1,7 +1,7 @@
--- batch_refusal(verdict, …) → the error of a refused batch and its text, with every value involved; error null if the batch
--- may be stored after all ('large', and no single record is larger than the topic takes).
+-- batch_refusal(b, found) → the error of a batch that look_at_batches found refused, and its text with every value involved;
+-- error null if the batch may be stored after all ('large', and no single record is larger than the topic takes).
 create function msgtx.batch_refusal(
-    b msgtx.batch, found record, state record, out error text, out detail text
+    b msgtx.batch, found record, out error text, out detail text
 ) language plpgsql stable as $$
 declare
     largest bigint;
@@ -11,7 +11,7 @@ begin
     case found.verdict
         when 'state' then
             select r.error, r.detail into error, detail from msgtx.refusal(
-                state.status, state.outcome, state.decided_by, state.current_epoch,
+                found.status, found.outcome, found.decided_by, found.current_epoch,
                 b.producer_id, b.producer_epoch, b.transaction_number) r;
         when 'large' then
             largest := (select max(r.record_bytes) from msgtx.record_sizes(b) r);

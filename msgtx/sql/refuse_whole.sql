@@ -61,7 +61,7 @@ begin
         detail := null;
         if found_batch.verdict <> 'store' then
             select r.error, r.detail into error, detail
-            from msgtx.batch_refusal(batches[found_batch.ordinal], found_batch, found_batch) r;
+            from msgtx.batch_refusal(batches[found_batch.ordinal], found_batch) r;
             refusals := refusals + (error is not null)::int;
         end if;
         found_errors := array_append(found_errors, error);

@@ -9,13 +9,9 @@ from pathlib import Path
 import pytest
 
 import msgtx
-from tests.databases import Connection, Server, wait_until
+from tests.databases import INSERT_ONLY, Connection, Server, wait_until
 
 ROOT = Path(msgtx.__file__).parent
-INSERT_ONLY = (
-    "record_batch", "transaction", "transaction_partition", "transaction_seal", "transaction_decision",
-    "transaction_marker", "partition_floor", "group_offset",
-)  # fmt: skip
 SECONDS = 30.0
 
 

@@ -9,19 +9,9 @@ from rich.console import Console
 
 from msgtx import demo
 from msgtx.errors import ConfigError
-from tests.databases import Connection
+from tests.databases import INSERT_ONLY, Connection
 
 LINES = 20_000
-INSERT_ONLY = (
-    "record_batch",
-    "transaction",
-    "transaction_partition",
-    "transaction_seal",
-    "transaction_decision",
-    "transaction_marker",
-    "partition_floor",
-    "group_offset",
-)
 
 
 def write_input(path: Path, lines: list[list[str]]) -> Path:
