@@ -16,6 +16,7 @@ NAMES = (
     "transactions",
     "offsets",
     "sweep",
+    "coordinator",
     "perf",
 )
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from msgtx.producer import Producer, Transaction
     from msgtx.types import (
         BatchMetadata,
+        Coordinator,
         GroupMetadata,
         Isolation,
         OffsetAndMetadata,
@@ -53,6 +54,7 @@ __all__ = [
     "BatchMetadata",
     "Client",
     "Consumer",
+    "Coordinator",
     "GroupMetadata",
     "Isolation",
     "OffsetAndMetadata",

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -19,21 +19,33 @@ from msgtx.database.engine import POOL_SIZE, Engine, public_url
 from msgtx.intake import Serializer
 from msgtx.process import Transform, process
 from msgtx.producer import Producer
+from msgtx.store.coordinators import Shard, find_coordinator, list_shards
 from msgtx.store.installation import describe_installation
 from msgtx.store.topics import Topic, describe_topics
 from msgtx.store.transactions import end_transaction, transaction_outcome
-from msgtx.types import Outcome, ProcessReport, SweepReport, TopicPartition, TransactionId
+from msgtx.types import Coordinator, Outcome, ProcessReport, SweepReport, TopicPartition, TransactionId
 from msgtx.wakeup import Listener
 
-SCHEMA_VERSION: Final = 1  # the schema that this client was made for; it accepts the next one, too
+SCHEMA_VERSION: Final = 2  # the schema that this client was made for; it accepts the next one, too
 
 
 class Admin:
-    """`client.admin`: transactions and partitions."""
+    """`client.admin`: transactions, partitions and coordinators."""
 
     def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self.transactions = TransactionsAdmin(engine)
         self.partitions = PartitionsAdmin(engine)
+
+    def find_coordinator(self, transactional_id: str) -> Coordinator:
+        """Return who leads the shard of a transactional id. Raise `CoordinatorNotAvailable` without a living lease."""
+        with self._engine.connection() as connection:
+            return find_coordinator(connection, transactional_id)
+
+    def coordinators(self) -> list[Shard]:
+        """Return the 50 shards; one without a living lease has no owner."""
+        with self._engine.connection() as connection:
+            return list_shards(connection)
 
 
 class Client:
@@ -164,10 +176,13 @@ class Client:
                 return end_transaction(connection, name, "resolve")
             return transaction_outcome(connection, name).outcome
 
-    def sweep(self) -> SweepReport:
-        """Do one round of everything: abort what is overdue, write the markers and floors that are missing."""
+    def sweep(self, *, only: Iterable[str] = (), dry_run: bool = False) -> SweepReport:
+        """Do one round of everything that time brings: see `msgtx sweep --help`.
+
+        `only`: names of sweeps; `dry_run`: tell what would be done. Raise `ConfigError` for a name that is not known.
+        """
         self._require_open()
-        return sweep(self.engine)
+        return sweep(self.engine, only=only, dry_run=dry_run)
 
     def _topic(self, name: str, fresh: bool) -> Topic | None:
         with self._lock:

@@ -17,6 +17,7 @@ from msgtx.database.engine import RawConnection
 from msgtx.database.wire import BatchColumns
 from msgtx.errors import MsgtxError
 from msgtx.store import append as store_append
+from msgtx.store import coordinators as store_coordinators
 from msgtx.store import decide as store_decide
 from msgtx.store import fetch as store_fetch
 from msgtx.store import producers as store_producers
@@ -24,6 +25,7 @@ from msgtx.store.groups import NO_OFFSETS, OffsetColumns, offset_columns
 from msgtx.store.records import records_of
 from msgtx.store.topics import describe_topics
 from msgtx.types import (
+    Coordinator,
     GroupMetadata,
     Isolation,
     OffsetAndMetadata,
@@ -236,6 +238,11 @@ def _lock_key(producer_id: int) -> int:
 
 def _lock(connection: sqlalchemy.Connection, name: TransactionId) -> None:
     store_producers.lock_producer(_raw(connection), name.producer_id)
+
+
+def find_coordinator(connection: sqlalchemy.Connection, transactional_id: str) -> Coordinator:
+    """Return who leads the shard of a transactional id (semantics 5). Raise `CoordinatorNotAvailable`, nobody leading it."""
+    return store_coordinators.find_coordinator(_raw(connection), transactional_id)
 
 
 def fetch(

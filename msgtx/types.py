@@ -189,9 +189,25 @@ class TransactionDescription:
 class SweepReport:
     """What one round of sweeping did."""
 
-    transactions_aborted: int = 0
+    transactions_aborted: int = 0  # overdue ones
     markers_written: int = 0
     floors_moved: int = 0
+    producer_ids_removed: int = 0  # idle ones, with and without transactional id
+    transactions_purged: int = 0  # complete ones past their history
+    offsets_removed: int = 0  # superseded by newer ones
+    floors_removed: int = 0  # superseded by higher ones
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinator:
+    """A shard of the coordinator, and the process that leads it. `lease_until` is in milliseconds since 1970 UTC."""
+
+    shard: int
+    owner: int
+    host: str
+    epoch: int
+    lease_until: int
+    process: int
 
 
 @dataclass(frozen=True, slots=True)

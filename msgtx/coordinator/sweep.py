@@ -1,13 +1,88 @@
-"""One round of everything that time brings: overdue transactions, missing markers, floors."""
+"""Sweeps: what time brings, each step bounded, resumable and repeatable, safe beside clients, cron and daemons."""
 
-from msgtx.database.engine import Engine
-from msgtx.store.transactions import expire_transactions, mark
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from msgtx.database.engine import Engine, RawConnection
+from msgtx.errors import ConfigError, CoordinatorFenced, DatabaseUnavailable, MsgtxError, NotCoordinator
+from msgtx.store import sweeps
+from msgtx.store.coordinators import Leases
+from msgtx.store.sweeps import Position, Swept
 from msgtx.types import SweepReport
 
+log = logging.getLogger("msgtx.coordinator")
 
-def sweep(engine: Engine) -> SweepReport:
-    """Do one round and tell what it did. Tries locks and never waits; may run anywhere, beside anything (I12)."""
-    with engine.connection() as connection:
-        aborted = expire_transactions(connection)
-        markers, floors = mark(connection, everything=True)
-    return SweepReport(transactions_aborted=aborted, markers_written=markers, floors_moved=floors)
+Step = Callable[[RawConnection, Position | None, Leases | None], Swept]
+# In this order: what is aborted gets its markers, what is marked moves the floor, what is below the floor may go.
+STEPS: Final[Mapping[str, Step]] = MappingProxyType(
+    {
+        "overdue": sweeps.expire_transactions,
+        "markers": sweeps.mark,
+        "ids": sweeps.remove_idle_producers,
+        "history": sweeps.purge_transactions,
+        "offsets": sweeps.remove_superseded_offsets,
+        "floors": sweeps.remove_superseded_floors,
+    }
+)
+# Nothing of a round can be done then; any other failure is one step's own.
+_ENDS_THE_ROUND: Final = (DatabaseUnavailable, CoordinatorFenced, NotCoordinator)
+
+
+class Sweeper:
+    """Rounds of sweeping: each step goes on where it stopped in the round before, so a long pass takes many rounds.
+
+    `only`: names of `STEPS`, all of them if empty. Raise `ConfigError` for another name.
+    """
+
+    def __init__(self, only: Iterable[str] = ()) -> None:
+        names = list(only)
+        if unknown := [name for name in names if name not in STEPS]:
+            raise ConfigError(f"there is no sweep {unknown[0]!r}; known are {', '.join(STEPS)}")
+        self._steps = {name: step for name, step in STEPS.items() if not names or name in names}
+        self._after: dict[str, Position | None] = {}
+        self.seconds: dict[str, float] = {}  # that each step took in the last round
+        self.failures: dict[str, MsgtxError] = {}  # of the last round
+
+    def round(
+        self, connection: RawConnection, leases: Leases | None = None, *, step_seconds: float | None = None
+    ) -> SweepReport:
+        """Do every step: to its end (None), or for about so many seconds. A step that fails does not stop the others."""
+        done: dict[str, int] = {}
+        self.failures.clear()
+        for name, step in self._steps.items():
+            began = time.monotonic()
+            try:
+                while True:
+                    swept = step(connection, self._after.get(name), leases)
+                    self._after[name] = swept.after
+                    for field, count in swept.done.items():
+                        done[field] = done.get(field, 0) + count
+                    self.seconds[name] = time.monotonic() - began
+                    idle = not any(swept.done.values())
+                    if swept.after is None or (step_seconds is not None and (idle or self.seconds[name] >= step_seconds)):
+                        break
+            except _ENDS_THE_ROUND:
+                raise
+            except MsgtxError as error:
+                self.failures[name] = error
+        return SweepReport(**done)
+
+
+def sweep(engine: Engine, *, only: Iterable[str] = (), dry_run: bool = False) -> SweepReport:
+    """Do one round of everything and tell what it did. Tries locks and never waits; may run anywhere, beside anything (I12).
+
+    `dry_run`: do it in one SQL transaction, and take that back. Raise the first failure of a step, after the others.
+    """
+    sweeper = Sweeper(only)
+    if dry_run:
+        with engine.rolled_back() as connection:
+            report = sweeper.round(connection)
+    else:
+        with engine.connection() as connection:
+            report = sweeper.round(connection)
+    for error in sweeper.failures.values():
+        raise error
+    return report

@@ -30,12 +30,14 @@ KEEPALIVES: Final = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalive
 # SQLSTATEs of msgtx's own functions are "MX" and Kafka's number of the error.
 _BY_SQLSTATE: Final[dict[str, type[errors.MsgtxError]]] = {
     "MX003": errors.UnknownTopicOrPartition,
+    "MX016": errors.NotCoordinator,
     "MX017": errors.InvalidTopic,
     "MX036": errors.TopicExists,
     "MX040": errors.ConfigError,
     "MX042": errors.InvalidRequest,
     "MX049": errors.InvalidProducerIdMapping,
     "MX050": errors.InvalidTransactionTimeout,
+    "MX067": errors.CoordinatorFenced,
     "MX090": errors.ProducerFenced,
     "42501": errors.AuthorizationFailed,
     "28000": errors.AuthorizationFailed,
@@ -252,6 +254,12 @@ class Engine:
             finally:
                 if not driver.closed:
                     driver.autocommit = True
+
+    @contextlib.contextmanager
+    def rolled_back(self) -> Iterator[RawConnection]:
+        """Borrow a connection for work that is taken back at the end: what it would do, and nothing is done."""
+        with self.connection() as connection, connection.transaction(force_rollback=True):
+            yield connection
 
     def close(self) -> None:
         """Close the pool's connections."""

@@ -17,14 +17,7 @@ begin
     left join lateral (
         select o.committed_offset, o.metadata, o.commit_sequence from msgtx.group_offset o
         where o.group_id = g.group_id and o.partition_id = p.partition_id
-          and (o.transaction_number is null or coalesce(
-              (select d.outcome = 'COMMIT' from msgtx.transaction_decision d
-               where d.producer_id = o.producer_id and d.producer_epoch = o.producer_epoch
-                 and d.transaction_number = o.transaction_number),
-              (select false from msgtx.transaction_seal s
-               where s.producer_id = o.producer_id and s.producer_epoch = o.producer_epoch
-                 and s.transaction_number = o.transaction_number),
-              true))
+          and msgtx.offset_counts(o.producer_id, o.producer_epoch, o.transaction_number)
         order by o.commit_sequence desc limit 1) newest on true
     left join lateral (
         select true as pending from msgtx.group_offset o

@@ -1,25 +1,26 @@
 -- expire_transactions(most) aborts overdue transactions, at most so many; → how many. What is undecided is found as fetch
 -- finds it, from each partition's floor, and among the seals (P42). One bad row does not stop the rest (P12).
--- Tries producers' locks and never waits. Writes transaction_decision. Flushed.
-create function msgtx.expire_transactions(most int default 1000)
+--   shards, epochs   those of a coordinator, which ends the transactions of its shards; null: all
+-- Locks the leases (share); tries producers' locks and never waits. Writes transaction_decision. Flushed.
+create function msgtx.expire_transactions(most int default 1000, shards int[] default null, epochs int[] default null)
 returns int language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s'
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
 declare
     overdue record;
     expired int := 0;
     already boolean;
+    ignored boolean := msgtx.refuse_stale_snapshot();
 begin
+    ignored := msgtx.require_leases(shards, epochs);
     for overdue in
         select t.producer_id, t.producer_epoch, t.transaction_number
         from (
             select u.producer_id, u.producer_epoch, u.transaction_number
-            from msgtx.touched_partitions() p
-            cross join lateral (
-                select coalesce(max(f.stable_floor), 0) as stable_floor from msgtx.partition_floor f
-                where f.partition_id = p.partition_id) f
+            from msgtx.unsettled_partitions() p
             cross join lateral (
                 select tp.producer_id, tp.producer_epoch, tp.transaction_number from msgtx.transaction_partition tp
-                where tp.partition_id = p.partition_id and tp.first_offset >= f.stable_floor) u
+                where tp.partition_id = p.partition_id and tp.first_offset >= p.stable_floor) u
             union
             select s.producer_id, s.producer_epoch, s.transaction_number from msgtx.transaction_seal s) n
         cross join lateral (
@@ -31,6 +32,8 @@ begin
                and d.producer_epoch = t.producer_epoch and d.transaction_number = t.transaction_number) is null
           and (select true from msgtx.transaction_seal s where s.producer_id = t.producer_id and s.kind = 'external'
                and s.producer_epoch = t.producer_epoch and s.transaction_number = t.transaction_number) is null
+          and (shards is null or (
+              select p.shard from msgtx.producer p where p.producer_id = t.producer_id) = any(shards))
         limit most
     loop
         begin

@@ -15,5 +15,5 @@ begin
     ignored := msgtx.flush_at_commit();
     ignored := msgtx.abort_undecided(producer_id, 'fence');
     update msgtx.producer p set epoch = p.epoch + 1, epoch_before = null, initialized_at = msgtx.clock()
-    where p.producer_id = fence_producer.producer_id returning p.epoch into epoch;
+    where p.producer_id = fence_producer.producer_id returning p.producer_id, p.epoch into producer_id, epoch;
 end $$;

@@ -33,8 +33,9 @@ begin
     if in_transactional_id is not null then
         select p.producer_id into producer_id from msgtx.producer p where p.transactional_id = in_transactional_id;
         if producer_id is null and expected_producer_id is null then
-            insert into msgtx.producer (producer_id, epoch, transactional_id, timeout_ms, initialized_at)
-            values (nextval('msgtx.producer_id_sequence'), 0, in_transactional_id, in_timeout_ms, msgtx.clock())
+            insert into msgtx.producer (producer_id, epoch, transactional_id, timeout_ms, initialized_at, shard)
+            values (nextval('msgtx.producer_id_sequence'), 0, in_transactional_id, in_timeout_ms, msgtx.clock(),
+                    msgtx.shard_of(in_transactional_id, null))
             on conflict do nothing returning msgtx.producer.producer_id into producer_id;
             if producer_id is not null then
                 epoch := 0;
@@ -58,6 +59,11 @@ begin
     ignored := msgtx.lock_producer(producer_id);
     select p.epoch, p.epoch_before into current from msgtx.producer p where p.producer_id = init_producer_id.producer_id;
     if not found then
+        if in_transactional_id is not null then  -- it expired while this call waited for the lock: from the start
+            select i.producer_id, i.epoch into producer_id, epoch from msgtx.init_producer_id(
+                in_transactional_id, in_timeout_ms, expected_producer_id, expected_epoch) i;
+            return;
+        end if;
         is_new := true;
         current.epoch := 0;
     end if;
@@ -72,8 +78,8 @@ begin
     ignored := msgtx.abort_undecided(producer_id, 'fence');
     epoch := current.epoch + 1;
     if is_new then
-        insert into msgtx.producer (producer_id, epoch, epoch_before, timeout_ms, initialized_at)
-        values (producer_id, epoch, expected_epoch, in_timeout_ms, msgtx.clock());
+        insert into msgtx.producer (producer_id, epoch, epoch_before, timeout_ms, initialized_at, shard)
+        values (producer_id, epoch, expected_epoch, in_timeout_ms, msgtx.clock(), msgtx.shard_of(null, producer_id));
     else
         update msgtx.producer p
         set epoch = init_producer_id.epoch, epoch_before = expected_epoch, timeout_ms = in_timeout_ms,

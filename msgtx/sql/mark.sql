@@ -3,23 +3,26 @@
 --   Decisions without markers are found back from the newest decision to the newest marked one, and 2 s further for those
 --   that became visible late. A later one costs nothing: an ABORT that is the first thing above a floor is marked below;
 --   a COMMIT needs no marker once the floor is above it.
---   everything: floors of all partitions, not only of those that these decisions touch (sweeps).
+--   everything      also the partitions that these decisions do not touch (sweeps); shards, epochs: those of a coordinator
 -- The floor of a partition: the least of first undecided offset, first ABORT without marker, and log end, all from one
 -- statement on one snapshot (P44).
--- Writes transaction_marker, partition_floor. Not flushed by itself.
-create function msgtx.mark(everything boolean default false, out markers int, out floors int)
+-- Locks the leases (share); tries the marking lock. Writes partition_floor; transaction_marker through insert_markers. Not
+-- flushed by itself.
+create function msgtx.mark(
+    everything boolean default false, shards int[] default null, epochs int[] default null, out markers int, out floors int)
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set lock_timeout = '10s'
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
     marked_until timestamptz;
+    decided msgtx.transaction_decision[];
     touched int[];
-    late int;
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     markers := 0;
     floors := 0;
+    ignored := msgtx.require_leases(shards, epochs);
     if not msgtx.try_lock_marking() then
         return;
     end if;
@@ -31,56 +34,35 @@ begin
                  and m.producer_epoch = d.producer_epoch and m.transaction_number = d.transaction_number)
         order by d.decided_at desc limit 1);
 
-    with recent as materialized (
-        select d.* from msgtx.transaction_decision d
+    decided := array(
+        select d from msgtx.transaction_decision d
         where d.partitions <> '{}' and d.decided_at >= coalesce(marked_until - interval '2 s', '-infinity')
-        order by d.decided_at limit 20000),
-    written as (
-        insert into msgtx.transaction_marker (
-            partition_id, producer_id, producer_epoch, transaction_number, outcome, first_offset, last_offset,
-            coordinator_epoch)
-        select s.partition_id, r.producer_id, r.producer_epoch, r.transaction_number, r.outcome,
-               s.first_offset, s.last_offset, r.coordinator_epoch
-        from recent r
-        cross join lateral unnest(r.partitions, r.first_offsets, r.last_offsets) s(partition_id, first_offset, last_offset)
-        where (select true from msgtx.transaction_marker m
-               where m.partition_id = s.partition_id and m.producer_id = r.producer_id
-                 and m.producer_epoch = r.producer_epoch and m.transaction_number = r.transaction_number) is null
-        on conflict do nothing
-        returning 1)
-    select (select count(*) from written),
-           (select array_agg(distinct s.partition_id) from recent r cross join lateral unnest(r.partitions) s(partition_id))
-    into markers, touched;
-    if everything then
-        touched := (select array_agg(p.partition_id) from (
-            select t.partition_id from msgtx.touched_partitions() t union select unnest(touched)) p);
-    end if;
-    if touched is null then
+        order by d.decided_at limit 20000);
+    markers := msgtx.insert_markers(decided);
+    touched := array(
+        select distinct s.partition_id from unnest(decided) r cross join lateral unnest(r.partitions) s(partition_id)
+        union
+        select u.partition_id from msgtx.unsettled_partitions(shards) u where everything);
+    if touched = '{}' then
         return;
     end if;
 
-    insert into msgtx.transaction_marker (
-        partition_id, producer_id, producer_epoch, transaction_number, outcome, first_offset, last_offset,
-        coordinator_epoch)
-    select p.partition_id, d.producer_id, d.producer_epoch, d.transaction_number, d.outcome,
-           d.first_offsets[array_position(d.partitions, p.partition_id)],
-           d.last_offsets[array_position(d.partitions, p.partition_id)], d.coordinator_epoch
-    from unnest(touched) p(partition_id)
-    cross join lateral (
-        select coalesce(max(f.stable_floor), 0) as stable_floor from msgtx.partition_floor f
-        where f.partition_id = p.partition_id) f
-    cross join lateral (
-        select tp.producer_id, tp.producer_epoch, tp.transaction_number from msgtx.transaction_partition tp
-        where tp.partition_id = p.partition_id and tp.first_offset >= f.stable_floor
-        order by tp.first_offset limit 100) u
-    cross join lateral (
-        select d.* from msgtx.transaction_decision d
-        where d.producer_id = u.producer_id and d.producer_epoch = u.producer_epoch
-          and d.transaction_number = u.transaction_number limit 1) d
-    where d.outcome = 'ABORT'
-    on conflict do nothing;
-    get diagnostics late = row_count;
-    markers := markers + late;
+    decided := array(
+        select distinct d
+        from unnest(touched) p(partition_id)
+        cross join lateral (
+            select coalesce(max(f.stable_floor), 0) as stable_floor from msgtx.partition_floor f
+            where f.partition_id = p.partition_id) f
+        cross join lateral (
+            select tp.producer_id, tp.producer_epoch, tp.transaction_number from msgtx.transaction_partition tp
+            where tp.partition_id = p.partition_id and tp.first_offset >= f.stable_floor
+            order by tp.first_offset limit 100) u
+        cross join lateral (
+            select d.* from msgtx.transaction_decision d
+            where d.producer_id = u.producer_id and d.producer_epoch = u.producer_epoch
+              and d.transaction_number = u.transaction_number limit 1) d
+        where d.outcome = 'ABORT');
+    markers := markers + msgtx.insert_markers(decided);
 
     insert into msgtx.partition_floor (partition_id, stable_floor)
     select p.partition_id, least(blocking.first_offset, log_end.next_offset)

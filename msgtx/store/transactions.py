@@ -4,14 +4,15 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from msgtx.database.engine import Function, RawConnection, call, select
+from msgtx.store.coordinators import LED, Leases, led
 from msgtx.types import Outcome, TransactionId
 
 _NAME: Final = {"in_producer_id": "int8", "in_producer_epoch": "int4", "in_transaction_number": "int8"}
 OUTCOME: Final = Function("transaction_outcome", _NAME)
 END: Final = Function("end_transaction", {**_NAME, "in_decided_by": "text"})
 EXPIRE: Final = Function("expire_transaction", _NAME)
-EXPIRE_ALL: Final = Function("expire_transactions", {"most": "int4"})
-MARK: Final = Function("mark", {"everything": "bool"}, flushed=False)
+EXPIRE_ALL: Final = Function("expire_transactions", {"most": "int4", **LED})
+MARK: Final = Function("mark", {"everything": "bool", **LED}, flushed=False)
 EXPIRED_AT_ONCE: Final = 1_000  # overdue transactions that one call aborts; a round goes on while there are more
 
 OUTCOMES: Final = {
@@ -50,19 +51,22 @@ def expire_transaction(connection: RawConnection, transaction_id: TransactionId)
     return bool(expired)
 
 
-def expire_transactions(connection: RawConnection) -> int:
-    """Abort overdue transactions, by name (I12). Returns how many."""
+def expire_transactions(connection: RawConnection, *, leases: Leases | None = None) -> int:
+    """Abort overdue transactions, by name (I12), of all shards or of those that are led. Returns how many."""
     total = 0
     while True:
-        expired: int = call(connection, EXPIRE_ALL, EXPIRED_AT_ONCE)[0][0]
+        expired: int = call(connection, EXPIRE_ALL, EXPIRED_AT_ONCE, *led(leases))[0][0]
         total += expired
         if expired < EXPIRED_AT_ONCE:
             return total
 
 
-def mark(connection: RawConnection, *, everything: bool = False) -> tuple[int, int]:
-    """Write the markers and floors that are missing, in bulk. Returns how many of each."""
-    ((markers, floors),) = call(connection, MARK, everything)
+def mark(connection: RawConnection, *, everything: bool = False, leases: Leases | None = None) -> tuple[int, int]:
+    """Write the markers and floors that are missing, in bulk. Returns how many of each.
+
+    Raise `CoordinatorFenced` if one of the `leases` has passed to a newer coordinator.
+    """
+    ((markers, floors),) = call(connection, MARK, everything, *led(leases))
     return markers, floors
 
 

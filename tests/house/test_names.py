@@ -9,10 +9,10 @@ import msgtx
 from msgtx import errors
 
 PUBLIC = [
-    "BatchMetadata", "Client", "Consumer", "GroupMetadata", "Isolation", "OffsetAndMetadata", "OffsetAndTimestamp",
-    "Outcome", "OutputRecord", "PartitionDescription", "ProcessReport", "Producer", "ProducerId", "Record",
-    "RecordMetadata", "SweepReport", "TopicDescription", "TopicPartition", "Transaction", "TransactionDescription",
-    "TransactionId", "TransactionListing", "connect",
+    "BatchMetadata", "Client", "Consumer", "Coordinator", "GroupMetadata", "Isolation", "OffsetAndMetadata",
+    "OffsetAndTimestamp", "Outcome", "OutputRecord", "PartitionDescription", "ProcessReport", "Producer",
+    "ProducerId", "Record", "RecordMetadata", "SweepReport", "TopicDescription", "TopicPartition", "Transaction",
+    "TransactionDescription", "TransactionId", "TransactionListing", "connect",
 ]  # fmt: skip
 METHODS = {
     msgtx.Client: "admin close consumer process producer sweep topics transaction_outcome url",

@@ -1,0 +1,165 @@
+"""The daemon: leases shards, sweeps for them once per interval, and hands them over when it stops."""
+
+import logging
+import os
+import socket
+import time
+from dataclasses import asdict
+from typing import Final, Protocol
+
+from msgtx.coordinator.sweep import Sweeper
+from msgtx.database.engine import Engine
+from msgtx.errors import CoordinatorFenced, MsgtxError, NotCoordinator, RetriableError
+from msgtx.store.coordinators import Leases, lease_shards, release_shards
+from msgtx.types import SweepReport
+
+log = logging.getLogger("msgtx.coordinator")
+STEP_SECONDS: Final = 0.2  # of one round for one sweep that has much to do; the next round goes on
+LOOK_SECONDS: Final = 0.05  # between two looks at whether to stop
+BACKOFF_FIRST_SECONDS: Final = 0.1  # between attempts while the database is away; doubled each time
+BACKOFF_LAST_SECONDS: Final = 5.0
+TOLD: Final = {  # what a line of the log says of a field of the report
+    "transactions_aborted": "aborted %d overdue transactions",
+    "markers_written": "wrote %d markers",
+    "floors_moved": "moved the floors of %d partitions",
+    "producer_ids_removed": "removed %d idle producer ids",
+    "transactions_purged": "purged %d transactions past their history",
+    "offsets_removed": "removed %d superseded offsets",
+    "floors_removed": "removed %d superseded floors",
+}
+
+
+class Stop(Protocol):
+    """Tells the daemon when to end: `threading.Event`, or the command line's handler of signals."""
+
+    def is_set(self) -> bool:
+        """Return whether to stop."""
+
+
+class Observer(Protocol):
+    """Hears what the daemon does: its metrics."""
+
+    def leased(self, leases: Leases | None) -> None:
+        """Hear of the shards that are led now; None: of none."""
+
+    def swept(self, report: SweepReport, sweeper: Sweeper, seconds: float) -> None:
+        """Hear what a round did, and how long it took."""
+
+    def failed(self, error: MsgtxError) -> None:
+        """Hear that a round could not be done."""
+
+
+class Daemon:
+    """One coordinator process. Two of them divide the shards; one that dies loses them within `lease_ms`.
+
+    Each call to the database carries shards and coordinator epochs, and is refused if one has passed to another: a daemon
+    that was stopped and continues does no harm. Nothing of it is needed for correctness: clients decide and mark by
+    themselves, and `msgtx sweep` does a daemon's round once.
+    """
+
+    def __init__(self, engine: Engine, *, observer: Observer | None = None) -> None:
+        self._engine = engine
+        self._observer = observer
+        self._sweeper = Sweeper()
+        self._leases: Leases | None = None
+        self._coordinator_id: int | None = None
+        self._renew_at = 0.0
+        self._away = 0  # attempts since the database answered last
+
+    def run(self, stop: Stop) -> None:
+        """Work until `stop` is set, then release the shards. Raise what no waiting mends: rights, schema, incarnation."""
+        log.info("coordinator %s:%d starts", socket.gethostname(), os.getpid(), extra={"event": "start"})
+        try:
+            while not stop.is_set():
+                began = time.monotonic()
+                pause = self._work()
+                while not stop.is_set() and (left := began + pause - time.monotonic()) > 0:
+                    time.sleep(min(left, LOOK_SECONDS))
+        finally:
+            self._release()
+
+    def _work(self) -> float:
+        """Renew what is due, do a round. Returns after how many seconds, from its begin, the next one is due."""
+        try:
+            with self._engine.connection() as connection:
+                if time.monotonic() >= self._renew_at:
+                    self._take(
+                        lease_shards(connection, self._coordinator_id, host=socket.gethostname(), process=os.getpid())
+                    )
+                assert self._leases is not None
+                if self._leases.epochs:
+                    began = time.monotonic()
+                    report = self._sweeper.round(connection, self._leases, step_seconds=STEP_SECONDS)
+                    self._tell(report, time.monotonic() - began)
+        except (CoordinatorFenced, NotCoordinator) as error:
+            log.warning("shards were taken over: %s", error, extra={"event": "fenced"})
+            self._failed(error)
+            self._renew_at = 0.0
+            return BACKOFF_FIRST_SECONDS
+        except RetriableError as error:
+            return self._wait_for_the_database(error)
+        if self._away:
+            log.info("the database answers again", extra={"event": "database_back"})
+        self._away = 0
+        return min(self._leases.sweep_interval_ms / 1000, max(0.0, self._renew_at - time.monotonic()))
+
+    def _take(self, leases: Leases) -> None:
+        """Note and tell what is led now."""
+        before = {} if self._leases is None else self._leases.epochs
+        gained = sorted(shard for shard, epoch in leases.epochs.items() if before.get(shard) != epoch)
+        lost = sorted(before.keys() - leases.epochs.keys())
+        extra = {"coordinator_id": leases.coordinator_id}
+        if gained:
+            log.info("leads shards %s", ranges(gained), extra={"event": "shards_gained", "shards": gained, **extra})
+        if lost:
+            log.info("leads no longer shards %s", ranges(lost), extra={"event": "shards_lost", "shards": lost, **extra})
+        self._leases, self._coordinator_id = leases, leases.coordinator_id
+        self._renew_at = time.monotonic() + leases.look_again_ms / 1000
+        if self._observer is not None:
+            self._observer.leased(leases)
+
+    def _tell(self, report: SweepReport, seconds: float) -> None:
+        for field, count in asdict(report).items():
+            if count:
+                log.info(TOLD[field], count, extra={"event": field, "count": count})
+        for name, error in self._sweeper.failures.items():
+            log.warning("sweep %s failed, the next round tries again: %s", name, error, extra={"event": "sweep_failed"})
+            self._failed(error)
+        if self._observer is not None:
+            self._observer.swept(report, self._sweeper, seconds)
+
+    def _wait_for_the_database(self, error: MsgtxError) -> float:
+        if not self._away:
+            log.warning("the database is away: %s", error, extra={"event": "database_away"})
+        self._failed(error)
+        pause: float = min(BACKOFF_LAST_SECONDS, BACKOFF_FIRST_SECONDS * 2 ** min(self._away, 16))
+        self._away += 1
+        return pause
+
+    def _failed(self, error: MsgtxError) -> None:
+        if self._observer is not None:
+            self._observer.failed(error)
+
+    def _release(self) -> None:
+        if self._coordinator_id is None:
+            return
+        try:
+            with self._engine.connection() as connection:
+                release_shards(connection, self._coordinator_id)
+            log.info("coordinator %d stops", self._coordinator_id, extra={"event": "stop"})
+        except MsgtxError as error:
+            log.warning("its shards stay until its lease is over: %s", error, extra={"event": "release_failed"})
+        self._leases = self._coordinator_id = None
+        if self._observer is not None:
+            self._observer.leased(None)
+
+
+def ranges(numbers: list[int]) -> str:
+    """Return ascending numbers as people write them: `0-24, 30`."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and parts[-1][1] == number - 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)

@@ -1,0 +1,15 @@
+-- list_coordinators(shard) → the shards with their coordinators, all or one: owner, host and process are null where no lease is
+-- living. Reads coordinator, coordinator_shard.
+create function msgtx.list_coordinators(in_shard int default null)
+returns table (
+    shard int, owner bigint, host text, process int, coordinator_epoch int, started_at timestamptz, lease_until timestamptz)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+begin
+    return query
+    select s.shard, c.coordinator_id, c.host, c.process, s.coordinator_epoch, c.started_at, c.lease_until
+    from msgtx.coordinator_shard s
+    left join msgtx.coordinator c on c.coordinator_id = s.coordinator_id and c.lease_until >= msgtx.clock()
+    where in_shard is null or s.shard = in_shard
+    order by s.shard;
+end $$;

@@ -1,0 +1,72 @@
+-- purge_transactions(after, most) removes transactions that are complete and older than transaction_history_ms (semantics 4),
+-- after looking at so many; → how many. Only when the floor of each partition is above the last offset there (P29, P37), and not
+-- the newest one of a producer id that is still there. One bad row does not stop the rest.
+--   in_after, next_after   where the last call came to: time in µs, and name; null: from the start, and: this was the end
+--   shards, epochs         those of a coordinator; null: all
+-- Locks the leases (share); tries the marking lock: no round of markers sees half of a transaction. Reads producer, transaction,
+-- transaction_decision. Deletes through forget_transactions. Not flushed by itself.
+create function msgtx.purge_transactions(
+    in_after bigint[] default null, most int default 1000, shards int[] default null, epochs int[] default null,
+    out purged int, out next_after bigint[]
+) language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set plan_cache_mode = force_generic_plan
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    -- Not before the ids that it could be asked for have expired.
+    history bigint := greatest(
+        msgtx.setting_value('transaction_history_ms'), msgtx.setting_value('transactional_id_expiration_ms'),
+        msgtx.setting_value('producer_id_expiration_ms'));
+    looked_at msgtx.transaction_decision[];
+    gone msgtx.transaction_decision[];
+    one msgtx.transaction_decision;
+    ignored boolean := msgtx.refuse_stale_snapshot();
+begin
+    purged := 0;
+    ignored := msgtx.require_leases(shards, epochs);
+    if not msgtx.try_lock_marking() then
+        return;
+    end if;
+    looked_at := array(
+        select d from (
+            (select d from msgtx.transaction_decision d
+             where d.partitions <> '{}' and d.decided_at < msgtx.clock() - history * interval '1 ms'
+               and d.decided_at >= coalesce('epoch'::timestamptz + in_after[1] * interval '1 microsecond', '-infinity')
+               and (in_after is null or msgtx.history_position(d) > in_after)
+             order by d.decided_at, d.producer_id, d.producer_epoch, d.transaction_number limit most)
+            union all
+            (select d from msgtx.transaction_decision d
+             where d.partitions = '{}' and d.decided_at < msgtx.clock() - history * interval '1 ms'
+               and d.decided_at >= coalesce('epoch'::timestamptz + in_after[1] * interval '1 microsecond', '-infinity')
+               and (in_after is null or msgtx.history_position(d) > in_after)
+             order by d.decided_at, d.producer_id, d.producer_epoch, d.transaction_number limit most)) old(d)
+        order by msgtx.history_position(d) limit most);
+    if cardinality(looked_at) = most then
+        next_after := msgtx.history_position(looked_at[most]);
+    end if;
+
+    gone := array(
+        select d from unnest(looked_at) d
+        left join lateral (
+            select p.producer_id, p.shard from msgtx.producer p where p.producer_id = d.producer_id limit 1) p on true
+        where (shards is null or coalesce(p.shard, d.producer_id % 50) = any(shards))
+          and (p.producer_id is null
+               or (select true from msgtx.transaction_decision n
+                   where n.producer_id = d.producer_id
+                     and (n.producer_epoch, n.transaction_number) > (d.producer_epoch, d.transaction_number) limit 1)
+               or (select true from msgtx.transaction n
+                   where n.producer_id = d.producer_id
+                     and (n.producer_epoch, n.transaction_number) > (d.producer_epoch, d.transaction_number) limit 1))
+          and msgtx.is_below_floors(d.partitions, d.last_offsets));
+    begin
+        purged := msgtx.forget_transactions(gone);
+    exception when others then
+        foreach one in array gone loop
+            begin
+                purged := purged + msgtx.forget_transactions(array[one]);
+            exception when others then
+                raise warning 'transaction %.%.% could not be purged: %',
+                    one.producer_id, one.producer_epoch, one.transaction_number, sqlerrm;
+            end;
+        end loop;
+    end;
+end $$;

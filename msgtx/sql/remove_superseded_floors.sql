@@ -1,0 +1,53 @@
+-- remove_superseded_floors(after, most) removes floors below the newest of their partition, after looking at so many partitions;
+-- → how many.
+--   in_after, next_after   where the last call came to: partition; null: from the start, and: this was the end
+--   shards, epochs         those of a coordinator; null: all
+-- Locks the leases (share); passes by rows that are locked. Deletes from partition_floor. Not flushed by itself.
+create function msgtx.remove_superseded_floors(
+    in_after bigint[] default null, most int default 500, shards int[] default null, epochs int[] default null,
+    out removed int, out next_after bigint[]
+) language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set plan_cache_mode = force_generic_plan
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    newest record;
+    looked_at int := 0;
+    removed_now int;
+    ignored boolean := msgtx.refuse_stale_snapshot();
+begin
+    removed := 0;
+    ignored := msgtx.require_leases(shards, epochs);
+    for newest in
+        with recursive lowest(partition_id, stable_floor) as (
+            (select f.partition_id, f.stable_floor from msgtx.partition_floor f
+             where f.partition_id > coalesce(in_after[1], -1) order by f.partition_id, f.stable_floor limit 1)
+            union all
+            select next.partition_id, next.stable_floor from lowest n
+            cross join lateral (
+                select f.partition_id, f.stable_floor from msgtx.partition_floor f
+                where f.partition_id > n.partition_id order by f.partition_id, f.stable_floor limit 1) next)
+        select n.partition_id, n.stable_floor as lowest, (
+            select f.stable_floor from msgtx.partition_floor f
+            where f.partition_id = n.partition_id order by f.stable_floor desc limit 1) as highest
+        from lowest n limit most
+    loop
+        looked_at := looked_at + 1;
+        next_after := array[newest.partition_id];
+        if newest.lowest < newest.highest and (shards is null or newest.partition_id % 50 = any(shards)) then
+            begin
+                delete from msgtx.partition_floor f
+                where (f.partition_id, f.stable_floor) in (
+                    select s.partition_id, s.stable_floor from msgtx.partition_floor s
+                    where s.partition_id = newest.partition_id and s.stable_floor < newest.highest
+                    order by s.stable_floor limit 10000 for update skip locked);
+                get diagnostics removed_now = row_count;
+                removed := removed + removed_now;
+            exception when others then
+                raise warning 'floors of partition % could not be removed: %', newest.partition_id, sqlerrm;
+            end;
+        end if;
+    end loop;
+    if looked_at < most then
+        next_after := null;
+    end if;
+end $$;

@@ -1,0 +1,66 @@
+-- remove_superseded_offsets(after, most) removes committed offsets for which a newer one counts, after looking at so many keys
+-- (group and partition), and at most 10,000 rows; → how many. A pending one supersedes nothing (P43).
+--   in_after, next_after   where the last call came to: group, partition; null: from the start, and: this was the end
+--   shards, epochs         those of a coordinator; null: all
+-- Locks the leases (share); passes by rows that are locked. Reads transaction_decision, transaction_seal. Deletes from
+-- group_offset. Not flushed by itself.
+create function msgtx.remove_superseded_offsets(
+    in_after bigint[] default null, most int default 500, shards int[] default null, epochs int[] default null,
+    out removed int, out next_after bigint[]
+) language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set plan_cache_mode = force_generic_plan
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    key record;
+    looked_at int := 0;
+    rows_at_once constant int := 10000;  -- in one SQL transaction
+    removed_now int;
+    ignored boolean := msgtx.refuse_stale_snapshot();
+begin
+    removed := 0;
+    ignored := msgtx.require_leases(shards, epochs);
+    next_after := in_after;
+    for key in
+        with recursive keys(group_id, partition_id) as (
+            (select o.group_id, o.partition_id from msgtx.group_offset o
+             where (o.group_id, o.partition_id) > (coalesce(in_after[1], -1), coalesce(in_after[2], -1))
+             order by o.group_id, o.partition_id limit 1)
+            union all
+            select next.group_id, next.partition_id from keys k
+            cross join lateral (
+                select o.group_id, o.partition_id from msgtx.group_offset o
+                where (o.group_id, o.partition_id) > (k.group_id, k.partition_id)
+                order by o.group_id, o.partition_id limit 1) next)
+        select k.group_id, k.partition_id, newest.commit_sequence
+        from keys k
+        left join lateral (
+            select o.commit_sequence from msgtx.group_offset o
+            where o.group_id = k.group_id and o.partition_id = k.partition_id
+              and msgtx.offset_counts(o.producer_id, o.producer_epoch, o.transaction_number)
+            order by o.commit_sequence desc limit 1) newest on true
+        limit most
+    loop
+        looked_at := looked_at + 1;
+        begin
+            if shards is null or key.group_id % 50 = any(shards) then
+                delete from msgtx.group_offset o
+                where (o.group_id, o.partition_id, o.commit_sequence) in (
+                    select s.group_id, s.partition_id, s.commit_sequence from msgtx.group_offset s
+                    where s.group_id = key.group_id and s.partition_id = key.partition_id
+                      and s.commit_sequence < key.commit_sequence
+                    order by s.commit_sequence limit rows_at_once - removed for update skip locked);
+                get diagnostics removed_now = row_count;
+                removed := removed + removed_now;
+            end if;
+        exception when others then
+            raise warning 'offsets of group % on partition % could not be removed: %', key.group_id, key.partition_id, sqlerrm;
+        end;
+        if removed >= rows_at_once then
+            return;  -- on with this key
+        end if;
+        next_after := array[key.group_id, key.partition_id];
+    end loop;
+    if looked_at < most then
+        next_after := null;
+    end if;
+end $$;

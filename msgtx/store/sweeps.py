@@ -1,0 +1,65 @@
+"""What time brings, one function each: bounded, resumable, trying locks and never waiting for one (architecture 5)."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from msgtx.database.engine import Function, RawConnection, call
+from msgtx.database.wire import Int8Array
+from msgtx.store import transactions
+from msgtx.store.coordinators import LED, Leases, led
+
+_RESUMABLE: Final = {"in_after": "int8[]", "most": "int4", **LED}
+REMOVE_PRODUCERS: Final = Function("remove_idle_producers", _RESUMABLE)
+PURGE: Final = Function("purge_transactions", _RESUMABLE, flushed=False)
+REMOVE_OFFSETS: Final = Function("remove_superseded_offsets", _RESUMABLE, flushed=False)
+REMOVE_FLOORS: Final = Function("remove_superseded_floors", _RESUMABLE, flushed=False)
+LOOKED_AT_ONCE: Final = 500  # rows that one call looks at: a SQL transaction of some milliseconds, also when all are to go
+
+Position = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What one call did, by field of `SweepReport`, and where the next one goes on; None: it has come to the end."""
+
+    done: dict[str, int]
+    after: Position | None = None
+
+
+def expire_transactions(connection: RawConnection, after: Position | None, leases: Leases | None) -> Swept:
+    """Abort overdue transactions, by name (I12)."""
+    return Swept({"transactions_aborted": transactions.expire_transactions(connection, leases=leases)})
+
+
+def mark(connection: RawConnection, after: Position | None, leases: Leases | None) -> Swept:
+    """Write the markers and floors that are missing."""
+    markers, floors = transactions.mark(connection, everything=True, leases=leases)
+    return Swept({"markers_written": markers, "floors_moved": floors})
+
+
+def remove_idle_producers(connection: RawConnection, after: Position | None, leases: Leases | None) -> Swept:
+    """Remove transactional ids and producer ids that are idle for longer than their expiry (I13)."""
+    return _resume(connection, REMOVE_PRODUCERS, "producer_ids_removed", after, leases)
+
+
+def purge_transactions(connection: RawConnection, after: Position | None, leases: Leases | None) -> Swept:
+    """Remove complete transactions that are past their history (semantics 4)."""
+    return _resume(connection, PURGE, "transactions_purged", after, leases)
+
+
+def remove_superseded_offsets(connection: RawConnection, after: Position | None, leases: Leases | None) -> Swept:
+    """Remove committed offsets for which a newer one counts."""
+    return _resume(connection, REMOVE_OFFSETS, "offsets_removed", after, leases)
+
+
+def remove_superseded_floors(connection: RawConnection, after: Position | None, leases: Leases | None) -> Swept:
+    """Remove floors below the newest of their partition."""
+    return _resume(connection, REMOVE_FLOORS, "floors_removed", after, leases)
+
+
+def _resume(
+    connection: RawConnection, function: Function, field: str, after: Position | None, leases: Leases | None
+) -> Swept:
+    position = None if after is None else Int8Array(after)
+    ((removed, next_after),) = call(connection, function, position, LOOKED_AT_ONCE, *led(leases))
+    return Swept({field: removed}, None if next_after is None else tuple(next_after))
