@@ -37,6 +37,11 @@ begin
     decided := array(
         select d from msgtx.transaction_decision d
         where d.partitions <> '{}' and d.decided_at >= coalesce(marked_until - interval '2 s', '-infinity')
+          and exists (
+              select from unnest(d.partitions) s(partition_id)
+              where (select true from msgtx.transaction_marker m
+                     where m.partition_id = s.partition_id and m.producer_id = d.producer_id
+                       and m.producer_epoch = d.producer_epoch and m.transaction_number = d.transaction_number) is null)
         order by d.decided_at limit 20000);
     markers := msgtx.insert_markers(decided);
     touched := array(

@@ -13,9 +13,10 @@ set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set plan_cache_mo
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     -- Not before the ids that it could be asked for have expired.
-    history bigint := greatest(
+    before timestamptz := msgtx.clock() - interval '1 ms' * greatest(
         msgtx.setting_value('transaction_history_ms'), msgtx.setting_value('transactional_id_expiration_ms'),
         msgtx.setting_value('producer_id_expiration_ms'));
+    since timestamptz := coalesce('epoch'::timestamptz + in_after[1] * interval '1 microsecond', '-infinity');
     looked_at msgtx.transaction_decision[];
     gone msgtx.transaction_decision[];
     one msgtx.transaction_decision;
@@ -29,14 +30,12 @@ begin
     looked_at := array(
         select d from (
             (select d from msgtx.transaction_decision d
-             where d.partitions <> '{}' and d.decided_at < msgtx.clock() - history * interval '1 ms'
-               and d.decided_at >= coalesce('epoch'::timestamptz + in_after[1] * interval '1 microsecond', '-infinity')
+             where d.partitions <> '{}' and d.decided_at < before and d.decided_at >= since
                and (in_after is null or msgtx.history_position(d) > in_after)
              order by d.decided_at, d.producer_id, d.producer_epoch, d.transaction_number limit most)
             union all
             (select d from msgtx.transaction_decision d
-             where d.partitions = '{}' and d.decided_at < msgtx.clock() - history * interval '1 ms'
-               and d.decided_at >= coalesce('epoch'::timestamptz + in_after[1] * interval '1 microsecond', '-infinity')
+             where d.partitions = '{}' and d.decided_at < before and d.decided_at >= since
                and (in_after is null or msgtx.history_position(d) > in_after)
              order by d.decided_at, d.producer_id, d.producer_epoch, d.transaction_number limit most)) old(d)
         order by msgtx.history_position(d) limit most);

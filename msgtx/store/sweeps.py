@@ -14,6 +14,7 @@ PURGE: Final = Function("purge_transactions", _RESUMABLE, flushed=False)
 REMOVE_OFFSETS: Final = Function("remove_superseded_offsets", _RESUMABLE, flushed=False)
 REMOVE_FLOORS: Final = Function("remove_superseded_floors", _RESUMABLE, flushed=False)
 LOOKED_AT_ONCE: Final = 500  # rows that one call looks at: a SQL transaction of some milliseconds, also when all are to go
+MANY_MARKERS: Final = 1_000
 
 Position = tuple[int, ...]
 
@@ -34,7 +35,8 @@ def expire_transactions(connection: RawConnection, after: Position | None, lease
 def mark(connection: RawConnection, after: Position | None, leases: Leases | None) -> Swept:
     """Write the markers and floors that are missing."""
     markers, floors = transactions.mark(connection, everything=True, leases=leases)
-    return Swept({"markers_written": markers, "floors_moved": floors})
+    more = markers >= MANY_MARKERS  # a call takes 20,000 decisions; what clients decide meanwhile is for the next round
+    return Swept({"markers_written": markers, "floors_moved": floors}, (markers,) if more else None)
 
 
 def remove_idle_producers(connection: RawConnection, after: Position | None, leases: Leases | None) -> Swept:
