@@ -9,7 +9,7 @@ import click
 from msgtx.cli.database import open_engine
 from msgtx.cli.failure import FAILED, Failed
 from msgtx.cli.interruption import deferred
-from msgtx.cli.options import Group, Invocation, option, pass_invocation
+from msgtx.cli.options import Group, Invocation, confirmed, destructive, option, pass_invocation
 from msgtx.cli.output import row_of, show_many, show_one, write
 
 if TYPE_CHECKING:
@@ -126,3 +126,24 @@ def settings(invocation: Invocation, name: str | None, value: int | None) -> Non
         raise Failed(f"unknown setting {name!r}; known are {', '.join(found)}")
     rows = [{"name": one, "value": found[one]} for one in found if name in {None, one}]
     show_many(invocation.format, rows, ("name", "value"))
+
+
+@command.command("after-failover")
+@destructive
+@pass_invocation
+def after_failover(invocation: Invocation, *, dry_run: bool, yes: bool) -> None:
+    """Declare that the database may lack what was acknowledged.
+
+    Run it once after a failover to an asynchronous standby, or after a
+    restore, before clients are let in again. Every client made before gets
+    IncarnationChanged, every producer is fenced, open transactions are
+    aborted, ids skip ahead. Nothing of the log is removed.
+    """
+    with deferred():
+        from msgtx.admin import failover
+    engine, _ = open_engine(invocation)
+    try:
+        if confirmed("change the incarnation and fence every producer", dry_run=dry_run, yes=yes):
+            show_one(invocation.format, row_of(failover.after_failover(engine)))
+    finally:
+        engine.close()

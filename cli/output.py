@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -83,7 +84,7 @@ def _plain(value: Any) -> Any:
     """Return a value as JSON has them: a transaction id as its text, a partition as its two fields."""
     from msgtx.types import TransactionId
 
-    if isinstance(value, TransactionId):
+    if isinstance(value, TransactionId | uuid.UUID):
         return str(value)
     if hasattr(value, "_asdict"):
         return {name: _plain(content) for name, content in value._asdict().items()}

@@ -236,7 +236,9 @@ def connect(url: str | None = None, *, create: bool = False, pool_size: int = PO
             with engine.transaction() as connection:
                 migrate.upgrade(connection)
         with engine.connection() as raw:
-            version = describe_installation(raw).schema_version
+            found = describe_installation(raw)
+        engine.expect(found.incarnation)
+        version = found.schema_version
         if not SCHEMA_VERSION <= version <= SCHEMA_VERSION + 1:
             todo = "run `msgtx db upgrade`" if version < SCHEMA_VERSION else "use a newer msgtx"
             raise errors.ConfigError(f"the schema has version {version}, this client needs {SCHEMA_VERSION}: {todo}")

@@ -443,10 +443,11 @@ class Producer(Intake):
                 return attempt()
             except MsgtxError as error:
                 if error.fatal:
+                    error = self._engine.cause_of(error)
                     with self._lock:
                         self._fail(error)
                 if not error.retriable:
-                    raise
+                    raise error
                 if time.monotonic() + backoff > deadline:
                     if isinstance(error, DatabaseUnavailable) or when_late is OutcomeUnknown:
                         raise when_late(f"no answer in time ({error}); the same call may be repeated") from error

@@ -137,7 +137,7 @@ class Sender:
                     self._expire(error)
                     self._sleep(min(MAX_BACKOFF_SECONDS, backoff * 2 ** min(failures, 6)))
                 else:
-                    self._fail_all(error)
+                    self._fail_all(self._engine.cause_of(error) if error.fatal else error)
             except BaseException as error:
                 # A bug: every waiting caller hears of it rather than waiting for ever.
                 log.exception("the sender failed")
@@ -296,6 +296,7 @@ class Sender:
             self._break(lane, batch)
             self._requeue(lane, batch)
         elif error.fatal:
+            error = self._engine.cause_of(error)
             self._accumulator.finish(batch, error=error)
             self._fail_all(error)
         else:

@@ -6,6 +6,7 @@ Slower work that needs several statements uses `Engine.transaction()`.
 
 import contextlib
 import os
+import uuid
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -190,6 +191,7 @@ class Engine:
         # libpq reads the rest by itself: several hosts, options, a service, sslmode.
         self._conninfo = "postgresql" + url[url.index("://") :]
         self._connect = connect
+        self._incarnation: uuid.UUID | None = None
         self._pid = os.getpid()
         self.pool_size = pool_size
         self.sqlalchemy = sqlalchemy.create_engine(
@@ -213,7 +215,34 @@ class Engine:
                 **KEEPALIVES,
             )
         connection.prepare_threshold = 0
+        if self._incarnation is not None:
+            try:
+                self._require_incarnation(connection)
+            except BaseException:
+                connection.close()
+                raise
         return connection
+
+    def expect(self, incarnation: uuid.UUID) -> None:
+        """Refuse connections to another incarnation from now on: each new one is asked."""
+        self._incarnation = incarnation
+
+    def cause_of(self, error: errors.MsgtxError) -> errors.MsgtxError:
+        """Return `IncarnationChanged` if that is why a call was refused, else its own error."""
+        try:
+            self.dedicated().close()  # a new connection asks
+        except errors.IncarnationChanged as changed:
+            return changed
+        except errors.MsgtxError:
+            pass
+        return error
+
+    def _require_incarnation(self, connection: RawConnection) -> None:
+        ((found, *_),) = query(connection, "select * from msgtx.describe_installation()")
+        if found != self._incarnation:
+            raise errors.IncarnationChanged(
+                f"the database is another one since a failover or a restore (incarnation {found}, not {self._incarnation})"
+            )
 
     @contextlib.contextmanager
     def connection(self) -> Iterator[RawConnection]:

@@ -138,8 +138,8 @@ BULK = """
     insert into msgtx.transaction_decision (
         producer_id, producer_epoch, transaction_number, outcome, decided_at, decided_by, partitions, first_offsets,
         last_offsets)
-    select producer_id, producer_epoch, number, case when in_steps and number %% 10 = 0 then 'ABORT' else 'COMMIT' end, moment, 'client',
-           array[partition_id], array[at], array[at]
+    select producer_id, producer_epoch, number, case when in_steps and number %% 10 = 0 then 'ABORT' else 'COMMIT' end,
+           moment, 'client', array[partition_id], array[at], array[at]
     from numbered"""
 OFFSETS = """
     with groups as (

@@ -1,0 +1,29 @@
+"""After a failover or a restore: nobody goes on as if nothing had been lost."""
+
+import uuid
+from dataclasses import dataclass
+
+from msgtx.database.engine import Engine
+from msgtx.store.installation import change_incarnation, end_sessions, fence_everybody
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverReport:
+    """What `after_failover` did."""
+
+    incarnation: uuid.UUID
+    producers_fenced: int
+    sessions_ended: int
+
+
+def after_failover(engine: Engine) -> FailoverReport:
+    """Declare that this database may lack what was acknowledged: it was promoted from an asynchronous standby, or restored.
+
+    The incarnation changes (clients made before get `IncarnationChanged`), the epoch of every producer rises, every id skips
+    ahead, nobody leads a shard. What is prepared for an outside decision stays. May be repeated; interrupted, it must be.
+    """
+    with engine.connection() as connection:
+        incarnation = change_incarnation(connection)
+        fenced = fence_everybody(connection, plain=False)  # before plain ones get rows, with the epoch that fences them
+        fenced += fence_everybody(connection, plain=True)
+        return FailoverReport(incarnation, fenced, end_sessions(connection))

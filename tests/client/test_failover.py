@@ -1,0 +1,120 @@
+"""After a failover or a restore: every client made before learns of it, and nothing is given out twice (architecture 7)."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import msgtx
+from msgtx import TopicPartition, errors
+from msgtx.admin.failover import after_failover
+from msgtx.database.engine import Engine
+from tests.databases import connect
+
+PATIENCE_SECONDS = 30.0
+
+
+@pytest.fixture
+def url(make_database: Callable[..., str]) -> str:
+    """A database of its own: the incarnation is one for all of it."""
+    return make_database()
+
+
+@pytest.fixture
+def administrator(url: str) -> Iterator[Engine]:
+    engine = Engine(url)
+    yield engine
+    engine.close()
+
+
+def test_every_client_made_before_is_told_and_a_new_one_goes_on(url: str, administrator: Engine) -> None:
+    with msgtx.connect(url) as old:
+        old.topics.create("t", partitions=1)
+        transactional, plain = old.producer(transactional_id="a"), old.producer()
+        transactional.init_transactions()
+        transactional.begin_transaction()
+        transactional.send("t", b"open")
+        transactional.flush()
+        assert plain.send("t", b"1").result(PATIENCE_SECONDS).offset == 1
+        consumer = old.consumer("t", auto_offset_reset="earliest", isolation="read_uncommitted")
+        assert len(consumer.poll(PATIENCE_SECONDS)) == 2
+        report = after_failover(administrator)
+        assert report.producers_fenced == 2
+        assert report.sessions_ended > 0
+        with pytest.raises(errors.IncarnationChanged):
+            transactional.commit_transaction()
+        with pytest.raises(errors.IncarnationChanged):
+            plain.send("t", b"2").result(PATIENCE_SECONDS)
+        with pytest.raises(errors.IncarnationChanged):
+            consumer.poll(PATIENCE_SECONDS)
+        with pytest.raises(errors.IncarnationChanged):
+            old.topics.list()
+    with msgtx.connect(url) as new, new.producer(transactional_id="a") as producer:
+        with producer.transaction():
+            producer.send("t", b"new")
+        with new.consumer("t", auto_offset_reset="earliest") as reader:
+            assert [record.value for record in reader.poll(PATIENCE_SECONDS)] == [b"1", b"new"]
+
+
+def test_sessions_that_nobody_could_end_are_fenced_and_say_why(url: str, administrator: Engine) -> None:
+    """Behind a pooler connections live on: a refusal makes a client look at the incarnation."""
+    with msgtx.connect(url) as old:
+        old.topics.create("t", partitions=1)
+        with old.producer() as plain, old.producer(transactional_id="a") as transactional:
+            plain.send("t", b"1").result(PATIENCE_SECONDS)
+            transactional.begin_transaction()
+            transactional.send("t", b"2")
+            transactional.flush()
+            with connect(url) as connection:
+                connection.execute("select msgtx.change_incarnation()")
+                connection.execute("select msgtx.fence_everybody(), msgtx.fence_plain_producers()")
+            with pytest.raises(errors.IncarnationChanged):
+                plain.send("t", b"3").result(PATIENCE_SECONDS)
+            with pytest.raises(errors.IncarnationChanged):
+                transactional.commit_transaction()
+
+
+def test_ids_skip_ahead_and_epochs_rise(url: str, administrator: Engine) -> None:
+    with msgtx.connect(url) as client:
+        client.topics.create("t", partitions=1)
+        with client.producer(transactional_id="a") as producer, producer.transaction():
+            producer.send("t", b"1")
+        described = client.admin.transactions.describe("a")
+    first, second = after_failover(administrator), after_failover(administrator)
+    assert first.incarnation != second.incarnation
+    with msgtx.connect(url) as client:
+        assert client.admin.transactions.describe("a").producer_epoch == described.producer_epoch + 2
+        with client.producer(transactional_id="b") as producer:
+            producer.begin_transaction()
+            producer.send("t", b"2")
+            producer.flush()
+            assert producer.transaction_id is not None
+            assert producer.transaction_id.producer_id > described.producer_id + 2_000_000_000
+        client.topics.create("later", partitions=1)
+        assert client.admin.partitions.describe(TopicPartition("later", 0)).log_end_offset == 0
+    with connect(url) as connection:
+        ids = connection.execute("select min(partition_id), max(partition_id) from msgtx.partition").fetchone()
+        assert ids[1] > ids[0] + 2_000_000
+        epochs = connection.execute("select min(coordinator_epoch) from msgtx.coordinator_shard").fetchone()
+        assert epochs == (2_000_000,)
+
+
+def test_what_is_prepared_for_an_outside_decision_stays(url: str, administrator: Engine) -> None:
+    with msgtx.connect(url) as client:
+        client.topics.create("t", partitions=1)
+        producer = client.producer(transactional_id="a")
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"1")
+        producer.flush()
+        name = producer.transaction_id
+        assert name is not None
+        with connect(url) as connection:
+            connection.execute(
+                """insert into msgtx.transaction_seal (producer_id, producer_epoch, transaction_number, kind, sealed_at,
+                       partitions, first_offsets, last_offsets)
+                   values (%s, %s, %s, 'external', msgtx.clock(), '{}', '{}', '{}')""",
+                name,
+            )
+        after_failover(administrator)
+    with msgtx.connect(url) as client:
+        assert client.transaction_outcome(name) == "OPEN"
