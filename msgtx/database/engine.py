@@ -273,15 +273,20 @@ class Engine:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlalchemy.Connection]:
-        """Run several statements in one SQL transaction; commit at the end, roll back on an exception."""
+        """Run several statements in one SQL transaction; commit at the end, roll back on an exception.
+
+        A broken connection leaves the pool.
+        """
         with translated(), self.sqlalchemy.connect() as connection:
             driver: Any = connection.connection.driver_connection
-            driver.autocommit = False
             try:
+                driver.autocommit = False
                 with connection.begin():
                     yield connection
             finally:
-                if not driver.closed:
+                if driver.closed:
+                    connection.invalidate()
+                else:
                     driver.autocommit = True
 
     @contextlib.contextmanager

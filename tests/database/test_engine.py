@@ -46,6 +46,19 @@ def test_a_transaction_commits_at_the_end_and_rolls_back_on_an_exception(engine:
         assert lent.autocommit
 
 
+def test_a_transaction_does_not_get_the_same_broken_connection_for_ever(database_url: str) -> None:
+    engine = Engine(database_url, pool_size=1)
+    with engine.transaction() as transaction:
+        lent = transaction.connection.driver_connection
+    assert isinstance(lent, psycopg.Connection)
+    lent.close()
+    with pytest.raises(errors.DatabaseUnavailable), engine.transaction():
+        pass
+    with engine.transaction() as transaction:
+        assert transaction.exec_driver_sql("select 1").scalar() == 1
+    engine.close()
+
+
 def test_an_unflushed_call_relaxes_nothing_beyond_itself(engine: Engine) -> None:
     relaxed = Function("setting_value", {"setting_name": "text"}, flushed=False)
     with engine.connection() as lent:
