@@ -13,7 +13,7 @@ import sqlalchemy
 from psycopg import Connection as PsycopgConnection
 
 from msgtx import errors
-from msgtx.database.engine import RawConnection
+from msgtx.database.engine import RawConnection, clock
 from msgtx.database.wire import BatchColumns
 from msgtx.errors import MsgtxError
 from msgtx.store import append as store_append
@@ -143,7 +143,7 @@ def append(connection: sqlalchemy.Connection, batches: Sequence[Batch]) -> list[
     """
     raw = _raw(connection)
     topics = describe_topics(raw, sorted({batch.topic_partition[0] for batch in batches})) if batches else {}
-    now = store_append.milliseconds(raw.execute("select clock_timestamp()").fetchone()[0]) if batches else 0  # type: ignore[index]
+    now = store_append.milliseconds(clock(raw)) if batches else 0
     results: dict[int, AppendResult] = {}
     rounds: list[dict[int, int]] = []  # of batch indexes by partition id: each round is one call
     for index, batch in enumerate(batches):

@@ -1,8 +1,8 @@
 """How a commit in one process wakes a consumer that waits in another: LISTEN and NOTIFY, one channel per client.
 
 A commit notifies in its own SQL transaction. When commits come faster than readers need, only the first of an interval does,
-and a notification of its own follows for the others: no reader depends on another commit coming. Behind a pooler that does
-not pass notifications on, readers poll.
+and a notification of its own follows for the others: no reader depends on another commit coming. Behind a pooler, which
+passes no notifications on, readers poll.
 """
 
 import contextlib
@@ -22,7 +22,8 @@ from msgtx.errors import MsgtxError
 log = logging.getLogger("msgtx.wakeup")
 INTERVAL_SECONDS: Final = 0.002  # between two notifying commits of one client
 LATER_SECONDS: Final = 0.004  # until the notification that follows commits which did not notify
-POLL_SECONDS: Final = 0.02  # of consumers while no notifications arrive
+POLL_SECONDS: Final = 0.02  # of consumers while no notifications arrive, after the last data
+POLL_MOST_SECONDS: Final = 0.1  # and when none came for a while: ten questions a second
 RECONNECT_SECONDS: Final = 1.0
 CHECK_SECONDS: Final = 30.0  # the idle channel is looked after
 
@@ -33,10 +34,12 @@ class Waiter:
     A queue and not an event: its `put` may interrupt its own `get`, so `wake` may come from a signal handler.
     """
 
-    __slots__ = ("_listener", "_wakes")
+    __slots__ = ("_listener", "_pause", "_waited", "_wakes")
 
     def __init__(self, listener: "Listener") -> None:
         self._listener = listener
+        self._pause = POLL_SECONDS
+        self._waited = False
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def watch(self, partition_ids: Iterable[int]) -> None:
@@ -45,6 +48,9 @@ class Waiter:
 
     def clear(self) -> None:
         """Forget earlier wake-ups; call this before looking at the data."""
+        if not self._waited:  # what was looked at before was there
+            self._pause = POLL_SECONDS
+        self._waited = False
         with contextlib.suppress(queue.Empty):
             while True:
                 self._wakes.get_nowait()
@@ -55,8 +61,12 @@ class Waiter:
 
     def wait(self, seconds: float) -> None:
         """Wait until woken, at most `seconds`; shorter while notifications do not arrive."""
+        self._waited = True
+        if not self._listener.confirmed:
+            seconds = min(seconds, self._pause)
+            self._pause = min(2 * self._pause, POLL_MOST_SECONDS)
         with contextlib.suppress(queue.Empty):
-            self._wakes.get(timeout=min(seconds, POLL_SECONDS) if not self._listener.confirmed else max(seconds, 0.0))
+            self._wakes.get(timeout=max(seconds, 0.0))
 
 
 class Listener:
@@ -102,22 +112,32 @@ class Listener:
                 connection = self._engine.dedicated()
             except MsgtxError as error:
                 log.debug("no wake-ups: %s", error)
-                select.select([self._wake_read], [], [], RECONNECT_SECONDS)
+                self._pause()
                 continue
+            if self._engine.pooled:
+                # LISTEN would stay behind in a session that others use, and its notifications would go to them.
+                log.debug("no wake-ups behind a pooler: consumers poll")
+                connection.close()
+                return
             try:
                 self._listen(connection)
             except (MsgtxError, OSError) as error:
                 log.debug("the wake-up channel was lost: %s", error)
             finally:
-                self.confirmed = False
+                listened, self.confirmed = self.confirmed, False
                 connection.close()
                 self._wake_all()
+            if not listened:
+                self._pause()  # a replica, for one, refuses LISTEN each time
+
+    def _pause(self) -> None:
+        select.select([self._wake_read], [], [], RECONNECT_SECONDS)
 
     def _listen(self, connection: RawConnection) -> None:
         # What arrives with the answer to a statement, psycopg has taken off the connection: it hands it to this.
         connection.add_notify_handler(lambda notification: self._notified(notification.payload))
         query(connection, "listen msgtx")
-        query(connection, "select pg_notify('msgtx', %s)", self._token)
+        query(connection, "select pg_catalog.pg_notify('msgtx', %s)", self._token)
         self._wake_all()
         raw = connection.pgconn
         while not self._stopping:

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from typing import Any
 
 from msgtx import errors
-from msgtx.database.engine import Engine
+from msgtx.database.engine import Engine, clock
 from msgtx.rules.transaction import State
 from msgtx.store.append import milliseconds
 from msgtx.store.producers import fence_producer
@@ -40,7 +40,7 @@ class TransactionsAdmin:
             raise errors.InvalidRequest(f"pattern {pattern!r}: {error}") from error
         with self._engine.connection() as connection:
             rows = transactions(connection)
-            now = milliseconds(_now(connection))
+            now = milliseconds(clock(connection))
         return [
             TransactionListing(row["transactional_id"], row["producer_id"], row["state"])
             for row in sorted(rows, key=lambda row: (row["transactional_id"] or "", row["producer_id"]))
@@ -98,10 +98,6 @@ class TransactionsAdmin:
             raise errors.InvalidTransactionState(f"transaction {transaction_id} is prepared for an outside decision")
         if outcome is Outcome.UNKNOWN:
             raise errors.InvalidTransactionState(f"transaction {transaction_id} is not open: nothing of it is stored")
-
-
-def _now(connection: Any) -> Any:
-    return connection.execute("select clock_timestamp()").fetchone()[0]
 
 
 def _open_longer(row: dict[str, Any], longer_than_ms: int, now: int) -> bool:

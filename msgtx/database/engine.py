@@ -6,10 +6,12 @@ Slower work that needs several statements uses `Engine.transaction()`.
 
 import contextlib
 import os
+import select as system_select
 import uuid
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final, Literal
 
 import psycopg
@@ -46,15 +48,17 @@ _BY_SQLSTATE: Final[dict[str, type[errors.MsgtxError]]] = {
     "55P03": errors.LockTimeout,
     "40P01": errors.LockTimeout,
     "40001": errors.LockTimeout,
-    "57014": errors.LockTimeout,
     "22003": errors.InvalidRequest,
     "22P02": errors.InvalidRequest,
     "22021": errors.InvalidRequest,
+    "22P05": errors.InvalidRequest,
     "23514": errors.ConfigError,
     "3D000": errors.ConfigError,
 }
 _NO_SCHEMA: Final = {"3F000", "42P01", "42883", "42704", "42703"}
 _READ_ONLY: Final = "25006"
+_CANCELED: Final = "57014"
+_ENDED_BY_A_TIMEOUT: Final = {"25P03", "25P04"}  # idle_in_transaction_session_timeout, transaction_timeout
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +73,12 @@ class Function:
 
     def __post_init__(self) -> None:
         """Write the SQL that calls it; not flushed: with synchronous_commit off for this one transaction."""
-        call = f"msgtx.{self.name}({', '.join(f'{name} => %s::{kind}' for name, kind in self.arguments.items())})"
+        # Names in full: the search_path is the user's, and may hold a type or a function of the same name.
+        kinds = {name: kind if "." in kind else f"pg_catalog.{kind}" for name, kind in self.arguments.items()}
+        call = f"msgtx.{self.name}({', '.join(f'{name} => %s::{kind}' for name, kind in kinds.items())})"
         statement = f"select f.* from {call} f"  # noqa: S608 - names are constants of this package, values are bound
         if not self.flushed:
-            relaxed = "with relaxed as (select set_config('synchronous_commit', 'off', true))"
+            relaxed = "with relaxed as (select pg_catalog.set_config('synchronous_commit', 'off', true))"
             statement = f"{relaxed} select f.* from relaxed, {call} f"  # noqa: S608 - as above
         object.__setattr__(self, "statement", statement)
 
@@ -103,6 +109,12 @@ def query(connection: RawConnection, statement: str, *arguments: object) -> list
         return cursor.fetchall() if cursor.description else []
 
 
+def clock(connection: RawConnection) -> datetime:
+    """Return the server's time."""
+    time: datetime = query(connection, "select pg_catalog.clock_timestamp()")[0][0]
+    return time
+
+
 def select(connection: RawConnection, view: Literal["transactions", "partitions"]) -> list[dict[str, Any]]:
     """Return all rows of a view of msgtx, as dictionaries."""
     with translated():
@@ -112,6 +124,7 @@ def select(connection: RawConnection, view: Literal["transactions", "partitions"
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
+BATCH_TYPE: Final = "select 'msgtx.batch'::pg_catalog.regtype::pg_catalog.oid::pg_catalog.int8"
 _batch_types: "weakref.WeakKeyDictionary[RawConnection, int]" = weakref.WeakKeyDictionary()
 
 
@@ -119,7 +132,7 @@ def batch_array(connection: RawConnection, batches: Sequence[BatchColumns]) -> B
     """Return batches as a parameter for this connection; its database's number of the type is asked once."""
     oid = _batch_types.get(connection)
     if oid is None:
-        oid = query(connection, "select 'msgtx.batch'::regtype::oid::int8")[0][0]
+        oid = query(connection, BATCH_TYPE)[0][0]
         _batch_types[connection] = oid
     return BatchArray(oid, batches)
 
@@ -137,13 +150,20 @@ def translate(error: Exception) -> Exception:
             f"the database has no (complete) msgtx schema: {message}; run `msgtx db init`, or `msgtx db upgrade`"
         )
     if state == _READ_ONLY:
-        return errors.ConfigError(f"the database is read-only ({message}); connect to the primary, not to a replica")
+        return errors.ConfigError(
+            f"the database is read-only ({message}); connect to the primary, not to a replica, or turn"
+            " default_transaction_read_only off for this role and database"
+        )
+    if state == _CANCELED:
+        return errors.LockTimeout(
+            f"{message}; if it comes again, statement_timeout of this role and database is too short for msgtx"
+        )
     if state in _BY_SQLSTATE:
         return _BY_SQLSTATE[state](message)
     # Without a state, the connection itself failed. Other states of psycopg's OperationalError are no passing condition:
     # a retry of "object not in prerequisite state" would only hide a bug until time is over.
     lost = not state and isinstance(original, pg.OperationalError | psycopg.InterfaceError)
-    if lost or state[:2] in {"08", "53", "57", "58"}:
+    if lost or state[:2] in {"08", "53", "57", "58"} or state in _ENDED_BY_A_TIMEOUT:
         if "authentication failed" in message or "no password supplied" in message:
             return errors.AuthorizationFailed(message)
         if 'database "' in message and "does not exist" in message:
@@ -162,6 +182,24 @@ def translated() -> Iterator[None]:
         if other is error:
             raise
         raise other from error
+
+
+def _is_pooled(connection: RawConnection) -> bool:
+    """Return whether a pooler stands in between: the session that answers is not the one that said hello."""
+    return bool(query(connection, "select pg_catalog.pg_backend_pid()")[0][0] != connection.info.backend_pid)
+
+
+def _refuse_ended(connection: RawConnection, *_: object) -> None:
+    """Have the pool replace a connection that the server has ended while it was idle, before a call meets it.
+
+    To an idle connection nothing comes but its end (or a changed setting, seldom): a look at the socket is enough.
+    """
+    if connection.closed:
+        raise sqlalchemy.exc.DisconnectionError("closed")
+    look = system_select.poll()
+    look.register(connection.pgconn.socket, system_select.POLLIN)
+    if look.poll(0):
+        raise sqlalchemy.exc.DisconnectionError("the server has ended it")
 
 
 def public_url(url: str) -> str:
@@ -194,6 +232,7 @@ class Engine:
         self._incarnation: uuid.UUID | None = None
         self._pid = os.getpid()
         self.pool_size = pool_size
+        self.pooled = False  # whether a pooler stands between us and the server, as far as connections have shown
         self.sqlalchemy = sqlalchemy.create_engine(
             "postgresql+psycopg://",
             creator=self.dedicated,
@@ -202,7 +241,9 @@ class Engine:
             max_overflow=0,
             pool_timeout=POOL_TIMEOUT_SECONDS,
             pool_reset_on_return=None,
+            use_native_hstore=False,  # a type that we do not use, asked for at the start
         )
+        sqlalchemy.event.listen(self.sqlalchemy, "checkout", _refuse_ended)
 
     def dedicated(self) -> RawConnection:
         """Open a connection outside the pool, autocommitting; the caller closes it."""
@@ -212,15 +253,20 @@ class Engine:
                 autocommit=True,
                 connect_timeout=CONNECT_TIMEOUT_SECONDS,
                 application_name=f"msgtx {os.getpid()}",  # `doctor` and people find the process by it
+                client_encoding="utf8",  # what the role has set could not say every name
                 **KEEPALIVES,
             )
-        connection.prepare_threshold = 0
-        if self._incarnation is not None:
-            try:
+        try:
+            self.pooled = self.pooled or _is_pooled(connection)
+            # Behind a pooler each call may meet another session of the server, which knows no statement that we prepared.
+            connection.prepare_threshold = None if self.pooled else 0
+            if self._incarnation is not None:
                 self._require_incarnation(connection)
-            except BaseException:
-                connection.close()
-                raise
+        except BaseException:
+            connection.close()
+            raise
+        # For `transaction()`: its BEGIN says what it needs, whatever the role's defaults are.
+        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         return connection
 
     def expect(self, incarnation: uuid.UUID) -> None:

@@ -1,8 +1,10 @@
 """Which commits notify, and that the others' readers hear soon, too."""
 
 import threading
+import time
 
-from msgtx.wakeup import Notifier
+from msgtx.database.engine import Engine
+from msgtx.wakeup import POLL_MOST_SECONDS, POLL_SECONDS, Listener, Notifier, Waiter
 from tests.databases import wait_until
 
 
@@ -26,3 +28,21 @@ def test_closing_leaves_no_reader_untold() -> None:
     notifier = Notifier(threading.Condition())
     notifier.later([2])
     assert notifier.take(closing=True) == "2"
+
+
+def test_without_notifications_a_consumer_looks_often_after_data_and_seldom_in_silence(engine: Engine) -> None:
+    listener = Listener(engine)
+    waiter = Waiter(listener)
+    looks = []
+    for _ in range(6):
+        waiter.clear()
+        begun = time.monotonic()
+        waiter.wait(10.0)
+        looks.append(time.monotonic() - begun)
+    assert min(looks[-2:]) >= POLL_MOST_SECONDS
+    waiter.clear()  # data came,
+    waiter.clear()  # and was looked at
+    begun = time.monotonic()
+    waiter.wait(10.0)
+    assert POLL_SECONDS <= time.monotonic() - begun < POLL_MOST_SECONDS
+    listener.close()

@@ -28,6 +28,27 @@ def test_a_broken_connection_leaves_the_pool(engine: Engine, connection: Connect
         assert query(fresh, "select 1") == [(1,)]
 
 
+def test_a_connection_that_ended_while_it_was_idle_is_replaced_before_a_call_meets_it(
+    engine: Engine, connection: Connection
+) -> None:
+    """A restart of the server, idle_session_timeout: an administrator's single call works at once afterwards."""
+    for use in (engine.connection, engine.transaction):
+        with engine.connection() as lent:
+            pid = backend(lent)
+        connection.execute("select pg_terminate_backend(%s, 10000)", [pid])
+        with use():
+            pass
+        with engine.connection() as lent:
+            assert query(lent, "select 1") == [(1,)]
+            assert backend(lent) != pid
+
+
+def test_a_server_is_not_taken_for_a_pooler(engine: Engine) -> None:
+    with engine.connection() as lent:
+        assert lent.prepare_threshold == 0
+    assert not engine.pooled
+
+
 def test_an_error_leaves_a_usable_connection(engine: Engine) -> None:
     with pytest.raises(psycopg.errors.DivisionByZero), engine.connection() as lent:
         query(lent, "select 1/0")

@@ -1,0 +1,31 @@
+"""Fixtures of the scenarios."""
+
+import io
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from msgtx.cli.main import run
+from tests.cli.program import Ended
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Callable[..., Ended]:
+    """The command line inside this process: `shell(url, "topics", "list")`. A failure is one line, whatever it is."""
+
+    def call(url: str, *arguments: str, stdin: bytes = b"") -> Ended:
+        capfdbinary.readouterr()
+        monkeypatch.setenv("MSGTX_DATABASE_URL", url)
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        code = run(arguments)
+        sys.stderr.flush()
+        out, err = capfdbinary.readouterr()
+        ended = Ended(code, out, err.decode())
+        assert "Traceback" not in ended.err, ended.err
+        if code:
+            assert ended.err.startswith("msgtx: "), (arguments, ended)
+            assert ended.err.count("\n") == 1, (arguments, ended)
+        return ended
+
+    return call
