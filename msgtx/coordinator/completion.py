@@ -83,7 +83,7 @@ class Completion:
     def _notify(self, payload: str) -> None:
         try:
             with self._engine.connection() as connection:
-                query(connection, "select pg_notify('msgtx', %s)", payload)
+                query(connection, "select pg_catalog.pg_notify('msgtx', %s)", payload)
         except MsgtxError as error:
             log.debug("a notification was lost, readers poll: %s", error)
 

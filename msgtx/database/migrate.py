@@ -101,7 +101,8 @@ def downgrade(connection: Connection, revision: str) -> None:
 
 
 def _lock(connection: Connection) -> None:
-    """Take the upgrade lock to the end of the SQL transaction."""
+    """Take the upgrade lock to the end of the SQL transaction, in which nothing of the user's hides what is PostgreSQL's."""
+    connection.execute(text("select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true)"))
     isolation = connection.scalar(text("select current_setting('transaction_isolation')"))
     if isolation != "read committed":
         raise ConfigError(f"the schema is changed at isolation level read committed, not {isolation}")

@@ -95,9 +95,9 @@ def encode_bytea_array(items: Sequence[bytes | None], *, oid: int = BYTEA) -> by
     return b"".join(parts)
 
 
-def encode_text_array(items: Sequence[str | None]) -> bytes:
-    """Return the binary form of a `text[]`."""
-    return encode_bytea_array([None if item is None else item.encode() for item in items], oid=TEXT)
+def encode_text_array(items: Sequence[str | None], encoding: str = "utf-8") -> bytes:
+    """Return the binary form of a `text[]`, for a session with this `client_encoding`."""
+    return encode_bytea_array([None if item is None else item.encode(encoding) for item in items], oid=TEXT)
 
 
 def encode_int8_array(items: Sequence[int]) -> bytes:
@@ -123,7 +123,7 @@ def _integer(oid: int, value: int | None) -> tuple[bytes, ...]:
     return _field(oid, None if value is None else value.to_bytes(4 if oid == INT4 else 8, "big", signed=True))
 
 
-def encode_batch(batch: BatchColumns) -> list[bytes]:
+def encode_batch(batch: BatchColumns, encoding: str = "utf-8") -> list[bytes]:
     """Return the binary form of one `msgtx.batch`, in parts: number of fields, then type, length and data of each."""
     b = batch
     columns = (
@@ -137,7 +137,7 @@ def encode_batch(batch: BatchColumns) -> list[bytes]:
         _field(BYTEA_ARRAY, encode_bytea_array(b.values)),
         _field(INT8_ARRAY, None if b.timestamps is None else encode_int8_array(b.timestamps)),
         _field(INT4_ARRAY, None if b.header_counts is None else encode_int4_array(b.header_counts)),
-        _field(TEXT_ARRAY, None if b.header_keys is None else encode_text_array(b.header_keys)),
+        _field(TEXT_ARRAY, None if b.header_keys is None else encode_text_array(b.header_keys, encoding)),
         _field(BYTEA_ARRAY, None if b.header_values is None else encode_bytea_array(b.header_values)),
     )
     return [len(columns).to_bytes(4, "big"), *chain.from_iterable(columns)]
@@ -146,12 +146,18 @@ def encode_batch(batch: BatchColumns) -> list[bytes]:
 class _BinaryDumper(Dumper):
     format = pq.Format.BINARY
 
+    @property
+    def encoding(self) -> str:
+        """The session's, which need not be ours: `msgtx.protocol` works on the user's."""
+        return "utf-8" if self.connection is None else self.connection.info.encoding
+
 
 class _BatchArrayDumper(_BinaryDumper):
     def dump(self, obj: BatchArray) -> Buffer:
         parts = [_header(obj.type_oid, len(obj.batches), has_nulls=False)]
+        encoding = self.encoding
         for batch in obj.batches:
-            encoded = encode_batch(batch)
+            encoded = encode_batch(batch, encoding)
             parts.append(sum(map(len, encoded)).to_bytes(4, "big"))
             parts.extend(encoded)
         return b"".join(parts)
@@ -175,7 +181,7 @@ class _TextArrayDumper(_BinaryDumper):
     oid = TEXT_ARRAY
 
     def dump(self, obj: TextArray) -> Buffer:
-        return encode_text_array(obj)
+        return encode_text_array(obj, self.encoding)
 
 
 class _Int8Dumper(_BinaryDumper):

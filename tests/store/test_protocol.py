@@ -48,6 +48,34 @@ def test_nothing_is_there_until_the_caller_commits(
     assert client.admin.partitions.describe(partitions[0]).log_end_offset == 0
 
 
+@pytest.mark.parametrize("option", ["-c client_encoding=latin1", "-c DateStyle=SQL", "-c bytea_output=escape"])
+def test_the_settings_of_the_callers_session_spoil_nothing(
+    option: str, database_url: str, partitions: list[TopicPartition], client: msgtx.Client
+) -> None:
+    name = "grüße"
+    address = sqlalchemy.make_url(database_url).set(drivername="postgresql+psycopg").update_query_dict({"options": option})
+    engine = sqlalchemy.create_engine(address)
+    record = OutputRecord(b"\xff\\", key=name.encode(), headers=[(name, b"\xe4")], timestamp=1_000)
+    with engine.begin() as connection:
+        producer = protocol.init_producer_id(connection, f"{name}-{option}", 60_000)
+        batch = Batch(partitions[0], *producer, 0, [record, OutputRecord(b"now")], transaction_number=0)
+        (result,) = protocol.append(connection, [batch])
+        assert result.error is None
+        protocol.decide(
+            connection, TransactionId(*producer, 0), Outcome.COMMITTED, {partitions[0]: 1}, {name: {partitions[0]: 2}}
+        )
+        theirs = protocol.fetch(connection, {partitions[0]: 0})[partitions[0]].records
+    engine.dispose()
+    assert client.admin.transactions.describe(f"{name}-{option}").decided_by == "client"
+    with client.consumer(group=name, auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
+        consumer.assign([partitions[0]])
+        assert consumer.committed() == {partitions[0]: OffsetAndMetadata(2)}
+        consumer.seek(partitions[0], 0)
+        ours = consumer.poll(10)
+    assert ours == theirs
+    assert (ours[0].key, ours[0].value, list(ours[0].headers)) == (name.encode(), b"\xff\\", [(name, b"\xe4")])
+
+
 def test_results_come_in_the_order_of_the_batches(database: sqlalchemy.Engine, partitions: list[TopicPartition]) -> None:
     one, two, three = partitions
     with database.begin() as connection:
