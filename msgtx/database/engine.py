@@ -265,8 +265,6 @@ class Engine:
         except BaseException:
             connection.close()
             raise
-        # For `transaction()`: its BEGIN says what it needs, whatever the role's defaults are.
-        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         return connection
 
     def expect(self, incarnation: uuid.UUID) -> None:
@@ -327,6 +325,7 @@ class Engine:
             driver: Any = connection.connection.driver_connection
             try:
                 driver.autocommit = False
+                driver.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # whatever the role's default is
                 with connection.begin():
                     yield connection
             finally:
@@ -338,8 +337,10 @@ class Engine:
     @contextlib.contextmanager
     def rolled_back(self) -> Iterator[RawConnection]:
         """Borrow a connection for work that is taken back at the end: what it would do, and nothing is done."""
-        with self.connection() as connection, connection.transaction(force_rollback=True):
-            yield connection
+        with self.connection() as connection:
+            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+            with connection.transaction(force_rollback=True):
+                yield connection
 
     def close(self) -> None:
         """Close the pool's connections."""

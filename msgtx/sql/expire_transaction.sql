@@ -19,7 +19,7 @@ begin
         select from msgtx.transaction t
         where t.producer_id = in_producer_id and t.producer_epoch = in_producer_epoch
           and t.transaction_number = in_transaction_number
-          and t.opened_at + t.timeout_ms * interval '1 ms' < msgtx.clock()
+          and msgtx.is_overdue(t.opened_at, t.timeout_ms, t.database_backend)
           and not exists (
               select from msgtx.transaction_seal s where s.kind = 'external' and s.producer_id = t.producer_id
               and s.producer_epoch = t.producer_epoch and s.transaction_number = t.transaction_number)) then

@@ -27,9 +27,9 @@ begin
             select t.* from msgtx.transaction t
             where t.producer_id = n.producer_id and t.producer_epoch = n.producer_epoch
               and t.transaction_number = n.transaction_number limit 1) t
-        where t.opened_at + t.timeout_ms * interval '1 ms' < msgtx.clock()
-          and (select true from msgtx.transaction_decision d where d.producer_id = t.producer_id
+        where (select true from msgtx.transaction_decision d where d.producer_id = t.producer_id
                and d.producer_epoch = t.producer_epoch and d.transaction_number = t.transaction_number) is null
+          and msgtx.is_overdue(t.opened_at, t.timeout_ms, t.database_backend)
           and (select true from msgtx.transaction_seal s where s.producer_id = t.producer_id and s.kind = 'external'
                and s.producer_epoch = t.producer_epoch and s.transaction_number = t.transaction_number) is null
           and (shards is null or (

@@ -31,7 +31,7 @@ begin
     select asked.partition_id, p.log_start_offset, bound.last_stable, bound.log_end,
            previous.identity, bound.truncated,
            blocking.producer_id, blocking.producer_epoch, blocking.transaction_number,
-           (select t.opened_at + t.timeout_ms * interval '1 ms' < msgtx.clock() from msgtx.transaction t
+           (select msgtx.is_overdue(t.opened_at, t.timeout_ms, t.database_backend) from msgtx.transaction t
             where t.producer_id = blocking.producer_id and t.producer_epoch = blocking.producer_epoch
               and t.transaction_number = blocking.transaction_number),
            r.base_offset, r.last_offset,

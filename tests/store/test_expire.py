@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from msgtx.store.fetch import Position, fetch
 from msgtx.store.transactions import (
     Decision,
     end_transaction,
@@ -13,8 +14,8 @@ from msgtx.store.transactions import (
     mark,
     transaction_outcome,
 )
-from msgtx.types import Outcome, TransactionId
-from tests.databases import Connection
+from msgtx.types import Isolation, Outcome, TransactionId
+from tests.databases import Connection, backend, wait_until
 from tests.store.steps import Writer, append_one, count, ends, new_partition, new_topic, unique, values
 
 Clock = Callable[[object], None]
@@ -57,6 +58,49 @@ def test_one_that_is_not_overdue_is_left(connection: Connection) -> None:
     writer.send(new_partition(connection), b"a")
     assert not expire_transaction(connection, writer.name)
     assert transaction_outcome(connection, writer.name).outcome is Outcome.OPEN
+
+
+def test_a_transaction_of_a_future_that_was_taken_back_is_ended_with_its_session(
+    connection: Connection, open_connection: Sessions, clock: Clock
+) -> None:
+    """The clock was set back: its age is not known. While the session that opened it is there, it is left."""
+    partition = new_partition(connection)
+    clock("1 hour")
+    theirs = open_connection()
+    ended, alive = Writer(theirs), Writer(connection)
+    ended.send(partition, b"a")
+    alive.send(partition, b"b")
+    clock(None)
+    assert expire_transactions(connection) == 0
+    assert not expire_transaction(connection, ended.name)
+    pid = backend(theirs)
+    theirs.close()
+    wait_until(
+        lambda: connection.execute("select count(*) from pg_stat_activity where pid = %s", [pid]).fetchone() == (0,),
+        "the session is gone",
+    )
+    assert fetch(connection, {partition: Position(0)}, isolation=Isolation.READ_COMMITTED, max_bytes=1)[
+        partition
+    ].blocked_overdue
+    assert expire_transactions(connection) == 1
+    assert transaction_outcome(connection, ended.name) == Decision(Outcome.ABORTED, "timeout")
+    assert alive.decide("COMMIT").error is None
+    assert values(connection, partition) == [b"b"]
+
+
+def test_a_transaction_that_was_opened_a_moment_in_the_future_has_its_time(
+    connection: Connection, open_connection: Sessions, clock: Clock
+) -> None:
+    """A small step back, by less than the timeout: the transaction ends that much later."""
+    clock("30 seconds")
+    theirs = open_connection()
+    writer = Writer(theirs)
+    writer.send(new_partition(connection), b"a")
+    theirs.close()
+    clock(None)
+    assert expire_transactions(connection) == 0
+    clock("91 seconds")
+    assert expire_transactions(connection) == 1
 
 
 def test_one_by_name_is_ended_once_and_the_answer_repeats(connection: Connection, clock: Clock) -> None:

@@ -120,6 +120,56 @@ def test_an_abort_that_becomes_visible_late_is_marked_before_the_floor_passes(co
     assert values(connection, partition) == [b"b"]
 
 
+@pytest.mark.parametrize("first", ["1 hour", "-1 hour"])
+def test_a_clock_that_was_set_hides_no_decision(connection: Connection, clock: Callable[..., None], first: str) -> None:
+    """Decisions of the other hour stand before and behind those of now; each round finds those of now by their dates."""
+    mark(connection, everything=True)
+    partitions = new_topic(connection, 4)
+    writer = Writer(connection)
+    clock(first)
+    writer.send(partitions[0], b"a")
+    writer.abort()
+    assert mark(connection) == (1, 1)
+    writer.send(partitions[1], b"b")
+    writer.abort()  # not yet marked when the clock is set
+    clock(None)
+    for number, partition in enumerate(partitions[2:]):
+        writer.send(partition, b"c")
+        writer.abort()
+        writer.send(partition, b"d")
+        writer.commit()
+        found = mark(connection)
+        assert [outcome for outcome, *_ in markers(connection, partition)] == ["ABORT", "COMMIT"], (number, found)
+        assert floor(connection, partition) == 2
+    mark(connection, everything=True)
+    assert [floor(connection, partition) for partition in partitions] == [1, 1, 2, 2]
+    assert [values(connection, partition) for partition in partitions] == [[], [], [b"d"], [b"d"]]
+
+
+def test_decisions_that_are_not_found_by_date_are_all_found_by_place_in_one_round(connection: Connection) -> None:
+    """More than one turn finds, between commits that hide them from each other."""
+    partition, other = new_topic(connection, 2)
+    writer = Writer(connection)
+    for number in range(120):
+        writer.send(partition, b"%d" % number)
+        writer.commit() if number % 60 else writer.abort()
+    for _ in range(110):
+        writer.send(partition, b"aborted")
+        writer.abort()
+    connection.execute(
+        "update msgtx.transaction_decision set decided_at = decided_at - interval '1 hour' where producer_id = %s",
+        [writer.id.producer_id],
+    )
+    newest = Writer(connection)
+    newest.send(other, b"a")
+    newest.commit()
+    mark(connection)
+    assert floor(connection, partition) == 0
+    mark(connection, everything=True)
+    assert floor(connection, partition) == 230
+    assert [value for value in values(connection, partition) if value == b"aborted"] == []
+
+
 def test_a_late_commit_needs_no_marker_once_the_floor_is_above_it(connection: Connection) -> None:
     partition, other = new_topic(connection, 2)
     stalled, writer = Writer(connection), Writer(connection)

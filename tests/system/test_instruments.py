@@ -111,7 +111,7 @@ def test_faults_count_both_sides_of_everything_that_is_said(faulty: Callable[[Fa
     with connection.pipeline() as pipeline:
         connection.execute("select 1")
         pipeline.sync()
-    said = ["connect", "describe_topics", "execute", "sync"]
+    said = ["connect", "execute", "describe_topics", "execute", "sync"]  # a new connection looks for a pooler
     assert faults.crossed == [f"{side} {what}" for what in said for side in ("before", "after")]
 
 
@@ -120,7 +120,7 @@ def test_a_crash_before_a_statement_keeps_it_from_the_database_and_one_after_it_
 ) -> None:
     with connect(database_url) as eye:
         eye.execute("create table planted (n int)")
-        for number, stored in ((3, 0), (4, 1)):
+        for number, stored in ((5, 0), (6, 1)):
             faults = Faults({number: lose_connection})
             connection = faulty(faults)
             with pytest.raises(psycopg.OperationalError, match="planted"):
