@@ -69,12 +69,11 @@ def test_a_transaction_commits_at_the_end_and_rolls_back_on_an_exception(engine:
 
 def test_a_transaction_does_not_get_the_same_broken_connection_for_ever(database_url: str) -> None:
     engine = Engine(database_url, pool_size=1)
-    with engine.transaction() as transaction:
+    with pytest.raises(errors.DatabaseUnavailable), engine.transaction() as transaction:
         lent = transaction.connection.driver_connection
-    assert isinstance(lent, psycopg.Connection)
-    lent.close()
-    with pytest.raises(errors.DatabaseUnavailable), engine.transaction():
-        pass
+        assert isinstance(lent, psycopg.Connection)
+        lent.close()
+        transaction.exec_driver_sql("select 1")
     with engine.transaction() as transaction:
         assert transaction.exec_driver_sql("select 1").scalar() == 1
     engine.close()
