@@ -1,6 +1,7 @@
 -- lease_shards(coordinator_id, host, process) renews the lease of a coordinator, or gives it one (id null, or not known any more),
 -- and its share of the 50 shards: the living ones divide them evenly. A shard is taken when its owner has let go of it or
 -- has no living lease; its coordinator epoch rises in the same statement, and an older one is refused from then on.
+-- Shares differ by one at most, and the oldest coordinators have the larger ones: a newcomer moves only what it gets.
 --   lease_ms, look_again_ms   how long the lease lasts; when to call again: at a third of it, when another's ends, or soon, if
 --                             others still hold what is this one's share
 -- Locks the leases (exclusive). Writes coordinator, coordinator_shard. Flushed when a coordinator or a shard's owner is new: an
@@ -14,7 +15,6 @@ set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
     moment timestamptz;
-    living bigint;
     share bigint;
     held bigint;
     ignored boolean := msgtx.refuse_stale_snapshot();
@@ -32,8 +32,10 @@ begin
         ignored := msgtx.flush_at_commit();
     end if;
     delete from msgtx.coordinator c where c.lease_until < moment;
-    living := (select count(*) from msgtx.coordinator c);
-    share := ceil(50.0 / living);
+    share := (
+        select 50 / count(*) + (
+            count(*) filter (where c.coordinator_id < lease_shards.coordinator_id) < 50 % count(*))::int
+        from msgtx.coordinator c);
 
     update msgtx.coordinator_shard s set coordinator_id = null, leased_at = null
     where s.shard in (
@@ -54,7 +56,7 @@ begin
            coalesce(array_agg(s.coordinator_epoch order by s.shard), '{}')
     into shards, epochs
     from msgtx.coordinator_shard s where s.coordinator_id = lease_shards.coordinator_id;
-    look_again_ms := least(lease_ms / 3, case when cardinality(shards) < floor(50.0 / living) then 200 end, (
-        select greatest(1, ceil(1000 * extract(epoch from min(c.lease_until) - moment))) from msgtx.coordinator c
+    look_again_ms := least(lease_ms / 3, case when cardinality(shards) < share then 200 end, (
+        select min(greatest(1, ceil(1000 * extract(epoch from c.lease_until - moment)))) from msgtx.coordinator c
         where c.coordinator_id <> lease_shards.coordinator_id));
 end $$;

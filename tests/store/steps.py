@@ -1,8 +1,9 @@
 """A bare producer and a bare reader over the store's functions: each step of the protocol by hand."""
 
+import contextlib
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal
 
 from msgtx.database.wire import BatchColumns
 from msgtx.store.append import Appended, append, append_and_decide
@@ -10,12 +11,17 @@ from msgtx.store.decide import Decided, decide
 from msgtx.store.fetch import FetchedPartition, Position, fetch
 from msgtx.store.groups import NO_OFFSETS, OffsetColumns, offset_columns
 from msgtx.store.producers import init_producer_id
-from msgtx.store.topics import create_topic, describe_topics
+from msgtx.store.topics import create_topic, delete_topic, describe_topics
 from msgtx.types import GroupMetadata, Isolation, OffsetAndMetadata, ProducerId, TransactionId
 from tests.databases import Connection
 
 COMMITTED = Isolation.READ_COMMITTED
 UNCOMMITTED = Isolation.READ_UNCOMMITTED
+TABLES: Final = (  # that hold what clients do; shards and settings are of the installation
+    "topic", "partition", "record_batch", "producer_state", "producer", "transaction", "transaction_partition",
+    "transaction_seal", "transaction_decision", "transaction_marker", "partition_floor", "consumer_group", "group_offset",
+    "coordinator",
+)  # fmt: skip
 _number = itertools.count(1)
 
 
@@ -242,3 +248,60 @@ def count(connection: Connection, table: str, where: str = "true", *arguments: o
     assert row is not None
     found: int = row[0]
     return found
+
+
+def counts(connection: Connection) -> dict[str, int]:
+    """Return the number of rows of each table."""
+    return {table: count(connection, table) for table in TABLES}
+
+
+@contextlib.contextmanager
+def spoiled(connection: Connection, table: str, event: Literal["insert", "update", "delete"], when: str) -> Iterator[None]:
+    """Let a table refuse some of its rows: `spoiled(connection, "producer", "delete", "old.producer_id = 7")`."""
+    connection.execute(
+        "create or replace function msgtx.spoil() returns trigger language plpgsql as $$ begin raise 'spoiled'; end $$"
+    )
+    connection.execute(
+        f"create trigger spoil before {event} on msgtx.{table} for each row when ({when}) execute function msgtx.spoil()"
+    )
+    try:
+        yield
+    finally:
+        connection.execute(f"drop trigger spoil on msgtx.{table}")
+        connection.execute("drop function msgtx.spoil()")
+
+
+def seal(
+    connection: Connection, name: TransactionId, kind: Literal["session", "external"], *, offset: tuple[str, int, int] | None = None
+) -> None:
+    """Seal a transaction by hand; `offset`: group, partition id and offset that wait for its decision."""
+    with connection.transaction():
+        connection.execute(
+            "insert into msgtx.transaction (producer_id, producer_epoch, transaction_number, opened_at, timeout_ms,"
+            " database_backend) values (%s, %s, %s, msgtx.clock(), 60000, pg_backend_pid()) on conflict do nothing",
+            name,
+        )
+        connection.execute(
+            "insert into msgtx.transaction_seal (producer_id, producer_epoch, transaction_number, kind, sealed_at,"
+            " partitions, first_offsets, last_offsets) values (%s, %s, %s, %s, msgtx.clock(), '{}', '{}', '{}')",
+            [*name, kind],
+        )
+        if offset is None:
+            return
+        group, partition, at = offset
+        connection.execute("insert into msgtx.consumer_group (name) values (%s) on conflict do nothing", [group])
+        connection.execute(
+            "insert into msgtx.group_offset (group_id, partition_id, commit_sequence, committed_offset, producer_id,"
+            " producer_epoch, transaction_number, committed_at) select group_id, %s, nextval('msgtx.commit_sequence'),"
+            " %s, %s, %s, %s, msgtx.clock() from msgtx.consumer_group where name = %s",
+            [partition, at, *name, group],
+        )
+
+
+def delete_topic_of(connection: Connection, partition: int) -> None:
+    """Delete the topic of a partition."""
+    row = connection.execute(
+        "select t.name from msgtx.topic t join msgtx.partition p using (topic_id) where p.partition_id = %s", [partition]
+    ).fetchone()
+    assert row is not None
+    delete_topic(connection, row[0])

@@ -1,0 +1,31 @@
+"""Fixtures of the tests of the store."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.databases import Connection
+from tests.store.steps import TABLES
+
+Settings = Callable[..., None]
+
+
+@pytest.fixture
+def bare(connection: Connection) -> None:
+    """No row of another test is left: a sweep looks at all there is."""
+    connection.execute(f"truncate {', '.join(f'msgtx.{table}' for table in TABLES)} cascade")
+    connection.execute("update msgtx.coordinator_shard set coordinator_id = null, coordinator_epoch = 0, leased_at = null")
+
+
+@pytest.fixture
+def settings(connection: Connection) -> Iterator[Settings]:
+    """Change limits of the installation: `settings(lease_ms=500)`; afterwards they are as before."""
+    before = connection.execute("select name, value from msgtx.setting").fetchall()
+
+    def change(**values: int) -> None:
+        for name, value in values.items():
+            done = connection.execute("update msgtx.setting set value = %s where name = %s", [value, name])
+            assert done.rowcount == 1, name
+
+    yield change
+    change(**dict(before))

@@ -1,0 +1,428 @@
+"""Idle ids: what was not used for as long as its expiry goes, and what is open or unfinished never (I13)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from msgtx import errors
+from msgtx.store import sweeps
+from msgtx.store.producers import fence_producer, init_producer_id
+from msgtx.store.transactions import expire_transactions, mark, transaction_outcome
+from msgtx.types import Outcome, ProducerId
+from tests.databases import Connection
+from tests.store.conftest import Settings
+from tests.store.steps import (
+    Writer,
+    append_one,
+    batch,
+    count,
+    new_partition,
+    offsets_of,
+    plain,
+    read,
+    seal,
+    spoiled,
+    unique,
+    values,
+)
+
+Clock = Callable[[object], None]
+Sessions = Callable[[], Connection]
+pytestmark = pytest.mark.usefixtures("bare")
+LATER = "7 days 1 minute"  # than the expiry of a transactional id
+
+
+def remove(connection: Connection) -> int:
+    """Run the sweep to its end."""
+    removed, after = 0, None
+    while True:
+        swept = sweeps.remove_idle_producers(connection, after, None)
+        removed += swept.done["producer_ids_removed"]
+        after = swept.after
+        if after is None:
+            return removed
+
+
+def known(connection: Connection, producer_id: int) -> bool:
+    return count(connection, "producer", "producer_id = %s", producer_id) == 1
+
+
+def plain_id(connection: Connection, *, raised: bool = True) -> ProducerId:
+    """A producer without transactional id; raised: it has a row, since it once recovered."""
+    first = init_producer_id(connection, None, timeout_ms=60_000)
+    return init_producer_id(connection, None, timeout_ms=60_000, expected=first) if raised else first
+
+
+def use(connection: Connection, producer: ProducerId, partition: int, sequence: int = 0) -> Any:
+    answer = append_one(connection, batch(partition, b"a", producer=producer, sequence=sequence))
+    assert answer.error is None
+    return answer
+
+
+# ── idle since when ──
+
+
+def test_an_id_that_was_only_initialized_is_idle_since_then(connection: Connection, clock: Clock) -> None:
+    writer = Writer(connection)
+    clock("6 days 23 hours")
+    assert remove(connection) == 0
+    clock(LATER)
+    assert remove(connection) == 1
+    assert not known(connection, writer.id.producer_id)
+
+
+@pytest.mark.parametrize("use", ["init", "fence", "open", "commit", "abort", "whole", "offsets only", "timeout"])
+def test_an_id_is_idle_since_it_was_used_last(connection: Connection, clock: Clock, use: str) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"first")
+    if use not in {"commit", "abort", "timeout"}:
+        writer.commit()
+        mark(connection)
+    clock("5 days")
+    match use:
+        case "init":
+            writer.init()
+        case "fence":
+            fence_producer(connection, writer.transactional_id)
+        case "open":
+            writer.send(partition, b"x")
+        case "commit" | "abort":
+            writer.decide("COMMIT" if use == "commit" else "ABORT")
+        case "whole":
+            writer.commit_whole(writer.row(partition, b"x"))
+        case "offsets only":
+            writer.commit(offsets_of(("group", partition, 1)))
+        case "timeout":
+            expire_transactions(connection)
+    mark(connection, everything=True)
+    clock("11 days 23 hours")
+    assert remove(connection) == 0
+    clock("12 days 1 hour")
+    expire_transactions(connection)
+    mark(connection, everything=True)
+    # What was open until now was decided just now.
+    assert remove(connection) == int(use != "open")
+    clock("20 days")
+    assert remove(connection) == int(use == "open")
+
+
+def test_an_id_that_commits_all_the_time_is_never_idle_however_old_its_init(connection: Connection, clock: Clock) -> None:
+    """P34: nothing on the hot path updates the producer's row."""
+    partition, writer = new_partition(connection), Writer(connection)
+    for days in range(0, 30, 5):
+        clock(f"{days} days")
+        writer.commit_whole(writer.row(partition, b"x"))
+        mark(connection)
+        assert remove(connection) == 0
+    assert len(read(connection, partition)) == 6
+
+
+def test_each_id_has_the_expiry_of_its_kind(connection: Connection, clock: Clock, settings: Settings) -> None:
+    settings(transactional_id_expiration_ms=3_600_000, producer_id_expiration_ms=60_000)
+    transactional, raised = Writer(connection).id, plain_id(connection)
+    clock("30 seconds")
+    assert remove(connection) == 0
+    clock("2 minutes")
+    assert (remove(connection), known(connection, transactional.producer_id)) == (1, True)
+    assert not known(connection, raised.producer_id)
+    clock("2 hours")
+    assert remove(connection) == 1
+
+
+# ── what stays ──
+
+
+@pytest.mark.parametrize("kind", ["open", "session", "external"])
+def test_an_id_with_something_undecided_is_never_removed(connection: Connection, clock: Clock, kind: Any) -> None:
+    writer = Writer(connection)
+    writer.send(new_partition(connection), b"a")
+    if kind != "open":
+        seal(connection, writer.name, kind)
+    clock("1 year")
+    assert remove(connection) == 0
+
+
+def test_an_id_whose_open_transaction_is_of_an_older_epoch_is_not_removed(connection: Connection, clock: Clock) -> None:
+    """By hand: init aborts what is open."""
+    writer = Writer(connection)
+    writer.send(new_partition(connection), b"a")
+    connection.execute("update msgtx.producer set epoch = epoch + 1")
+    clock("1 year")
+    assert remove(connection) == 0
+
+
+@pytest.mark.parametrize("outcome", ["COMMIT", "ABORT"])
+def test_an_id_with_an_unfinished_transaction_is_not_removed(connection: Connection, clock: Clock, outcome: Any) -> None:
+    writer = Writer(connection)
+    writer.send(new_partition(connection), b"a")
+    writer.decide(outcome)
+    clock("1 year")
+    assert remove(connection) == 0
+    mark(connection, everything=True)
+    assert remove(connection) == 1
+
+
+def test_an_id_with_an_unfinished_transaction_before_its_newest_is_not_removed(connection: Connection, clock: Clock) -> None:
+    """The newest one has no records at all; an older one lies above the floor."""
+    partition, holder, writer = new_partition(connection), Writer(connection), Writer(connection)
+    holder.send(partition, b"held")
+    seal(connection, holder.name, "external")
+    writer.send(partition, b"a")
+    writer.commit()
+    writer.commit(offsets_of(("group", partition, 1)))
+    mark(connection, everything=True)
+    clock("1 year")
+    assert remove(connection) == 0
+    holder.decide("COMMIT")
+    connection.execute("delete from msgtx.transaction_seal")
+    holder.decide("COMMIT")
+    mark(connection, everything=True)
+    assert remove(connection) == 1
+
+
+def test_the_last_offset_of_an_idle_ids_transaction_lies_below_the_floor_of_each_partition(
+    connection: Connection, clock: Clock
+) -> None:
+    first, second, holder, writer = (
+        new_partition(connection),
+        new_partition(connection),
+        Writer(connection),
+        Writer(connection),
+    )
+    holder.send(second, b"held")
+    writer.send(first, b"a")
+    writer.send(second, b"b")
+    writer.commit()
+    mark(connection, everything=True)
+    clock(LATER)
+    assert remove(connection) == 0
+    holder.abort()
+    mark(connection, everything=True)
+    assert remove(connection) == 1
+    assert known(connection, holder.id.producer_id)
+
+
+def test_a_deleted_topic_keeps_no_id(connection: Connection, clock: Clock) -> None:
+    from tests.store.steps import delete_topic_of
+
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    writer.commit()
+    delete_topic_of(connection, partition)
+    clock(LATER)
+    assert remove(connection) == 1
+
+
+# ── ids without a transactional id ──
+
+
+def test_a_plain_id_is_idle_since_its_newest_batch(connection: Connection, clock: Clock) -> None:
+    first, second, who = new_partition(connection), new_partition(connection), plain_id(connection)
+    use(connection, who, first)
+    clock("20 hours")
+    use(connection, who, second)
+    clock("30 hours")
+    assert remove(connection) == 0
+    clock("45 hours")
+    assert remove(connection) == 1
+
+
+def test_a_plain_id_whose_newest_batch_was_removed_by_retention_is_idle_since_that_batch(
+    connection: Connection, clock: Clock
+) -> None:
+    """Retention keeps the producer's state, and the id lives as long as that."""
+    partition, who = new_partition(connection), plain_id(connection)
+    clock("30 hours")
+    use(connection, who, partition)
+    connection.execute(
+        "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset, appended_at)"
+        " select partition_id, producer_id, producer_epoch, last_sequence, last_offset, appended_at from msgtx.record_batch"
+    )
+    connection.execute("delete from msgtx.record_batch")
+    clock("50 hours")
+    assert remove(connection) == 0
+    use(connection, who, partition, sequence=1)
+
+
+def test_an_id_without_transactional_id_that_holds_transactions_is_idle_since_the_later_of_both_uses(
+    connection: Connection, clock: Clock
+) -> None:
+    partition, who = new_partition(connection), plain_id(connection)
+    append_one(connection, batch(partition, b"a", producer=who, number=0, sequence=0), flushed=False)
+    from msgtx.store.decide import decide
+    from msgtx.types import TransactionId
+
+    decide(connection, TransactionId(*who, 0), "COMMIT", tails={partition: 0})
+    mark(connection, everything=True)
+    clock("20 hours")
+    use(connection, who, partition, sequence=1)
+    mark(connection, everything=True)
+    clock("30 hours")
+    assert remove(connection) == 0
+    clock("45 hours")
+    assert remove(connection) == 1
+
+
+def test_a_plain_id_that_was_removed_is_not_known_at_its_epoch(connection: Connection, clock: Clock) -> None:
+    partition, who = new_partition(connection), plain_id(connection)
+    use(connection, who, partition)
+    clock("2 days")
+    assert remove(connection) == 1
+    late = append_one(connection, batch(partition, b"b", producer=who, sequence=1))
+    assert isinstance(late.error, errors.InvalidProducerIdMapping)
+    with pytest.raises(errors.InvalidProducerIdMapping):
+        init_producer_id(connection, None, timeout_ms=1_000, expected=who)
+
+
+def test_a_plain_id_at_its_first_epoch_needs_no_row(connection: Connection, clock: Clock) -> None:
+    partition, who = new_partition(connection), plain_id(connection, raised=False)
+    use(connection, who, partition)
+    clock("2 days")
+    assert remove(connection) == 0
+    use(connection, who, partition, sequence=1)
+
+
+@pytest.mark.parametrize("kind", ["old", "young"])
+def test_what_retention_left_of_a_producer_expires_with_the_ids_of_its_kind(
+    connection: Connection, clock: Clock, kind: str
+) -> None:
+    connection.execute(
+        "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset, appended_at)"
+        " values (1, 2, 0, 5, 5, msgtx.clock())"
+    )
+    clock("1 day 1 minute" if kind == "old" else "23 hours")
+    remove(connection)
+    assert count(connection, "producer_state") == int(kind == "young")
+
+
+# ── afterwards ──
+
+
+@pytest.fixture
+def removed(connection: Connection, clock: Clock) -> tuple[Writer, int]:
+    """A producer whose id was removed behind its back, and its partition."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    writer.commit()
+    mark(connection, everything=True)
+    clock(LATER)
+    assert remove(connection) == 1
+    return writer, partition
+
+
+@pytest.mark.parametrize("call", ["append", "whole", "commit", "abort", "offsets only", "init with expected"])
+def test_the_old_producers_next_use_is_refused(
+    connection: Connection, removed: tuple[Writer, int], call: str
+) -> None:
+    writer, partition = removed
+    before = count(connection, "record_batch"), count(connection, "transaction_decision"), count(connection, "group_offset")
+    refused: Any = None
+    match call:
+        case "append":
+            refused = append_one(connection, writer.row(partition, b"late")).error
+        case "whole":
+            refused = writer.whole(writer.row(partition, b"late"))[0].error
+        case "commit":
+            refused = writer.decide("COMMIT", tails={partition: 1}).error
+        case "abort":
+            refused = writer.decide("ABORT").error
+        case "offsets only":
+            refused = writer.decide("COMMIT", tails={}, offsets=offsets_of(("group", partition, 1))).error
+        case "init with expected":
+            try:
+                init_producer_id(connection, writer.transactional_id, timeout_ms=1_000, expected=writer.id)
+            except errors.MsgtxError as error:
+                refused = error
+    assert isinstance(refused, errors.InvalidProducerIdMapping), refused
+    assert refused.fatal
+    assert before == (
+        count(connection, "record_batch"), count(connection, "transaction_decision"), count(connection, "group_offset")
+    )  # fmt: skip
+
+
+def test_a_new_producer_starts_afresh(connection: Connection, removed: tuple[Writer, int]) -> None:
+    old, partition = removed
+    new = Writer(connection, old.transactional_id)
+    assert new.id.epoch == 0
+    assert new.id.producer_id != old.id.producer_id
+    new.send(partition, b"b")
+    new.commit()
+    assert values(connection, partition) == [b"a", b"b"]
+    # The old one's expectation is of another producer now.
+    with pytest.raises(errors.ProducerFenced):
+        init_producer_id(connection, old.transactional_id, timeout_ms=1_000, expected=old.id)
+    assert isinstance(append_one(connection, old.row(partition, b"late")).error, errors.InvalidProducerIdMapping)
+
+
+def test_the_outcomes_of_its_transactions_are_known_until_history_goes(
+    connection: Connection, removed: tuple[Writer, int]
+) -> None:
+    writer, partition = removed
+    name = writer.name._replace(transaction_number=0)
+    assert transaction_outcome(connection, name).outcome is Outcome.COMMITTED
+    assert writer.decide("COMMIT", name=name, tails={partition: 0}).outcome == "COMMIT"
+    assert sweeps.purge_transactions(connection, None, None).done == {"transactions_purged": 1}
+    assert transaction_outcome(connection, name).outcome is Outcome.UNKNOWN
+    assert isinstance(writer.decide("COMMIT", name=name, tails={partition: 0}).error, errors.InvalidProducerIdMapping)
+    assert values(connection, partition) == [b"a"]
+
+
+def test_fencing_an_id_that_was_removed_finds_nothing(connection: Connection, removed: tuple[Writer, int]) -> None:
+    with pytest.raises(errors.TransactionalIdNotFound):
+        fence_producer(connection, removed[0].transactional_id)
+
+
+# ── the sweep ──
+
+
+def test_one_bad_id_does_not_stop_the_rest(connection: Connection, clock: Clock) -> None:
+    """P12."""
+    writers = [Writer(connection) for _ in range(5)]
+    clock(LATER)
+    with spoiled(connection, "producer", "delete", f"old.producer_id = {writers[2].id.producer_id}"):
+        assert remove(connection) == 4
+    assert remove(connection) == 1
+
+
+def test_one_bad_row_of_retentions_leavings_stops_neither_the_others_nor_the_ids(
+    connection: Connection, clock: Clock
+) -> None:
+    """P12."""
+    Writer(connection)
+    connection.execute(
+        "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset, appended_at)"
+        " select p, 2, 0, 5, 5, msgtx.clock() from generate_series(1, 5) p"
+    )
+    clock(LATER)
+    with spoiled(connection, "producer_state", "delete", "old.partition_id = 3"):
+        assert remove(connection) == 1
+    assert count(connection, "producer_state") == 1
+
+
+def test_a_producer_that_is_in_use_right_now_is_passed_by(
+    connection: Connection, open_connection: Sessions, clock: Clock
+) -> None:
+    held = Writer(connection)
+    Writer(connection)
+    clock(LATER)
+    holder = open_connection()
+    with holder.transaction():
+        holder.execute("select msgtx.lock_producer_shared(%s)", [held.id.producer_id])
+        assert remove(connection) == 1
+    assert remove(connection) == 1
+
+
+def test_a_pass_goes_on_where_it_came_to(connection: Connection, clock: Clock) -> None:
+    for _ in range(7):
+        Writer(connection)
+    clock(LATER)
+    seen, after = [], None
+    for _ in range(4):
+        row = connection.execute("select * from msgtx.remove_idle_producers(%s::bigint[], 3)", [after]).fetchone()
+        assert row is not None
+        seen.append(row[0])
+        after = row[1]
+        if after is None:
+            break
+    assert seen == [3, 3, 1]

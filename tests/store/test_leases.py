@@ -1,0 +1,348 @@
+"""Leases: who leads which shard, at which coordinator epoch, and who is refused (semantics 5)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from msgtx import errors
+from msgtx.store import sweeps
+from msgtx.store.coordinators import Leases, find_coordinator, lease_shards, list_shards, release_shards
+from tests.databases import Connection
+from tests.store.conftest import Settings
+from tests.store.steps import Writer, counts, new_partition, offsets_of, unique
+
+Clock = Callable[[object], None]
+Sessions = Callable[[], Connection]
+ALL = set(range(50))
+STEPS = {
+    "overdue": sweeps.expire_transactions,
+    "markers": sweeps.mark,
+    "ids": sweeps.remove_idle_producers,
+    "history": sweeps.purge_transactions,
+    "offsets": sweeps.remove_superseded_offsets,
+    "floors": sweeps.remove_superseded_floors,
+}
+pytestmark = pytest.mark.usefixtures("bare")
+
+
+def lease(connection: Connection, coordinator_id: int | None = None) -> Leases:
+    return lease_shards(connection, coordinator_id, host="here", process=1)
+
+
+def shared(connection: Connection, coordinators: int, *, rounds: int = 3) -> list[Leases]:
+    """Let so many coordinators call in turns."""
+    leases = [lease(connection) for _ in range(coordinators)]
+    for _ in range(rounds):
+        leases = [lease(connection, each.coordinator_id) for each in leases]
+    return leases
+
+
+def epochs(connection: Connection) -> dict[int, int]:
+    return {shard.shard: shard.epoch for shard in list_shards(connection)}
+
+
+def java_hash(text: str) -> int:
+    """String.hashCode of Java: on UTF-16 units, in 32 bits with a sign."""
+    units = text.encode("utf-16-be")
+    code = 0
+    for index in range(0, len(units), 2):
+        code = (31 * code + (units[index] << 8) + units[index + 1]) % 2**32
+    return code - 2**32 if code >= 2**31 else code
+
+
+def shard_of(text: str) -> int:
+    code = java_hash(text)
+    return 0 if code == -(2**31) else abs(code) % 50
+
+
+def test_the_hash_of_these_tests_is_javas() -> None:
+    """Values that Java printed."""
+    known = {"": 0, "a": 97, "hello": 99162322, "polygenelubricants": -(2**31), "Hello, World!": 1498789909}
+    assert {text: java_hash(text) for text in known} == known
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "a", "id-1", "hello", "polygenelubricants", "Überweisung", "日本語", "\U0001f600", "a\U0001f468\u200d\U0001f469b",
+        "\ue000", "\uffff", "\U0010ffff", "\n\t'\"\\%", "x" * 5_000,
+    ],
+    ids=ascii,
+)  # fmt: skip
+def test_the_shard_of_an_id_is_javas_hash_made_positive_modulo_50(connection: Connection, text: str) -> None:
+    row = connection.execute("select msgtx.shard_of(%s, null)", [text]).fetchone()
+    assert row == (shard_of(text),)
+
+
+def test_many_ids_get_the_shards_that_the_rule_says(connection: Connection) -> None:
+    ids = [f"{prefix}{number}" for prefix in ("id-", "ü", "\U0001f600") for number in range(300)]
+    rows = connection.execute("select msgtx.shard_of(t, null) from unnest(%s::text[]) t", [ids]).fetchall()
+    assert [shard for (shard,) in rows] == [shard_of(text) for text in ids]
+
+
+def test_what_has_no_transactional_id_belongs_to_the_shard_of_its_number(connection: Connection) -> None:
+    rows = connection.execute("select msgtx.shard_of(null, n) from unnest(%s::bigint[]) n", [[0, 1, 49, 50, 2**40]]).fetchall()
+    assert [shard for (shard,) in rows] == [0, 1, 49, 0, 2**40 % 50]
+
+
+def test_a_producers_row_holds_its_shard(connection: Connection) -> None:
+    writer = Writer(connection, unique("shard-\U0001f600"))
+    row = connection.execute("select shard from msgtx.producer where producer_id = %s", [writer.id.producer_id]).fetchone()
+    assert row == (shard_of(writer.transactional_id),)
+
+
+# ── dividing ──
+
+
+def test_one_coordinator_leads_every_shard(connection: Connection) -> None:
+    got = lease(connection)
+    assert dict(got.epochs) == dict.fromkeys(range(50), 1)
+    assert (got.lease_ms, got.sweep_interval_ms) == (10_000, 1_000)
+    assert got.look_again_ms == 3_333
+
+
+@pytest.mark.parametrize("coordinators", [2, 3, 4, 7, 26, 50, 51])
+def test_the_living_ones_divide_the_shards_evenly_within_a_few_calls(connection: Connection, coordinators: int) -> None:
+    leases = shared(connection, coordinators)
+    owned = [shard for each in leases for shard in each.epochs]
+    assert (len(owned), set(owned)) == (50, ALL)
+    sizes = {len(each.epochs) for each in leases}
+    assert max(sizes) - min(sizes) <= 1
+    # Nobody is in a hurry any more, and nothing moves.
+    assert {each.look_again_ms for each in leases} == {3_333}
+    before = epochs(connection)
+    again = [lease(connection, each.coordinator_id) for each in leases]
+    assert [each.epochs for each in again] == [each.epochs for each in leases]
+    assert epochs(connection) == before
+
+
+def test_who_waits_for_its_share_looks_again_soon(connection: Connection) -> None:
+    first = lease(connection)
+    second = lease(connection)
+    assert (len(first.epochs), len(second.epochs), second.look_again_ms) == (50, 0, 200)
+    assert len(lease(connection, first.coordinator_id).epochs) == 25
+    assert len(lease(connection, second.coordinator_id).epochs) == 25
+
+
+def test_a_newcomer_moves_no_more_shards_than_it_gets(connection: Connection) -> None:
+    before = {shard: each.coordinator_id for each in shared(connection, 3) for shard in each.epochs}
+    newcomer = lease(connection).coordinator_id
+    for owner in [*sorted(set(before.values())), newcomer]:
+        lease(connection, owner)
+    after = {shard.shard: shard.owner for shard in list_shards(connection)}
+    moved = {shard for shard in ALL if before[shard] != after[shard]}
+    assert {after[shard] for shard in moved} == {newcomer}
+    assert len(moved) == 12
+
+
+def test_a_renewal_raises_no_epoch(connection: Connection, clock: Clock) -> None:
+    first = lease(connection)
+    clock("5 seconds")
+    again = lease(connection, first.coordinator_id)
+    assert again == first
+    clock("14 seconds")  # the renewal counts
+    assert {shard.owner for shard in list_shards(connection)} == {first.coordinator_id}
+
+
+def test_the_shards_of_a_dead_one_move_when_its_lease_is_over_and_only_their_epochs_rise(
+    connection: Connection, clock: Clock
+) -> None:
+    dead, living = shared(connection, 2)
+    before = epochs(connection)
+    clock("9 seconds")
+    living = lease(connection, living.coordinator_id)
+    assert len(living.epochs) == 25
+    assert 1 <= living.look_again_ms <= 1_000, "it comes back when the other's lease ends"
+    clock("11 seconds")
+    assert set(lease(connection, living.coordinator_id).epochs) == ALL
+    after = epochs(connection)
+    assert {shard: after[shard] - before[shard] for shard in ALL} == {shard: int(shard in dead.epochs) for shard in ALL}
+
+
+def test_released_shards_are_free_at_once(connection: Connection) -> None:
+    first, second = shared(connection, 2)
+    release_shards(connection, first.coordinator_id)
+    assert {shard.owner for shard in list_shards(connection)} == {None, second.coordinator_id}
+    assert set(lease(connection, second.coordinator_id).epochs) == ALL
+    release_shards(connection, first.coordinator_id)  # again, or of one that is gone: nothing happens
+    assert {shard.owner for shard in list_shards(connection)} == {second.coordinator_id}
+
+
+def test_one_that_was_stopped_past_its_lease_and_comes_back_is_a_new_one(connection: Connection, clock: Clock) -> None:
+    old, other = shared(connection, 2)
+    clock("11 seconds")
+    lease(connection, other.coordinator_id)
+    back = lease(connection, old.coordinator_id)
+    assert back.coordinator_id not in {old.coordinator_id, other.coordinator_id}
+    assert back.epochs == {}
+    lease(connection, other.coordinator_id)
+    back = lease(connection, back.coordinator_id)
+    assert len(back.epochs) == 25
+    assert all(old.epochs.get(shard, 0) < epoch for shard, epoch in back.epochs.items())
+
+
+def test_one_that_was_stopped_past_its_lease_while_nobody_came_goes_on(connection: Connection, clock: Clock) -> None:
+    old = lease(connection)
+    clock("1 hour")
+    assert lease(connection, old.coordinator_id).epochs == old.epochs
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_leases_refuse_a_snapshot_that_is_kept(open_connection: Sessions, level: str) -> None:
+    session = open_connection()
+    session.execute(f"set default_transaction_isolation = '{level}'")
+    for call in (lambda: lease(session), lambda: release_shards(session, 1)):
+        with pytest.raises(errors.ConfigError, match="READ COMMITTED"):
+            call()
+
+
+# ── finding ──
+
+
+def test_the_coordinator_of_an_id_is_who_leads_its_shard(connection: Connection) -> None:
+    leases = shared(connection, 2)
+    for text in ("a", "b", "Überweisung", "polygenelubricants"):
+        found = find_coordinator(connection, text)
+        (owner,) = [each for each in leases if found.shard in each.epochs]
+        assert (found.shard, found.owner, found.epoch) == (shard_of(text), owner.coordinator_id, owner.epochs[found.shard])
+        assert (found.host, found.process) == ("here", 1)
+
+
+def test_without_a_living_lease_there_is_no_coordinator(connection: Connection, clock: Clock) -> None:
+    with pytest.raises(errors.CoordinatorNotAvailable, match="shard 47"):
+        find_coordinator(connection, "a")
+    led = lease(connection)
+    assert find_coordinator(connection, "a").owner == led.coordinator_id
+    clock("11 seconds")
+    with pytest.raises(errors.CoordinatorNotAvailable, match="shard 47"):
+        find_coordinator(connection, "a")
+    assert {(shard.owner, shard.host, shard.epoch) for shard in list_shards(connection)} == {(None, None, 1)}
+
+
+def test_an_empty_id_has_no_coordinator(connection: Connection) -> None:
+    with pytest.raises(errors.InvalidRequest, match="empty"):
+        find_coordinator(connection, "")
+
+
+# ── acting ──
+
+
+def something_of_everything(connection: Connection, clock: Clock) -> None:
+    """Leave work for every sweep."""
+    partition = new_partition(connection)
+    for number in range(3):
+        writer = Writer(connection)
+        writer.send(partition, b"old")
+        writer.commit(offsets_of((f"group-{number}", partition, 1)))
+        writer.commit(offsets_of((f"group-{number}", partition, 2)))
+        sweeps.mark(connection, None, None)
+    clock("9 days")
+    for outcome in ("COMMIT", "ABORT"):
+        writer = Writer(connection)
+        writer.send(partition, b"new")
+        writer.decide(outcome)
+    Writer(connection).send(partition, b"overdue", timeout_ms=1)
+
+
+@pytest.mark.parametrize("how", ["a newer epoch", "released", "an epoch that never was", "fewer epochs than shards"])
+@pytest.mark.parametrize("step", STEPS)
+def test_every_sweep_refuses_stale_leases_and_changes_nothing(
+    connection: Connection, clock: Clock, step: str, how: str
+) -> None:
+    something_of_everything(connection, clock)
+    stale = lease(connection)
+    expected: type[errors.MsgtxError] = errors.NotCoordinator
+    if how == "a newer epoch":
+        release_shards(connection, stale.coordinator_id)
+        lease(connection)
+        expected = errors.CoordinatorFenced
+    elif how == "released":
+        release_shards(connection, stale.coordinator_id)
+    elif how == "an epoch that never was":
+        stale = Leases(stale.coordinator_id, {**stale.epochs, 7: 99}, 1, 1, 1)
+    else:
+        stale = Leases(stale.coordinator_id, _Short(stale.epochs), 1, 1, 1)
+    before = counts(connection)
+    with pytest.raises(expected, match="shard"):
+        STEPS[step](connection, None, stale)
+    assert counts(connection) == before
+    assert any(STEPS[step](connection, None, None).done.values()), "there was something to do"
+
+
+class _Short(dict[int, int]):
+    """Shards whose last epoch is missing."""
+
+    def values(self) -> Any:
+        return list(super().values())[:-1]
+
+
+def test_one_shard_that_passed_on_is_enough_to_be_refused_as_fenced(connection: Connection, clock: Clock) -> None:
+    """Some shards are nobody's, one is another's: the worse news is told."""
+    old, other = shared(connection, 2)
+    release_shards(connection, old.coordinator_id)
+    connection.execute(
+        "update msgtx.coordinator_shard set coordinator_id = %s, coordinator_epoch = coordinator_epoch + 1 where shard = %s",
+        [other.coordinator_id, max(old.epochs)],
+    )
+    with pytest.raises(errors.CoordinatorFenced, match=f"shard {max(old.epochs)} "):
+        sweeps.mark(connection, None, old)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_who_leads_its_shards_sweeps_for_them(connection: Connection, clock: Clock, step: str) -> None:
+    something_of_everything(connection, clock)
+    leases = lease(connection)
+    assert any(STEPS[step](connection, None, leases).done.values())
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_sweep_for_no_shards_does_nothing_that_belongs_to_a_shard(connection: Connection, clock: Clock, step: str) -> None:
+    something_of_everything(connection, clock)
+    nothing = Leases(1, {}, 1, 1, 1)
+    done = STEPS[step](connection, None, nothing).done
+    if step != "markers":  # recent decisions are marked by whoever gets the marking lock
+        assert not any(done.values())
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_shards_one_after_the_other_do_what_all_of_them_do_at_once(connection: Connection, clock: Clock, step: str) -> None:
+    something_of_everything(connection, clock)
+    leases = lease(connection)
+    with connection.transaction(force_rollback=True):
+        expected = _done(STEPS[step](connection, None, leases).done for _ in range(1))
+        left = counts(connection)
+    parts = [Leases(leases.coordinator_id, {shard: epoch}, 1, 1, 1) for shard, epoch in leases.epochs.items()]
+    assert _done(STEPS[step](connection, None, part).done for part in parts) == expected
+    assert counts(connection) == left
+
+
+def _done(parts: Any) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for done in parts:
+        for name, number in done.items():
+            total[name] = total.get(name, 0) + number
+    return total
+
+
+def test_a_marker_carries_the_coordinator_epoch_of_its_shard(connection: Connection) -> None:
+    partition = new_partition(connection)
+    writer, other = Writer(connection), Writer(connection)
+    for _ in range(3):
+        leases = lease(connection)
+        release_shards(connection, leases.coordinator_id)
+    for each in (writer, other):
+        each.send(partition, b"a")
+        each.commit()
+    connection.execute("delete from msgtx.producer where producer_id = %s", [other.id.producer_id])
+    sweeps.mark(connection, None, None)
+    rows = connection.execute("select producer_id, coordinator_epoch from msgtx.transaction_marker").fetchall()
+    assert dict(rows) == {writer.id.producer_id: 3, other.id.producer_id: 0}
+
+
+def test_an_own_lease_time_counts(connection: Connection, clock: Clock, settings: Settings) -> None:
+    settings(lease_ms=600, sweep_interval_ms=50)
+    leases = lease(connection)
+    assert (leases.lease_ms, leases.look_again_ms, leases.sweep_interval_ms) == (600, 200, 50)
+    clock("1 second")
+    assert {shard.owner for shard in list_shards(connection)} == {None}
