@@ -1,12 +1,37 @@
 """`msgtx transactions`: who has which open, how one ended, and ending one."""
 
+from typing import Final
+
 import click
 
 from msgtx.cli.database import connect
 from msgtx.cli.options import Group, Invocation, confirmed, destructive, option, pass_invocation
 from msgtx.cli.output import row_of, show_many, show_one
 from msgtx.rules.transaction import State
-from msgtx.types import Outcome, TransactionId
+from msgtx.types import Outcome, TopicPartition, TransactionId
+
+# Kafka's columns, in Kafka's order.
+PRODUCER_COLUMNS: Final = (
+    "partition",
+    "producer_id",
+    "epoch",
+    "coordinator_epoch",
+    "last_sequence",
+    "last_timestamp",
+    "transaction_start_offset",
+)
+HANGING_COLUMNS: Final = (
+    "topic",
+    "partition",
+    "transaction_id",
+    "transactional_id",
+    "coordinator_epoch",
+    "start_offset",
+    "last_timestamp",
+    "duration_ms",
+    "reason",
+    "advice",
+)
 
 
 def transaction_name(text: str) -> TransactionId:
@@ -49,6 +74,42 @@ def describe(invocation: Invocation, transactional_id: str) -> None:
     with connect(invocation) as client:
         found = client.admin.transactions.describe(transactional_id)
     show_one(invocation.format, row_of(found))
+
+
+@command.command("describe-producers")
+@click.argument("topic")
+@option("--partition", type=click.IntRange(min=0), help="Only this one.  [default: all]")
+@pass_invocation
+def describe_producers(invocation: Invocation, topic: str, partition: int | None) -> None:
+    """Show the producers that each partition of TOPIC knows, and where their open transactions begin."""
+    with connect(invocation) as client:
+        indexes = range(client.topics.describe(topic).partitions) if partition is None else [partition]
+        rows = [
+            {"partition": index, **row_of(state)}
+            for index in indexes
+            for state in client.admin.producers.describe(TopicPartition(topic, index))
+        ]
+    show_many(invocation.format, rows, PRODUCER_COLUMNS)
+
+
+@command.command("find-hanging")
+@option("--topic", help="Only on this topic.  [default: all]")
+@option("--partition", type=click.IntRange(min=0), help="Only on this partition of the topic.")
+@option(
+    "--max-transaction-timeout",
+    type=click.FloatRange(min=0),
+    metavar="MINUTES",
+    help="What is undecided for longer.  [default: each transaction's own timeout]",
+)
+@pass_invocation
+def find_hanging(
+    invocation: Invocation, topic: str | None, partition: int | None, max_transaction_timeout: float | None
+) -> None:
+    """Find transactions that are undecided for too long, and tell why and what ends them."""
+    limit_ms = None if max_transaction_timeout is None else int(max_transaction_timeout * 60_000)
+    with connect(invocation) as client:
+        found = client.admin.transactions.find_hanging(limit_ms, topic=topic, partition=partition)
+    show_many(invocation.format, map(row_of, found), HANGING_COLUMNS)
 
 
 @command.command("outcome")

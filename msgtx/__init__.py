@@ -10,8 +10,11 @@ if TYPE_CHECKING:
     from msgtx.types import (
         BatchMetadata,
         Coordinator,
+        Finding,
         GroupMetadata,
+        HangingTransaction,
         Isolation,
+        Level,
         OffsetAndMetadata,
         OffsetAndTimestamp,
         Outcome,
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
         PartitionDescription,
         ProcessReport,
         ProducerId,
+        ProducerState,
         Record,
         RecordMetadata,
         SweepReport,
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
         TransactionDescription,
         TransactionId,
         TransactionListing,
+        VerifyReport,
+        Violation,
     )
 else:
     # Imported at first use: with the database drivers below them these names take half a second, which `msgtx --help` and
@@ -55,8 +61,11 @@ __all__ = [
     "Client",
     "Consumer",
     "Coordinator",
+    "Finding",
     "GroupMetadata",
+    "HangingTransaction",
     "Isolation",
+    "Level",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "Outcome",
@@ -65,6 +74,7 @@ __all__ = [
     "ProcessReport",
     "Producer",
     "ProducerId",
+    "ProducerState",
     "Record",
     "RecordMetadata",
     "SweepReport",
@@ -74,5 +84,7 @@ __all__ = [
     "TransactionDescription",
     "TransactionId",
     "TransactionListing",
+    "VerifyReport",
+    "Violation",
     "connect",
 ]

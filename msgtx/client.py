@@ -8,6 +8,7 @@ from typing import Any, Final, Self
 
 from msgtx import errors
 from msgtx.admin.partitions import PartitionsAdmin
+from msgtx.admin.producers import ProducersAdmin
 from msgtx.admin.topics import TopicsAdmin
 from msgtx.admin.transactions import TransactionsAdmin
 from msgtx.config import ConsumerConfig, ProducerConfig, resolve
@@ -30,10 +31,11 @@ SCHEMA_VERSION: Final = 2  # the schema that this client was made for; it accept
 
 
 class Admin:
-    """`client.admin`: transactions, partitions and coordinators."""
+    """`client.admin`: transactions, producers, partitions and coordinators."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self.producers = ProducersAdmin(engine)
         self.transactions = TransactionsAdmin(engine)
         self.partitions = PartitionsAdmin(engine)
 

@@ -2,7 +2,7 @@
 
 import enum
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, NewType, Self
 
@@ -183,6 +183,97 @@ class TransactionDescription:
     partitions: list[TopicPartition]
     client_host: str | None
     decided_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """What a partition knows of a producer, as `kafka-transactions describe-producers` shows it.
+
+    `last_timestamp`: when its newest batch here was stored, in milliseconds. `coordinator_epoch`: of its newest marker here,
+    −1 if there is none. `transaction_start_offset`: where its open transaction begins here, None if none is open.
+    """
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    transaction_start_offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class HangingTransaction:
+    """A transaction that is undecided on a partition for too long: why, and what to do.
+
+    `last_timestamp`: when its newest batch there was stored, in milliseconds. `duration_ms`: since it was opened, None if
+    its row is missing. `coordinator_epoch` as in `ProducerState`.
+    """
+
+    topic: str
+    partition: int
+    transaction_id: TransactionId
+    transactional_id: str | None
+    state: str
+    coordinator_epoch: int
+    start_offset: int
+    last_timestamp: int | None
+    duration_ms: int | None
+    reason: str
+    advice: str
+
+
+class Level(enum.StrEnum):
+    """How bad a finding of `doctor` is."""
+
+    PROBLEM = "problem"
+    WARNING = "warning"
+    INFORMATION = "information"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What `doctor` found: about what, a sentence, what to do (empty: nothing), and the numbers behind it."""
+
+    level: Level
+    subject: str
+    text: str
+    advice: str = ""
+    data: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A place where the log contradicts a promise (ARCHITECTURE, I1 to I16).
+
+    `check`: the name of the rule. `offset`: None where the partition as a whole is meant.
+    """
+
+    topic: str
+    partition: int
+    offset: int | None
+    check: str
+    promise: str
+    expected: str
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What `verify` read, and what it found.
+
+    `violations`: the first ones; `violations_found` counts all. `offsets_behind`: offsets of groups that retention has
+    overtaken, which is no violation: `auto_offset_reset` applies to them.
+    """
+
+    partitions: int
+    batches: int
+    records: int
+    transactions: int
+    group_offsets: int
+    offsets_behind: int
+    violations_found: int
+    violations: list[Violation]
+    seconds: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

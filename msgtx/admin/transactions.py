@@ -1,17 +1,27 @@
 """Transactions as an administrator sees them."""
 
+import builtins
 import re
 from collections.abc import Collection
 from typing import Any
 
 from msgtx import errors
+from msgtx.admin.hanging import find_hanging
 from msgtx.database.engine import Engine, clock
 from msgtx.rules.transaction import State
 from msgtx.store.append import milliseconds
 from msgtx.store.producers import fence_producer
 from msgtx.store.topics import describe_topics
 from msgtx.store.transactions import Decision, end_transaction, transaction_outcome, transactions
-from msgtx.types import Outcome, ProducerId, TopicPartition, TransactionDescription, TransactionId, TransactionListing
+from msgtx.types import (
+    HangingTransaction,
+    Outcome,
+    ProducerId,
+    TopicPartition,
+    TransactionDescription,
+    TransactionId,
+    TransactionListing,
+)
 
 
 class TransactionsAdmin:
@@ -98,6 +108,16 @@ class TransactionsAdmin:
             raise errors.InvalidTransactionState(f"transaction {transaction_id} is prepared for an outside decision")
         if outcome is Outcome.UNKNOWN:
             raise errors.InvalidTransactionState(f"transaction {transaction_id} is not open: nothing of it is stored")
+
+    def find_hanging(
+        self, max_transaction_timeout_ms: int | None = None, *, topic: str | None = None, partition: int | None = None
+    ) -> "builtins.list[HangingTransaction]":
+        """Return transactions that are undecided on a partition for longer than this (None: than their own timeout).
+
+        Also sealed ones, and what must not be: those whose transaction row is missing or whose producer is gone. The oldest
+        first. Raise `UnknownTopicOrPartition`.
+        """
+        return find_hanging(self._engine, max_transaction_timeout_ms, topic=topic, partition=partition)
 
 
 def _open_longer(row: dict[str, Any], longer_than_ms: int, now: int) -> bool:

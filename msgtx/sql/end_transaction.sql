@@ -1,6 +1,7 @@
 -- end_transaction(name, decided_by) aborts a transaction that its producer will not end: decided_by is admin or resolve.
 -- Resolve leaves what is sealed for an outside decision. It may decide a name without rows, if that is of the current epoch
--- and the newest + 1. → the outcome (COMMIT, ABORT), OPEN if it stays undecided, UNKNOWN if there is nothing to decide.
+-- and the newest + 1. What has rows and no decision is ended also when its transaction or producer row is gone: nobody else
+-- would. → the outcome (COMMIT, ABORT), OPEN if it stays undecided, UNKNOWN if there is nothing to decide.
 -- Locks the producer (exclusive). Writes transaction_decision. Flushed.
 create function msgtx.end_transaction(
     in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint, in_decided_by text)
@@ -14,11 +15,17 @@ begin
     select s.* into state from msgtx.transaction_state(in_producer_id, in_producer_epoch, in_transaction_number) s;
     if state.status = 'decided' then
         return state.outcome;
-    elsif state.status = 'sealed' and exists (
+    elsif exists (
         select from msgtx.transaction_seal s where s.producer_id = in_producer_id and s.kind = 'external'
         and s.producer_epoch = in_producer_epoch and s.transaction_number = in_transaction_number) then
         return 'OPEN';
-    elsif state.status in ('open', 'sealed') or (state.status in ('new', 'concurrent') and in_decided_by = 'resolve') then
+    elsif state.status in ('open', 'sealed') or (state.status in ('new', 'concurrent') and in_decided_by = 'resolve')
+        or exists (
+            select from msgtx.transaction t where t.producer_id = in_producer_id
+            and t.producer_epoch = in_producer_epoch and t.transaction_number = in_transaction_number)
+        or exists (
+            select from msgtx.transaction_partition tp where tp.producer_id = in_producer_id
+            and tp.producer_epoch = in_producer_epoch and tp.transaction_number = in_transaction_number) then
         ignored := msgtx.insert_decision(
             in_producer_id, in_producer_epoch, in_transaction_number, 'ABORT', in_decided_by);
         perform pg_notify('msgtx', array_to_string(d.partitions, ',')) from msgtx.transaction_decision d

@@ -4,7 +4,8 @@ from typing import Final
 
 from msgtx.database.engine import Function, RawConnection, call
 from msgtx.errors import TransactionalIdNotFound
-from msgtx.types import ProducerId
+from msgtx.store.append import milliseconds
+from msgtx.types import ProducerId, ProducerState
 
 INIT: Final = Function(
     "init_producer_id",
@@ -12,6 +13,8 @@ INIT: Final = Function(
 )
 LOCK: Final = Function("lock_producer", {"producer_id": "int8"})
 FENCE: Final = Function("fence_producer", {"in_transactional_id": "text"})
+DESCRIBE: Final = Function("describe_producers", {"in_partition_id": "int4", "after_producer_id": "int8", "most": "int4"})
+DESCRIBED_AT_ONCE: Final = 1_000  # producers of a partition that one call describes
 
 
 def init_producer_id(
@@ -34,3 +37,16 @@ def fence_producer(connection: RawConnection, transactional_id: str) -> Producer
 def lock_producer(connection: RawConnection, producer_id: int) -> None:
     """Take a producer's exclusive lock for the SQL transaction: first in the order of locks."""
     call(connection, LOCK, producer_id)
+
+
+def describe_producers(connection: RawConnection, partition_id: int) -> list[ProducerState]:
+    """Return the producers that a partition knows, by id."""
+    found: list[ProducerState] = []
+    after = -1
+    while True:
+        rows = call(connection, DESCRIBE, partition_id, after, DESCRIBED_AT_ONCE)
+        for producer_id, epoch, sequence, time, coordinator_epoch, start in rows:
+            found.append(ProducerState(producer_id, epoch, sequence, milliseconds(time), coordinator_epoch, start))
+        if len(rows) < DESCRIBED_AT_ONCE:
+            return found
+        after = found[-1].producer_id

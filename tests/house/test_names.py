@@ -9,10 +9,11 @@ import msgtx
 from msgtx import errors
 
 PUBLIC = [
-    "BatchMetadata", "Client", "Consumer", "Coordinator", "GroupMetadata", "Isolation", "OffsetAndMetadata",
-    "OffsetAndTimestamp", "Outcome", "OutputRecord", "PartitionDescription", "ProcessReport", "Producer",
-    "ProducerId", "Record", "RecordMetadata", "SweepReport", "TopicDescription", "TopicPartition", "Transaction",
-    "TransactionDescription", "TransactionId", "TransactionListing", "connect",
+    "BatchMetadata", "Client", "Consumer", "Coordinator", "Finding", "GroupMetadata", "HangingTransaction", "Isolation",
+    "Level", "OffsetAndMetadata", "OffsetAndTimestamp", "Outcome", "OutputRecord", "PartitionDescription", "ProcessReport",
+    "Producer", "ProducerId", "ProducerState", "Record", "RecordMetadata", "SweepReport", "TopicDescription",
+    "TopicPartition", "Transaction", "TransactionDescription", "TransactionId", "TransactionListing", "VerifyReport",
+    "Violation", "connect",
 ]  # fmt: skip
 METHODS = {
     msgtx.Client: "admin close consumer process producer sweep topics transaction_outcome url",
@@ -33,6 +34,9 @@ FIELDS = {
     msgtx.TopicDescription: "name partitions settings",
     msgtx.PartitionDescription: "log_start_offset last_stable_offset log_end_offset",
     msgtx.TransactionListing: "transactional_id producer_id state",
+    msgtx.ProducerState: "producer_id epoch last_sequence last_timestamp coordinator_epoch transaction_start_offset",
+    msgtx.Finding: "level subject text advice data",
+    msgtx.Violation: "topic partition offset check promise expected found",
 }
 SIGNATURES = {
     msgtx.Producer.send: "topic value *key *partition *timestamp *headers *on_delivery",

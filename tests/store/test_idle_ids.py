@@ -19,11 +19,9 @@ from tests.store.steps import (
     count,
     new_partition,
     offsets_of,
-    plain,
     read,
     seal,
     spoiled,
-    unique,
     values,
 )
 

@@ -1,0 +1,73 @@
+"""Transactions that nobody ends: which, why, and what to do about each."""
+
+import shlex
+from typing import Final
+
+from msgtx import errors
+from msgtx.database.engine import Engine
+from msgtx.rules.transaction import State
+from msgtx.store.append import milliseconds
+from msgtx.store.topics import describe_topics
+from msgtx.store.undecided import Undecided, undecided_transactions
+from msgtx.types import HangingTransaction, TransactionId
+
+MOST: Final = 10_000  # transactions and partitions in one answer; when they are ended, the next ones are found
+
+
+def find_hanging(
+    engine: Engine, max_transaction_timeout_ms: int | None, *, topic: str | None, partition: int | None
+) -> list[HangingTransaction]:
+    """Return what is undecided for longer than allowed, per partition, the oldest first."""
+    if max_transaction_timeout_ms is not None and max_transaction_timeout_ms < 0:
+        raise errors.InvalidRequest(f"max_transaction_timeout_ms must not be negative, not {max_transaction_timeout_ms}")
+    if partition is not None and topic is None:
+        raise errors.InvalidRequest(f"partition {partition} of which topic? Give topic, too")
+    with engine.connection() as connection:
+        asked = None
+        if topic is not None:
+            known = describe_topics(connection, [topic]).get(topic)
+            if known is None or (partition is not None and not 0 <= partition < len(known.partition_ids)):
+                name = topic if partition is None else f"{topic}-{partition}"
+                raise errors.UnknownTopicOrPartition(f"there is no {'topic' if partition is None else 'partition'} {name}")
+            asked = known.partition_ids if partition is None else known.partition_ids[partition : partition + 1]
+        found, _ = undecided_transactions(
+            connection, asked, each_partition=MOST, most=MOST, overdue_only=True, limit_ms=max_transaction_timeout_ms
+        )
+    return [_hanging(one) for one in found]
+
+
+def why(one: Undecided) -> str:
+    """Return why a transaction that is older than allowed has not ended."""
+    if one.opened_at is None:
+        return "its transaction row is missing, so no sweep finds it"
+    if one.current_epoch is None:
+        return "its producer is gone"
+    if one.seal_kind == "external":
+        return "it is prepared for an outside decision, which has not come"
+    if one.seal_kind is not None:
+        return "it is sealed for a SQL session, which has not committed"
+    return "it is open for longer than allowed, and nobody has aborted it"
+
+
+def how_to_end(transaction_id: TransactionId, *, seal_kind: str | None, transactional_id: str | None) -> str:
+    """Return what ends a transaction that is not going to end by itself."""
+    if seal_kind != "external":
+        return f"`msgtx transactions abort {transaction_id}`"
+    decide = "decide it where it was prepared"
+    return decide if transactional_id is None else f"{decide}, or `msgtx transactions fence {shlex.quote(transactional_id)}`"
+
+
+def _hanging(one: Undecided) -> HangingTransaction:
+    return HangingTransaction(
+        topic=one.partition.topic,
+        partition=one.partition.partition,
+        transaction_id=one.transaction_id,
+        transactional_id=one.transactional_id,
+        state=State.ONGOING if one.seal_kind is None else State.PREPARED,
+        coordinator_epoch=one.coordinator_epoch,
+        start_offset=one.first_offset,
+        last_timestamp=None if one.last_appended_at is None else milliseconds(one.last_appended_at),
+        duration_ms=None if one.opened_at is None else milliseconds(one.checked_at) - milliseconds(one.opened_at),
+        reason=why(one),
+        advice=how_to_end(one.transaction_id, seal_kind=one.seal_kind, transactional_id=one.transactional_id),
+    )

@@ -1,0 +1,26 @@
+-- undecided_seals(most) → prepared transactions: sealed, and without a decision; the oldest first. `found` is how many there
+-- are. partitions: on how many of them it wrote; a transaction of offsets only has none. Looks at every seal of the history.
+-- Reads transaction_seal, transaction_decision, transaction, producer.
+create function msgtx.undecided_seals(most int)
+returns table (
+    producer_id bigint, producer_epoch int, transaction_number bigint, transactional_id text, kind text,
+    sealed_at timestamptz, deadline timestamptz, opened_at timestamptz, timeout_ms int, client_host text,
+    client_process int, database_backend int, partitions int, checked_at timestamptz, found bigint)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set jit = off as $$
+#variable_conflict use_column
+begin
+    return query
+    select s.producer_id, s.producer_epoch, s.transaction_number, p.transactional_id, s.kind, s.sealed_at, s.deadline,
+           t.opened_at, t.timeout_ms, t.client_host, t.client_process, t.database_backend, cardinality(s.partitions),
+           msgtx.clock(), count(*) over ()
+    from msgtx.transaction_seal s
+    left join msgtx.transaction t on t.producer_id = s.producer_id and t.producer_epoch = s.producer_epoch
+        and t.transaction_number = s.transaction_number
+    left join msgtx.producer p on p.producer_id = s.producer_id
+    where not exists (
+        select from msgtx.transaction_decision d
+        where d.producer_id = s.producer_id and d.producer_epoch = s.producer_epoch
+          and d.transaction_number = s.transaction_number)
+    order by s.sealed_at
+    limit most;
+end $$;

@@ -1,0 +1,35 @@
+-- unfinished_decisions(older_than_ms, most) → decided transactions whose phase two is not complete: on some partition neither
+-- the marker is there nor the floor above it. The oldest first, among the newest 5000 decisions: markers are written from
+-- the newest on, so what is missing is found there. `found` is how many there are.
+-- Reads transaction_decision, transaction_marker, partition_floor, partition.
+create function msgtx.unfinished_decisions(older_than_ms bigint, most int)
+returns table (
+    producer_id bigint, producer_epoch int, transaction_number bigint, outcome text, decided_at timestamptz, decided_by text,
+    missing bigint, checked_at timestamptz, found bigint)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp set jit = off
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare
+    checked_now timestamptz := msgtx.clock();
+begin
+    return query
+    select r.producer_id, r.producer_epoch, r.transaction_number, r.outcome, r.decided_at, r.decided_by,
+           m.missing, checked_now, count(*) over ()
+    from (
+        select d.* from msgtx.transaction_decision d
+        where d.partitions <> '{}' and d.decided_at < checked_now - older_than_ms * interval '1 ms'
+        order by d.decided_at desc limit 5000) r
+    cross join lateral (
+        select count(*) as missing
+        from unnest(r.partitions, r.last_offsets) x(partition_id, last_offset)
+        where (select true from msgtx.partition p where p.partition_id = x.partition_id)
+          and (select true from msgtx.transaction_marker m
+               where m.partition_id = x.partition_id and m.producer_id = r.producer_id
+                 and m.producer_epoch = r.producer_epoch and m.transaction_number = r.transaction_number) is null
+          and (select f.stable_floor from msgtx.partition_floor f
+               where f.partition_id = x.partition_id order by f.stable_floor desc limit 1) > x.last_offset is not true) m
+    where m.missing > 0
+    order by r.decided_at
+    limit most;
+end $$;

@@ -1,0 +1,199 @@
+"""What an operator asks about producers and undecided transactions (semantics 4 and 5)."""
+
+from collections.abc import Callable
+
+import pytest
+
+from msgtx.store.producers import describe_producers, fence_producer, init_producer_id
+from msgtx.store.transactions import end_transaction, mark, transaction_outcome
+from msgtx.store.undecided import Undecided, undecided_seals, undecided_transactions, unfinished_decisions
+from msgtx.types import Outcome, ProducerId, TransactionId
+from tests.databases import Connection
+from tests.store.steps import Writer, append_one, batch, ends, new_partition, new_topic, plain, values
+
+Clock = Callable[..., None]
+
+
+def undecided(connection: Connection, *partitions: int, each: int = 1, most: int = 100) -> list[Undecided]:
+    return undecided_transactions(connection, partitions, each_partition=each, most=most)[0]
+
+
+def overdue(connection: Connection, *partitions: int, limit_ms: int | None = None) -> list[TransactionId]:
+    found, _ = undecided_transactions(
+        connection, partitions, each_partition=100, most=100, overdue_only=True, limit_ms=limit_ms
+    )
+    return [one.transaction_id for one in found]
+
+
+def seal(connection: Connection, name: TransactionId, kind: str = "external", partitions: str = "{}") -> None:
+    connection.execute(
+        "insert into msgtx.transaction_seal (producer_id, producer_epoch, transaction_number, kind, sealed_at, partitions,"
+        " first_offsets, last_offsets) values (%s, %s, %s, %s, msgtx.clock(), %s, %s, %s)",
+        [*name, kind, partitions, partitions, partitions],
+    )
+
+
+# ── producers ──
+
+
+def test_a_partition_tells_its_producers_with_their_newest_epoch_and_sequence(connection: Connection) -> None:
+    partition, other = new_topic(connection, 2)
+    idle = init_producer_id(connection, None, timeout_ms=60_000)
+    for sequence in range(3):
+        assert append_one(connection, batch(partition, b"x", b"y", producer=idle, sequence=2 * sequence)).error is None
+    writer = Writer(connection)
+    writer.send(partition, b"old")
+    writer.commit()
+    writer.init()
+    writer.send(other, b"elsewhere")
+    start = writer.send(partition, b"a", b"b")
+    writer.send(partition, b"c")
+    plain(connection, partition, b"nobody")
+    first, second = describe_producers(connection, partition)
+    assert (first.producer_id, first.epoch, first.last_sequence) == (idle.producer_id, 0, 5)
+    assert (first.coordinator_epoch, first.transaction_start_offset) == (-1, None)
+    assert (second.producer_id, second.epoch, second.last_sequence) == (writer.id.producer_id, 1, 2)
+    assert second.transaction_start_offset == start
+    assert second.last_timestamp >= first.last_timestamp > 1_600_000_000_000
+    writer.commit()
+    mark(connection, everything=True)
+    assert [state.transaction_start_offset for state in describe_producers(connection, partition)] == [None, None]
+    assert describe_producers(connection, partition)[1].coordinator_epoch == 0
+    assert describe_producers(connection, new_partition(connection)) == []
+
+
+def test_what_retention_kept_of_a_producer_is_told_and_newer_rows_count_more(connection: Connection) -> None:
+    partition = new_partition(connection)
+    for producer_id, epoch in ((7, 3), (2**40, 0)):
+        connection.execute(
+            "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset,"
+            " appended_at) values (%s, %s, %s, 41, 99, msgtx.clock())",
+            [partition, producer_id, epoch],
+        )
+    newer = ProducerId(init_producer_id(connection, None, timeout_ms=60_000).producer_id, 0)
+    append_one(connection, batch(partition, b"x", producer=newer, sequence=0))
+    connection.execute(
+        "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset,"
+        " appended_at) values (%s, %s, 0, -1, 0, msgtx.clock())",
+        [partition, newer.producer_id],
+    )
+    found = {state.producer_id: (state.epoch, state.last_sequence) for state in describe_producers(connection, partition)}
+    assert found == {7: (3, 41), newer.producer_id: (0, 0), 2**40: (0, 41)}
+
+
+def test_more_producers_than_one_answer_holds_are_all_told(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("msgtx.store.producers.DESCRIBED_AT_ONCE", 3)
+    partition = new_partition(connection)
+    ids = [init_producer_id(connection, None, timeout_ms=60_000) for _ in range(7)]
+    for name in ids:
+        append_one(connection, batch(partition, b"x", producer=name, sequence=0))
+    assert [state.producer_id for state in describe_producers(connection, partition)] == [name.producer_id for name in ids]
+
+
+# ── undecided transactions ──
+
+
+def test_an_undecided_transaction_is_told_with_who_opened_it(connection: Connection) -> None:
+    partition, writer, behind = new_partition(connection), Writer(connection), Writer(connection)
+    plain(connection, partition, b"before")
+    writer.send(partition, b"a", timeout_ms=5_000)
+    behind.send(partition, b"b")
+    (found,) = undecided(connection, partition)
+    assert (found.transaction_id, found.transactional_id) == (writer.name, writer.transactional_id)
+    assert (found.first_offset, found.log_end_offset, found.timeout_ms) == (1, 3, 5_000)
+    assert found.database_backend == connection.info.backend_pid
+    assert (found.current_epoch, found.coordinator_epoch, found.seal_kind) == (0, -1, None)
+    assert [one.transaction_id for one in undecided(connection, partition, each=10)] == [writer.name, behind.name]
+    seal(connection, writer.name, "session")
+    assert undecided(connection, partition)[0].seal_kind == "session"
+    assert end_transaction(connection, writer.name, "admin") is Outcome.ABORTED
+    assert [one.transaction_id for one in undecided(connection, partition, each=10)] == [behind.name]
+    behind.abort()
+    assert undecided(connection, partition) == []
+
+
+def test_the_answer_is_bounded_and_tells_how_many_there_are(connection: Connection) -> None:
+    partitions = new_topic(connection, 5)
+    writer = Writer(connection)
+    for partition in partitions:
+        writer.send(partition, b"x")
+    found, total = undecided_transactions(connection, partitions, each_partition=1, most=2)
+    assert ([one.partition.partition for one in found], total) == ([0, 1], 5)
+    writer.abort()
+
+
+def test_overdue_is_what_passed_its_own_timeout_or_the_given_one(connection: Connection, clock: Clock) -> None:
+    partition = new_partition(connection)
+    short, long = Writer(connection, timeout_ms=10_000), Writer(connection, timeout_ms=600_000)
+    short.send(partition, b"a")
+    long.send(partition, b"b")
+    assert overdue(connection, partition) == []
+    assert overdue(connection, partition, limit_ms=600_000) == []
+    clock("1 minute")
+    assert overdue(connection, partition) == [short.name]
+    assert overdue(connection, partition, limit_ms=30_000) == [short.name, long.name]
+    assert overdue(connection, partition, limit_ms=120_000) == []
+
+
+@pytest.mark.parametrize("table", ["transaction", "producer"])
+def test_what_lost_its_row_is_found_at_once_and_can_be_aborted(connection: Connection, table: str) -> None:
+    """A transaction that no sweep finds would hold its partition back for ever (I8)."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"lost")
+    plain(connection, partition, b"waits")
+    assert overdue(connection, partition) == []
+    connection.execute(f"delete from msgtx.{table} where producer_id = %s", [writer.id.producer_id])
+    assert overdue(connection, partition) == [writer.name]
+    assert end_transaction(connection, writer.name, "admin") is Outcome.ABORTED
+    assert overdue(connection, partition) == []
+    assert values(connection, partition) == [b"waits"]
+    mark(connection, everything=True)
+    assert ends(connection, partition) == (0, 2, 2)
+    assert values(connection, partition) == [b"waits"]
+
+
+def test_an_administrator_leaves_what_waits_for_an_outside_decision(connection: Connection) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"prepared")
+    seal(connection, writer.name)
+    assert end_transaction(connection, writer.name, "admin") is Outcome.OPEN
+    fence_producer(connection, writer.transactional_id)
+    assert transaction_outcome(connection, writer.name).outcome is Outcome.ABORTED
+
+
+def test_a_name_without_rows_is_not_aborted_by_an_administrator(connection: Connection) -> None:
+    writer = Writer(connection)
+    assert end_transaction(connection, writer.name, "admin") is Outcome.UNKNOWN
+
+
+def test_prepared_transactions_are_told_also_without_partitions(connection: Connection) -> None:
+    writer, decided = Writer(connection), Writer(connection)
+    seal(connection, writer.name)
+    decided.send(new_partition(connection), b"x")
+    seal(connection, decided.name, "session")
+    assert end_transaction(connection, decided.name, "admin") is Outcome.ABORTED
+    found, total = undecided_seals(connection, most=10)
+    mine = [one for one in found if one.transaction_id.producer_id in {writer.id.producer_id, decided.id.producer_id}]
+    assert [(one.transaction_id, one.kind, one.partitions) for one in mine] == [(writer.name, "external", 0)]
+    assert total == len(found)
+
+
+# ── phase two ──
+
+
+def test_a_decision_without_markers_is_unfinished_after_a_while(connection: Connection, clock: Clock) -> None:
+    first, second = new_topic(connection, 2)
+    mark(connection, everything=True)
+    writer = Writer(connection)
+    writer.send(first, b"a")
+    writer.send(second, b"b")
+    name = writer.commit()
+    whole = Writer(connection)
+    whole.commit_whole(whole.row(first, b"c"))
+    assert unfinished_decisions(connection, older_than_ms=5_000, most=10) == ([], 0)
+    clock("1 minute")
+    found, total = unfinished_decisions(connection, older_than_ms=5_000, most=1)
+    assert [(one.transaction_id, one.outcome, one.partitions_missing) for one in found] == [(name, "COMMIT", 2)]
+    assert total == 2
+    mark(connection)
+    assert unfinished_decisions(connection, older_than_ms=5_000, most=10) == ([], 0)
