@@ -17,6 +17,7 @@ NAMES = (
     "offsets",
     "sweep",
     "coordinator",
+    "doctor",
     "perf",
 )
 

@@ -7,6 +7,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from msgtx import errors
+from msgtx.admin import doctor
+from msgtx.admin.doctor.findings import Limits
 from msgtx.admin.partitions import PartitionsAdmin
 from msgtx.admin.producers import ProducersAdmin
 from msgtx.admin.topics import TopicsAdmin
@@ -24,14 +26,14 @@ from msgtx.store.coordinators import Shard, find_coordinator, list_shards
 from msgtx.store.installation import describe_installation
 from msgtx.store.topics import Topic, describe_topics
 from msgtx.store.transactions import end_transaction, transaction_outcome
-from msgtx.types import Coordinator, Outcome, ProcessReport, SweepReport, TopicPartition, TransactionId
+from msgtx.types import Coordinator, Finding, Outcome, ProcessReport, SweepReport, TopicPartition, TransactionId
 from msgtx.wakeup import Listener
 
 SCHEMA_VERSION: Final = 2  # the schema that this client was made for; it accepts the next one, too
 
 
 class Admin:
-    """`client.admin`: transactions, producers, partitions and coordinators."""
+    """`client.admin`: transactions, producers, partitions and coordinators; what hurts."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -48,6 +50,14 @@ class Admin:
         """Return the 50 shards; one without a living lease has no owner."""
         with self._engine.connection() as connection:
             return list_shards(connection)
+
+    def doctor(self, *, most: int = doctor.MOST, limits: Limits | None = None) -> list[Finding]:
+        """Tell what holds partitions back, what hurts, and what to do; the worst first.
+
+        `most`: findings of one kind, further ones are counted. What the role may not see (others' sessions need
+        pg_read_all_stats) is a finding, too.
+        """
+        return doctor.examine(self._engine, most=most, limits=limits)
 
 
 class Client:

@@ -1,9 +1,12 @@
 """The operator's verbs: producers of a partition, hanging transactions, doctor, verify."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+import pytest
 
 from msgtx import Client
 from tests.cli.program import Ended
+from tests.databases import Server, wait_until
 
 Msgtx = Callable[..., Ended]
 SECONDS = 30.0
@@ -46,3 +49,56 @@ def test_hanging_transactions_are_shown_with_what_ends_them(msgtx: Msgtx, client
         assert msgtx("transactions", "abort", name, "--yes").code == 0
         assert msgtx(*find, "--max-transaction-timeout", "0", "-o", "jsonl").rows == []
     assert msgtx("transactions", "find-hanging", "--partition", "0").code == 2
+
+
+# ── doctor ──
+
+
+@pytest.fixture
+def flushing(server: Server) -> Iterator[None]:
+    """The tests' server flushes for a while: without that, doctor has a problem with it."""
+    with server.administrator() as administrator:
+
+        def reload(statement: str, value: str) -> None:
+            administrator.execute(statement)
+            administrator.execute("select pg_reload_conf()")
+            wait_until(lambda: administrator.execute("show fsync").fetchone() == (value,), "the server reads its settings")
+
+        reload("alter system set fsync = on", "on")
+        yield
+        reload("alter system set fsync = off", "off")
+
+
+@pytest.mark.usefixtures("flushing")
+def test_doctor_ends_with_0_while_nothing_is_wrong_and_tells_what_is_open(msgtx: Msgtx, client: Client, topic: str) -> None:
+    with client.producer(transactional_id=topic) as producer:
+        name = str(producer.begin_transaction().id)
+        producer.send(topic, b"a")
+        producer.flush(SECONDS)
+        done = msgtx("doctor", "-o", "jsonl")
+        assert (done.code, done.err) == (0, "")
+        (row,) = [row for row in done.rows if row["subject"] == f"{topic}-0"]
+        assert set(row) == {"level", "subject", "text", "advice", "data"}
+        assert row["level"] == "information"
+        assert (row["data"]["transaction_id"], row["data"]["records_waiting"]) == (name, 1)
+        table = msgtx("doctor", "--most", "1").out.decode()
+        assert table.startswith("level")
+        assert f"transaction {name} of '{topic}' is Ongoing for" in table
+        assert f"`msgtx transactions abort {name}`" in table
+        assert msgtx("doctor", "--level", "problem", "-o", "jsonl").rows == []
+
+
+def test_doctor_ends_with_1_when_there_is_a_problem(
+    msgtx: Msgtx, client: Client, topic: str, clock: Callable[..., None]
+) -> None:
+    with client.producer(transactional_id=topic, transaction_timeout_ms=10_000) as producer:
+        producer.begin_transaction()
+        producer.send(topic, b"a")
+        producer.flush(SECONDS)
+        clock("1 minute")
+        done = msgtx("doctor", "--level", "problem", "-o", "jsonl")
+        assert done.code == 1
+        assert f"{topic}-0" in {row["subject"] for row in done.rows}
+        assert {row["level"] for row in done.rows} == {"problem"}
+        producer.abort_transaction()
+    assert msgtx("doctor", "--most", "0").code == 2

@@ -1,0 +1,58 @@
+"""`client.admin.doctor()`: what holds partitions back and what hurts, down to client host and session, and what to do."""
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from msgtx import errors
+from msgtx.admin.doctor import server, sessions, transactions
+from msgtx.admin.doctor.findings import Limits, Look
+from msgtx.database.engine import Engine
+from msgtx.store.server import describe_server
+from msgtx.types import Finding, Level
+
+MOST: Final = 20  # findings of one kind: whoever has more of them begins with the oldest
+ORDER: Final = tuple(Level)
+
+Check = Callable[[Look], Iterable[Finding]]
+CHECKS: Final[dict[str, Check]] = {
+    "held partitions": transactions.held_partitions,
+    "prepared transactions": transactions.prepared_transactions,
+    "phase two": transactions.unfinished_phase_two,
+    "locks": sessions.locks,
+    "snapshots": sessions.snapshots,
+    "rights": sessions.hidden,
+    "settings": server.settings,
+    "connections": server.connections,
+    "transaction ids": server.frozen_age,
+    "tables": server.tables,
+}
+
+
+def examine(engine: Engine, *, most: int = MOST, limits: Limits | None = None) -> list[Finding]:
+    """Run all checks. Returns findings, the worst first. What the role may not see is a finding, too."""
+    if most < 1:
+        raise errors.InvalidRequest(f"most must be at least 1, not {most}")
+    found = _checked("schema", lambda: server.schema(engine))
+    with engine.connection() as connection:
+        try:
+            described = describe_server(connection)
+        except errors.ConfigError:
+            if found:
+                return found  # without the functions nothing else can be asked
+            raise
+        look = Look(connection, described, limits or Limits(), most)
+        for name, check in CHECKS.items():
+            found.extend(_checked(name, functools.partial(check, look)))
+    return sorted(found, key=lambda finding: ORDER.index(finding.level))
+
+
+def _checked(name: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    """Run one check. One that is refused or lacks its function is told and does not stop the others."""
+    try:
+        return list(check())
+    except errors.AuthorizationFailed as error:
+        advice = "run doctor as the schema's owner, or have this role granted what is missing"
+        return [Finding(Level.INFORMATION, name, f"cannot be checked: {error}", advice)]
+    except errors.ConfigError as error:
+        return [Finding(Level.PROBLEM, name, f"cannot be checked: {error}", "`msgtx db upgrade`")]

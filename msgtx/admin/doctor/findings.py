@@ -1,0 +1,71 @@
+"""What all checks of `doctor` share: what they look at, from when on something is told, and how it is worded."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from msgtx.database.engine import RawConnection
+from msgtx.store.server import Server
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """From when on `doctor` tells of something, or calls it a problem."""
+
+    grace_seconds: float = 5.0  # an overdue transaction, a missing marker: who is to see to it comes once a second
+    lock_seconds: float = 5.0  # a session that holds msgtx's locks: the library's own hold them for milliseconds
+    idle_seconds: float = 60.0  # a session that is idle in a SQL transaction
+    snapshot_seconds: float = 600.0  # a snapshot of a session that works, or a transaction prepared for an outside party
+    snapshot_age: int = 10_000_000  # transactions: half of what autovacuum freezes after is a tenth of this away
+    retained_wal_bytes: int = 10 * 1024**3  # of an active slot; the disk fills while nobody looks
+    connections_warning: float = 0.80  # of those that ordinary roles may have
+    connections_problem: float = 0.95
+    frozen_warning: float = 1.0  # of autovacuum_freeze_max_age: autovacuum should have begun
+    frozen_problem: float = 2.0
+    dead_fraction: float = 0.2  # of a table's rows, as autovacuum's own default
+    dead_rows: int = 10_000  # fewer dead rows are no matter
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a check looks with. `most`: findings of one kind; further ones are only counted."""
+
+    connection: RawConnection
+    server: Server
+    limits: Limits
+    most: int
+
+
+def data_of(value: Any, **more: object) -> Mapping[str, object]:
+    """Return a store's dataclass as data of a finding: times in ISO 8601, ids and partitions as their text."""
+    fields = {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return {**fields, **more}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return str(value) if isinstance(value, tuple) else value
+
+
+def span(seconds: float) -> str:
+    """Return a length of time in words, as exact as one wants to read it."""
+    for unit, length in (("days", 86_400.0), ("h", 3_600.0), ("min", 60.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(seconds, 0.0):.0f} s"
+
+
+def since(time: datetime | None, now: datetime) -> float | None:
+    """Return the seconds since a time, None if it is not known."""
+    return None if time is None else (now - time).total_seconds()
+
+
+def size(count: int) -> str:
+    """Return a number of bytes in words."""
+    for unit, length in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= length:
+            return f"{count / length:.1f} {unit}"
+    return f"{count} bytes"

@@ -1,0 +1,108 @@
+"""The database itself: schema, settings, connections, age, tables."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from msgtx.admin.doctor.findings import Look, data_of, size
+from msgtx.database import migrate
+from msgtx.database.engine import Engine
+from msgtx.store.server import TableStatistics, table_statistics
+from msgtx.types import Finding, Level
+
+# name, value, level, what it does, what to do. A value that does not stand here does no harm.
+SETTINGS: Final = (
+    ("fsync", "off", Level.PROBLEM, "a crash of the machine may destroy the database", "`alter system set fsync = on`"),
+    ("full_page_writes", "off", Level.PROBLEM, "a crash of the machine may tear pages", "turn it on"),
+    ("zero_damaged_pages", "on", Level.PROBLEM, "damaged pages are emptied instead of told", "turn it off"),
+    ("autovacuum", "off", Level.PROBLEM, "nothing is frozen before it is too late", "turn it on"),
+    ("track_counts", "off", Level.PROBLEM, "autovacuum does not run without it", "turn it on"),
+    ("default_transaction_read_only", "on", Level.PROBLEM, "nothing can be written", "turn it off"),
+    ("synchronous_commit", "off", Level.INFORMATION, "msgtx raises it for what it acknowledges", ""),
+)  # fmt: skip
+NOT_REPLICATED: Final = ("local", "remote_write")
+XID_LIMIT: Final = 2**31  # transactions; PostgreSQL stops before it
+READ_COMMITTED: Final = "read committed"
+
+
+def schema(engine: Engine) -> Iterator[Finding]:
+    """Find a schema or functions of another version."""
+    with engine.transaction() as connection:
+        problems = migrate.check(connection)
+    for problem in problems:
+        text, _, advice = problem.partition(": ")
+        yield Finding(Level.PROBLEM, "schema", text, advice)
+
+
+def settings(look: Look) -> Iterator[Finding]:
+    """Find settings of the server that hurt."""
+    given = look.server.settings
+    for name, value, level, effect, advice in SETTINGS:
+        if given.get(name) == value:
+            yield Finding(level, f"setting {name}", f"{name} is {value}: {effect}", advice, {"name": name, "value": value})
+    isolation = given.get("default_transaction_isolation", READ_COMMITTED)
+    if isolation != READ_COMMITTED:
+        yield Finding(
+            Level.PROBLEM,
+            "setting default_transaction_isolation",
+            f"default_transaction_isolation is {isolation}: msgtx's functions refuse to run above read committed",
+            f"`alter database … set default_transaction_isolation = '{READ_COMMITTED}'`",
+            {"name": "default_transaction_isolation", "value": isolation},
+        )
+    standbys, commit = given.get("synchronous_standby_names"), given.get("synchronous_commit")
+    if standbys and commit in NOT_REPLICATED:
+        yield Finding(
+            Level.WARNING,
+            "setting synchronous_commit",
+            f"synchronous_commit is {commit}: a commit does not wait until {standbys} has flushed it",
+            "set it to on",
+            {"name": "synchronous_commit", "value": commit},
+        )
+    if look.server.in_recovery:
+        text = "this is a standby: it serves readers, and says nothing about the sessions of the primary"
+        yield Finding(Level.INFORMATION, "server", text, "run doctor on the primary, too")
+
+
+def connections(look: Look) -> Iterator[Finding]:
+    """Find out whether connections run short."""
+    server, limits = look.server, look.limits
+    fraction = server.sessions / max(server.connection_limit, 1)
+    if fraction < limits.connections_warning:
+        return
+    yield Finding(
+        Level.PROBLEM if fraction >= limits.connections_problem else Level.WARNING,
+        "connections",
+        f"{server.sessions} of {server.connection_limit} connections are used (max_connections less the reserved ones)",
+        "use a pooler (msgtx needs no session state), smaller pools, or a larger max_connections",
+        {"sessions": server.sessions, "limit": server.connection_limit},
+    )
+
+
+def frozen_age(look: Look) -> Iterator[Finding]:
+    """Find a database that is not frozen in time."""
+    age, limits = look.server.frozen_age, look.limits
+    most = int(look.server.settings["autovacuum_freeze_max_age"])
+    if age < limits.frozen_warning * most:
+        return
+    yield Finding(
+        Level.PROBLEM if age >= min(limits.frozen_problem * most, XID_LIMIT / 2) else Level.WARNING,
+        "transaction ids",
+        f"the database's oldest rows are {age} transactions old (autovacuum_freeze_max_age is {most}, the end {XID_LIMIT})",
+        "look for what pins the horizon, then `vacuum (freeze)`",
+        {"age": age, "autovacuum_freeze_max_age": most},
+    )
+
+
+def tables(look: Look) -> Iterator[Finding]:
+    """Tell the size of each table, its dead rows and when it was last vacuumed."""
+    for table in table_statistics(look.connection):
+        yield _table(table, look)
+
+
+def _table(table: TableStatistics, look: Look) -> Finding:
+    last = max((time for time in (table.last_vacuum, table.last_autovacuum) if time is not None), default=None)
+    vacuumed = "never vacuumed" if last is None else f"last vacuumed {last:%Y-%m-%d %H:%M}"
+    text = f"{size(table.bytes)}, {table.live_rows} rows, {table.dead_rows} dead, {vacuumed}"
+    dead = table.dead_rows > max(look.limits.dead_rows, look.limits.dead_fraction * table.live_rows)
+    level = Level.WARNING if dead else Level.INFORMATION
+    advice = f"look for what pins the horizon, then `vacuum msgtx.{table.name}`" if dead else ""
+    return Finding(level, f"table {table.name}", text, advice, data_of(table))

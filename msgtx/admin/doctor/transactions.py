@@ -1,0 +1,126 @@
+"""Transactions that hold partitions back, are prepared, or whose second phase is not complete."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+from msgtx.admin.doctor.findings import Limits, Look, data_of, since, span
+from msgtx.admin.hanging import how_to_end, why
+from msgtx.store.server import Session, describe_sessions
+from msgtx.store.undecided import (
+    Undecided,
+    UndecidedSeal,
+    undecided_seals,
+    undecided_transactions,
+    unfinished_decisions,
+)
+from msgtx.types import Finding, Level
+
+MORE = "they are listed when these are gone, or with a larger number"
+
+
+def held_partitions(look: Look) -> Iterator[Finding]:
+    """Find partitions whose last stable offset is below their log end, and who holds them there."""
+    found, total = undecided_transactions(look.connection, each_partition=1, most=look.most)
+    pids = {one.database_backend for one in found if one.database_backend is not None}
+    sessions = describe_sessions(look.connection, sorted(pids))
+    for one in found:
+        yield _held(one, sessions.get(one.database_backend or 0), look.limits)
+    if total > len(found):
+        more = total - len(found)
+        yield Finding(Level.INFORMATION, "partitions", f"{more} more partitions are held back", MORE, {"more": more})
+
+
+def _held(one: Undecided, session: Session | None, limits: Limits) -> Finding:
+    waiting = (one.log_end_offset or one.first_offset) - one.first_offset
+    level, verdict, advice = _judged(one, limits)
+    owner = "" if one.transactional_id is None else f" of {one.transactional_id!r}"
+    state = "Ongoing" if one.seal_kind is None else "Prepared"
+    age = since(one.opened_at, one.checked_at)
+    for_long = "" if age is None else f" for {span(age)}"
+    parts = [
+        f"readers stop at offset {one.first_offset}, {waiting} records wait: transaction {one.transaction_id}{owner}"
+        f" is {state}{for_long}",
+        _client(one, session),
+        verdict,
+    ]
+    more = {"state": state, "records_waiting": waiting, "age_seconds": age, "session": session and data_of(session)}
+    return Finding(level, str(one.partition), "; ".join(filter(None, parts)), advice, data_of(one, **more))
+
+
+def _judged(one: Undecided, limits: Limits) -> tuple[Level, str, str]:
+    """Return the level, what becomes of the transaction, and what to do."""
+    end = how_to_end(one.transaction_id, seal_kind=one.seal_kind, transactional_id=one.transactional_id)
+    if one.opened_at is None or one.current_epoch is None:
+        return Level.PROBLEM, why(one), end
+    if one.seal_kind == "external":
+        late = (since(one.sealed_at, one.checked_at) or 0.0) > limits.snapshot_seconds
+        return Level.WARNING if late else Level.INFORMATION, "it waits for an outside decision", end
+    deadline = one.opened_at + timedelta(milliseconds=one.timeout_ms or 0)
+    left = (deadline - one.checked_at).total_seconds()
+    if left < -limits.grace_seconds:
+        verdict = f"it is overdue by {span(-left)} and nobody has aborted it"
+        return Level.PROBLEM, verdict, f"`msgtx sweep`, regularly; or {end}"
+    return Level.INFORMATION, f"if it does not end it is aborted in {span(left)}", f"wait, or {end}"
+
+
+def _client(one: Undecided, session: Session | None) -> str:
+    """Return who opened a transaction: the process, and what its database session does."""
+    process = "" if one.client_host is None else f"process {one.client_process} on {one.client_host}, "
+    if one.database_backend is None:
+        return ""
+    name = f"{process}database session {one.database_backend}"
+    reused = session and session.started_at and one.opened_at and session.started_at > one.opened_at
+    if session is None or reused:
+        return f"{name}, which has ended"
+    if not session.visible:
+        return f"{name} (its state is hidden from this role)"
+    doing = [f"{session.state or 'without a state'}"]
+    if (idle := since(session.state_since, one.checked_at)) is not None:
+        doing.append(f"for {span(idle)}")
+    if session.wait_event:
+        doing.append(f"in {session.wait_event}")
+    if session.state == "active" and (running := since(session.query_start, one.checked_at)) is not None:
+        doing.append(f"with a query of {span(running)}")
+    return f"{name} ({session.application_name or session.role}) {' '.join(doing)}"
+
+
+def prepared_transactions(look: Look) -> Iterator[Finding]:
+    """Find sealed transactions that are not decided."""
+    found, total = undecided_seals(look.connection, most=look.most)
+    for one in found:
+        yield _prepared(one, look.limits)
+    if total > len(found):
+        more = total - len(found)
+        yield Finding(Level.INFORMATION, "prepared", f"{more} more transactions are prepared", MORE, {"more": more})
+
+
+def _prepared(one: UndecidedSeal, limits: Limits) -> Finding:
+    age = (one.checked_at - one.sealed_at).total_seconds()
+    owner = "" if one.transactional_id is None else f" of {one.transactional_id!r}"
+    partner = "a SQL session" if one.kind == "session" else "an outside decision"
+    where = f"on {one.partitions} partitions" if one.partitions else "with consumer offsets only"
+    advice = how_to_end(one.transaction_id, seal_kind=one.kind, transactional_id=one.transactional_id)
+    overdue = one.deadline is not None and (one.checked_at - one.deadline).total_seconds() > limits.grace_seconds
+    level = Level.WARNING if age > limits.snapshot_seconds else Level.INFORMATION
+    text = f"transaction {one.transaction_id}{owner} is prepared for {partner} for {span(age)}, {where}"
+    if overdue and one.kind == "session":
+        level, text, advice = Level.PROBLEM, f"{text}, and past its deadline", f"`msgtx sweep`, regularly; or {advice}"
+    return Finding(level, f"transaction {one.transaction_id}", text, advice, data_of(one, age_seconds=age))
+
+
+def unfinished_phase_two(look: Look) -> Iterator[Finding]:
+    """Find decided transactions whose markers are missing for longer than markers take."""
+    grace_ms = int(look.limits.grace_seconds * 1000)
+    found, total = unfinished_decisions(look.connection, older_than_ms=grace_ms, most=look.most)
+    if not found:
+        return
+    oldest = found[0]
+    age = (oldest.checked_at - oldest.decided_at).total_seconds()
+    yield Finding(
+        Level.WARNING,
+        "phase two",
+        f"{total} decided transactions lack markers, the oldest ({oldest.transaction_id}, {oldest.outcome}) for"
+        f" {span(age)}: their data is right, and readers search longer than they need to",
+        "`msgtx sweep`, regularly",
+        {"count": total, "age_seconds": age, "transactions": [data_of(one) for one in found]},
+    )

@@ -1,0 +1,410 @@
+"""`client.admin.doctor`: each finding, produced for real."""
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import msgtx
+from msgtx import Finding, Level, TopicPartition
+from msgtx.admin.doctor.findings import Limits, size, span
+from msgtx.store.topics import describe_topics
+from msgtx.store.transactions import mark
+from msgtx.types import TransactionId
+from tests.cli.program import Program
+from tests.databases import Connection, Server, backend, set_clock, wait_for_lock, wait_until
+from tests.store.steps import Writer, new_partition, new_topic, plain
+
+SECONDS = 30.0
+AT_ONCE = Limits(grace_seconds=0.0, lock_seconds=0.0, idle_seconds=0.0, snapshot_seconds=0.0)
+
+
+def found(client: msgtx.Client, subject: str, limits: Limits | None = None, most: int = 20) -> list[Finding]:
+    return [one for one in client.admin.doctor(limits=limits, most=most) if one.subject.startswith(subject)]
+
+
+def held(client: msgtx.Client, partition: TopicPartition, limits: Limits | None = None) -> Finding:
+    (finding,) = found(client, str(partition), limits)
+    return finding
+
+
+@pytest.fixture
+def place(connection: Connection) -> Iterator[tuple[int, TopicPartition]]:
+    """A partition: its id and its name."""
+    partition = new_partition(connection)
+    rows = connection.execute(
+        "select t.name from msgtx.topic t join msgtx.partition p using (topic_id) where p.partition_id = %s", [partition]
+    ).fetchone()
+    assert rows is not None
+    yield partition, TopicPartition(rows[0], 0)
+    writer = connection.execute(
+        "select producer_id, producer_epoch, transaction_number from msgtx.transaction_partition tp"
+        " where partition_id = %s and not exists (select from msgtx.transaction_decision d where d.producer_id ="
+        " tp.producer_id and d.producer_epoch = tp.producer_epoch and d.transaction_number = tp.transaction_number)",
+        [partition],
+    ).fetchall()
+    for name in writer:
+        connection.execute("delete from msgtx.transaction_seal where producer_id = %s", [name[0]])
+        connection.execute("select msgtx.end_transaction(%s, %s, %s, 'admin')", name)
+
+
+def seal(connection: Connection, name: TransactionId, kind: str, deadline: str | None = None) -> None:
+    connection.execute(
+        "insert into msgtx.transaction_seal (producer_id, producer_epoch, transaction_number, kind, sealed_at, deadline,"
+        " partitions, first_offsets, last_offsets) values (%s, %s, %s, %s, clock_timestamp(),"
+        " clock_timestamp() + %s::interval, '{}', '{}', '{}')",
+        [*name, kind, deadline],
+    )
+
+
+# ── partitions that are held back ──
+
+
+def test_nothing_holds_a_partition_back_that_is_read_to_its_end(
+    client: msgtx.Client, connection: Connection, place: tuple[int, TopicPartition]
+) -> None:
+    partition, name = place
+    plain(connection, partition, b"x")
+    assert found(client, str(name)) == []
+
+
+def test_the_transaction_of_another_process_is_told_down_to_its_session(
+    client: msgtx.Client, database_url: str, connection: Connection
+) -> None:
+    client.topics.create("theirs")
+    partition = TopicPartition("theirs", 0)
+    program = Program(database_url)
+    options = ("--transactional-id", "their id", "--transaction-size", "1000")
+    with program.start("produce", "theirs", *options) as process:
+        process.stdin.write(b"a\nb\n")
+        process.stdin.flush()
+        finding = wait_until(lambda: next(iter(found(client, str(partition))), None), "their transaction is open")
+        assert finding.level is Level.INFORMATION
+        assert finding.data["client_process"] == process.pid
+        assert finding.data["client_host"] == socket.gethostname()
+        assert finding.data["transactional_id"] == "their id"
+        assert finding.data["session"]["application_name"] == f"msgtx {process.pid}"
+        assert 1 <= finding.data["records_waiting"] <= 2
+        for words in ("readers stop at offset 0", "'their id' is Ongoing", f"process {process.pid} on", "idle for"):
+            assert words in finding.text
+        assert "it is aborted in" in finding.text
+        name = finding.data["transaction_id"]
+        assert finding.advice == f"wait, or `msgtx transactions abort {name}`"
+        session = finding.data["database_backend"]
+        process.kill()
+        process.wait()
+        wait_until(
+            lambda: not connection.execute("select from pg_stat_activity where pid = %s", [session]).fetchone(),
+            "its session has ended",
+        )
+        assert f"database session {session}, which has ended" in held(client, partition).text
+    client.admin.transactions.abort(TransactionId.parse(name))
+    assert found(client, str(partition)) == []
+
+
+def test_an_overdue_transaction_is_a_problem_until_a_sweep_comes(
+    client: msgtx.Client, connection: Connection, place: tuple[int, TopicPartition], database_url: str
+) -> None:
+    partition, name = place
+    writer = Writer(connection, timeout_ms=30_000)
+    writer.send(partition, b"x")
+    try:
+        set_clock(database_url, "1 minute")
+        finding = held(client, name)
+        assert finding.level is Level.PROBLEM
+        assert "it is overdue by 30 s and nobody has aborted it" in finding.text
+        assert finding.advice == f"`msgtx sweep`, regularly; or `msgtx transactions abort {writer.name}`"
+        assert held(client, name, Limits(grace_seconds=45.0)).level is Level.INFORMATION
+        client.sweep()
+        assert found(client, str(name)) == []
+    finally:
+        set_clock(database_url)
+
+
+@pytest.mark.parametrize(("table", "words"), [("transaction", "row is missing"), ("producer", "its producer is gone")])
+def test_a_transaction_that_lost_a_row_is_a_problem_at_once(
+    client: msgtx.Client, connection: Connection, place: tuple[int, TopicPartition], table: str, words: str
+) -> None:
+    partition, name = place
+    writer = Writer(connection)
+    writer.send(partition, b"x")
+    connection.execute(f"delete from msgtx.{table} where producer_id = %s", [writer.id.producer_id])
+    finding = held(client, name)
+    assert finding.level is Level.PROBLEM
+    assert words in finding.text
+    assert finding.advice == f"`msgtx transactions abort {writer.name}`"
+
+
+def test_what_is_prepared_for_outside_is_told_and_becomes_a_warning(
+    client: msgtx.Client, connection: Connection, place: tuple[int, TopicPartition]
+) -> None:
+    partition, name = place
+    writer = Writer(connection)
+    writer.send(partition, b"x")
+    seal(connection, writer.name, "external")
+    fence = f"decide it where it was prepared, or `msgtx transactions fence {writer.transactional_id}`"
+    for limits, level in ((None, Level.INFORMATION), (AT_ONCE, Level.WARNING)):
+        finding = held(client, name, limits)
+        assert (finding.level, finding.advice) == (level, fence)
+        assert "is Prepared" in finding.text
+        (prepared,) = found(client, f"transaction {writer.name}", limits)
+        assert (prepared.level, prepared.advice) == (level, fence)
+        assert "prepared for an outside decision" in prepared.text
+
+
+def test_a_seal_of_offsets_only_is_told_and_is_a_problem_past_its_deadline(
+    client: msgtx.Client, connection: Connection
+) -> None:
+    """P42."""
+    writer = Writer(connection)
+    seal(connection, writer.name, "session", "-1 minute")
+    (finding,) = found(client, f"transaction {writer.name}")
+    assert finding.level is Level.PROBLEM
+    assert "with consumer offsets only, and past its deadline" in finding.text
+    connection.execute("delete from msgtx.transaction_seal where producer_id = %s", [writer.id.producer_id])
+
+
+def test_of_many_partitions_the_oldest_are_told_and_the_others_counted(client: msgtx.Client, connection: Connection) -> None:
+    partitions = new_topic(connection, 30)
+    first, second = Writer(connection), Writer(connection)
+    for partition in partitions[20:]:
+        first.send(partition, b"x")
+    for partition in partitions[:20]:
+        second.send(partition, b"x")
+    findings = client.admin.doctor(most=3)
+    told = [one for one in findings if "records_waiting" in one.data]
+    assert [one.data["transaction_id"] for one in told] == [str(first.name)] * 3
+    (rest,) = [one for one in findings if one.subject == "partitions"]
+    assert rest.data == {"more": 27}
+    for writer in (first, second):
+        writer.abort()
+
+
+# ── phase two ──
+
+
+def test_missing_markers_are_a_warning(
+    client: msgtx.Client, connection: Connection, place: tuple[int, TopicPartition]
+) -> None:
+    mark(connection, everything=True)
+    assert found(client, "phase two", AT_ONCE) == []
+    writer = Writer(connection)
+    writer.send(place[0], b"x")
+    name = writer.abort()
+    assert found(client, "phase two") == []
+    (finding,) = found(client, "phase two", AT_ONCE)
+    assert (finding.level, finding.data["count"]) == (Level.WARNING, 1)
+    assert f"({name}, ABORT)" in finding.text
+    mark(connection, everything=True)
+    assert found(client, "phase two", AT_ONCE) == []
+
+
+# ── sessions ──
+
+
+def test_a_session_that_sits_on_locks_of_msgtx_is_a_problem_when_others_wait(
+    client: msgtx.Client,
+    connection: Connection,
+    open_connection: Callable[[], Connection],
+    background: ThreadPoolExecutor,
+    place: tuple[int, TopicPartition],
+) -> None:
+    """P32."""
+    partition, _ = place
+    sitting, waiting = open_connection(), open_connection()
+    sitting.autocommit = False
+    sitting.execute("select msgtx.lock_partition(%s)", [partition])
+    subject = f"session {backend(sitting)}"
+    assert found(client, subject) == []  # it may be about to commit
+
+    def lock(limits: Limits = AT_ONCE) -> Finding | None:
+        return next((one for one in found(client, subject, limits) if "locks of msgtx" in one.text), None)
+
+    finding = lock()
+    assert finding is not None
+    assert finding.level is Level.WARNING
+    assert "is idle in transaction and holds 1 locks of msgtx" in finding.text
+    assert f"pg_terminate_backend({backend(sitting)})" in finding.advice
+    append = background.submit(plain, waiting, partition, b"waits")
+    wait_for_lock(connection, backend(waiting))
+    finding = lock()
+    assert finding is not None
+    assert (finding.level, finding.data["waiting"], finding.data["partitions"]) == (Level.PROBLEM, 1, 1)
+    sitting.rollback()
+    append.result(SECONDS)
+    assert lock() is None
+
+
+def test_an_old_snapshot_of_an_idle_session_is_a_warning(
+    client: msgtx.Client, open_connection: Callable[[], Connection]
+) -> None:
+    """P21."""
+    session = open_connection()
+    subject = f"session {backend(session)}"
+    session.execute("begin isolation level repeatable read")
+    session.execute("select count(*) from msgtx.topic")
+    assert found(client, subject) == []
+    (finding,) = found(client, subject, AT_ONCE)
+    assert finding.level is Level.WARNING
+    assert "is idle in transaction in a SQL transaction of" in finding.text
+    assert finding.data["state"] == "idle in transaction"
+    assert (finding.data["kind"], finding.data["pid"]) == ("session", backend(session))
+    (old,) = found(client, subject, Limits(snapshot_age=0))
+    assert old.level is Level.WARNING
+    session.execute("rollback")
+    assert found(client, subject, AT_ONCE) == []
+
+
+def test_connections_that_run_short_are_told(client: msgtx.Client) -> None:
+    assert found(client, "connections") == []
+    (finding,) = found(client, "connections", Limits(connections_warning=0.0))
+    assert finding.level is Level.WARNING
+    (finding,) = found(client, "connections", Limits(connections_warning=0.0, connections_problem=0.0))
+    assert finding.level is Level.PROBLEM
+    assert finding.data["sessions"] >= 1
+
+
+# ── the database ──
+
+
+def test_a_database_that_is_not_frozen_in_time_is_told(client: msgtx.Client) -> None:
+    assert found(client, "transaction ids") == []
+    (finding,) = found(client, "transaction ids", Limits(frozen_warning=0.0))
+    assert finding.level is Level.WARNING
+    (finding,) = found(client, "transaction ids", Limits(frozen_warning=0.0, frozen_problem=0.0))
+    assert finding.level is Level.PROBLEM
+
+
+def test_tables_are_told_with_their_sizes_and_dead_rows(
+    client: msgtx.Client, connection: Connection, place: tuple[int, TopicPartition]
+) -> None:
+    (finding,) = found(client, "table record_batch")
+    assert finding.level is Level.INFORMATION
+    assert finding.data["bytes"] > 0
+    assert "rows" in finding.text
+    with connection.transaction(force_rollback=True):
+        connection.execute(
+            "insert into msgtx.partition_floor (partition_id, stable_floor) select -1, g from generate_series(1, 100) g"
+        )
+    connection.execute("select pg_stat_force_next_flush()")
+    limits = Limits(dead_rows=50)
+    (finding,) = wait_until(
+        lambda: [one for one in found(client, "table partition_floor", limits) if one.level is Level.WARNING],
+        "the statistics tell of dead rows",
+    )
+    assert finding.advice.endswith("`vacuum msgtx.partition_floor`")
+
+
+def test_a_schema_of_another_build_is_a_problem(client: msgtx.Client, make_database: Callable[..., str]) -> None:
+    assert found(client, "schema") == []
+    with msgtx.connect(make_database()) as other, contextlib.closing(other.engine.dedicated()) as connection:
+        connection.execute("update msgtx.installation set functions_hash = 'another'")
+        (finding,) = found(other, "schema")
+        assert (finding.level, finding.advice) == (Level.PROBLEM, "run `msgtx db upgrade`")
+        assert found(other, "table topic")
+        connection.execute("drop function msgtx.lock_holders")
+        assert [one.subject for one in found(other, "locks")] == ["locks"]
+        connection.execute("drop function msgtx.describe_server")
+        (finding,) = other.admin.doctor()
+        assert "functions or views are missing (describe_server, lock_holders)" in finding.text
+
+
+def test_settings_that_hurt_are_told(client: msgtx.Client, make_database: Callable[..., str], server: Server) -> None:
+    url = make_database()
+    name = url.rsplit("/", 1)[1]
+    with server.administrator() as administrator:
+        administrator.execute(f"alter database {name} set default_transaction_isolation = 'serializable'")
+        administrator.execute(f"alter database {name} set synchronous_commit = off")
+        administrator.execute(f"alter database {name} set zero_damaged_pages = on")
+    with msgtx.connect(url) as other:
+        levels = {one.subject: one.level for one in found(other, "setting ")}
+    # The tests' own server does not flush.
+    assert levels == {
+        "setting fsync": Level.PROBLEM,
+        "setting zero_damaged_pages": Level.PROBLEM,
+        "setting synchronous_commit": Level.INFORMATION,
+        "setting default_transaction_isolation": Level.PROBLEM,
+    }
+
+
+def test_the_worst_comes_first(client: msgtx.Client) -> None:
+    levels = [list(Level).index(one.level) for one in client.admin.doctor(limits=AT_ONCE)]
+    assert levels == sorted(levels)
+    with pytest.raises(msgtx.errors.InvalidRequest):
+        client.admin.doctor(most=0)
+
+
+# ── a role with few rights ──
+
+
+def test_a_role_without_rights_is_told_what_it_cannot_see(
+    client: msgtx.Client, connection: Connection, server: Server, database_url: str, place: tuple[int, TopicPartition]
+) -> None:
+    partition, name = place
+    writer = Writer(connection)
+    writer.send(partition, b"x")
+    role, database = f"{server.role}_guest", database_url.rsplit("/", 1)[1]
+    with server.administrator(database) as administrator:
+        administrator.execute(f"create role {role} login password 'guest'")
+        try:
+            administrator.execute(f"grant usage on schema msgtx to {role}")
+            administrator.execute(f"grant execute on all functions in schema msgtx to {role}")
+            with msgtx.connect(database_url.replace(server.role, role).replace(server.password, "guest")) as guest:
+                finding = held(guest, name)
+                assert "(its state is hidden from this role)" in finding.text
+                (rights,) = found(guest, "rights")
+                assert rights.advice == f"`grant pg_read_all_stats to {role}`"
+                assert rights.data["hidden"] >= 1
+                (schema,) = found(guest, "schema")
+                assert (schema.level, schema.text[:18]) == (Level.INFORMATION, "cannot be checked:")
+                assert found(guest, "table record_batch")
+                administrator.execute(f"revoke execute on function msgtx.lock_holders from {role}")
+                (refused,) = found(guest, "locks")
+                assert "cannot be checked: permission denied" in refused.text
+        finally:
+            administrator.execute(f"drop owned by {role}")
+            administrator.execute(f"drop role {role}")
+    assert "rights" in {one.subject for one in client.admin.doctor()}
+    with server.administrator() as administrator:
+        administrator.execute(f"grant pg_read_all_stats to {server.role}")
+        try:
+            assert found(client, "rights") == []
+        finally:
+            administrator.execute(f"revoke pg_read_all_stats from {server.role}")
+
+
+# ── words ──
+
+
+def test_times_and_sizes_are_worded_for_people() -> None:
+    assert [span(seconds) for seconds in (-1, 0.4, 59, 119, 121, 7_300, 200_000)] == [
+        "0 s", "0 s", "59 s", "119 s", "2 min", "2 h", "2 days",
+    ]  # fmt: skip
+    assert [size(count) for count in (0, 999, 1_500, 2_500_000, 3 * 10**9)] == [
+        "0 bytes", "999 bytes", "1.5 kB", "2.5 MB", "3.0 GB",
+    ]  # fmt: skip
+
+
+def test_ten_thousand_partitions_are_examined_in_a_moment(client: msgtx.Client, connection: Connection) -> None:
+    """All of them held back by one transaction; the answer stays short."""
+    name = "many"
+    client.topics.create(name, partitions=10_000)
+    ids = describe_topics(connection, [name])[name].partition_ids
+    writer = Writer(connection)
+    writer.send(ids[0], b"x")
+    connection.execute(
+        "insert into msgtx.transaction_partition"
+        " (producer_id, producer_epoch, transaction_number, partition_id, first_offset)"
+        " select %s, %s, %s, p, 0 from unnest(%s::int[]) p on conflict do nothing",
+        [*writer.name, list(ids)],
+    )
+    started = os.times().elapsed
+    findings = client.admin.doctor()
+    assert os.times().elapsed - started < SECONDS
+    (rest,) = [one for one in findings if one.subject == "partitions"]
+    assert rest.data == {"more": 9_980}
+    assert len(findings) < 100
+    writer.abort()
