@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from msgtx.database.engine import Engine, RawConnection
+from msgtx.database.engine import Engine, RawConnection, savepoint
 from msgtx.errors import ConfigError, CoordinatorFenced, DatabaseUnavailable, MsgtxError, NotCoordinator
 from msgtx.store import sweeps
 from msgtx.store.coordinators import Leases
@@ -56,7 +56,8 @@ class Sweeper:
             began = time.monotonic()
             try:
                 while True:
-                    swept = step(connection, self._after.get(name), leases)
+                    with savepoint(connection):
+                        swept = step(connection, self._after.get(name), leases)
                     self._after[name] = swept.after
                     for field, count in swept.done.items():
                         done[field] = done.get(field, 0) + count

@@ -124,6 +124,16 @@ def select(connection: RawConnection, view: Literal["transactions", "partitions"
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
+@contextlib.contextmanager
+def savepoint(connection: RawConnection) -> Iterator[None]:
+    """Take back what fails inside: the call by itself, or, in a SQL transaction, to a savepoint, so that others may follow."""
+    if connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
+        yield
+        return
+    with connection.transaction():
+        yield
+
+
 BATCH_TYPE: Final = "select 'msgtx.batch'::pg_catalog.regtype::pg_catalog.oid::pg_catalog.int8"
 _batch_types: "weakref.WeakKeyDictionary[RawConnection, int]" = weakref.WeakKeyDictionary()
 

@@ -1,5 +1,6 @@
 -- remove_idle_producers(after, most) removes producer ids that nobody has used for as long as their expiry (semantics 5, I13),
--- after looking at so many; what producers of retention's leavings knew expires with them. One bad row does not stop the rest.
+-- after looking at so many; the last call of a pass also removes what retention kept of producers, after
+-- producer_id_expiration_ms. One bad row does not stop the rest.
 --   in_after, next_after   where the last call came to; null: from the start, and: this was the end
 --   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); tries producers' locks and never waits. Reads transaction, transaction_decision. Deletes from producer,
@@ -11,6 +12,7 @@ create function msgtx.remove_idle_producers(
 set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     candidate record;
+    kept record;
     looked_at int := 0;
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
@@ -37,11 +39,19 @@ begin
     end loop;
     if looked_at < most then
         next_after := null;
-        delete from msgtx.producer_state s
-        where (s.partition_id, s.producer_id) in (
-            select o.partition_id, o.producer_id from msgtx.producer_state o
-            where o.appended_at + msgtx.setting_value('producer_id_expiration_ms') * interval '1 ms' < msgtx.clock()
-              and (shards is null or o.partition_id % 50 = any(shards))
-            limit most for update skip locked);
+        for kept in
+            select s.partition_id, s.producer_id from msgtx.producer_state s
+            where s.appended_at < msgtx.clock() - msgtx.setting_value('producer_id_expiration_ms') * interval '1 ms'
+              and (shards is null or s.partition_id % 50 = any(shards))
+            limit most for update skip locked
+        loop
+            begin
+                delete from msgtx.producer_state s
+                where s.partition_id = kept.partition_id and s.producer_id = kept.producer_id;
+            exception when others then
+                raise warning 'the state of producer % on partition % could not be removed: %',
+                    kept.producer_id, kept.partition_id, sqlerrm;
+            end;
+        end loop;
     end if;
 end $$;

@@ -256,10 +256,18 @@ def counts(connection: Connection) -> dict[str, int]:
 
 
 @contextlib.contextmanager
-def spoiled(connection: Connection, table: str, event: Literal["insert", "update", "delete"], when: str) -> Iterator[None]:
+def spoiled(
+    connection: Connection,
+    table: str,
+    event: Literal["insert", "update", "delete"],
+    when: str,
+    *,
+    state: str = "P0001",
+) -> Iterator[None]:
     """Let a table refuse some of its rows: `spoiled(connection, "producer", "delete", "old.producer_id = 7")`."""
     connection.execute(
-        "create or replace function msgtx.spoil() returns trigger language plpgsql as $$ begin raise 'spoiled'; end $$"
+        "create or replace function msgtx.spoil() returns trigger language plpgsql as"
+        f" $$ begin raise exception 'spoiled' using errcode = '{state}'; end $$"
     )
     connection.execute(
         f"create trigger spoil before {event} on msgtx.{table} for each row when ({when}) execute function msgtx.spoil()"

@@ -7,9 +7,10 @@ import pytest
 
 from msgtx import errors
 from msgtx.store import sweeps
+from msgtx.store.decide import decide
 from msgtx.store.producers import fence_producer, init_producer_id
 from msgtx.store.transactions import expire_transactions, mark, transaction_outcome
-from msgtx.types import Outcome, ProducerId
+from msgtx.types import Outcome, ProducerId, TransactionId
 from tests.databases import Connection
 from tests.store.conftest import Settings
 from tests.store.steps import (
@@ -17,6 +18,7 @@ from tests.store.steps import (
     append_one,
     batch,
     count,
+    delete_topic_of,
     new_partition,
     offsets_of,
     read,
@@ -202,8 +204,6 @@ def test_the_last_offset_of_an_idle_ids_transaction_lies_below_the_floor_of_each
 
 
 def test_a_deleted_topic_keeps_no_id(connection: Connection, clock: Clock) -> None:
-    from tests.store.steps import delete_topic_of
-
     partition, writer = new_partition(connection), Writer(connection)
     writer.send(partition, b"a")
     writer.commit()
@@ -248,9 +248,6 @@ def test_an_id_without_transactional_id_that_holds_transactions_is_idle_since_th
 ) -> None:
     partition, who = new_partition(connection), plain_id(connection)
     append_one(connection, batch(partition, b"a", producer=who, number=0, sequence=0), flushed=False)
-    from msgtx.store.decide import decide
-    from msgtx.types import TransactionId
-
     decide(connection, TransactionId(*who, 0), "COMMIT", tails={partition: 0})
     mark(connection, everything=True)
     clock("20 hours")
