@@ -1,8 +1,8 @@
--- remove_superseded_floors(after, most) removes floors below the newest of their partition, after looking at so many partitions;
--- → how many.
+-- remove_superseded_floors(after, most) removes floors below the newest of their partition, after looking at so many partitions,
+-- and at most 10,000 rows; → how many. A floor that was raised while its topic was being deleted goes, too.
 --   in_after, next_after   where the last call came to: partition; null: from the start, and: this was the end
 --   shards, epochs         those of a coordinator; null: all
--- Locks the leases (share); passes by rows that are locked. Deletes from partition_floor. Not flushed by itself.
+-- Locks the leases (share); passes by rows that are locked. Reads partition. Deletes from partition_floor. Not flushed by itself.
 create function msgtx.remove_superseded_floors(
     in_after bigint[] default null, most int default 500, shards int[] default null, epochs int[] default null,
     out removed int, out next_after bigint[]
@@ -12,6 +12,7 @@ set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off se
 declare
     newest record;
     looked_at int := 0;
+    rows_at_once constant int := 10000;  -- in one SQL transaction
     removed_now int;
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
@@ -26,9 +27,11 @@ begin
             cross join lateral (
                 select f.partition_id, f.stable_floor from msgtx.partition_floor f
                 where f.partition_id > n.partition_id order by f.partition_id, f.stable_floor limit 1) next)
-        select n.partition_id, n.stable_floor as lowest, (
-            select f.stable_floor from msgtx.partition_floor f
-            where f.partition_id = n.partition_id order by f.stable_floor desc limit 1) as highest
+        select n.partition_id, n.stable_floor as lowest, case
+                   when exists (select from msgtx.partition p where p.partition_id = n.partition_id) then (
+                       select f.stable_floor from msgtx.partition_floor f
+                       where f.partition_id = n.partition_id order by f.stable_floor desc limit 1)
+                   else 9223372036854775807 end as highest
         from lowest n limit most
     loop
         looked_at := looked_at + 1;
@@ -39,12 +42,16 @@ begin
                 where (f.partition_id, f.stable_floor) in (
                     select s.partition_id, s.stable_floor from msgtx.partition_floor s
                     where s.partition_id = newest.partition_id and s.stable_floor < newest.highest
-                    order by s.stable_floor limit 10000 for update skip locked);
+                    order by s.stable_floor limit rows_at_once - removed for update skip locked);
                 get diagnostics removed_now = row_count;
                 removed := removed + removed_now;
             exception when others then
                 raise warning 'floors of partition % could not be removed: %', newest.partition_id, sqlerrm;
             end;
+        end if;
+        if removed >= rows_at_once then
+            next_after := array[newest.partition_id - 1];  -- on with this partition
+            return;
         end if;
     end loop;
     if looked_at < most then

@@ -1,9 +1,10 @@
 -- remove_superseded_offsets(after, most) removes committed offsets for which a newer one counts, after looking at so many keys
--- (group and partition), and at most 10,000 rows; → how many. A pending one supersedes nothing (P43).
+-- (group and partition), and at most 10,000 rows; → how many. A pending one supersedes nothing (P43). What was committed
+-- while its topic was being deleted goes, too.
 --   in_after, next_after   where the last call came to: group, partition; null: from the start, and: this was the end
 --   shards, epochs         those of a coordinator; null: all
--- Locks the leases (share); passes by rows that are locked. Reads transaction_decision, transaction_seal. Deletes from
--- group_offset. Not flushed by itself.
+-- Locks the leases (share); passes by rows that are locked. Reads partition, transaction_decision, transaction_seal. Deletes
+-- from group_offset. Not flushed by itself.
 create function msgtx.remove_superseded_offsets(
     in_after bigint[] default null, most int default 500, shards int[] default null, epochs int[] default null,
     out removed int, out next_after bigint[]
@@ -19,7 +20,6 @@ declare
 begin
     removed := 0;
     ignored := msgtx.require_leases(shards, epochs);
-    next_after := in_after;
     for key in
         with recursive keys(group_id, partition_id) as (
             (select o.group_id, o.partition_id from msgtx.group_offset o
@@ -31,7 +31,9 @@ begin
                 select o.group_id, o.partition_id from msgtx.group_offset o
                 where (o.group_id, o.partition_id) > (k.group_id, k.partition_id)
                 order by o.group_id, o.partition_id limit 1) next)
-        select k.group_id, k.partition_id, newest.commit_sequence
+        select k.group_id, k.partition_id, case
+                   when exists (select from msgtx.partition p where p.partition_id = k.partition_id) then newest.commit_sequence
+                   else 9223372036854775807 end as commit_sequence
         from keys k
         left join lateral (
             select o.commit_sequence from msgtx.group_offset o
@@ -56,7 +58,8 @@ begin
             raise warning 'offsets of group % on partition % could not be removed: %', key.group_id, key.partition_id, sqlerrm;
         end;
         if removed >= rows_at_once then
-            return;  -- on with this key
+            next_after := array[key.group_id, key.partition_id - 1];  -- on with this key
+            return;
         end if;
         next_after := array[key.group_id, key.partition_id];
     end loop;

@@ -1,0 +1,287 @@
+"""Superseded offsets and floors: only what nobody will ask for again is removed (P43)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from msgtx.coordinator.sweep import sweep
+from msgtx.database.engine import Engine
+from msgtx.store import sweeps
+from msgtx.store.groups import commit_offsets, committed_offsets
+from msgtx.store.transactions import mark
+from msgtx.types import GroupMetadata, OffsetAndMetadata
+from tests.databases import Connection
+from tests.store.steps import (
+    Writer,
+    count,
+    delete_topic_of,
+    ends,
+    new_partition,
+    new_topic,
+    offsets_of,
+    plain,
+    seal,
+    spoiled,
+    values,
+)
+
+Clock = Callable[[object], None]
+Sessions = Callable[[], Connection]
+pytestmark = pytest.mark.usefixtures("bare")
+AT_ONCE = 10_000  # rows that one call removes at most
+
+
+def remove(connection: Connection, function: str, most: int = 500) -> list[int]:
+    """Run a sweep to its end. Returns what each call removed."""
+    removed, after = [], None
+    for _ in range(100):
+        row = connection.execute(f"select * from msgtx.{function}(%s::bigint[], %s)", [after, most]).fetchone()
+        assert row is not None
+        removed.append(row[0])
+        after = row[1]
+        if after is None:
+            return removed
+    raise AssertionError(f"it does not end: {removed}")
+
+
+def remove_offsets(connection: Connection, most: int = 500) -> list[int]:
+    return remove(connection, "remove_superseded_offsets", most)
+
+
+def remove_floors(connection: Connection, most: int = 500) -> list[int]:
+    return remove(connection, "remove_superseded_floors", most)
+
+
+def commit(connection: Connection, group: str, partition: int, *offsets: int) -> None:
+    for offset in offsets:
+        commit_offsets(connection, {GroupMetadata(group): {partition: OffsetAndMetadata(offset)}})
+
+
+def committed(connection: Connection, group: str, partition: int) -> tuple[int | None, bool]:
+    found = committed_offsets(connection, group, [partition]).get(partition)
+    return (None, False) if found is None else (found.at and found.at.offset, found.pending)
+
+
+def fill(connection: Connection, partition: int, rows: int, group: str = "group") -> None:
+    """Commit an offset so many times, in one statement."""
+    connection.execute("insert into msgtx.consumer_group (name) values (%s) on conflict do nothing", [group])
+    connection.execute(
+        "insert into msgtx.group_offset (group_id, partition_id, commit_sequence, committed_offset, committed_at)"
+        " select g.group_id, %s, nextval('msgtx.commit_sequence'), n, msgtx.clock()"
+        " from msgtx.consumer_group g, generate_series(1, %s) n where g.name = %s order by n",
+        [partition, rows, group],
+    )
+
+
+# ── offsets ──
+
+
+def test_only_the_newest_commit_of_a_group_and_partition_stays(connection: Connection) -> None:
+    first, second = new_topic(connection, 2)
+    for group in ("a", "b"):
+        for partition in (first, second):
+            commit(connection, group, partition, 5, 9, 3)
+    assert remove_offsets(connection) == [8]
+    assert {committed(connection, group, partition) for group in ("a", "b") for partition in (first, second)} == {(3, False)}
+    assert count(connection, "group_offset") == 4
+    assert remove_offsets(connection) == [0]
+
+
+def test_a_pending_one_supersedes_nothing(connection: Connection) -> None:
+    """P43: it may be aborted, and the committed one is asked for again."""
+    partition, writer = new_partition(connection), Writer(connection)
+    commit(connection, "group", partition, 1, 2)
+    seal(connection, writer.name, "external", offset=("group", partition, 3))
+    assert remove_offsets(connection) == [1]
+    assert committed(connection, "group", partition) == (2, True)
+    connection.execute(
+        "insert into msgtx.transaction_decision select producer_id, producer_epoch, transaction_number, 'ABORT',"
+        " msgtx.clock(), 'admin', 0, '{}', '{}', '{}' from msgtx.transaction_seal"
+    )
+    assert remove_offsets(connection) == [0]
+    assert committed(connection, "group", partition) == (2, False)
+
+
+@pytest.mark.parametrize("outcome", ["COMMIT", "ABORT"])
+def test_a_sealed_one_counts_when_it_is_decided_commit(connection: Connection, outcome: str) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    commit(connection, "group", partition, 1)
+    seal(connection, writer.name, "external", offset=("group", partition, 2))
+    connection.execute(
+        "insert into msgtx.transaction_decision select producer_id, producer_epoch, transaction_number, %s,"
+        " msgtx.clock(), 'admin', 0, '{}', '{}', '{}' from msgtx.transaction_seal",
+        [outcome],
+    )
+    assert remove_offsets(connection) == [int(outcome == "COMMIT")]
+    assert committed(connection, "group", partition) == (2 if outcome == "COMMIT" else 1, False)
+
+
+def test_a_pending_one_below_one_that_counts_goes(connection: Connection) -> None:
+    """The newest commit wins whatever becomes of it."""
+    partition, writer = new_partition(connection), Writer(connection)
+    seal(connection, writer.name, "external", offset=("group", partition, 3))
+    commit(connection, "group", partition, 1)
+    before = committed(connection, "group", partition)
+    assert remove_offsets(connection) == [1]
+    assert committed(connection, "group", partition) == before == (1, False)
+
+
+@pytest.mark.parametrize("kind", ["in steps", "whole", "sealed"])
+def test_a_commit_counts_also_when_its_history_is_gone(connection: Connection, clock: Clock, kind: str) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    commit(connection, "group", partition, 1, 2)
+    match kind:
+        case "in steps":
+            writer.send(partition, b"a")
+            writer.commit(offsets_of(("group", partition, 3)))
+        case "whole":
+            writer.commit_whole(writer.row(partition, b"a"), offsets=offsets_of(("group", partition, 3)))
+        case "sealed":
+            seal(connection, writer.name, "external", offset=("group", partition, 3))
+            connection.execute(
+                "insert into msgtx.transaction_decision select producer_id, producer_epoch, transaction_number, 'COMMIT',"
+                " msgtx.clock(), 'client', 0, '{}', '{}', '{}' from msgtx.transaction_seal"
+            )
+            writer.next()
+    writer.commit_whole(writer.row(partition, b"newest"))
+    mark(connection, everything=True)
+    clock("8 days")
+    assert sweeps.purge_transactions(connection, None, None).done == {"transactions_purged": 1}
+    assert committed(connection, "group", partition) == (3, False)
+    assert remove_offsets(connection) == [2]
+    assert committed(connection, "group", partition) == (3, False)
+
+
+def test_a_key_without_anything_that_counts_keeps_all(connection: Connection) -> None:
+    partition = new_partition(connection)
+    for offset in (1, 2):
+        seal(connection, Writer(connection).name, "external", offset=("group", partition, offset))
+    assert remove_offsets(connection) == [0]
+    assert count(connection, "group_offset") == 2
+
+
+@pytest.mark.parametrize("most", [1, 2, 5, 500])
+def test_a_pass_over_keys_goes_on_where_it_came_to(connection: Connection, most: int) -> None:
+    partitions = new_topic(connection, 4)
+    for group in ("a", "b", "c"):
+        for partition in partitions:
+            commit(connection, group, partition, 1, 2, 3)
+    assert sum(remove_offsets(connection, most)) == 24
+    assert count(connection, "group_offset") == 12
+
+
+@pytest.mark.parametrize("keys", ["one key", "first key", "last key"])
+def test_so_many_rows_that_one_call_may_not_remove_them_all_go_in_several(connection: Connection, keys: str) -> None:
+    first, second = new_topic(connection, 2)
+    fill(connection, second if keys == "last key" else first, 2 * AT_ONCE + 501)
+    if keys != "one key":
+        fill(connection, first if keys == "last key" else second, 11)
+    removed = remove_offsets(connection)
+    assert max(removed) == AT_ONCE
+    assert sum(removed) == 2 * AT_ONCE + (500 if keys == "one key" else 510)
+    assert count(connection, "group_offset") == (1 if keys == "one key" else 2)
+
+
+def test_one_round_of_everything_removes_them_all(connection: Connection, engine: Engine) -> None:
+    first, second = new_topic(connection, 2)
+    fill(connection, first, AT_ONCE + 501)
+    fill(connection, second, 11)
+    assert sweep(engine, only=["offsets"]).offsets_removed == AT_ONCE + 510
+
+
+def test_one_bad_key_does_not_stop_the_rest(connection: Connection) -> None:
+    """P12."""
+    partitions = new_topic(connection, 5)
+    for partition in partitions:
+        commit(connection, "group", partition, 1, 2)
+    with spoiled(connection, "group_offset", "delete", f"old.partition_id = {partitions[2]}"):
+        assert remove_offsets(connection) == [4]
+    assert remove_offsets(connection) == [1]
+
+
+def test_rows_that_somebody_holds_are_passed_by(connection: Connection, open_connection: Sessions) -> None:
+    partition = new_partition(connection)
+    commit(connection, "group", partition, 1, 2, 3)
+    holder = open_connection()
+    with holder.transaction():
+        holder.execute("select from msgtx.group_offset where committed_offset = 1 for update")
+        assert remove_offsets(connection) == [1]
+    assert remove_offsets(connection) == [1]
+
+
+def test_an_offset_of_a_partition_that_is_gone_goes_with_it(connection: Connection) -> None:
+    """One that was committed while the topic was being deleted."""
+    gone, kept = new_partition(connection), new_partition(connection)
+    commit(connection, "group", kept, 1)
+    delete_topic_of(connection, gone)
+    fill(connection, gone, 3)
+    assert remove_offsets(connection) == [3]
+    assert committed(connection, "group", kept) == (1, False)
+
+
+# ── floors ──
+
+
+def raise_floors(connection: Connection, partitions: list[int], times: int) -> None:
+    writer = Writer(connection)
+    for _ in range(times):
+        writer.commit_whole(*(writer.row(partition, b"a") for partition in partitions))
+        mark(connection, everything=True)
+
+
+def test_only_the_highest_floor_of_a_partition_stays(connection: Connection) -> None:
+    partitions = new_topic(connection, 3)
+    raise_floors(connection, partitions, 4)
+    before = [(values(connection, partition), ends(connection, partition)) for partition in partitions]
+    assert count(connection, "partition_floor") == 12
+    assert remove_floors(connection) == [9]
+    rows = connection.execute("select partition_id, stable_floor from msgtx.partition_floor order by 1").fetchall()
+    assert rows == [(partition, 4) for partition in partitions]
+    assert [(values(connection, partition), ends(connection, partition)) for partition in partitions] == before
+    assert remove_floors(connection) == [0]
+
+
+@pytest.mark.parametrize("most", [1, 2, 500])
+def test_a_pass_over_partitions_goes_on_where_it_came_to(connection: Connection, most: int) -> None:
+    raise_floors(connection, new_topic(connection, 5), 3)
+    assert sum(remove_floors(connection, most)) == 10
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_more_floors_than_one_call_may_remove_go_in_several(connection: Connection, partitions: int) -> None:
+    """A day without a sweep: clients raise the floor once per second."""
+    for partition in new_topic(connection, partitions):
+        connection.execute(
+            "insert into msgtx.partition_floor (partition_id, stable_floor) select %s, n from generate_series(1, %s) n",
+            [partition, 2 * AT_ONCE + 500],
+        )
+    removed = remove_floors(connection)
+    assert max(removed) <= AT_ONCE
+    assert sum(removed) == (2 * AT_ONCE + 499) * partitions
+
+
+def test_one_bad_partition_does_not_stop_the_rest(connection: Connection) -> None:
+    """P12."""
+    partitions = new_topic(connection, 5)
+    raise_floors(connection, partitions, 2)
+    with spoiled(connection, "partition_floor", "delete", f"old.partition_id = {partitions[2]}"):
+        assert remove_floors(connection) == [4]
+    assert remove_floors(connection) == [1]
+
+
+def test_a_floor_of_a_partition_that_is_gone_goes_with_it(connection: Connection) -> None:
+    """A marker that raised it while the topic was being deleted."""
+    gone, kept = new_partition(connection), new_partition(connection)
+    raise_floors(connection, [gone, kept], 2)
+    delete_topic_of(connection, gone)
+    connection.execute("insert into msgtx.partition_floor (partition_id, stable_floor) values (%s, 2), (%s, 3)", [gone, gone])
+    assert remove_floors(connection) == [3]
+    rows: list[Any] = connection.execute("select partition_id, stable_floor from msgtx.partition_floor").fetchall()
+    assert rows == [(kept, 2)]
+
+
+def test_a_plain_log_has_no_floor_to_remove(connection: Connection) -> None:
+    plain(connection, new_partition(connection), b"a")
+    mark(connection, everything=True)
+    assert remove_floors(connection) == [0]
