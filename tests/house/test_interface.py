@@ -1,0 +1,65 @@
+"""Two versions at once: clients of every version that is out there find what they call in today's functions."""
+
+import json
+import re
+
+import pytest
+
+import msgtx
+from msgtx import errors
+from msgtx.client import SCHEMA_VERSION
+from tests import interface
+from tests.databases import Connection
+
+VERSIONS = sorted(int(re.findall(r"\d+", path.stem)[0]) for path in interface.FOLDER.glob("interface_*.json"))
+PINNED = {version: json.loads(interface.path(version).read_text()) for version in VERSIONS}
+CALLS = [(version, call) for version in VERSIONS for call in PINNED[version]["calls"]]
+
+
+def test_the_first_version_is_pinned() -> None:
+    assert VERSIONS[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("version", "call"), CALLS, ids=[f"{v}-{call['function']}-{len(call['arguments'])}" for v, call in CALLS]
+)
+def test_an_older_client_calls_todays_function(version: int, call: interface.Interface, connection: Connection) -> None:
+    """Arguments by name and type; new ones have defaults. The columns are unpacked by position: none may be added."""
+    assert interface.answer(connection, interface.statement(call)) == call["answer"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_older_clients_batches_are_todays(version: int, connection: Connection) -> None:
+    """They are encoded in binary, field by field."""
+    assert interface.columns(connection, "msgtx.batch") == PINNED[version]["batch"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("view", interface.VIEWS)
+def test_an_older_client_reads_todays_view(version: int, view: str, connection: Connection) -> None:
+    """By the names of its columns: new ones do no harm."""
+    today = interface.columns(connection, f"msgtx.{view}")
+    assert [column for column in PINNED[version]["views"][view] if column not in today] == []
+
+
+def test_the_file_of_todays_version_names_every_call_of_today() -> None:
+    """If it is released; until then it is written anew with each change, or not there."""
+    calls = PINNED.get(SCHEMA_VERSION, interface.unreleased())["calls"]
+    said = [(call.name, call.arguments) for call in interface.functions()]
+    assert [(call["function"], call["arguments"]) for call in calls] == said, "python -m tests.interface URL"
+
+
+def test_a_client_works_with_the_next_schema_and_refuses_the_one_after(database_url: str, connection: Connection) -> None:
+    try:
+        for ahead in (1, 2):
+            connection.execute("update msgtx.installation set schema_version = %s", [SCHEMA_VERSION + ahead])
+            if ahead == 1:
+                with msgtx.connect(database_url) as client:
+                    client.topics.create("ahead")
+                    with client.producer() as producer:
+                        assert producer.send("ahead", b"value").result(10).offset == 0
+            else:
+                with pytest.raises(errors.ConfigError, match="newer msgtx"):
+                    msgtx.connect(database_url)
+    finally:
+        connection.execute("update msgtx.installation set schema_version = %s", [SCHEMA_VERSION])
