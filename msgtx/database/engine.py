@@ -6,6 +6,7 @@ Slower work that needs several statements uses `Engine.transaction()`.
 
 import contextlib
 import os
+import re
 import select as system_select
 import uuid
 import weakref
@@ -58,6 +59,8 @@ _BY_SQLSTATE: Final[dict[str, type[errors.MsgtxError]]] = {
 _NO_SCHEMA: Final = {"3F000", "42P01", "42883", "42704", "42703"}
 _READ_ONLY: Final = "25006"
 _CANCELED: Final = "57014"
+# What a call says that was looking for a function by its number while an upgrade created it again: never translated texts.
+_RENEWED: Final = re.compile(r"cache lookup failed|\bOID \d+")
 _ENDED_BY_A_TIMEOUT: Final = {"25P03", "25P04"}  # idle_in_transaction_session_timeout, transaction_timeout
 
 
@@ -155,6 +158,8 @@ def translate(error: Exception) -> Exception:
     state = original.sqlstate or ""
     text = (original.diag.message_primary or str(original)).strip().splitlines()
     message = text[0] if text else type(original).__name__
+    if state in {"42883", "XX000"} and _RENEWED.search(message):
+        return errors.DatabaseUnavailable(f"the functions were renewed during the call ({message})")
     if state in _NO_SCHEMA:
         return errors.ConfigError(
             f"the database has no (complete) msgtx schema: {message}; run `msgtx db init`, or `msgtx db upgrade`"

@@ -97,6 +97,14 @@ def test_an_unflushed_call_relaxes_nothing_beyond_itself(engine: Engine) -> None
         ("select 99999999999::int", errors.InvalidRequest),
         ("select * from pg_authid", errors.AuthorizationFailed),
         ("do $$ begin raise exception using errcode = 'MX090', message = 'fenced'; end $$", errors.ProducerFenced),
+        (
+            "do $$ begin raise 'function with OID 1 does not exist' using errcode = '42883'; end $$",
+            errors.DatabaseUnavailable,
+        ),
+        (
+            "do $$ begin raise 'cache lookup failed for function 1' using errcode = 'XX000'; end $$",
+            errors.DatabaseUnavailable,
+        ),
     ],
 )
 def test_errors_of_the_database_are_ours(
