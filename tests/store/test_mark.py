@@ -170,6 +170,27 @@ def test_decisions_that_are_not_found_by_date_are_all_found_by_place_in_one_roun
     assert [value for value in values(connection, partition) if value == b"aborted"] == []
 
 
+def test_the_floor_stops_at_a_late_abort_that_the_round_of_markers_has_not_reached(connection: Connection) -> None:
+    """P36: a turn looks at a hundred transactions above the floor; this abort is the next one, and waits for the next turn."""
+    partition, other = new_topic(connection, 2)
+    stalled, writer = Writer(connection), Writer(connection)
+    for _ in range(100):
+        stalled.send(partition, b"a")
+        stalled.commit()
+    stalled.send(partition, b"aborted")
+    stalled.abort()
+    connection.execute(
+        "update msgtx.transaction_decision set decided_at = decided_at - interval '1 hour' where producer_id = %s",
+        [stalled.id.producer_id],
+    )
+    writer.send(other, b"x")
+    writer.commit()
+    mark(connection)
+    mark(connection, everything=True)
+    assert floor(connection, partition) == 101
+    assert values(connection, partition) == [b"a"] * 100
+
+
 def test_a_late_commit_needs_no_marker_once_the_floor_is_above_it(connection: Connection) -> None:
     partition, other = new_topic(connection, 2)
     stalled, writer = Writer(connection), Writer(connection)
@@ -264,6 +285,29 @@ def test_the_floor_does_not_pass_a_transaction_that_has_not_yet_committed_its_fi
     assert floor(connection, partition) == 2
     assert values(connection, partition) == [b"x", b"first"]
     assert ends(connection, partition) == (0, 2, 3)
+
+
+def test_a_transaction_that_opens_while_markers_are_written_holds_the_floor(
+    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor
+) -> None:
+    """P44: what is undecided and where the log ends are seen at one moment."""
+    partition, decided, opened = new_partition(connection), Writer(connection), Writer(connection)
+    decided.send(partition, b"a")
+    decided.commit()
+    holder, marking, observer = open_connection(), open_connection(), open_connection()
+    with holder.transaction(force_rollback=True):
+        holder.execute(
+            "insert into msgtx.transaction_marker (partition_id, producer_id, producer_epoch, transaction_number, outcome,"
+            " first_offset, last_offset, coordinator_epoch) values (%s, %s, %s, 0, 'COMMIT', 0, 0, 0)",
+            [partition, *decided.id],
+        )
+        waiting = background.submit(mark, marking)
+        wait_for_lock(observer, backend(marking))
+        opened.send(partition, b"open")
+    waiting.result(30)
+    assert floor(connection, partition) == 1
+    assert values(connection, partition) == [b"a"]
+    assert ends(connection, partition) == (0, 1, 2)
 
 
 def test_a_commit_that_waits_in_its_session_holds_the_floor(
