@@ -1,5 +1,7 @@
 """Looking without reading: offsets by time, counts, views (semantics 6)."""
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -7,7 +9,7 @@ import pytest
 from msgtx.store.fetch import EARLIEST, LATEST, ListedOffset, list_offsets
 from msgtx.store.records import count_records
 from msgtx.store.transactions import mark
-from tests.databases import Connection
+from tests.databases import Connection, backend, wait_for_lock
 from tests.store.steps import COMMITTED, UNCOMMITTED, Writer, append_one, batch, new_partition, new_topic, plain
 
 
@@ -175,6 +177,28 @@ def test_committed_records_now_shows_a_transaction_on_all_partitions_or_on_none(
     writer.commit()
     assert rows("committed_records_now") == [b"a", b"b"]
     assert rows("committed_records") == [b"b"]
+
+
+def test_committed_records_are_those_of_the_statement_that_asks(
+    connection: Connection, open_connection: Callable[[], Connection], background: ThreadPoolExecutor
+) -> None:
+    """I5: with a bound that is newer than the rows, what is behind the open transaction would come before it."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"open")
+    plain(connection, partition, b"behind")
+    holder, reader, observer = open_connection(), open_connection(), open_connection()
+    statement = (
+        "with held as materialized (select length(pg_advisory_xact_lock(1)::text) * 0 as zero)"
+        " select r.value from held cross join lateral ("
+        " select c.value from msgtx.committed_records c where c.partition_id = %s + held.zero offset 0) r"
+    )
+    with holder.transaction():
+        holder.execute("select pg_advisory_xact_lock(1)")
+        reading = background.submit(lambda: reader.execute(statement, [partition]).fetchall())
+        wait_for_lock(observer, backend(reader))
+        writer.commit()
+    assert reading.result(30) == []
+    assert reader.execute(statement, [partition]).fetchall() == [(b"open",), (b"behind",)]
 
 
 def test_partitions_show_their_ends_and_sizes(connection: Connection) -> None:
