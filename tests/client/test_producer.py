@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from zlib import crc32
@@ -515,6 +515,37 @@ def test_a_lost_connection_is_no_error_by_itself(
     records = read(wide)
     for partition in range(3):
         assert [r.value for r in records if r.partition == partition] == [b"%d" % i for i in range(partition, 600, 3)]
+
+
+@pytest.fixture
+def failing_commits(connection: Connection) -> Iterator[Callable[[int], None]]:
+    """The COMMITs of the next so many appends fail, after their answers."""
+    connection.execute("create sequence failures")
+    connection.execute("create table failing (most int)")
+    connection.execute(
+        "create function fail() returns trigger language plpgsql as $$ begin"
+        " if nextval('failures') <= (select most from failing) then"
+        " raise exception using errcode = '40001', message = 'planted'; end if; return null; end $$"
+    )
+    connection.execute(
+        "create constraint trigger failing after insert on msgtx.record_batch deferrable initially deferred"
+        " for each row execute function fail()"
+    )
+    yield lambda most: connection.execute("insert into failing values (%s)", [most])
+    connection.execute("drop function fail cascade")
+    connection.execute("drop table failing")
+    connection.execute("drop sequence failures")
+
+
+def test_a_batch_whose_commit_fails_is_not_acknowledged(
+    client: msgtx.Client, topic: str, read: Read, failing_commits: Callable[[int], None]
+) -> None:
+    """P13: an answer that came before the COMMIT is none."""
+    failing_commits(3)
+    with client.producer(batch_records=1, linger_ms=0, retry_backoff_ms=5) as producer:
+        futures = [producer.send(topic, b"%d" % i) for i in range(10)]
+        assert [future.result(SECONDS).offset for future in futures] == list(range(10))
+    assert [record.value for record in read(topic)] == [b"%d" % i for i in range(10)]
 
 
 def test_a_producer_that_lost_its_sequence_recovers_by_itself(
