@@ -550,6 +550,34 @@ def test_process_turns_each_input_into_its_outputs_once(
         assert set(consumer.lag().values()) == {0}
 
 
+def test_process_begins_an_aborted_transaction_again(
+    client: msgtx.Client, topic: str, wide: str, unique: Unique, read: Read
+) -> None:
+    """I10: what somebody else aborted is read, transformed and committed again, from its first input on."""
+    fill(client, topic, 5)
+    transactional_id, stop = unique("id"), threading.Event()
+
+    def transform(record: msgtx.Record) -> object:
+        owner = client.admin.transactions.describe(transactional_id)
+        first = msgtx.TransactionId(owner.producer_id, owner.producer_epoch, 0)
+        if record.value == b"3":
+            client.transaction_outcome(first, resolve=True)
+        return record.value
+
+    report = client.process(
+        topic,
+        to=wide,
+        group=unique("group"),
+        transactional_id=transactional_id,
+        transform=transform,
+        stop=stop,
+        idle_timeout=3.0,  # or else it would wait for ever for what it has not got back
+        on_commit=lambda _: stop.set(),
+    )
+    assert (report.records_in, report.records_out, report.transactions, report.aborted) == (5, 5, 1, 1)
+    assert sorted(numbers(read(wide))) == list(range(5))
+
+
 def test_process_stops_at_the_event(client: msgtx.Client, topic: str, wide: str, unique: Unique) -> None:
     fill(client, topic, 3)
     stop = threading.Event()
