@@ -445,26 +445,28 @@ def test_an_unknown_outcome_can_be_repeated_or_asked_for(
 
 
 def test_an_unknown_outcome_leaves_the_context_manager_without_an_abort(
-    client: msgtx.Client, producer: msgtx.Producer, topic: str, connection: Connection
+    client: msgtx.Client, topic: str, unique: Unique, connection: Connection
 ) -> None:
-    signature = connection.execute(
-        "select oid::regprocedure from pg_proc where proname = 'append_and_decide' and pronamespace = 'msgtx'::regnamespace"
-    ).fetchone()[0]
-    producer.begin_transaction()
-    producer.abort_transaction()
-    assert producer.transaction_id is not None
-    connection.execute(f"alter function {signature} set lock_timeout = '20ms'")
+    signatures = connection.execute(
+        "select oid::regprocedure from pg_proc where proname in ('append_and_decide', 'decide')"
+        " and pronamespace = 'msgtx'::regnamespace"
+    ).fetchall()
+    name = unique("id")
+    producer = client.producer(transactional_id=name, retry_backoff_ms=5, max_block_ms=200)
+    producer.init_transactions()
+    producer_id = client.admin.transactions.describe(name).producer_id
+    for (signature,) in signatures:
+        connection.execute(f"alter function {signature} set lock_timeout = '20ms'")
     try:
         with connection.transaction():
-            connection.execute("select msgtx.lock_producer(%s)", [producer.transaction_id.producer_id])
-            producer.begin_transaction()
-            producer.send(topic, b"a")
-            with pytest.raises(errors.OutcomeUnknown):
-                producer.commit_transaction(timeout=0.2)
+            connection.execute("select msgtx.lock_producer(%s)", [producer_id])
+            with pytest.raises(errors.OutcomeUnknown), producer.transaction() as transaction:
+                producer.send(topic, b"a")
     finally:
-        connection.execute(f"alter function {signature} set lock_timeout = '10s'")
+        for (signature,) in signatures:
+            connection.execute(f"alter function {signature} set lock_timeout = '10s'")
     producer.commit_transaction()
-    assert client.transaction_outcome(producer.transaction_id) is Outcome.COMMITTED
+    assert client.transaction_outcome(transaction.id) is Outcome.COMMITTED
 
 
 def test_an_open_transaction_is_aborted_by_close(client: msgtx.Client, topic: str, unique: Unique) -> None:
