@@ -1,0 +1,137 @@
+"""Clients that call the protocol by hand: requests that are delayed, doubled, reordered, or arrive for the first time when
+all is over."""
+
+from typing import Any
+
+import sqlalchemy
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from msgtx import Outcome, ProducerId, TransactionId, protocol
+from msgtx.types import OutputRecord
+from tests.model.history import LONG_MS, SHORT_MS, counts, crashes, ids, partitions, some
+from tests.model.lives import Decision, Life
+from tests.model.oracle import ABORT, ABORTED, COMMIT, FENCED, Oracle, Request
+from tests.model.place import named
+from tests.model.producing import Producing
+
+WRITTEN = {COMMIT: Outcome.COMMITTED, ABORT: Outcome.ABORTED}
+now_or_later = st.booleans()  # later: the request is kept, and arrives when `deliver` takes it, or never
+
+
+class ByHand(Producing):
+    def _hands(self, *, transactional: bool | None = None) -> list[Life]:
+        hands = [life for life in self.lives if life.producer is None]
+        return [life for life in hands if transactional in {None, life.transactional_id is not None}]
+
+    @rule(which=ids, timeout=st.sampled_from([LONG_MS, SHORT_MS]), crash=crashes)
+    def init_by_hand(self, which: int, timeout: int, crash: int) -> None:
+        name = self.ids[which]
+        found = self.ask(
+            lambda: self.place.protocol(lambda c: tuple(protocol.init_producer_id(c, name, timeout))),
+            lambda o, answer: o.init(name, timeout, answer[0]),
+            crash=crash,
+        )
+        self.born(Life(name, *found))
+
+    @rule()
+    def init_plainly_by_hand(self) -> None:
+        found = self.place.protocol(lambda c: protocol.init_producer_id(c, None, LONG_MS))
+        assert not isinstance(found, str)
+        assert found.epoch == 0
+        assert found.producer_id not in {life.producer_id for life in self.lives}, "P41"
+        self.born(Life(None, *found))
+
+    @precondition(lambda self: self._hands())
+    @rule(which=some, crash=crashes)
+    def raise_epoch(self, which: int, crash: int) -> None:
+        """A producer raises its own epoch; a zombie that tries is not handed its successor's (P30)."""
+        life = self.one_of(self._hands(), which)
+        expected, before = ProducerId(life.producer_id, life.epoch), life.epoch
+        answer = self.ask(
+            lambda: self.place.protocol(
+                lambda c: _plain(protocol.init_producer_id(c, life.transactional_id, LONG_MS, expected))
+            ),
+            lambda o, _: o.bump(life.producer_id, before, LONG_MS),
+            crash=crash,
+        )
+        if not isinstance(answer, str):
+            life.bumped(answer[1])
+
+    @precondition(lambda self: self._hands())
+    @rule(which=some, partition=partitions, count=counts, now=now_or_later, crash=crashes)
+    def append(self, which: int, partition: int, count: int, now: bool, crash: int) -> None:
+        life = self.one_of(self._hands(), which)
+        request = life.request(partition, self.content(count))
+        self.keep(request)
+        if not now or self._deliver_request(request, crash)[0] is None:
+            life.sent(request)
+
+    @precondition(lambda self: self._hands(transactional=True))
+    @rule(which=some, outcome=st.sampled_from([COMMIT, ABORT]), offsets=st.booleans(), now=now_or_later, crash=crashes)
+    def decide(self, which: int, outcome: str, offsets: bool, now: bool, crash: int) -> None:
+        life = self.one_of(self._hands(transactional=True), which)
+        sent = {(self.groups[1], 1): len(self.oracle.logs[1])} if offsets and outcome == COMMIT else {}
+        decision = Decision(life.name, outcome, dict(life.handed), sent)
+        self.keep(decision)
+        if not now:
+            return
+        error, _ = self._deliver_decision(decision, crash)
+        if error not in {ABORTED, FENCED}:  # an aborted one is aborted by its producer, which learns what is stored
+            for partition in life.handed:
+                life.sequences[partition] = self.oracle.last_sequence(life.producer_id, life.epoch, partition) + 1
+            life.number = self.oracle.newest(life.producer_id, life.epoch) + 1
+            life.handed.clear()
+
+    @precondition(lambda self: self.letters)
+    @rule(which=some, crash=crashes)
+    def deliver(self, which: int, crash: int) -> None:
+        """A request arrives: again, or for the first time, in any order, whatever has happened since (P10, P25, P26)."""
+        letter = self.one_of(self.letters, which)
+        if isinstance(letter, Request):
+            self._deliver_request(letter, crash)
+        else:
+            self._deliver_decision(letter, crash)
+
+    def _deliver_request(self, request: Request, crash: int) -> Any:
+        batch = protocol.Batch(
+            self.partitions[request.partition],
+            request.producer,
+            request.epoch,
+            request.first,
+            [OutputRecord(value) for value in request.values],
+            request.number,
+        )
+
+        def real(connection: sqlalchemy.Connection) -> tuple[str | None, int, bool]:
+            (result,) = protocol.append(connection, [batch])
+            error = None if result.error is None else named(result.error)
+            return error, -1 if error else result.base_offset, result.duplicate
+
+        # Such an append is flushed by its own commit.
+        return self.ask(
+            lambda: self.place.protocol(real), lambda o, _: o.append_flushed(request)[0], crash=crash
+        )
+
+    def _deliver_decision(self, decision: Decision, crash: int) -> Any:
+        tails = {self.partitions[partition]: last for partition, last in decision.tails.items()}
+        offsets: dict[Any, dict[Any, int]] = {}
+        for (group, partition), at in decision.offsets.items():
+            offsets.setdefault(group, {})[self.partitions[partition]] = at
+
+        def real(connection: sqlalchemy.Connection) -> tuple[str | None, dict[int, int]]:
+            result = protocol.decide(connection, TransactionId(*decision.name), WRITTEN[decision.outcome], tails, offsets)
+            return None, {self.partitions.index(partition): last for partition, last in result.tails.items()}
+
+        def asked() -> tuple[str | None, dict[int, int]]:
+            answer = self.place.protocol(real)
+            return (answer, {}) if isinstance(answer, str) else answer
+
+        def model(oracle: Oracle, _: Any) -> tuple[str | None, dict[int, int]]:
+            return oracle.decide(decision.name, decision.outcome, decision.tails, decision.offsets)
+
+        return self.ask(asked, model, crash=crash)
+
+
+def _plain(found: ProducerId) -> tuple[int, int]:
+    return found.producer_id, found.epoch

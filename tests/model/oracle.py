@@ -1,0 +1,368 @@
+"""What each call must answer and what the log then holds: lists and dicts, written from the invariants.
+
+It never imports msgtx. Everything happens one after the other here, so each call has exactly one right answer; what a lost
+answer or a crash leaves open is a choice between several oracles (`worlds`). Errors are named as users see them.
+
+A promise in brackets says where a rule comes from.
+"""
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from typing import Any
+
+Name = tuple[int, int, int]  # producer id, epoch, number
+OPEN, COMMIT, ABORT, UNKNOWN = "OPEN", "COMMIT", "ABORT", "UNKNOWN"
+FENCED, ABORTED, INVALID = "ProducerFenced", "TransactionAborted", "InvalidTransactionState"
+NO_ID, GAP, WAIT = "InvalidProducerIdMapping", "OutOfOrderSequence", "ConcurrentTransactions"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A record in the log, and the batch that brought it: who, and its first and last sequence."""
+
+    value: bytes
+    producer: int
+    epoch: int
+    number: int | None
+    first: int
+    last: int
+
+    @property
+    def name(self) -> Name | None:
+        return None if self.number is None else (self.producer, self.epoch, self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A batch as it goes over the network."""
+
+    producer: int
+    epoch: int
+    number: int | None
+    partition: int
+    first: int
+    values: tuple[bytes, ...]
+    timeout: int | None = None
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.values) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """Its outcome, who decided it, and when it may be aborted by anyone."""
+
+    outcome: str
+    by: str | None = None
+    deadline: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """The `call`-th call of a step is interrupted: before or after it was done. `back`: so many changes are lost, too."""
+
+    call: int
+    after: bool
+    back: int = 0
+
+
+class NoSuchWorldError(Exception):
+    """There are not so many calls in the step, or not so many changes to lose."""
+
+
+def call(*, flushed: bool) -> Any:
+    """Mark what is one call to the database, all or nothing. Flushed: what came before it is safe, too (I9)."""
+
+    def mark(method: Any) -> Any:
+        @wraps(method)
+        def wrapped(self: "Oracle", *args: Any, **options: Any) -> Any:
+            def once() -> Any:
+                if not self.remembers:
+                    return method(self, *args, **options)
+                before = self.snapshot()
+                answer = method(self, *args, **options)
+                if before != self.snapshot():  # who writes nothing flushes nothing
+                    self.past = [] if flushed else [*self.past, before]
+                return answer
+
+            self.calls += 1
+            if self.loss is not None and self.loss.call == self.calls:
+                loss, self.loss = self.loss, None
+                if loss.after:
+                    once()
+                self.lose(loss.back)
+            return once()
+
+        return wrapped
+
+    return mark
+
+
+@dataclass
+class Oracle:
+    """The state of a few topics' partitions, producers and groups. Times are milliseconds."""
+
+    logs: list[list[Entry]]
+    now: int = 0
+    ids: dict[str, int] = field(default_factory=dict)
+    epochs: dict[int, int] = field(default_factory=dict)  # no entry: a plain producer at epoch 0
+    epochs_before: dict[int, int] = field(default_factory=dict)
+    timeouts: dict[int, int] = field(default_factory=dict)
+    transactions: dict[Name, Transaction] = field(default_factory=dict)
+    offsets: dict[tuple[str, int], int] = field(default_factory=dict)
+    remembers: bool = False  # what a crash of the server may bring back
+    past: list["Oracle"] = field(default_factory=list)
+    calls: int = 0
+    loss: Loss | None = None
+
+    def snapshot(self) -> "Oracle":
+        """Return a copy without its past."""
+        made = copy.copy(self)
+        for name in ("ids", "epochs", "epochs_before", "timeouts", "transactions", "offsets"):
+            setattr(made, name, dict(getattr(self, name)))
+        made.logs = [list(log) for log in self.logs]
+        made.past = []
+        return made
+
+    def fork(self, loss: Loss | None = None) -> "Oracle":
+        """Return another world that begins as this one."""
+        made = self.snapshot()
+        made.past, made.calls, made.loss = list(self.past), 0, loss
+        return made
+
+    def lose(self, back: int) -> None:
+        """The newest changes are gone: never one that was flushed."""
+        if back > len(self.past):
+            raise NoSuchWorldError
+        if back:
+            kept, past = self.past[-back].snapshot(), self.past[:-back]
+            self.__dict__.update(kept.__dict__ | {"past": past, "now": self.now, "calls": self.calls, "loss": None})
+
+    # ── producers ──
+
+    @call(flushed=True)
+    def init(self, transactional_id: str, timeout: int, new_id: int) -> tuple[int, int]:
+        """A successor: older epochs are out, what they left open is aborted (I7)."""
+        if transactional_id not in self.ids:
+            self.ids[transactional_id], self.epochs[new_id] = new_id, -1
+        producer = self.ids[transactional_id]
+        self.timeouts[producer] = timeout
+        return producer, self._raise_epoch(producer)
+
+    @call(flushed=True)
+    def fence(self, transactional_id: str) -> tuple[int, int]:
+        producer = self.ids[transactional_id]
+        return producer, self._raise_epoch(producer)
+
+    @call(flushed=True)
+    def bump(self, producer: int, epoch: int, timeout: int) -> tuple[int, int] | str:
+        """A running producer raises its own epoch; the same request again gets the same answer (I1)."""
+        current = self.epochs.get(producer, 0)
+        if epoch == self.epochs_before.get(producer) and epoch != current:
+            return producer, current
+        if epoch != current:
+            return FENCED if epoch < current else NO_ID
+        raised = self._raise_epoch(producer)
+        self.epochs_before[producer], self.timeouts[producer] = epoch, timeout
+        return producer, raised
+
+    def _raise_epoch(self, producer: int) -> int:
+        if (name := self.open_of(producer)) is not None:
+            self._end(name, ABORT, "fence")
+        self.epochs_before.pop(producer, None)
+        self.epochs[producer] = self.epochs.get(producer, 0) + 1
+        return self.epochs[producer]
+
+    # ── records ──
+
+    @call(flushed=False)
+    def append(self, *requests: Request) -> list[tuple[str | None, int, bool]]:
+        """Store what belongs there. One answer per request: error, offset, whether it was there before (I1, I3, I8)."""
+        return [self._append(request) for request in requests]
+
+    @call(flushed=True)
+    def append_flushed(self, *requests: Request) -> list[tuple[str | None, int, bool]]:
+        return [self._append(request) for request in requests]
+
+    def _append(self, request: Request) -> tuple[str | None, int, bool]:
+        refused = self._standing(request.producer, request.epoch, request.number)
+        if refused in {FENCED, NO_ID}:
+            if (request.producer, request.epoch, request.number) not in self.transactions:
+                return refused, -1, False
+        log = self.logs[request.partition]
+        for offset, entry in enumerate(log):
+            if (entry.producer, entry.epoch, entry.number, entry.first, entry.last) == (
+                request.producer, request.epoch, request.number, request.first, request.last,
+            ):  # fmt: skip
+                return None, offset, True
+        if refused is not None:
+            return refused, -1, False
+        if request.first != self.last_sequence(request.producer, request.epoch, request.partition) + 1:
+            return GAP, -1, False
+        self._store(request)
+        if request.number is not None:
+            name = (request.producer, request.epoch, request.number)
+            timeout = self.timeouts[request.producer] if request.timeout is None else request.timeout
+            self.transactions.setdefault(name, Transaction(OPEN, deadline=self.now + timeout))
+        return None, len(log) - len(request.values), False
+
+    def _store(self, request: Request) -> None:
+        self.logs[request.partition].extend(
+            Entry(value, request.producer, request.epoch, request.number, request.first, request.last)
+            for value in request.values
+        )
+
+    def _standing(self, producer: int, epoch: int, number: int | None) -> str | None:
+        """Why nothing more may be appended under this name; None: it may."""
+        if number is not None and (own := self.transactions.get((producer, epoch, number))) and own.outcome != OPEN:
+            if own.outcome == ABORT and own.by == "fence":
+                return FENCED
+            return ABORTED if own.outcome == ABORT and own.by != "client" else INVALID
+        current = self.epochs.get(producer, 0)
+        if epoch != current:
+            return FENCED if epoch < current else NO_ID
+        undecided = self.open_of(producer)
+        if number is None:
+            return INVALID if undecided else None
+        if producer not in self.epochs:
+            return NO_ID
+        if undecided == (producer, epoch, number):
+            return None
+        if number != self.newest(producer, epoch) + 1:
+            return INVALID
+        return WAIT if undecided else None
+
+    # ── decisions ──
+
+    @call(flushed=True)
+    def decide(
+        self, name: Name, outcome: str, tails: Mapping[int, int], offsets: Mapping[tuple[str, int], int]
+    ) -> tuple[str | None, dict[int, int]]:
+        """End a transaction, once (I4). Returns the error, and after an ABORT the last sequence on each partition named."""
+        return self._decide(name, outcome, tails, offsets)
+
+    def _decide(
+        self, name: Name, outcome: str, tails: Mapping[int, int], offsets: Mapping[tuple[str, int], int]
+    ) -> tuple[str | None, dict[int, int]]:
+        stands = self.transactions.get(name)
+        if stands is None or stands.outcome == OPEN:
+            refused = self._standing(*name)
+            if refused is not None and not (refused == WAIT and (outcome == ABORT or tails)):
+                return refused, {}
+            there = {partition: self._tail(name, partition) for partition in tails}
+            if outcome == COMMIT and there != dict(tails):  # what a crash took back makes it an abort, never a hole
+                self._end(name, ABORT, "tail")
+            else:
+                self._end(name, outcome, "client")
+                self.offsets.update(offsets if outcome == COMMIT else {})  # I10
+        stands = self.transactions[name]
+        stored = {partition: self.last_sequence(name[0], name[1], partition) for partition in tails}
+        if stands.outcome == outcome:
+            return None, stored if outcome == ABORT else {}
+        if stands.outcome == COMMIT:
+            return INVALID, {}
+        return FENCED if stands.by == "fence" else ABORTED, {}
+
+    @call(flushed=True)
+    def commit_whole(
+        self, name: Name, requests: Sequence[Request], offsets: Mapping[tuple[str, int], int]
+    ) -> str | None:
+        """Records, offsets and the decision: all or nothing (I6)."""
+        stands = self.transactions.get(name)
+        if stands is not None and stands.outcome == COMMIT:
+            return None
+        if stands is not None and stands.outcome == OPEN:
+            return INVALID
+        refused = self._standing(*name)
+        if refused is None and any(r.first != self.last_sequence(name[0], name[1], r.partition) + 1 for r in requests):
+            refused = GAP
+        if refused is None:
+            for request in requests:
+                self._store(request)
+            self._end(name, COMMIT, "client")
+            self.offsets.update(offsets)
+        return refused
+
+    @call(flushed=True)
+    def end(self, name: Name, by: str) -> str:
+        """An administrator, or whoever asks for the outcome, aborts what its producer will not end."""
+        stands = self.transactions.get(name)
+        if stands is not None and stands.outcome != OPEN:
+            return stands.outcome
+        if stands is not None or (by == "resolve" and self._standing(*name) in {None, WAIT}):
+            self._end(name, ABORT, by)
+            return ABORT
+        return UNKNOWN
+
+    @call(flushed=True)
+    def expire(self, *names: Name) -> int:
+        """A sweep or a reader aborts what is overdue (I12)."""
+        ended = [name for name in names if self.transactions[name].outcome == OPEN]
+        for name in ended:
+            self._end(name, ABORT, "timeout")
+        return len(ended)
+
+    @call(flushed=True)
+    def commit_offsets(self, offsets: Mapping[tuple[str, int], int]) -> None:
+        self.offsets.update(offsets)
+
+    def _end(self, name: Name, outcome: str, by: str) -> None:
+        stands = self.transactions.get(name, Transaction(OPEN))
+        assert stands.outcome == OPEN, "I4"
+        self.transactions[name] = replace(stands, outcome=outcome, by=by)
+
+    # ── what is there ──
+
+    def open_of(self, producer: int) -> Name | None:
+        return next((n for n, t in self.transactions.items() if n[0] == producer and t.outcome == OPEN), None)
+
+    def newest(self, producer: int, epoch: int) -> int:
+        return max((number for p, e, number in self.transactions if (p, e) == (producer, epoch)), default=-1)
+
+    def overdue(self) -> list[Name]:
+        return [n for n, t in self.transactions.items() if t.outcome == OPEN and t.deadline < self.now]
+
+    def outcome(self, name: Name) -> str:
+        return self.transactions[name].outcome if name in self.transactions else UNKNOWN
+
+    def last_sequence(self, producer: int, epoch: int, partition: int) -> int:
+        mine = (e.last for e in reversed(self.logs[partition]) if (e.producer, e.epoch) == (producer, epoch))
+        return next(mine, -1)
+
+    def _tail(self, name: Name, partition: int) -> int:
+        newest = next((e for e in reversed(self.logs[partition]) if (e.producer, e.epoch) == name[:2]), None)
+        return newest.last if newest is not None and newest.name == name else -1
+
+    def blocking(self, partition: int) -> tuple[int, Name | None]:
+        """The last stable offset, and the undecided transaction that holds it back."""
+        for offset, entry in enumerate(self.logs[partition]):
+            if entry.name is not None and self.transactions[entry.name].outcome == OPEN:
+                return offset, entry.name
+        return len(self.logs[partition]), None
+
+    def committed(self, partition: int, *, now: bool = False) -> Iterator[tuple[int, bytes]]:
+        """Offsets and values as a `read_committed` reader gets them (I5); `now`: also behind what is undecided (I6)."""
+        stable, _ = self.blocking(partition)
+        for offset, entry in enumerate(self.logs[partition] if now else self.logs[partition][:stable]):
+            if entry.name is None or self.transactions[entry.name].outcome == COMMIT:
+                yield offset, entry.value
+
+    def everything(self, partition: int) -> Iterator[tuple[int, bytes]]:
+        for offset, entry in enumerate(self.logs[partition]):
+            yield offset, entry.value
+
+    def state(self, transactional_id: str) -> set[str]:
+        """The states that `transactions list` may show: phase two is nobody's promise at a moment."""
+        producer = self.ids[transactional_id]
+        known = [name for name in self.transactions if name[0] == producer]
+        if not known:
+            return {"Empty"}
+        newest = max(known)
+        outcome = self.transactions[newest].outcome
+        if outcome == OPEN:
+            return {"Ongoing"}
+        done = "Empty" if newest[1] < self.epochs[producer] else f"Complete{outcome.title()}"
+        return {f"Prepare{outcome.title()}", done}

@@ -1,0 +1,139 @@
+"""Where histories take place: a database with a clock that stands still, a client that loses connections, an observer."""
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeVar
+
+import sqlalchemy
+
+from msgtx import Client, Outcome, TopicPartition, TransactionId, errors, protocol
+from msgtx.database.engine import Engine
+from msgtx.types import Isolation
+from tests.databases import connect
+from tests.faults import Action, Faults, lose_connection
+
+Answer = TypeVar("Answer")
+HISTORIES: Final = 100  # in one database: what sweeps and views look at grows with it
+PATIENCE_SECONDS: Final = 30.0
+BEGINNING: Final = datetime(2030, 1, 1, tzinfo=UTC)
+_numbers = itertools.count(1)
+
+
+@dataclass
+class Place:
+    """A database for some histories. `client` crosses the boundaries that fail, `observer` does not."""
+
+    url: str
+    lose: Action = lose_connection
+    faults: Faults = field(default_factory=Faults)
+    histories: int = 0
+    operations: int = 0
+    now: int = 0  # milliseconds since BEGINNING
+
+    def __post_init__(self) -> None:
+        with connect(self.url) as connection:
+            connection.execute("create table if not exists public.clock (at timestamptz)")
+            connection.execute("delete from public.clock")
+            connection.execute("insert into public.clock values (%s)", [BEGINNING])
+            # The table instead of a function made anew for each tick: no session has to plan its calls again.
+            connection.execute(
+                "create or replace function msgtx.clock() returns timestamptz language sql volatile"
+                " return (select at from public.clock)"
+            )
+        self.client = Client(Engine(self.url, connect=self.faults.connect))
+        self.observer = Client(Engine(self.url))
+
+    def close(self) -> None:
+        self.client.close()
+        self.observer.close()
+
+    def name(self, kind: str) -> str:
+        return f"{kind}-{next(_numbers)}"
+
+    def tick(self, milliseconds: int) -> int:
+        """Let time pass. It never does by itself."""
+        self.now += milliseconds
+        with self.observer.engine.connection() as connection:
+            connection.execute("set synchronous_commit = off")  # time flushes nothing
+            connection.execute("update public.clock set at = %s", [BEGINNING + timedelta(milliseconds=self.now)])
+            connection.execute("reset synchronous_commit")
+        return self.now
+
+    @contextlib.contextmanager
+    def losing(self, boundary: int) -> Iterator[list[str]]:
+        """Lose the connection at the n-th boundary from here (0: never). Yields what was lost."""
+        self.faults.crossed.clear()
+        self.faults.fired = []
+        self.faults.at = {boundary: self.lose} if boundary else {}
+        try:
+            yield self.faults.fired
+        finally:
+            self.faults.at = {}
+
+    def again(self, attempt: Callable[[], Answer]) -> Answer:
+        """An administrator's call is not repeated by the library: whoever makes it does."""
+        for _ in range(20):
+            with contextlib.suppress(errors.DatabaseUnavailable):
+                return attempt()
+        raise AssertionError("the database was away twenty times")
+
+    def protocol(self, ask: Callable[[sqlalchemy.Connection], Answer]) -> Answer | str:
+        """Make a call in a SQL transaction of its own, repeated until it is answered. Returns the name of a refusal."""
+
+        def attempt() -> Answer | str:
+            with self.client.engine.transaction() as connection:
+                try:
+                    return ask(connection)
+                except errors.RetriableError as error:
+                    if isinstance(error, errors.DatabaseUnavailable):
+                        raise
+                    return named(error)
+                except errors.MsgtxError as error:  # an error may carry a decision: it is committed
+                    return named(error)
+
+        return self.again(attempt)
+
+    # ── what the observer sees ──
+
+    def read(self, partitions: list[TopicPartition]) -> list[tuple[object, ...]]:
+        """Per partition: both ends, who holds them back, what a reader of either isolation gets from offset 0."""
+        with self.observer.engine.transaction() as connection:
+            seen = {
+                isolation: protocol.fetch(connection, dict.fromkeys(partitions, 0), isolation, max_bytes=1 << 26)
+                for isolation in Isolation
+            }
+        found = []
+        for partition in partitions:
+            committed, everything = seen[Isolation.READ_COMMITTED][partition], seen[Isolation.READ_UNCOMMITTED][partition]
+            blocked = None if committed.blocked_by is None else tuple(committed.blocked_by)
+            rows = [[(record.offset, record.value) for record in one.records] for one in (committed, everything)]
+            found.append((committed.last_stable_offset, committed.log_end_offset, blocked, *rows))
+        return found
+
+    def outcome(self, name: tuple[int, int, int]) -> str:
+        return OUTCOMES[self.observer.transaction_outcome(TransactionId(*name))]
+
+
+OUTCOMES: Final = {
+    Outcome.OPEN: "OPEN",
+    Outcome.COMMITTED: "COMMIT",
+    Outcome.ABORTED: "ABORT",
+    Outcome.UNKNOWN: "UNKNOWN",
+}
+
+
+def named(error: BaseException) -> str:
+    """Return the name of an error, as a user tells them apart."""
+    kind = errors.ProducerFenced if isinstance(error, errors.ProducerFenced) else type(error)
+    return kind.__name__
+
+
+def refusal(attempt: Callable[[], Any]) -> Any:
+    """Return the answer, or the name of the error."""
+    try:
+        return attempt()
+    except errors.MsgtxError as error:
+        return named(error)

@@ -1,0 +1,121 @@
+"""Readers: long-lived consumers with their tokens, fetches from anywhere, offsets committed by hand."""
+
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from msgtx import Isolation, OffsetAndMetadata, protocol
+from tests.model.history import PARTITIONS, History, Reader, crashes, partitions, some
+from tests.model.oracle import Oracle
+
+readers = st.integers(0, 1)
+
+
+class Reading(History):
+    @rule(which=readers, crash=crashes)
+    def poll(self, which: int, crash: int) -> None:
+        self._poll(self.readers[which], 0 if self.remembers else crash)
+
+    @rule(which=readers)
+    def read_on(self, which: int) -> None:
+        self.drain(self.readers[which])
+
+    def drain(self, reader: Reader) -> None:
+        """Until nothing comes: then all that may be read was read, and nothing overdue is in the way (I5, I12)."""
+        while self._poll(reader, 0):
+            pass
+        for partition in range(PARTITIONS):
+            assert reader.at[partition] >= reader.end(self.oracle, partition), partition
+            _, blocking = self.oracle.blocking(partition)
+            assert blocking is None or blocking not in self.oracle.overdue(), "I12"
+
+    def _poll(self, reader: Reader, crash: int) -> int:
+        def real() -> tuple[Any, ...]:
+            records = reader.consumer.poll(0)
+            found: dict[int, list[tuple[int, bytes | None]]] = {}
+            for record in records:
+                found.setdefault(self.partitions.index((record.topic, record.partition)), []).append(
+                    (record.offset, record.value)
+                )
+            ended = [name for name in self.oracle.overdue() if self.place.outcome(name) != "OPEN"]
+            return found, self.positions(reader), ended
+
+        def model(oracle: Oracle, answer: tuple[Any, ...]) -> tuple[Any, ...]:
+            found, positions, ended = answer
+            if ended:
+                oracle.expire(*ended)
+            for partition, position in positions.items():
+                passed = [row for row in reader.visible(oracle, partition) if row[0] < position]
+                assert found.get(partition, []) == passed, f"{partition}: handed out {found}, it passed {passed}"
+                assert reader.at[partition] <= position <= max(reader.at[partition], reader.end(oracle, partition))
+            return answer
+
+        found, positions, _ = self.ask(real, model, crash=crash)
+        reader.at.update(positions)
+        if found:
+            reader.committed_by_hand = False
+        return len(found)
+
+    def positions(self, reader: Reader) -> dict[int, int]:
+        return {p: reader.consumer.position(partition) for p, partition in enumerate(self.partitions)}
+
+    @rule(which=readers, partition=partitions, at=st.integers(0, 30))
+    def seek(self, which: int, partition: int, at: int) -> None:
+        """Go anywhere, also into what is open (P22, P45)."""
+        reader = self.readers[which]
+        reader.at[partition] = at % (len(self.oracle.logs[partition]) + 1)
+        reader.consumer.seek(self.partitions[partition], reader.at[partition])
+
+    @rule()
+    def rewind(self) -> None:
+        """Go back to the group's offsets."""
+        reader = self.readers[0]
+        reader.consumer.rewind()
+        reader.at = {p: self.oracle.offsets.get((self.groups[0], p), 0) for p in range(PARTITIONS)}
+        assert self.positions(reader) == reader.at
+
+    @rule(crash=crashes)
+    def commit_positions(self, crash: int) -> None:
+        reader = self.readers[0]
+        positions = {(self.groups[0], p): at for p, at in self.positions(reader).items()}
+        self.ask(reader.consumer.commit, lambda o, _: o.commit_offsets(positions), crash=crash)
+        reader.committed_by_hand = True
+
+    @rule(partition=partitions, at=st.integers(0, 30), crash=crashes)
+    def commit_an_offset(self, partition: int, at: int, crash: int) -> None:
+        reader, offset = self.readers[0], at % (len(self.oracle.logs[partition]) + 1)
+        offsets = {self.partitions[partition]: OffsetAndMetadata(offset, "by hand")}
+        self.ask(
+            lambda: reader.consumer.commit(offsets),
+            lambda o, _: o.commit_offsets({(self.groups[0], partition): offset}),
+            crash=crash,
+        )
+        reader.committed_by_hand = True
+
+    @rule(
+        isolation=st.sampled_from(list(Isolation)),
+        partition=partitions,
+        at=st.integers(0, 40),
+        max_bytes=st.sampled_from([1, 40, 1 << 20]),
+    )
+    def fetch(self, isolation: Isolation, partition: int, at: int, max_bytes: int) -> None:
+        """A reader without a past begins anywhere, also inside a batch, also where nothing is yet."""
+        ends = len(self.oracle.logs[partition])
+        at %= ends + 2
+        name = self.partitions[partition]
+        answer = self.place.protocol(lambda c: protocol.fetch(c, {name: at}, isolation, max_bytes)[name])
+        if at > ends:
+            assert answer == "OffsetOutOfRange"
+            return
+        assert not isinstance(answer, str)
+        everything = isolation is Isolation.READ_UNCOMMITTED
+        rows = list(self.oracle.everything(partition) if everything else self.oracle.committed(partition))
+        wanted = [row for row in rows if row[0] >= at]
+        found = [(record.offset, record.value) for record in answer.records]
+        assert found == wanted[: len(found)]
+        assert bool(found) == bool(wanted)
+        assert len(found) == len([row for row in wanted if row[0] < answer.position])
+        stable, blocking = self.oracle.blocking(partition)
+        assert (answer.last_stable_offset, answer.log_end_offset) == (stable, ends)
+        assert answer.blocked_by == blocking
