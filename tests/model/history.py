@@ -79,6 +79,7 @@ class History(RuleBasedStateMachine):
     def _reader(self, isolation: Isolation, **settings: Any) -> Reader:
         consumer = self.place.client.consumer(isolation=isolation.value, max_poll_records=3, **READING, **settings)
         consumer.assign(self.partitions)
+        assert [consumer.position(partition) for partition in self.partitions] == [0] * PARTITIONS
         return Reader(consumer, isolation)
 
     # ── asking ──
