@@ -19,6 +19,7 @@ from msgtx.database.engine import Engine
 from tests.databases import Connection, Server, set_clock, use_server
 
 hypothesis.settings.register_profile("msgtx", deadline=None, print_blob=True)
+hypothesis.settings.register_profile("long", deadline=None, print_blob=True)  # tests/model
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "msgtx"))
 
 

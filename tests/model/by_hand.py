@@ -5,11 +5,11 @@ from typing import Any
 
 import sqlalchemy
 from hypothesis import strategies as st
-from hypothesis.stateful import precondition, rule
+from hypothesis.stateful import initialize, precondition, rule
 
 from msgtx import Outcome, ProducerId, TransactionId, protocol
 from msgtx.types import OutputRecord
-from tests.model.history import LONG_MS, SHORT_MS, counts, crashes, ids, partitions, some
+from tests.model.history import IDS, LONG_MS, SHORT_MS, counts, crashes, ids, partitions, some
 from tests.model.lives import Decision, Life
 from tests.model.oracle import ABORT, ABORTED, COMMIT, FENCED, Oracle, Request
 from tests.model.place import named
@@ -24,22 +24,36 @@ class ByHand(Producing):
         hands = [life for life in self.lives if life.producer is None]
         return [life for life in hands if transactional in {None, life.transactional_id is not None}]
 
-    @rule(which=ids, timeout=st.sampled_from([LONG_MS, SHORT_MS]), crash=crashes)
-    def init_by_hand(self, which: int, timeout: int, crash: int) -> None:
+    @initialize(by_hand=st.lists(st.booleans(), min_size=IDS, max_size=IDS))
+    def begin(self, by_hand: list[bool]) -> None:
+        for which, hand in enumerate(by_hand):
+            self._init(which, LONG_MS, hand, 0)
+
+    @rule(which=ids, timeout=st.sampled_from([LONG_MS, SHORT_MS]), by_hand=st.booleans(), crash=crashes)
+    def init(self, which: int, timeout: int, by_hand: bool, crash: int) -> None:
+        """Take an id over: whoever used it is a zombie from here on (I7)."""
+        self._init(which, timeout, by_hand, crash)
+
+    def _init(self, which: int, timeout: int, by_hand: bool, crash: int) -> None:
+        if by_hand:
+            self._init_by_hand(which, timeout, crash)
+        else:
+            self.init_library(which, timeout, crash)
+
+    def _init_by_hand(self, which: int, timeout: int, crash: int) -> None:
         name = self.ids[which]
         found = self.ask(
-            lambda: self.place.protocol(lambda c: tuple(protocol.init_producer_id(c, name, timeout))),
+            lambda: self.place.protocol(lambda c: _plain(protocol.init_producer_id(c, name, timeout))),
             lambda o, answer: o.init(name, timeout, answer[0]),
             crash=crash,
         )
         self.born(Life(name, *found))
 
     @rule()
-    def init_plainly_by_hand(self) -> None:
-        found = self.place.protocol(lambda c: protocol.init_producer_id(c, None, LONG_MS))
-        assert not isinstance(found, str)
-        assert found.epoch == 0
-        assert found.producer_id not in {life.producer_id for life in self.lives}, "P41"
+    def init_without_id(self) -> None:
+        found = self.place.protocol(lambda c: _plain(protocol.init_producer_id(c, None, LONG_MS)))
+        assert found[1] == 0
+        assert found[0] not in {life.producer_id for life in self.lives}, "P41"
         self.born(Life(None, *found))
 
     @precondition(lambda self: self._hands())
@@ -109,9 +123,7 @@ class ByHand(Producing):
             return error, -1 if error else result.base_offset, result.duplicate
 
         # Such an append is flushed by its own commit.
-        return self.ask(
-            lambda: self.place.protocol(real), lambda o, _: o.append_flushed(request)[0], crash=crash
-        )
+        return self.ask(lambda: self.place.protocol(real), lambda o, _: o.append_flushed(request)[0], crash=crash)
 
     def _deliver_decision(self, decision: Decision, crash: int) -> Any:
         tails = {self.partitions[partition]: last for partition, last in decision.tails.items()}

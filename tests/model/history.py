@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant
 from msgtx import Consumer, Isolation, TopicPartition
 from tests.databases import wait_until
 from tests.model.lives import Decision, Life
-from tests.model.oracle import Loss, Name, NoSuchWorldError, Oracle, Request
+from tests.model.oracle import Loss, NoSuchWorldError, Oracle, Request
 from tests.model.place import Place
 
 FAST: Final = {"linger_ms": 60_000, "retry_backoff_ms": 1, "max_block_ms": 30_000, "delivery_timeout_ms": 30_000}
@@ -26,7 +26,7 @@ partitions = st.integers(0, PARTITIONS - 1)
 counts = st.integers(1, 3)
 some = st.integers(0, 11)  # one of those there are
 ids = st.integers(0, IDS - 1)
-crashes = st.sampled_from([0] * 14 + [1, 2, 3, 4, 5, 6])  # the boundary at which the connection is lost; 0: none
+crashes = st.sampled_from([0] * 30 + [1, 2, 3, 4, 5, 6])  # the boundary at which the connection is lost; 0: none
 
 
 @dataclass
@@ -63,6 +63,7 @@ class History(RuleBasedStateMachine):
             place.observer.topics.create(topic, partitions=count)
         self.topics = topics
         self.partitions = [TopicPartition(topics[0], i) for i in range(PARTITIONS - 1)] + [TopicPartition(topics[1], 0)]
+        self.partition_ids = place.partition_ids(topics)
         self.ids = [place.name("id") for _ in range(IDS)]
         self.groups = [place.name("group") for _ in range(2)]
         self.oracles = [Oracle([[] for _ in range(PARTITIONS)], now=place.tick(10_000), remembers=self.remembers)]
@@ -74,7 +75,7 @@ class History(RuleBasedStateMachine):
             self._reader(Isolation.READ_COMMITTED, group=self.groups[0]),
             self._reader(Isolation.READ_UNCOMMITTED),
         ]
-        self.names = itertools.count()
+        self.steps = itertools.count()
 
     def _reader(self, isolation: Isolation, **settings: Any) -> Reader:
         consumer = self.place.client.consumer(isolation=isolation.value, max_poll_records=3, **READING, **settings)
@@ -126,7 +127,7 @@ class History(RuleBasedStateMachine):
                     break
 
     def lost(self) -> None:
-        """A fault happened in this step."""
+        """A connection was lost in this step."""
 
     def one_of(self, found: list[Any], which: int) -> Any:
         return found[which % len(found)]
@@ -144,26 +145,31 @@ class History(RuleBasedStateMachine):
     @invariant()
     def everything_agrees(self) -> None:
         self.place.operations += 1
-        oracle = self.oracle
-        known = list(oracle.transactions)
-        names = {name for name in known if oracle.outcome(name) == "OPEN"} | set(known[-2:])
-        names |= {self.one_of(known, next(self.names))} if known else set()
-        seen = (self.place.read(self.partitions), self._offsets(), {name: self.place.outcome(name) for name in names})
+        step = next(self.steps)
+        known = list(self.oracle.transactions)
+        names = {known[-1], self.one_of(known, step)} if known else set()
+        group = self.one_of(self.groups, step)
+        seen = (
+            self.place.read(self.partition_ids),
+            self._offsets(group),
+            {name: self.place.outcome(name) for name in names},
+        )
         expected = [
-            ([_read(oracle, p) for p in range(PARTITIONS)], oracle.offsets, {name: oracle.outcome(name) for name in names})
+            (
+                [_read(oracle, p) for p in range(PARTITIONS)],
+                {p: at for (name, p), at in oracle.offsets.items() if name == group},
+                {name: oracle.outcome(name) for name in names},
+            )
             for oracle in self.oracles
         ]
         fitting = [oracle for oracle, one in zip(self.oracles, expected, strict=True) if one == seen]
         assert fitting, f"found {seen!r}; expected {expected!r}"
         self._keep(fitting)
 
-    def _offsets(self) -> dict[tuple[str, int], int]:
-        return {
-            (group, self.partitions.index(partition)): at.offset
-            for group, member in zip(self.groups, self.members, strict=True)
-            for partition, at in member.committed(self.partitions).items()
-            if at is not None
-        }
+    def _offsets(self, group: str) -> dict[int, int]:
+        member = self.members[self.groups.index(group)]
+        found = member.committed(self.partitions)
+        return {p: at.offset for p, partition in enumerate(self.partitions) if (at := found[partition]) is not None}
 
     # ── the end ──
 
@@ -184,8 +190,9 @@ class History(RuleBasedStateMachine):
         """Once everybody stopped, a few sweeps leave nothing open, and everything can be read, in every way (I12, I5)."""
         self.pass_time(2 * LONG_MS)
         self.ask(lambda: self.place.observer.sweep().transactions_aborted, lambda o, _: expire_overdue(o))
-        self.everything_agrees()
         oracle = self.oracle
+        for _ in (*self.groups, *oracle.transactions):  # another one is looked at each time
+            self.everything_agrees()
         assert all(oracle.blocking(p) == (len(oracle.logs[p]), None) for p in range(PARTITIONS))
         wait_until(lambda: self.place.observer.sweep() and self._states_agree(settled=True), "nothing is left to mark")
         for now, view in ((False, "committed_records"), (True, "committed_records_now")):
@@ -212,7 +219,7 @@ class History(RuleBasedStateMachine):
     def pass_time(self, milliseconds: int) -> None:
         now = self.place.tick(milliseconds)
         for oracle in self.oracles:
-            oracle.now = now
+            oracle.now, oracle.past = now, []
 
     def drain(self, reader: Reader) -> None:
         raise NotImplementedError

@@ -7,17 +7,19 @@ Where more belongs: groups with members beside `commit_an_offset`, sessions besi
 `Administering.sweep` and `history.expire_overdue`.
 """
 
-from hypothesis import strategies as st
-from hypothesis.stateful import precondition, rule
+from typing import Any
 
-from msgtx import Outcome, TransactionId
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
+
+from msgtx import Isolation, TransactionId
 from tests.model.by_hand import ByHand
-from tests.model.history import PARTITIONS, crashes, expire_overdue, ids, some
-from tests.model.oracle import ABORT, INVALID, Name
+from tests.model.history import crashes, expire_overdue, ids
+from tests.model.oracle import ABORT, INVALID, Name, Oracle
 from tests.model.place import OUTCOMES, refusal
 from tests.model.reading import Reading
 
-ticks = st.sampled_from([1, 400, 1_000, 1_001, 5_001, 60_001])
+ticks = st.sampled_from([0, 1, 400, 1_000, 1_001, 5_001, 60_001])
 
 
 class Administering(ByHand, Reading):
@@ -26,71 +28,81 @@ class Administering(ByHand, Reading):
         names = [name for life in reversed(self.lives) for name in (life.name, (*life.name[:2], life.number + 1))]
         return self.one_of([*names, *self.oracle.transactions, (1 << 40, 0, 0)], which)
 
-    @rule(which=st.integers(0, 40), crash=crashes)
-    def resolve(self, which: int, crash: int) -> None:
-        """Whoever asks how a transaction ended may settle it."""
-        name = self._name(which)
-        client = self.place.client
-        self.ask(
-            lambda: OUTCOMES[
-                self.place.again(lambda: client.transaction_outcome(TransactionId(*name), resolve=True))
-            ],
-            lambda o, _: o.end(name, "resolve"),
-            crash=crash,
-        )
+    @rule(which=st.integers(0, 40), how=st.sampled_from(["resolve", "admin"]), crash=crashes)
+    def end(self, which: int, how: str, crash: int) -> None:
+        """Whoever asks how a transaction ended may settle it; so may an administrator."""
+        name, client = self._name(which), self.place.client
+
+        def real() -> str:
+            if how == "resolve":
+                return OUTCOMES[client.transaction_outcome(TransactionId(*name), resolve=True)]
+            answer = refusal(lambda: self.place.again(lambda: client.admin.transactions.abort(TransactionId(*name))))
+            return ABORT if answer is None else str(answer)
+
+        def model(oracle: Oracle, _: Any) -> str:
+            outcome = oracle.end(name, how)
+            return outcome if how == "resolve" or outcome == ABORT else INVALID
+
+        self.ask(lambda: self.place.again(real), model, crash=crash)
         assert self.place.outcome(name) == self.oracle.outcome(name)
 
-    @rule(which=st.integers(0, 40))
-    def ask_for_an_outcome(self, which: int) -> None:
-        name = self._name(which)
-        assert self.place.outcome(name) == self.oracle.outcome(name)
-
-    @rule(which=st.integers(0, 40), crash=crashes)
-    def abort_as_administrator(self, which: int, crash: int) -> None:
-        name = self._name(which)
-        self.ask(
-            lambda: refusal(
-                lambda: self.place.again(lambda: self.place.client.admin.transactions.abort(TransactionId(*name)))
-            ),
-            lambda o, _: None if o.end(name, "admin") == ABORT else INVALID,
-            crash=crash,
-        )
-
-    @precondition(lambda self: self.oracle.ids)
     @rule(which=ids, crash=crashes)
     def fence(self, which: int, crash: int) -> None:
-        name = self.one_of(list(self.oracle.ids), which)
+        name = self.ids[which]
         self.ask(
             lambda: tuple(self.place.again(lambda: self.place.client.admin.transactions.fence(name))),
             lambda o, _: o.fence(name),
             crash=crash,
         )
 
-    @rule(milliseconds=ticks)
-    def tick(self, milliseconds: int) -> None:
+    @rule(milliseconds=ticks, sweeps=st.booleans(), crash=crashes)
+    def tick(self, milliseconds: int, sweeps: bool, crash: int) -> None:
+        """Time passes; perhaps somebody sweeps: overdue transactions, markers, floors (I12)."""
         self.pass_time(milliseconds)
+        if sweeps:
+            self.ask(
+                lambda: self.place.again(self.place.client.sweep).transactions_aborted,
+                lambda o, _: expire_overdue(o),
+                crash=crash,
+            )
 
-    @rule(crash=crashes)
-    def sweep(self, crash: int) -> None:
-        """Overdue transactions, markers, floors (I12)."""
-        self._sweep(crash)
-
-    def _sweep(self, crash: int) -> None:
-        self.ask(
-            lambda: self.place.again(self.place.client.sweep).transactions_aborted,
-            lambda o, _: expire_overdue(o),
-            crash=crash,
-        )
-
-    @rule(milliseconds=st.sampled_from([1_001, 60_001]))
-    def expire(self, milliseconds: int) -> None:
-        self.pass_time(milliseconds)
-        self._sweep(0)
-
-    @rule()
-    def list_transactions(self) -> None:
+    @rule(which=st.integers(0, 40))
+    def look(self, which: int) -> None:
+        name = self._name(which)
+        assert self.place.outcome(name) == self.oracle.outcome(name)
         self._states_agree(settled=False)
 
 
 class Machine(Administering):
-    """The connection may be lost."""
+    """The connection may be lost at any boundary."""
+
+
+class CrashMachine(Administering):
+    """The server may crash at any boundary. What was acknowledged is there; of the rest, what came last may be gone (I9)."""
+
+    remembers = True
+
+    @rule(flush=st.booleans())
+    def crash(self, flush: bool) -> None:
+        """The server crashes between two calls; perhaps somebody's unrelated commit has flushed all that came before."""
+        server = self.place.server
+        assert server is not None
+        if flush:
+            server.flush()
+        server.crash()
+        kept = [0] if flush else range(1 + max(len(oracle.past) for oracle in self.oracles))
+        worlds = [(oracle.fork(), back) for oracle in self.oracles for back in kept if back <= len(oracle.past)]
+        for oracle, back in worlds:
+            oracle.lose(back)
+        self.oracles = [oracle for oracle, _ in worlds]
+        self.lost()
+
+    def lost(self) -> None:
+        self.place.reconnect()
+        self.everything_agrees()
+        self.pass_time(1)  # else a row could not be told from the one that it takes the place of
+        for reader in self.readers:
+            for partition, at in reader.at.items():
+                if reader.isolation is Isolation.READ_UNCOMMITTED or at > len(self.oracle.logs[partition]):
+                    reader.at[partition] = 0
+                    reader.consumer.seek(self.partitions[partition], 0)

@@ -189,9 +189,8 @@ class Oracle:
 
     def _append(self, request: Request) -> tuple[str | None, int, bool]:
         refused = self._standing(request.producer, request.epoch, request.number)
-        if refused in {FENCED, NO_ID}:
-            if (request.producer, request.epoch, request.number) not in self.transactions:
-                return refused, -1, False
+        if refused in {FENCED, NO_ID} and (request.producer, request.epoch, request.number) not in self.transactions:
+            return refused, -1, False
         log = self.logs[request.partition]
         for offset, entry in enumerate(log):
             if (entry.producer, entry.epoch, entry.number, entry.first, entry.last) == (
@@ -267,9 +266,7 @@ class Oracle:
         return FENCED if stands.by == "fence" else ABORTED, {}
 
     @call(flushed=True)
-    def commit_whole(
-        self, name: Name, requests: Sequence[Request], offsets: Mapping[tuple[str, int], int]
-    ) -> str | None:
+    def commit_whole(self, name: Name, requests: Sequence[Request], offsets: Mapping[tuple[str, int], int]) -> str | None:
         """Records, offsets and the decision: all or nothing (I6)."""
         stands = self.transactions.get(name)
         if stands is not None and stands.outcome == COMMIT:

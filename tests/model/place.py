@@ -2,18 +2,19 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
 import sqlalchemy
 
-from msgtx import Client, Outcome, TopicPartition, TransactionId, errors, protocol
+from msgtx import Client, Isolation, Outcome, TransactionId, errors
 from msgtx.database.engine import Engine
-from msgtx.types import Isolation
+from msgtx.store.fetch import FetchedBatch, Position, fetch
+from msgtx.store.topics import describe_topics
 from tests.databases import connect
-from tests.faults import Action, Faults, lose_connection
+from tests.faults import CrashServer, Faults, lose_connection
 
 Answer = TypeVar("Answer")
 HISTORIES: Final = 100  # in one database: what sweeps and views look at grows with it
@@ -27,7 +28,7 @@ class Place:
     """A database for some histories. `client` crosses the boundaries that fail, `observer` does not."""
 
     url: str
-    lose: Action = lose_connection
+    server: CrashServer | None = None  # it crashes where otherwise only the connection would be lost
     faults: Faults = field(default_factory=Faults)
     histories: int = 0
     operations: int = 0
@@ -50,16 +51,19 @@ class Place:
         self.client.close()
         self.observer.close()
 
+    def reconnect(self) -> None:
+        """After a crash of the server, no connection is good."""
+        self.client.engine.close()
+        self.observer.engine.close()
+
     def name(self, kind: str) -> str:
         return f"{kind}-{next(_numbers)}"
 
     def tick(self, milliseconds: int) -> int:
-        """Let time pass. It never does by itself."""
+        """Let time pass, which it never does by itself. The update is flushed, and with it all that came before."""
         self.now += milliseconds
         with self.observer.engine.connection() as connection:
-            connection.execute("set synchronous_commit = off")  # time flushes nothing
             connection.execute("update public.clock set at = %s", [BEGINNING + timedelta(milliseconds=self.now)])
-            connection.execute("reset synchronous_commit")
         return self.now
 
     @contextlib.contextmanager
@@ -67,7 +71,7 @@ class Place:
         """Lose the connection at the n-th boundary from here (0: never). Yields what was lost."""
         self.faults.crossed.clear()
         self.faults.fired = []
-        self.faults.at = {boundary: self.lose} if boundary else {}
+        self.faults.at = {boundary: self.server.crash_at if self.server else lose_connection} if boundary else {}
         try:
             yield self.faults.fired
         finally:
@@ -98,23 +102,29 @@ class Place:
 
     # ── what the observer sees ──
 
-    def read(self, partitions: list[TopicPartition]) -> list[tuple[object, ...]]:
+    def partition_ids(self, topics: list[str]) -> list[int]:
+        with self.observer.engine.connection() as connection:
+            known = describe_topics(connection, topics)
+        return [partition_id for topic in topics for partition_id in known[topic].partition_ids]
+
+    def read(self, partition_ids: list[int]) -> list[tuple[object, ...]]:
         """Per partition: both ends, who holds them back, what a reader of either isolation gets from offset 0."""
-        with self.observer.engine.transaction() as connection:
-            seen = {
-                isolation: protocol.fetch(connection, dict.fromkeys(partitions, 0), isolation, max_bytes=1 << 26)
-                for isolation in Isolation
-            }
+        positions = {partition_id: Position(0) for partition_id in partition_ids}
+        with self.observer.engine.connection() as connection:
+            seen = [fetch(connection, positions, isolation=isolation, max_bytes=1 << 26) for isolation in Isolation]
         found = []
-        for partition in partitions:
-            committed, everything = seen[Isolation.READ_COMMITTED][partition], seen[Isolation.READ_UNCOMMITTED][partition]
-            blocked = None if committed.blocked_by is None else tuple(committed.blocked_by)
-            rows = [[(record.offset, record.value) for record in one.records] for one in (committed, everything)]
-            found.append((committed.last_stable_offset, committed.log_end_offset, blocked, *rows))
+        for partition_id in partition_ids:
+            committed, everything = (answers[partition_id] for answers in seen)
+            rows = [_rows(answer.batches) for answer in (committed, everything)]
+            found.append((committed.last_stable_offset, committed.log_end_offset, committed.blocked_by, *rows))
         return found
 
     def outcome(self, name: tuple[int, int, int]) -> str:
         return OUTCOMES[self.observer.transaction_outcome(TransactionId(*name))]
+
+
+def _rows(batches: Sequence[FetchedBatch]) -> list[tuple[int, bytes | None]]:
+    return [(batch.base_offset + i, value) for batch in batches for i, value in enumerate(batch.values)]
 
 
 OUTCOMES: Final = {

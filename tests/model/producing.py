@@ -10,14 +10,12 @@ from msgtx import OffsetAndMetadata
 from tests.model.history import (
     FAST,
     LIVES,
-    LONG_MS,
     OUTSIDE,
     PARTITIONS,
     SHORT_MS,
     History,
     counts,
     crashes,
-    ids,
     partitions,
     some,
 )
@@ -25,20 +23,21 @@ from tests.model.lives import Decision, Life
 from tests.model.oracle import ABORT, COMMIT, Oracle, Request
 from tests.model.place import PATIENCE_SECONDS, refusal
 
-timeouts = st.sampled_from([LONG_MS, SHORT_MS])
+sizes = st.lists(counts, min_size=1, max_size=3)
+where = st.lists(partitions, min_size=1, max_size=PARTITIONS, unique=True)
+offsets = st.one_of(st.integers(0, 20), st.none())
 own_timeouts = st.sampled_from([None, None, SHORT_MS, 5_000])
 
 
 class Producing(History):
-    def _using(self, *, begun: bool) -> list[Life]:
-        return [life for life in self.lives if life.producer is not None and life.begun is begun]
+    def _using(self) -> list[Life]:
+        return [life for life in self.lives if life.producer is not None]
 
-    @rule(which=ids, timeout=timeouts, crash=crashes)
-    def init(self, which: int, timeout: int, crash: int) -> None:
-        """Take an id over: whoever used it is a zombie from here on (I7)."""
-        producer = self.place.client.producer(
-            transactional_id=self.ids[which], transaction_timeout_ms=timeout, **FAST
-        )
+    def begun(self) -> list[Life]:
+        return [life for life in self._using() if life.begun]
+
+    def init_library(self, which: int, timeout: int, crash: int) -> None:
+        producer = self.place.client.producer(transactional_id=self.ids[which], transaction_timeout_ms=timeout, **FAST)
 
         def real() -> tuple[int, int]:
             producer.init_transactions()
@@ -53,31 +52,31 @@ class Producing(History):
         self.lives.append(life)
         if len(self.lives) > LIVES:
             gone = self.lives.pop(0)
-            if gone.producer is not None:
-                self._close(gone)
+            if gone.producer is not None:  # what it has open is aborted; a fenced one closes, too
+                self.ask(gone.producer.close, lambda o, _: self._model_abort(gone, o) and None)
 
-    def _close(self, life: Life) -> None:
-        """An open transaction is aborted; a fenced producer closes, too."""
-        self.ask(life.producer.close, lambda o, _: self._model_abort(life, o) and None)
-
-    @precondition(lambda self: self._using(begun=False))
-    @rule(which=some, timeout=own_timeouts)
-    def begin(self, which: int, timeout: int | None) -> None:
-        life = self.one_of(self._using(begun=False), which)
+    def _begin(self, life: Life, timeout: int | None) -> bool:
+        if life.begun:
+            return True
         answer = refusal(lambda: life.producer.begin_transaction(timeout).id)
         assert answer == (life.error if life.dead else life.name)
         if not life.dead:
             life.begin(timeout)
+        return life.begun
 
-    @precondition(lambda self: self._using(begun=True))
-    @rule(which=some, partition=partitions, count=counts)
-    def send(self, which: int, partition: int, count: int) -> None:
-        """Send, and leave it to whatever comes next to hand it over."""
-        self._send(self.one_of(self._using(begun=True), which), partition, count)
+    @precondition(lambda self: self._using())
+    @rule(which=some, partition=partitions, count=counts, timeout=own_timeouts, flush=st.booleans(), crash=crashes)
+    def send(self, which: int, partition: int, count: int, timeout: int | None, flush: bool, crash: int) -> None:
+        """Send, and hand it over now, or leave it to whatever comes next."""
+        life = self.one_of(self._using(), which)
+        if self._begin(life, timeout):
+            self._send(life, partition, count)
+            if flush and life.waiting:
+                self._flush(life, crash)
 
     def _send(self, life: Life, partition: int, count: int) -> None:
+        topic, index = self.partitions[partition]
         for value in self.content(count):
-            topic, index = self.partitions[partition]
             answer = refusal(partial(life.producer.send, topic, value, partition=index))
             if life.error is not None:
                 assert answer == life.error
@@ -85,17 +84,16 @@ class Producing(History):
                 life.futures.append((partition, answer))
                 life.waiting.setdefault(partition, []).append(value)
 
-    @precondition(lambda self: any(life.waiting for life in self._using(begun=True)))
-    @rule(which=some, crash=crashes)
-    def flush(self, which: int, crash: int) -> None:
-        life = self.one_of([life for life in self._using(begun=True) if life.waiting], which)
+    def _flush(self, life: Life, crash: int) -> None:
         requests, futures = life.requests(), list(life.futures)
         self.handed(life, requests)
         life.flushed()
-        answer = self.ask(
-            lambda: self._flushed(life, futures), lambda o, _: together(o.append(*requests), requests), crash=crash
-        )
-        self._told(life, answer)
+
+        def model(o: Oracle, _: Any) -> Any:
+            append = o.append_flushed if life.transactional_id is None else o.append
+            return together(append(*requests), requests)
+
+        self._told(life, self.ask(lambda: self._flushed(life, futures), model, crash=crash))
 
     def _flushed(self, life: Life, futures: list[tuple[int, Any]]) -> Any:
         """Returns the offset of each record by partition, or the first refusal."""
@@ -118,14 +116,13 @@ class Producing(History):
         if isinstance(answer, str):
             life.error = answer
 
-    @precondition(lambda self: any(not life.waiting for life in self._using(begun=True)))
-    @rule(which=some, partition=partitions, sizes=st.lists(counts, min_size=1, max_size=3), crash=crashes)
+    @precondition(lambda self: self._using())
+    @rule(which=some, partition=partitions, sizes=sizes, crash=crashes)
     def send_batches(self, which: int, partition: int, sizes: list[int], crash: int) -> None:
         """Several batches for a partition, the later ones sent before the earlier are answered."""
-        life = self.one_of([life for life in self._using(begun=True) if not life.waiting], which)
-        if life.error is not None:
-            return
-        self._send_batches(life, partition, sizes[:1] if self.remembers else sizes, crash)
+        life = self.one_of(self._using(), which)
+        if self._begin(life, None) and life.error is None and not life.waiting:
+            self._send_batches(life, partition, sizes[:1] if self.remembers else sizes, crash)
 
     def _send_batches(self, life: Life, partition: int, sizes: list[int], crash: int) -> None:
         parts = [self.content(size) for size in sizes]
@@ -153,45 +150,43 @@ class Producing(History):
 
         self._told(life, self.ask(lambda: refusal(real), model, crash=crash))
 
-    @precondition(lambda self: self._using(begun=True))
-    @rule(which=some, group=st.integers(0, 1), partition=partitions, at=st.integers(0, 20))
-    def send_offsets(self, which: int, group: int, partition: int, at: int) -> None:
-        life = self.one_of(self._using(begun=True), which)
-        offset = at % (len(self.oracle.logs[partition]) + 1)
-        positions = {self.partitions[partition]: OffsetAndMetadata(offset, "by the model")}
-        answer = refusal(lambda: life.producer.send_offsets_to_transaction(positions, self.groups[group]))
-        assert answer == life.error
-        if answer is None:
-            life.offsets[self.groups[group], partition] = offset
-
-    @precondition(lambda self: self._using(begun=True) and not self.readers[0].committed_by_hand)
-    @rule(which=some)
-    def send_offsets_of_the_reader(self, which: int) -> None:
-        """What was read is committed with what was made of it (I10)."""
-        life, reader = self.one_of(self._using(begun=True), which), self.readers[0]
-        answer = refusal(lambda: life.producer.send_offsets_to_transaction(reader.consumer))
-        assert answer == life.error
-        if answer is None:
-            positions = self.positions(reader)
-            life.offsets.update({(self.groups[0], p): at for p, at in positions.items()})
-
-    @precondition(lambda self: self._using(begun=True))
-    @rule(which=some, crash=crashes)
-    def commit(self, which: int, crash: int) -> None:
-        self._commit(self.one_of(self._using(begun=True), which), crash)
-
-    @precondition(lambda self: self._using(begun=False))
-    @rule(which=some, where=st.lists(partitions, min_size=1, max_size=3, unique=True), offsets=st.booleans(), crash=crashes)
-    def commit_whole(self, which: int, where: list[int], offsets: bool, crash: int) -> None:
-        """A small transaction in one go: nothing is flushed before the commit."""
-        life = self.one_of(self._using(begun=False), which)
-        if life.dead:
+    @precondition(lambda self: self.begun())
+    @rule(which=some, group=st.integers(0, 1), partition=partitions, at=offsets)
+    def send_offsets(self, which: int, group: int, partition: int, at: int | None) -> None:
+        """Commit an offset, or where a consumer stands, with the transaction (I10)."""
+        life, reader = self.one_of(self.begun(), which), self.readers[0]
+        if at is not None:
+            sent = {(self.groups[group], partition): at % (len(self.oracle.logs[partition]) + 1)}
+            positions = {self.partitions[p]: OffsetAndMetadata(offset, "sent") for (_, p), offset in sent.items()}
+            answer = refusal(lambda: life.producer.send_offsets_to_transaction(positions, self.groups[group]))
+        elif reader.committed_by_hand:
             return
-        assert life.producer.begin_transaction().id == life.name
-        life.begin(None)
+        else:
+            sent = {(self.groups[0], p): offset for p, offset in self.positions(reader).items()}
+            answer = refusal(lambda: life.producer.send_offsets_to_transaction(reader.consumer))
+        assert answer == life.error
+        if answer is None:
+            life.offsets.update(sent)
+
+    @precondition(lambda self: self.begun())
+    @rule(which=some, outcome=st.sampled_from([COMMIT, COMMIT, ABORT]), crash=crashes)
+    def finish(self, which: int, outcome: str, crash: int) -> None:
+        life = self.one_of(self.begun(), which)
+        if outcome == COMMIT:
+            self._commit(life, crash)
+        else:
+            self._abort(life, crash)
+
+    @precondition(lambda self: self._using())
+    @rule(which=some, where=where, with_offsets=st.booleans(), crash=crashes)
+    def commit_whole(self, which: int, where: list[int], with_offsets: bool, crash: int) -> None:
+        """A small transaction in one go: if it is a new one, nothing is flushed before the commit."""
+        life = self.one_of(self._using(), which)
+        if not self._begin(life, None):
+            return
         for partition in where:
             self._send(life, partition, 2)
-        if offsets and life.error is None:
+        if with_offsets and life.error is None:
             life.producer.send_offsets_to_transaction({self.partitions[0]: 0}, self.groups[1])
             life.offsets[self.groups[1], 0] = 0
         self._commit(life, crash)
@@ -225,10 +220,7 @@ class Producing(History):
         if answer is None:
             life.ended()
 
-    @precondition(lambda self: self._using(begun=True))
-    @rule(which=some, crash=crashes)
-    def abort(self, which: int, crash: int) -> None:
-        life = self.one_of(self._using(begun=True), which)
+    def _abort(self, life: Life, crash: int) -> None:
         answer = self.ask(
             lambda: refusal(life.producer.abort_transaction), lambda o, _: self._model_abort(life, o), crash=crash
         )
@@ -249,22 +241,15 @@ class Producing(History):
 
     # ── outside transactions ──
 
-    @rule(where=st.lists(partitions, min_size=1, max_size=PARTITIONS, unique=True), count=counts, crash=crashes)
-    def send_plainly(self, where: list[int], count: int, crash: int) -> None:
-        """An idempotent producer without transactions (I1)."""
-        life = self.plain
+    @rule(where=where, sizes=sizes, crash=crashes)
+    def send_plainly(self, where: list[int], sizes: list[int], crash: int) -> None:
+        """An idempotent producer without transactions: one call for all partitions, or several for one (I1)."""
+        if len(where) == 1:
+            self._send_batches(self.plain, where[0], sizes, crash)
+            return
         for partition in where:
-            self._send(life, partition, count)
-        requests, futures = life.requests(), list(life.futures)
-        self.handed(life, requests)
-        life.flushed()
-        self.ask(
-            lambda: self._flushed(life, futures), lambda o, _: together(o.append_flushed(*requests), requests), crash=crash
-        )
-
-    @rule(partition=partitions, sizes=st.lists(counts, min_size=1, max_size=3), crash=crashes)
-    def send_batches_plainly(self, partition: int, sizes: list[int], crash: int) -> None:
-        self._send_batches(self.plain, partition, sizes, crash)
+            self._send(self.plain, partition, sizes[0])
+        self._flush(self.plain, crash)
 
 
 def together(answers: list[tuple[str | None, int, bool]], requests: list[Request]) -> Any:

@@ -3,13 +3,14 @@
 from typing import Any
 
 from hypothesis import strategies as st
-from hypothesis.stateful import precondition, rule
+from hypothesis.stateful import rule
 
 from msgtx import Isolation, OffsetAndMetadata, protocol
-from tests.model.history import PARTITIONS, History, Reader, crashes, partitions, some
+from tests.model.history import PARTITIONS, History, Reader, crashes, partitions
 from tests.model.oracle import Oracle
 
 readers = st.integers(0, 1)
+offsets = st.one_of(st.integers(0, 30), st.none())
 
 
 class Reading(History):
@@ -60,37 +61,30 @@ class Reading(History):
     def positions(self, reader: Reader) -> dict[int, int]:
         return {p: reader.consumer.position(partition) for p, partition in enumerate(self.partitions)}
 
-    @rule(which=readers, partition=partitions, at=st.integers(0, 30))
-    def seek(self, which: int, partition: int, at: int) -> None:
-        """Go anywhere, also into what is open (P22, P45)."""
+    @rule(which=readers, partition=partitions, at=offsets)
+    def move(self, which: int, partition: int, at: int | None) -> None:
+        """Go anywhere, also into what is open (P22, P45); or back to the group's offsets."""
         reader = self.readers[which]
-        reader.at[partition] = at % (len(self.oracle.logs[partition]) + 1)
-        reader.consumer.seek(self.partitions[partition], reader.at[partition])
-
-    @rule()
-    def rewind(self) -> None:
-        """Go back to the group's offsets."""
+        if at is not None:
+            reader.at[partition] = at % (len(self.oracle.logs[partition]) + 1)
+            reader.consumer.seek(self.partitions[partition], reader.at[partition])
+            return
         reader = self.readers[0]
         reader.consumer.rewind()
         reader.at = {p: self.oracle.offsets.get((self.groups[0], p), 0) for p in range(PARTITIONS)}
         assert self.positions(reader) == reader.at
 
-    @rule(crash=crashes)
-    def commit_positions(self, crash: int) -> None:
+    @rule(partition=partitions, at=offsets, crash=crashes)
+    def commit_offsets(self, partition: int, at: int | None, crash: int) -> None:
+        """Outside any transaction: one offset, or all positions."""
         reader = self.readers[0]
-        positions = {(self.groups[0], p): at for p, at in self.positions(reader).items()}
-        self.ask(reader.consumer.commit, lambda o, _: o.commit_offsets(positions), crash=crash)
-        reader.committed_by_hand = True
-
-    @rule(partition=partitions, at=st.integers(0, 30), crash=crashes)
-    def commit_an_offset(self, partition: int, at: int, crash: int) -> None:
-        reader, offset = self.readers[0], at % (len(self.oracle.logs[partition]) + 1)
-        offsets = {self.partitions[partition]: OffsetAndMetadata(offset, "by hand")}
-        self.ask(
-            lambda: reader.consumer.commit(offsets),
-            lambda o, _: o.commit_offsets({(self.groups[0], partition): offset}),
-            crash=crash,
-        )
+        if at is None:
+            positions, chosen = self.positions(reader), None
+        else:
+            positions = {partition: at % (len(self.oracle.logs[partition]) + 1)}
+            chosen = {self.partitions[partition]: OffsetAndMetadata(positions[partition], "by hand")}
+        offsets = {(self.groups[0], p): offset for p, offset in positions.items()}
+        self.ask(lambda: reader.consumer.commit(chosen), lambda o, _: o.commit_offsets(offsets), crash=crash)
         reader.committed_by_hand = True
 
     @rule(

@@ -1,25 +1,26 @@
-"""Histories of the everyday run; `python -m tests.model` makes longer ones."""
+"""Any history beside the oracle (I1–I10, I12). `HYPOTHESIS_PROFILE=long MINUTES=…` runs for so long, with fresh seeds."""
 
-from collections.abc import Iterator
-from tests.model.place import Place
-import pytest
-from hypothesis import settings
-from hypothesis.stateful import run_state_machine_as_test
+from collections.abc import Callable
 
-from tests.model.machine import Machine
+import hypothesis
 
+from tests.faults import crash_server
+from tests.model.rounds import minutes_wanted, places, run_round, run_rounds
 
-@pytest.fixture(scope="module")
-def place(database_url: str) -> Iterator[Place]:
-    made = Place(database_url)
-    yield made
-    made.close()
+LONG = hypothesis.settings.get_current_profile_name() == "long"
 
 
-def test_histories_with_lost_connections(place: Place) -> None:
-    class Here(Machine):
-        find_place = staticmethod(lambda: place)
+def test_any_history_with_lost_connections_is_as_the_oracle_says(make_database: Callable[[], str]) -> None:
+    with places(make_database) as where:
+        if LONG:
+            assert not run_rounds(where, minutes=minutes_wanted() / 2, first=None, report=print)
+        else:
+            run_round(where, histories=60)
 
-    import os
-    run_state_machine_as_test(Here, settings=settings(max_examples=int(os.environ.get("EX", "20")), stateful_step_count=40, verbosity=__import__("hypothesis").Verbosity[os.environ.get("V","normal")], phases=[__import__("hypothesis").Phase.generate], suppress_health_check=list(__import__("hypothesis").HealthCheck)))
-    print("operations", place.operations)
+
+def test_any_history_with_crashes_of_the_server_is_as_the_oracle_says() -> None:
+    with crash_server() as server, places(server.server.create_database, server) as where:
+        if LONG:
+            assert not run_rounds(where, minutes=minutes_wanted() / 2, first=None, report=print)
+        else:
+            run_round(where, histories=5)

@@ -1,0 +1,104 @@
+"""Rounds of histories: each has a seed of its own, by which it can be repeated."""
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.faults import CrashServer
+from tests.model.history import History
+from tests.model.machine import CrashMachine, Machine
+from tests.model.place import HISTORIES, Place
+
+HISTORIES_PER_ROUND: Final = 50
+STEPS: Final = 50
+MACHINES: Final[dict[str, type[History]]] = {"connections": Machine, "server": CrashMachine}
+
+
+@dataclass
+class Places:
+    """The place of the next history; a fresh database now and then."""
+
+    make_database: Callable[[], str]
+    server: CrashServer | None = None
+    place: Place | None = None
+    operations: int = 0
+
+    def find(self) -> Place:
+        if self.place is not None and self.place.histories >= HISTORIES:
+            self.close()
+        if self.place is None:
+            self.place = Place(self.make_database(), self.server)
+        return self.place
+
+    def close(self) -> None:
+        if self.place is not None:
+            self.operations += self.place.operations
+            self.place.close()
+            self.place = None
+
+    @property
+    def counted(self) -> int:
+        """Operations that were checked."""
+        return self.operations + (0 if self.place is None else self.place.operations)
+
+
+@contextmanager
+def places(make_database: Callable[[], str], server: CrashServer | None = None) -> Iterator[Places]:
+    """Histories that lose connections; with a server of their own, crashes of the server."""
+    made = Places(make_database, server)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def run_round(where: Places, *, number: int | None = None, histories: int = HISTORIES_PER_ROUND, **options: Any) -> None:
+    """Run one round of histories. Raise the first failure, made as small as may be."""
+
+    class Here(MACHINES["server" if where.server else "connections"]):  # type: ignore[misc]  # one of two
+        find_place = staticmethod(where.find)
+
+    chosen = settings(
+        max_examples=histories,
+        stateful_step_count=STEPS,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        **{"phases": [Phase.generate, Phase.shrink], **options},
+    )
+    run_state_machine_as_test(Here if number is None else seed(number)(Here), settings=chosen)
+
+
+def run_rounds(where: Places, *, minutes: float, first: int | None, report: Callable[[str], object]) -> int:
+    """Run rounds with seeds one above the other until time is over. Returns how many failed."""
+    first = random.SystemRandom().randrange(1 << 32) if first is None else first
+    kind = "server" if where.server else "connections"
+    began, failed, number = time.monotonic(), 0, first
+    while number == first or time.monotonic() - began < minutes * 60:
+        before, at = where.counted, time.monotonic()
+        try:
+            run_round(where, number=number, database=None)
+        except AssertionError as error:
+            failed += 1
+            report(f"ANOMALY: {error}\n" + "\n".join(getattr(error, "__notes__", ())))
+            report(f"to repeat it: python -m tests.model --faults {kind} --minutes 0 --seed {number}")
+        done, seconds = where.counted - before, time.monotonic() - at
+        report(f"seed {number}: {done} operations checked in {seconds:.1f} s ({done / seconds:.0f}/s)")
+        number += 1
+    seconds = time.monotonic() - began
+    report(
+        f"{kind}: seeds {first} to {number - 1}, {where.counted} operations checked in {seconds:.0f} s"
+        f" ({where.counted / seconds:.0f}/s), {failed} anomalies"
+    )
+    return failed
+
+
+def minutes_wanted() -> float:
+    """Return how long the long profile runs."""
+    return float(os.environ.get("MINUTES", "10"))
