@@ -1,7 +1,7 @@
 -- delete_topic(name) removes a topic, its partitions and its log at once; raises if there is none. What a transaction that
 -- is open now wrote elsewhere can still be committed.
--- Locks partitions (exclusive, ascending). Deletes from topic, partition, record_batch, producer_state, transaction_partition,
--- transaction_marker, partition_floor, group_offset. Flushed.
+-- Locks partitions (exclusive, ascending). Reads transaction_decision. Deletes from topic, partition, record_batch, producer_state,
+-- transaction_partition, transaction_marker, partition_floor, group_offset. Flushed.
 create function msgtx.delete_topic(topic_name text)
 returns bigint language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
@@ -25,7 +25,11 @@ begin
     delete from msgtx.record_batch r where r.partition_id = any(gone);
     get diagnostics batches = row_count;
     delete from msgtx.producer_state s where s.partition_id = any(gone);
-    delete from msgtx.transaction_marker m where m.partition_id = any(gone);
+    -- The others tell how far markers are written; they go with their history.
+    delete from msgtx.transaction_marker m
+    where m.partition_id = any(gone) and not exists (
+        select from msgtx.transaction_decision d where d.producer_id = m.producer_id
+        and d.producer_epoch = m.producer_epoch and d.transaction_number = m.transaction_number);
     delete from msgtx.partition_floor f where f.partition_id = any(gone);
     delete from msgtx.group_offset o where o.partition_id = any(gone);
     -- Of what is still open they tell where it is to be found.

@@ -2,13 +2,28 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
 
 import pytest
 
 from msgtx.store.producers import fence_producer
+from msgtx.store.sweeps import purge_transactions, remove_idle_producers
 from msgtx.store.transactions import expire_transactions, mark
 from tests.databases import Connection, backend, wait_for_lock
-from tests.store.steps import Writer, count, ends, new_partition, new_topic, plain, read, unique, values
+from tests.store.steps import (
+    Writer,
+    count,
+    counts,
+    delete_topic_of,
+    ends,
+    new_partition,
+    new_topic,
+    plain,
+    read,
+    spoiled,
+    unique,
+    values,
+)
 
 Sessions = Callable[[], Connection]
 
@@ -374,3 +389,181 @@ def test_two_sweeps_at_once_end_everything_once(
     mark(connection, everything=True)
     assert [ends(connection, partition) for partition in partitions] == [(0, 20, 20)] * 4
     assert [floor(connection, partition) for partition in partitions] == [20] * 4
+
+
+# ── one partition cannot take its marker now ──
+
+
+def state(connection: Connection, writer: Writer) -> str:
+    row = connection.execute(
+        "select state from msgtx.transactions where producer_id = %s", [writer.id.producer_id]
+    ).fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize("outcome", ["COMMIT", "ABORT"])
+@pytest.mark.parametrize("everything", [False, True])
+def test_a_partition_that_cannot_take_its_marker_now_holds_up_no_other(
+    connection: Connection, outcome: Literal["COMMIT", "ABORT"], everything: bool
+) -> None:
+    """Readers notice nothing, the marker follows."""
+    good, bad, writer, holder = new_partition(connection), new_partition(connection), Writer(connection), Writer(connection)
+    holder.send(bad, b"open")  # else the floor would complete a commit without its marker
+    for partition in (bad, good):
+        writer.send(partition, b"a")
+    writer.decide(outcome)
+    expected = [b"a"] if outcome == "COMMIT" else []
+    with spoiled(connection, "transaction_marker", "insert", f"new.partition_id = {bad}"):
+        for _ in range(2):
+            mark(connection, everything=everything)
+            assert (markers(connection, good), markers(connection, bad)) == ([(outcome, 0, 0)], [])
+            assert (floor(connection, good), floor(connection, bad)) == (1, 0)
+            assert state(connection, writer) == {"COMMIT": "PrepareCommit", "ABORT": "PrepareAbort"}[outcome]
+            assert (values(connection, good), values(connection, bad)) == (expected, [])
+        holder.commit()
+        mark(connection, everything=everything)
+        assert (values(connection, good), values(connection, bad)) == (expected, [b"open", *expected])
+        # The floor passes a commit without its marker, never an abort.
+        assert floor(connection, bad) == (2 if outcome == "COMMIT" else 1)
+    mark(connection, everything=everything)
+    assert markers(connection, bad)[-1] == (outcome, 1, 1)
+    assert floor(connection, bad) == 2
+    assert state(connection, writer) == {"COMMIT": "CompleteCommit", "ABORT": "CompleteAbort"}[outcome]
+    assert (values(connection, good), values(connection, bad)) == (expected, [b"open", *expected])
+
+
+@pytest.mark.usefixtures("bare")
+def test_an_abort_that_could_not_be_marked_for_long_is_marked_when_it_can_be(connection: Connection) -> None:
+    """Others are marked meanwhile: it is found from the floor."""
+    good, bad, writer = new_partition(connection), new_partition(connection), Writer(connection)
+    writer.send(bad, b"aborted")
+    with spoiled(connection, "transaction_marker", "insert", f"new.partition_id = {bad}"):
+        writer.abort()
+        mark(connection)
+        connection.execute("update msgtx.transaction_decision set decided_at = decided_at - interval '1 hour'")
+        writer.commit_whole(writer.row(good, b"x"))
+        mark(connection)
+    assert mark(connection, everything=True)[0] == 1
+    assert markers(connection, bad) == [("ABORT", 0, 0)]
+    assert (floor(connection, bad), values(connection, bad)) == (1, [])
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize("kind", ["whole", "in steps"])
+def test_a_commit_that_becomes_visible_late_is_complete_after_the_next_sweep(connection: Connection, kind: str) -> None:
+    """A call in a SQL transaction of somebody who takes his time: others have been marked meanwhile."""
+    partition, other = new_topic(connection, 2)
+    stalled, writer = Writer(connection), Writer(connection)
+    writer.commit_whole(writer.row(other, b"x"))
+    mark(connection)
+    if kind == "whole":
+        stalled.commit_whole(stalled.row(partition, b"late"))
+    else:
+        stalled.send(partition, b"late")
+        stalled.commit()
+    connection.execute(
+        "update msgtx.transaction_decision set decided_at = decided_at - interval '1 hour' where producer_id = %s",
+        [stalled.id.producer_id],
+    )
+    mark(connection, everything=True)
+    assert state(connection, stalled) == "CompleteCommit"
+
+
+@pytest.mark.usefixtures("bare")
+def test_what_was_marked_within_the_last_seconds_keeps_nothing_newer_from_its_marker(connection: Connection) -> None:
+    """A call looks at 20,000 decisions at most, and a fast server makes more of them in two seconds."""
+    partition, other = new_topic(connection, 2)
+    writer = Writer(connection)
+    writer.commit_whole(writer.row(other, b"x"))
+    mark(connection)
+    many = 20_100
+    connection.execute(
+        "insert into msgtx.transaction_decision (producer_id, producer_epoch, transaction_number, outcome, decided_at,"
+        " decided_by, partitions, first_offsets, last_offsets) select 5000000 + n, 0, 0, 'COMMIT', msgtx.clock(), 'client',"
+        " array[%s], array[0], array[0] from generate_series(1, %s) n",
+        [other, many],
+    )
+    connection.execute(
+        "insert into msgtx.transaction_marker (partition_id, producer_id, producer_epoch, transaction_number, outcome,"
+        " first_offset, last_offset) select %s, 5000000 + n, 0, 0, 'COMMIT', 0, 0 from generate_series(1, %s) n",
+        [other, many],
+    )
+    writer.commit_whole(writer.row(partition, b"newest"))
+    mark(connection)
+    assert markers(connection, partition) == [("COMMIT", 0, 0)]
+
+
+# ── deleted topics ──
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize("everything", [False, True])
+def test_the_markers_of_a_deleted_topic_are_not_written_again(
+    connection: Connection, everything: bool, clock: Callable[[object], None]
+) -> None:
+    kept, gone, writer = new_partition(connection), new_partition(connection), Writer(connection)
+    for partition in (kept, gone):
+        writer.send(partition, b"a")
+        writer.commit()
+    writer.send(gone, b"a")
+    writer.abort()
+    mark(connection, everything=True)
+    delete_topic_of(connection, gone)
+    assert mark(connection, everything=everything) == (0, 0)
+    assert count(connection, "partition_floor", "partition_id = %s", gone) == 0
+    row = connection.execute("select count(*) from msgtx.unsettled_partitions() where partition_id = %s", [gone]).fetchone()
+    assert row == (0,)
+    clock("8 days")
+    for _ in range(2):
+        remove_idle_producers(connection, None, None)
+        purge_transactions(connection, None, None)
+    assert count(connection, "transaction_marker", "partition_id = %s", gone) == 0
+
+
+def test_a_marker_that_outlived_its_history_goes_with_its_topic(
+    connection: Connection, clock: Callable[[object], None]
+) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    writer.abort()
+    writer.commit_whole(writer.row(partition, b"b"))
+    mark(connection, everything=True)
+    clock("8 days")
+    purge_transactions(connection, None, None)
+    assert markers(connection, partition) == [("ABORT", 0, 0), ("COMMIT", 1, 1)]
+    delete_topic_of(connection, partition)
+    assert markers(connection, partition) == [("COMMIT", 1, 1)]
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize("outcome", ["COMMIT", "ABORT"])
+def test_a_transaction_that_only_touched_a_deleted_topic_leaves_nothing_when_its_history_goes(
+    connection: Connection, outcome: Literal["COMMIT", "ABORT"], clock: Callable[[object], None]
+) -> None:
+    gone, writer = new_partition(connection), Writer(connection)
+    writer.send(gone, b"a")
+    delete_topic_of(connection, gone)
+    writer.decide(outcome)
+    mark(connection, everything=True)
+    assert state(connection, writer) == {"COMMIT": "CompleteCommit", "ABORT": "CompleteAbort"}[outcome]
+    clock("8 days")
+    remove_idle_producers(connection, None, None)
+    purge_transactions(connection, None, None)
+    assert counts(connection) == dict.fromkeys(counts(connection), 0)
+
+
+@pytest.mark.usefixtures("bare")
+def test_an_open_transaction_that_only_touched_a_deleted_topic_is_still_expired(
+    connection: Connection, clock: Callable[[object], None]
+) -> None:
+    """I12: where it began tells where it is to be found."""
+    gone, writer = new_partition(connection), Writer(connection)
+    writer.send(gone, b"a")
+    delete_topic_of(connection, gone)
+    clock("1 hour")
+    expire_transactions(connection)
+    assert count(connection, "transaction_decision", "producer_id = %s and outcome = 'ABORT'", writer.id.producer_id) == 1
+    mark(connection, everything=True)
+    assert state(connection, writer) == "CompleteAbort"
