@@ -88,6 +88,8 @@ def _raw(connection: sqlalchemy.Connection) -> RawConnection:
     driver = connection.connection.driver_connection
     if not isinstance(driver, PsycopgConnection):
         raise errors.ConfigError("msgtx needs a connection of psycopg 3: use postgresql+psycopg://")
+    if not connection.in_transaction():
+        connection.begin()  # as each of SQLAlchemy's own statements does: without it, `connection.commit()` would do nothing
     return driver
 
 

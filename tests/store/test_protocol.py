@@ -48,6 +48,18 @@ def test_nothing_is_there_until_the_caller_commits(
     assert client.admin.partitions.describe(partitions[0]).log_end_offset == 0
 
 
+def test_a_commit_of_the_connection_commits_though_sqlalchemy_has_run_no_statement(
+    database: sqlalchemy.Engine, partitions: list[TopicPartition], client: msgtx.Client
+) -> None:
+    with database.connect() as connection:
+        for number in range(2):
+            (result,) = protocol.append(connection, [Batch(partitions[0], None, None, None, records(b"kept"))])
+            assert (result.error, result.base_offset) == (None, number)
+            connection.commit()
+        protocol.append(connection, [Batch(partitions[0], None, None, None, records(b"undone"))])
+    assert client.admin.partitions.describe(partitions[0]).log_end_offset == 2
+
+
 @pytest.mark.parametrize("option", ["-c client_encoding=latin1", "-c DateStyle=SQL", "-c bytea_output=escape"])
 def test_the_settings_of_the_callers_session_spoil_nothing(
     option: str, database_url: str, partitions: list[TopicPartition], client: msgtx.Client
