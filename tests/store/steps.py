@@ -280,7 +280,11 @@ def spoiled(
 
 
 def seal(
-    connection: Connection, name: TransactionId, kind: Literal["session", "external"], *, offset: tuple[str, int, int] | None = None
+    connection: Connection,
+    name: TransactionId,
+    kind: Literal["session", "external"],
+    *,
+    offset: tuple[str, int, int] | None = None,
 ) -> None:
     """Seal a transaction by hand; `offset`: group, partition id and offset that wait for its decision."""
     with connection.transaction():

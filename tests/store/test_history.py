@@ -229,7 +229,9 @@ def test_an_open_transaction_is_the_newest_of_its_id(connection: Connection, clo
     assert values(connection, partition) == [b"a", b"open"]
 
 
-def test_the_newest_of_an_older_epoch_is_the_newest_while_the_new_epoch_has_none(connection: Connection, clock: Clock) -> None:
+def test_the_newest_of_an_older_epoch_is_the_newest_while_the_new_epoch_has_none(
+    connection: Connection, clock: Clock
+) -> None:
     partition, writer = new_partition(connection), Writer(connection)
     writer.send(partition, b"a")
     writer.commit()
@@ -459,7 +461,10 @@ def test_a_dry_run_tells_what_would_be_done_and_changes_nothing(
     mixed(connection, [partition])
     Writer(connection).send(partition, b"overdue")
     clock(LATER)
-    before = {table: connection.execute(f"select t::text from msgtx.{table} t order by 1").fetchall() for table in counts(connection)}
+    before = {
+        table: connection.execute(f"select t::text from msgtx.{table} t order by 1").fetchall()
+        for table in counts(connection)
+    }
     told = sweep(engine, only=only, dry_run=True)
     assert told == sweep(engine, only=only, dry_run=True)
     assert before == {

@@ -307,9 +307,7 @@ def removed(connection: Connection, clock: Clock) -> tuple[Writer, int]:
 
 
 @pytest.mark.parametrize("call", ["append", "whole", "commit", "abort", "offsets only", "init with expected"])
-def test_the_old_producers_next_use_is_refused(
-    connection: Connection, removed: tuple[Writer, int], call: str
-) -> None:
+def test_the_old_producers_next_use_is_refused(connection: Connection, removed: tuple[Writer, int], call: str) -> None:
     writer, partition = removed
     before = count(connection, "record_batch"), count(connection, "transaction_decision"), count(connection, "group_offset")
     refused: Any = None

@@ -82,7 +82,9 @@ def test_many_ids_get_the_shards_that_the_rule_says(connection: Connection) -> N
 
 
 def test_what_has_no_transactional_id_belongs_to_the_shard_of_its_number(connection: Connection) -> None:
-    rows = connection.execute("select msgtx.shard_of(null, n) from unnest(%s::bigint[]) n", [[0, 1, 49, 50, 2**40]]).fetchall()
+    rows = connection.execute(
+        "select msgtx.shard_of(null, n) from unnest(%s::bigint[]) n", [[0, 1, 49, 50, 2**40]]
+    ).fetchall()
     assert [shard for (shard,) in rows] == [0, 1, 49, 0, 2**40 % 50]
 
 

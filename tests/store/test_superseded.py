@@ -275,7 +275,9 @@ def test_a_floor_of_a_partition_that_is_gone_goes_with_it(connection: Connection
     gone, kept = new_partition(connection), new_partition(connection)
     raise_floors(connection, [gone, kept], 2)
     delete_topic_of(connection, gone)
-    connection.execute("insert into msgtx.partition_floor (partition_id, stable_floor) values (%s, 2), (%s, 3)", [gone, gone])
+    connection.execute(
+        "insert into msgtx.partition_floor (partition_id, stable_floor) values (%s, 2), (%s, 3)", [gone, gone]
+    )
     assert remove_floors(connection) == [3]
     rows: list[Any] = connection.execute("select partition_id, stable_floor from msgtx.partition_floor").fetchall()
     assert rows == [(kept, 2)]
