@@ -17,7 +17,8 @@ from msgtx.database import migrate
 from msgtx.database.engine import Engine
 
 Connection = psycopg.Connection[Any]
-PATIENCE_SECONDS: Final = 30.0  # a condition that is not met by then is a failure; nothing waits this long otherwise
+# A condition that is not met by then is a failure; nothing waits this long otherwise. Who plants failures waits less.
+PATIENCE_SECONDS: Final = float(os.environ.get("PATIENCE_SECONDS", "30"))
 LOOK_SECONDS: Final = 0.002  # between two looks
 INSERT_ONLY: Final = (
     "record_batch",
