@@ -6,7 +6,7 @@ import queue
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Final
@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.mutants.patches import Mutant, PatchError, all_patches, read_mutant
-from tests.mutants.workshop import Ran, Workshop, named, open_workshop
+from tests.mutants.workshop import Ran, Workshop, open_workshop
 
 CAUGHT: Final = "caught"
 STYLES: Final = {CAUGHT: "green", "survived": "bold red", "broken": "bold yellow", "does not apply": "bold yellow"}
@@ -42,6 +42,11 @@ def judge(mutant: Mutant, ran: Ran) -> tuple[str, str]:
     if passed:
         return "survived", f"passed: {named(passed)}"
     return CAUGHT, named([test for named_test in mutant.tests for test in ran.of(named_test, "failed")])
+
+
+def named(tests: Iterable[str]) -> str:
+    """Return the bare names of tests, for a table."""
+    return ", ".join(sorted({test.rsplit("::", 1)[-1].split("[", 1)[0] for test in tests}))
 
 
 def hunt(mutant: Mutant, workshop: Workshop) -> Verdict:

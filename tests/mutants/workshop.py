@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import psycopg
 import sqlalchemy
@@ -159,8 +159,3 @@ def open_workshop() -> Iterator[Workshop]:
 
 def _last_lines(text: str, most: int = 8) -> str:
     return " / ".join(line.strip() for line in text.strip().splitlines()[-most:] if line.strip())
-
-
-def named(tests: Sequence[Any]) -> str:
-    """Return the bare names of tests, for a table."""
-    return ", ".join(sorted({str(test).rsplit("::", 1)[-1].split("[", 1)[0] for test in tests}))
