@@ -18,6 +18,7 @@ NAMES = (
     "sweep",
     "coordinator",
     "doctor",
+    "verify",
     "perf",
 )
 

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -13,6 +13,7 @@ from msgtx.admin.partitions import PartitionsAdmin
 from msgtx.admin.producers import ProducersAdmin
 from msgtx.admin.topics import TopicsAdmin
 from msgtx.admin.transactions import TransactionsAdmin
+from msgtx.admin.verify import verify
 from msgtx.config import ConsumerConfig, ProducerConfig, resolve
 from msgtx.consumer import Consumer, Deserializer
 from msgtx.coordinator.completion import Completion
@@ -26,7 +27,16 @@ from msgtx.store.coordinators import Shard, find_coordinator, list_shards
 from msgtx.store.installation import describe_installation
 from msgtx.store.topics import Topic, describe_topics
 from msgtx.store.transactions import end_transaction, transaction_outcome
-from msgtx.types import Coordinator, Finding, Outcome, ProcessReport, SweepReport, TopicPartition, TransactionId
+from msgtx.types import (
+    Coordinator,
+    Finding,
+    Outcome,
+    ProcessReport,
+    SweepReport,
+    TopicPartition,
+    TransactionId,
+    VerifyReport,
+)
 from msgtx.wakeup import Listener
 
 SCHEMA_VERSION: Final = 2  # the schema that this client was made for; it accepts the next one, too
@@ -58,6 +68,16 @@ class Admin:
         pg_read_all_stats) is a finding, too.
         """
         return doctor.examine(self._engine, most=most, limits=limits)
+
+    def verify(
+        self, topics: Iterable[str] | None = None, *, progress: Callable[[int, str], None] | None = None
+    ) -> VerifyReport:
+        """Read everything of these topics (None: of all) and compare it with what msgtx promises.
+
+        Runs beside producers and consumers. `progress(records, words)` is called now and then. Raise
+        `UnknownTopicOrPartition`.
+        """
+        return verify(self._engine, topics, progress=progress)
 
 
 class Client:

@@ -1,12 +1,13 @@
 """The operator's verbs: producers of a partition, hanging transactions, doctor, verify."""
 
+import signal
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from msgtx import Client
-from tests.cli.program import Ended
-from tests.databases import Server, wait_until
+from tests.cli.program import Ended, Program
+from tests.databases import Connection, Server, wait_until, waiting_backends
 
 Msgtx = Callable[..., Ended]
 SECONDS = 30.0
@@ -102,3 +103,63 @@ def test_doctor_ends_with_1_when_there_is_a_problem(
         assert {row["level"] for row in done.rows} == {"problem"}
         producer.abort_transaction()
     assert msgtx("doctor", "--most", "0").code == 2
+
+
+# ── verify ──
+
+
+def test_verify_ends_with_0_for_a_sound_topic_and_tells_what_it_read(msgtx: Msgtx, client: Client, wide: str) -> None:
+    with client.producer(transactional_id=wide) as producer, producer.transaction():
+        for i in range(30):
+            producer.send(wide, b"%d" % i)
+    done = msgtx("verify", wide, "-o", "jsonl")
+    assert (done.code, done.err) == (0, "")
+    (row,) = done.rows
+    assert (row["partitions"], row["records"], row["transactions"], row["violations_found"]) == (3, 30, 1, 0)
+    assert row["violations"] == []
+    assert row["seconds"] > 0
+    table = msgtx("verify", wide).out.decode()
+    assert "records" in table
+    assert msgtx("verify", "nowhere").code == 2
+    assert msgtx("verify").code == 0
+
+
+def test_verify_ends_with_1_and_names_what_is_wrong(
+    msgtx: Msgtx, client: Client, topic: str, connection: Connection
+) -> None:
+    with client.producer() as producer:
+        producer.send(topic, b"x").result(SECONDS)
+    connection.execute(
+        "update msgtx.record_batch set last_offset = 5 where partition_id ="
+        " (select partition_id from msgtx.partition join msgtx.topic using (topic_id) where name = %s)",
+        [topic],
+    )
+    done = msgtx("verify", topic, "-o", "jsonl")
+    assert done.code == 1
+    (row,) = done.rows
+    named = {violation["check"]: violation for violation in row["violations"]}
+    assert {"topic", "partition", "offset", "check", "promise", "expected", "found"} == set(named["last_offset"])
+    assert (named["last_offset"]["topic"], named["last_offset"]["offset"], named["last_offset"]["promise"]) == (
+        topic,
+        0,
+        "I2",
+    )
+    done = msgtx("verify", topic)
+    assert done.code == 1
+    assert b"as many offsets as records, 1" in done.out
+    assert msgtx("topics", "delete", topic, "--yes").code == 0
+
+
+def test_verify_is_interrupted_without_a_traceback(
+    program: Program, topic: str, connection: Connection, open_connection: Callable[[], Connection]
+) -> None:
+    """It waits for a lock that the test holds, as it would for a long statement."""
+    holder = open_connection()
+    holder.autocommit = False
+    holder.execute("lock table msgtx.record_batch")
+    with program.start("verify", topic) as process:
+        wait_until(lambda: waiting_backends(connection), "verify waits")
+        process.send_signal(signal.SIGINT)
+        done = program.ended(process)
+    assert (done.code, done.out, done.err) == (130, b"", "")
+    wait_until(lambda: not waiting_backends(connection), "its query is cancelled")

@@ -1,0 +1,41 @@
+"""`msgtx verify`."""
+
+import click
+
+from msgtx.cli.database import connect
+from msgtx.cli.failure import FAILED
+from msgtx.cli.interruption import deferred
+from msgtx.cli.options import Command, Invocation, pass_invocation
+from msgtx.cli.output import row_of, show_many, show_one
+from msgtx.cli.progress import progress
+
+COLUMNS = ("topic", "partition", "offset", "check", "promise", "expected", "found")
+
+
+@click.command("verify", cls=Command)
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@pass_invocation
+def command(invocation: Invocation, topics: tuple[str, ...]) -> int:
+    """Read everything of TOPIC (without: of all topics), and compare it with what msgtx promises.
+
+    Runs beside producers and consumers. Exit code 1 when a promise is broken.
+    The numbers I1 to I16 are those of ARCHITECTURE.md.
+    """
+    with deferred():
+        from msgtx.store.fetch import LATEST
+        from msgtx.types import Isolation
+    with connect(invocation) as client:
+        asked = list(topics) or None
+        ends = client.admin.partitions.offsets(asked, LATEST, Isolation.READ_UNCOMMITTED).values()
+        total = sum(listed.log_end_offset - listed.log_start_offset for listed in ends)
+        with progress("verify", total=total) as told:
+            report = client.admin.verify(asked, progress=told)
+    violations = [row_of(violation) for violation in report.violations]
+    counts = {name: value for name, value in row_of(report).items() if name != "violations"}
+    if invocation.format == "table":
+        if violations:
+            show_many("table", violations, COLUMNS)
+        show_one("table", counts)
+    else:
+        show_one(invocation.format, counts | {"violations": violations})
+    return FAILED if report.violations_found else 0

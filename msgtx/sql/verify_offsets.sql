@@ -1,0 +1,58 @@
+-- verify_offsets(partitions, after, most) looks at the next committed offsets of the installation, by key, for verify, on one
+-- snapshot: those of these partitions. → where it came to (null: the end), how many rows, how many of them are of these
+-- partitions, how many of the newest ones retention has overtaken (behind), and as JSON each one that breaks a rule.
+--   offset_beyond_end     above the log end: the records that it stands for are gone
+--   offset_of_aborted     its transaction was aborted, and was never sealed      offset_of_undecided   it is open, and counts
+-- Reads group_offset, consumer_group, partition, record_batch, transaction, transaction_decision, transaction_seal.
+create function msgtx.verify_offsets(
+    partition_ids int[], in_after bigint[], most int,
+    out next_after bigint[], out looked_at bigint, out offsets bigint, out behind bigint, out broken jsonb
+) language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+begin
+    with chunk as materialized (
+        select o.*, o.partition_id = any(partition_ids) as concerned from msgtx.group_offset o
+        where (o.group_id, o.partition_id, o.commit_sequence)
+              > (coalesce(in_after[1], -1), coalesce(in_after[2], -1), coalesce(in_after[3], -1))
+        order by o.group_id, o.partition_id, o.commit_sequence limit most),
+    looked as (
+        select c.producer_id, c.producer_epoch, c.transaction_number, c.partition_id, c.committed_offset, g.name as group_name,
+               log.end_offset,
+               c.committed_offset < p.log_start_offset and not exists (
+                   select from msgtx.group_offset n
+                   where n.group_id = c.group_id and n.partition_id = c.partition_id
+                     and n.commit_sequence > c.commit_sequence) as behind,
+               array_remove(array[
+                   case when c.committed_offset > log.end_offset and (s.kind is null or d.outcome = 'COMMIT')
+                        then 'offset_beyond_end' end,
+                   case when d.outcome = 'ABORT' and s.kind is null then 'offset_of_aborted' end,
+                   case when d.outcome is null and s.kind is null and t.opened_at is not null
+                        then 'offset_of_undecided' end], null) as rules
+        from chunk c
+        join msgtx.partition p on p.partition_id = c.partition_id
+        cross join lateral (
+            select greatest(p.log_start_offset, (
+                select r.last_offset + 1 from msgtx.record_batch r
+                where r.partition_id = c.partition_id order by r.base_offset desc limit 1)) as end_offset) log
+        left join lateral (
+            select g.name from msgtx.consumer_group g where g.group_id = c.group_id limit 1) g on true
+        left join lateral (
+            select d.outcome from msgtx.transaction_decision d
+            where d.producer_id = c.producer_id and d.producer_epoch = c.producer_epoch
+              and d.transaction_number = c.transaction_number limit 1) d on true
+        left join lateral (
+            select s.kind from msgtx.transaction_seal s
+            where s.producer_id = c.producer_id and s.producer_epoch = c.producer_epoch
+              and s.transaction_number = c.transaction_number limit 1) s on true
+        left join lateral (
+            select t.opened_at from msgtx.transaction t
+            where t.producer_id = c.producer_id and t.producer_epoch = c.producer_epoch
+              and t.transaction_number = c.transaction_number limit 1) t on true
+        where c.concerned)
+    select (select max(array[c.group_id, c.partition_id, c.commit_sequence]) from chunk c), (select count(*) from chunk c),
+           count(*), count(*) filter (where l.behind),
+           coalesce(jsonb_agg(to_jsonb(l) order by l.partition_id) filter (where l.rules <> '{}'), '[]')
+    into next_after, looked_at, offsets, behind, broken
+    from looked l;
+end $$;

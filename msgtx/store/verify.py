@@ -1,0 +1,93 @@
+"""Verify: the next piece of a log, of its transactions and of its groups' offsets, and what is wrong with it.
+
+Each call looks at so many rows on one snapshot and says where it came to; `after` None is the beginning.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from msgtx.database.engine import Function, RawConnection, call
+from msgtx.database.wire import Int4Array, Int8Array
+
+Facts = dict[str, Any]  # of a row: the names of the rules that it breaks, in `rules`, and its columns
+
+PARTITION: Final = Function("verify_partition", {"in_partition_id": "int4"})
+BATCHES: Final = Function(
+    "verify_batches", {"in_partition_id": "int4", "after_offset": "int8", "max_rows": "int4", "max_bytes": "int8"}
+)
+_OF_PARTITION: Final = {"in_partition_id": "int4", "in_after": "int8[]", "most": "int4"}
+BEGINNINGS: Final = Function("verify_beginnings", _OF_PARTITION)
+MARKERS: Final = Function("verify_markers", _OF_PARTITION)
+_OF_PARTITIONS: Final = {"partition_ids": "int4[]", "in_after": "int8[]", "most": "int4"}
+DECISIONS: Final = Function("verify_decisions", _OF_PARTITIONS)
+OFFSETS: Final = Function("verify_offsets", _OF_PARTITIONS)
+MAX_ROWS: Final = 1_000  # of one answer: a piece takes milliseconds, and all that it could complain of fits into memory
+MAX_BYTES: Final = 32 * 1024 * 1024  # of batches that one answer looks at; more only for a single one
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """A partition's ends and floor as its rows say them; None where there is no row. `rules`: those that they break."""
+
+    log_start_offset: int
+    first_offset: int | None
+    log_end_offset: int
+    stable_floor: int | None
+    rules: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What was looked at: how many rows and of what, where to go on (None: the end), and the rows that break rules."""
+
+    rows: int
+    after: Sequence[int] | None
+    broken: list[Facts]
+    records: int = 0
+    transactions: int = 0
+    offsets: int = 0
+    behind: int = 0
+
+
+def verify_partition(connection: RawConnection, partition_id: int) -> Ends | None:
+    """Return a partition's ends, None if it is gone."""
+    (row,) = call(connection, PARTITION, partition_id)
+    return None if row[0] is None else Ends(*row)
+
+
+def verify_batches(connection: RawConnection, partition_id: int, after: Sequence[int] | None) -> Piece:
+    """Look at the next batches of a log."""
+    position = -1 if after is None else after[0]
+    ((came_to, rows, records, broken),) = call(connection, BATCHES, partition_id, position, MAX_ROWS, MAX_BYTES)
+    return Piece(rows, None if came_to is None else [came_to], broken, records=int(records))
+
+
+def verify_beginnings(connection: RawConnection, partition_id: int, after: Sequence[int] | None) -> Piece:
+    """Look at the next rows that say where transactions began on a partition."""
+    ((came_to, rows, undecided, broken),) = call(connection, BEGINNINGS, partition_id, _position(after), MAX_ROWS)
+    return Piece(rows, came_to, broken, transactions=undecided)
+
+
+def verify_markers(connection: RawConnection, partition_id: int, after: Sequence[int] | None) -> Piece:
+    """Look at the next markers of a partition."""
+    ((came_to, rows, broken),) = call(connection, MARKERS, partition_id, _position(after), MAX_ROWS)
+    return Piece(rows, came_to, broken)
+
+
+def verify_decisions(connection: RawConnection, partition_ids: Sequence[int], after: Sequence[int] | None) -> Piece:
+    """Look at the next decisions; only those on these partitions are compared."""
+    arguments = (Int4Array(partition_ids), _position(after), MAX_ROWS)
+    ((came_to, rows, concerned, broken),) = call(connection, DECISIONS, *arguments)
+    return Piece(rows, came_to, broken, transactions=concerned)
+
+
+def verify_offsets(connection: RawConnection, partition_ids: Sequence[int], after: Sequence[int] | None) -> Piece:
+    """Look at the next committed offsets; only those of these partitions are compared."""
+    arguments = (Int4Array(partition_ids), _position(after), MAX_ROWS)
+    ((came_to, rows, concerned, behind, broken),) = call(connection, OFFSETS, *arguments)
+    return Piece(rows, came_to, broken, offsets=concerned, behind=behind)
+
+
+def _position(after: Sequence[int] | None) -> Int8Array | None:
+    return None if after is None else Int8Array(after)
