@@ -11,6 +11,7 @@ import pytest
 import msgtx
 from msgtx import Finding, Level, TopicPartition
 from msgtx.admin.doctor.findings import Limits, size, span
+from msgtx.store.coordinators import lease_shards
 from msgtx.store.topics import describe_topics
 from msgtx.store.transactions import mark
 from msgtx.types import TransactionId
@@ -200,6 +201,29 @@ def test_missing_markers_are_a_warning(
     assert f"({name}, ABORT)" in finding.text
     mark(connection, everything=True)
     assert found(client, "phase two", AT_ONCE) == []
+
+
+# ── coordinators ──
+
+
+def test_shards_that_nobody_leads_are_told(client: msgtx.Client, connection: Connection, clock: Callable[..., None]) -> None:
+    (finding,) = found(client, "coordinator")
+    assert (finding.level, len(finding.data["shards"])) == (Level.INFORMATION, 50)
+    assert "has ever run" in finding.text
+    first = lease_shards(connection, None, host="here", process=1).coordinator_id
+    (finding,) = found(client, "coordinator")
+    assert (finding.level, finding.subject) == (Level.INFORMATION, f"coordinator {first}")
+    assert finding.text == "process 1 on here leads 50 shards (0-49)"
+    second = lease_shards(connection, None, host="there", process=2).coordinator_id
+    lease_shards(connection, first, host="here", process=1)  # it lets go of what is not its share
+    leading, unled = found(client, "coordinator")[::-1]
+    assert (unled.level, len(unled.data["shards"]), len(leading.data["shards"])) == (Level.WARNING, 25, 25)
+    lease_shards(connection, second, host="there", process=2)
+    assert [one.level for one in found(client, "coordinator")] == [Level.INFORMATION] * 2
+    clock("1 minute")
+    (finding,) = found(client, "coordinator")
+    assert (finding.level, finding.advice) == (Level.WARNING, "`msgtx coordinator run`, or `msgtx sweep` from cron")
+    assert "and some did" in finding.text
 
 
 # ── sessions ──

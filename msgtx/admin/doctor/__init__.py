@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from msgtx import errors
-from msgtx.admin.doctor import server, sessions, transactions
+from msgtx.admin.doctor import coordinators, server, sessions, transactions
 from msgtx.admin.doctor.findings import Limits, Look
 from msgtx.database.engine import Engine
 from msgtx.store.server import describe_server
@@ -19,6 +19,7 @@ CHECKS: Final[dict[str, Check]] = {
     "held partitions": transactions.held_partitions,
     "prepared transactions": transactions.prepared_transactions,
     "phase two": transactions.unfinished_phase_two,
+    "coordinators": coordinators.leases,
     "locks": sessions.locks,
     "snapshots": sessions.snapshots,
     "rights": sessions.hidden,

@@ -1,0 +1,42 @@
+"""Leases: whether somebody leads every shard."""
+
+from collections.abc import Iterator
+
+from msgtx.admin.doctor.findings import Look
+from msgtx.coordinator.daemon import ranges
+from msgtx.store.coordinators import Shard, list_shards
+from msgtx.types import Finding, Level
+
+RUN = "`msgtx coordinator run`, or `msgtx sweep` from cron"
+WITHOUT = "readers abort what is overdue and holds them back, and clients write their own markers; the rest needs a sweep"
+
+
+def leases(look: Look) -> Iterator[Finding]:
+    """Tell who leads which shards, and find those that nobody leads."""
+    shards = list_shards(look.connection)
+    owners: dict[int, list[Shard]] = {}
+    for shard in shards:
+        if shard.owner is not None:
+            owners.setdefault(shard.owner, []).append(shard)
+    for owner, own in list(owners.items())[: look.most]:
+        numbers = [shard.shard for shard in own]
+        text = f"process {own[0].process} on {own[0].host} leads {len(own)} shards ({ranges(numbers)})"
+        data = {"owner": owner, "host": own[0].host, "process": own[0].process, "shards": numbers}
+        yield Finding(Level.INFORMATION, f"coordinator {owner}", text, "", data)
+    unled = [shard.shard for shard in shards if shard.owner is None]
+    if not unled:
+        return
+    data = {"shards": unled}
+    if not owners and not any(shard.epoch for shard in shards):
+        text = f"no coordinator daemon has ever run: {WITHOUT}"
+        yield Finding(Level.INFORMATION, "coordinators", text, RUN, data)
+    elif not owners:
+        text = f"no coordinator leads a shard, and some did: {WITHOUT}"
+        yield Finding(Level.WARNING, "coordinators", text, RUN, data)
+    else:
+        text = (
+            f"{len(unled)} shards are led by nobody ({ranges(unled)}): if that lasts longer than a lease, nobody sweeps them"
+        )
+        yield Finding(
+            Level.WARNING, "coordinators", text, "look again; then see why the coordinators do not take them", data
+        )
