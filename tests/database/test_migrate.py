@@ -192,3 +192,59 @@ def test_nothing_is_executable_by_everyone(make_database: Databases) -> None:
             " where pronamespace = 'msgtx'::regnamespace and a.grantee = 0"
         ).fetchall()
         assert public == []
+
+
+NAMES = ("a", "Überweisung", "日本語", "\U0001f600\U0001f468\u200d\U0001f469", "polygenelubricants", "\uffff", *map(str, range(100)))
+
+
+def test_producers_of_the_first_schema_get_the_shards_that_the_function_gives(make_database: Databases) -> None:
+    url = make_database()
+    run(url, lambda connection: migrate.downgrade(connection, "0001"))
+    with connect(url) as connection:
+        assert connection.execute("select schema_version from msgtx.installation").fetchone() == (1,)
+        for producer_id, name in enumerate([*NAMES, None, None], start=7):
+            connection.execute(
+                "insert into msgtx.producer (producer_id, epoch, transactional_id, timeout_ms, initialized_at)"
+                " values (%s, 3, %s, 60000, clock_timestamp())",
+                [producer_id, name],
+            )
+        connection.execute("select setval('msgtx.producer_id_sequence', 1000)")
+    run(url, migrate.upgrade)
+    assert run(url, migrate.check) == []
+    assert catalog(url) == catalog(make_database())
+    with connect(url) as connection:
+        rows = connection.execute(
+            "select count(*), count(*) filter (where shard = msgtx.shard_of(transactional_id, producer_id)),"
+            " count(distinct shard) > 20, min(epoch) from msgtx.producer"
+        ).fetchall()
+        assert rows == [(len(NAMES) + 2, len(NAMES) + 2, True, 3)]
+        assert connection.execute(
+            "select count(*), min(shard), max(shard), max(coordinator_epoch), count(coordinator_id) from msgtx.coordinator_shard"
+        ).fetchone() == (50, 0, 49, 0, 0)
+
+
+def test_the_second_schema_goes_down_and_up_again_with_leases_and_history(make_database: Databases) -> None:
+    url = make_database()
+    with msgtx.connect(url) as client:
+        client.topics.create("orders")
+        with client.producer(transactional_id="t") as producer, producer.transaction():
+            producer.send("orders", b"a")
+        with client.engine.connection() as connection:
+            connection.execute("select msgtx.lease_shards(null, 'here', 1)")
+    before = catalog(url)
+    for _ in range(2):
+        run(url, lambda connection: migrate.downgrade(connection, "0001"))
+        with connect(url) as connection:
+            assert connection.execute("select to_regclass('msgtx.coordinator'), to_regclass('msgtx.producer')").fetchone() == (
+                None,
+                "msgtx.producer",
+            )
+        run(url, migrate.upgrade)
+        assert catalog(url) == before
+    with msgtx.connect(url) as client:
+        assert {shard.owner for shard in client.admin.coordinators()} == {None}
+        with client.producer(transactional_id="t") as producer, producer.transaction():
+            producer.send("orders", b"b")
+        with client.consumer("orders", auto_offset_reset="earliest") as consumer:
+            assert [record.value for record in consumer.poll(30)] == [b"a", b"b"]
+        client.sweep()
