@@ -5,6 +5,7 @@ Slower work that needs several statements uses `Engine.transaction()`.
 """
 
 import contextlib
+import logging
 import os
 import re
 import select as system_select
@@ -59,6 +60,7 @@ _BY_SQLSTATE: Final[dict[str, type[errors.MsgtxError]]] = {
 _NO_SCHEMA: Final = {"3F000", "42P01", "42883", "42704", "42703"}
 _READ_ONLY: Final = "25006"
 _CANCELED: Final = "57014"
+_FULL: Final = re.compile("too many (connections|clients)|connection slots are reserved")  # a refused one has no SQLSTATE
 # What a call says that was looking for a function by its number while an upgrade created it again: never translated texts.
 _RENEWED: Final = re.compile(r"cache lookup failed|\bOID \d+")
 _ENDED_BY_A_TIMEOUT: Final = {"25P03", "25P04"}  # idle_in_transaction_session_timeout, transaction_timeout
@@ -102,6 +104,14 @@ def end_call(pipeline: psycopg.Pipeline) -> None:
     """
     enqueue = getattr(pipeline, "_enqueue_sync", pipeline.sync)
     enqueue()
+
+
+def _raised_anyway(record: logging.LogRecord) -> bool:
+    """Keep psycopg from saying, when a pipeline's connection is lost, what the call that lost it raises already."""
+    return not str(record.msg).startswith("error ignored terminating")
+
+
+logging.getLogger("psycopg").addFilter(_raised_anyway)
 
 
 def query(connection: RawConnection, statement: str, *arguments: object) -> list[tuple[Any, ...]]:
@@ -183,6 +193,10 @@ def translate(error: Exception) -> Exception:
             return errors.AuthorizationFailed(message)
         if 'database "' in message and "does not exist" in message:
             return errors.ConfigError(message)
+        if _FULL.search(message):
+            message += (
+                "; have the limit raised (of the role, the database or the server), or give clients a smaller pool_size"
+            )
         return errors.DatabaseUnavailable(message)
     return error
 
