@@ -1,0 +1,79 @@
+"""`python -m tests.histories --minutes N --seed S`: histories with a nemesis, in rounds, until the time is over."""
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import click
+
+from tests.faults import crash_server
+from tests.histories.anomalies import summary
+from tests.histories.crew import LARGE
+from tests.histories.rounds import Report, play
+
+
+@click.command()
+@click.option("--minutes", type=float, default=1.0, show_default=True)
+@click.option("--seed", type=int, default=None, help="Of the first round; the others count on from it. Default: the time.")
+@click.option("--round-seconds", type=float, default=45.0, show_default=True, help="Disturbed, of one round.")
+@click.option("--pace", type=float, default=0.02, show_default=True, help="The mean pause of a worker, in seconds.")
+@click.option("--blow-seconds", type=float, default=1.0, show_default=True, help="Between two blows of the nemesis.")
+@click.option("--keep", type=click.Path(path_type=Path), default=None, help="Keep the histories of all rounds here.")
+def main(
+    *, minutes: float, seed: int | None, round_seconds: float, pace: float, blow_seconds: float, keep: Path | None
+) -> None:
+    """Play rounds with rising seeds until the time is over or a round finds an anomaly (exit 1)."""
+    for name in [name for name in os.environ if name.startswith("MSGTX_") and name != "MSGTX_POSTGRES"]:
+        del os.environ[name]
+    first = int(time.time()) if seed is None else seed
+    deadline = time.monotonic() + minutes * 60
+    folder = keep or Path(tempfile.mkdtemp(prefix="msgtx-histories-"))
+    total: Counter[str] = Counter()
+    blows: Counter[str] = Counter()
+    results: Counter[str] = Counter()
+    number, clean = first, True
+    os.environ["MSGTX_CONFIG"] = str(folder / "msgtx.toml")
+    with crash_server() as server:
+        while clean and (number == first or time.monotonic() + round_seconds < deadline):
+            report = play(server, folder / f"seed-{number}", seed=number, seconds=round_seconds, roles=LARGE, pace=pace,
+                          blow_seconds=blow_seconds)  # fmt: skip
+            total += report.operations
+            blows += report.blows
+            results += report.results
+            clean = report.clean
+            _tell(report, total)
+            if clean and keep is None:
+                shutil.rmtree(folder / f"seed-{number}")
+            number += 1
+    click.echo(f"rounds: {number - first}, seeds {first} to {number - 1}")
+    click.echo("blows: " + _counts(blows))
+    click.echo("answers: " + _counts(results))
+    click.echo("checked operations: " + _counts(total) + f"; together {sum(total.values())}")
+    click.echo("(each record sent, each record polled, and each other call of a client counts as one)")
+    if not clean:
+        again = f"--seed {number - 1} --round-seconds {round_seconds:g} --pace {pace:g} --blow-seconds {blow_seconds:g}"
+        click.echo(f"the history is in {folder / f'seed-{number - 1}'}; the same plan again (not the same timing):")
+        click.echo(f"  python -m tests.histories --minutes 0 {again} --keep FOLDER")
+        sys.exit(1)
+    if keep is None:
+        shutil.rmtree(folder)
+
+
+def _tell(report: Report, total: Counter[str]) -> None:
+    seconds = ", ".join(f"{name} {spent:.0f} s" for name, spent in report.seconds.items())
+    done = f"{report.checked} operations ({sum(total.values())} so far), {report.blows.total()} blows, {report.lives} lives"
+    click.echo(f"seed {report.seed}: {done}; {seconds}; {'clean' if report.clean else 'ANOMALIES'}")
+    for line in (*report.failures, *summary(report.anomalies)):
+        click.echo(f"  {line}")
+
+
+def _counts(counted: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counted.items()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,233 @@
+"""The offline checker: a history and its end in, anomalies out, in Jepsen's words where there are some.
+
+Nothing here asks the library: promises are compared with what was recorded and with what is there at the end.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from msgtx import TopicPartition
+from tests.histories.anomalies import Anomaly, Name
+from tests.histories.facts import ABORTED, COMMITTED, UNKNOWN, Facts, Sent, Transaction
+from tests.histories.history import History, Result
+from tests.histories.polled import check_polls
+from tests.histories.settled import Settled
+from tests.histories.workers import GROUP, INPUT, LEDGERS
+
+
+def check(history: History, settled: Settled) -> list[Anomaly]:
+    """Return everything that contradicts a promise."""
+    facts = Facts(history, settled)
+    checks = (check_log, check_order, check_acknowledged, check_transactions, check_outcomes, check_views, check_zombies,
+              check_offsets, check_image, check_settled, check_polls)  # fmt: skip
+    return [anomaly for each in checks for anomaly in each(facts)]
+
+
+# ── the log ──
+
+
+def check_log(facts: Facts) -> Iterator[Anomaly]:
+    """Everything in the log was sent, there, once, and is where its producer was told."""
+    settled = facts.settled
+    for partition, rows in settled.everything.items():
+        found = [offset for offset, _ in rows]
+        if found != list(range(settled.ends.get(partition, (0, len(rows)))[1])):
+            yield Anomaly(Name.HOLE, f"{partition}: the log ends at {settled.ends[partition][1]} and holds {_ranges(found)}")
+        there = dict(rows)
+        for offset, value in settled.committed.get(partition, ()):
+            if there.get(offset) != value:
+                other = there.get(offset)
+                yield Anomaly(
+                    Name.INCONSISTENT_OFFSETS, f"{partition}/{offset} is committed as {value} and stored as {other}"
+                )
+            if (sent := facts.sent.get(value)) is not None and facts.aborted(sent):
+                yield Anomaly(Name.ABORTED_READ, f"{value} at {partition}/{offset}: {_of(facts, sent)}, in the final log")
+        for offset, value in rows:
+            yield from _check_row(facts, partition, offset, value)
+
+
+def _check_row(facts: Facts, partition: TopicPartition, offset: int, value: str) -> Iterator[Anomaly]:
+    sent = facts.sent.get(value)
+    if sent is None or sent.partition != partition or sent.refused:
+        how = "nobody sent it" if sent is None else "it was refused" if sent.refused else f"it was sent to {sent.partition}"
+        yield Anomaly(Name.PHANTOM, f"{value} at {partition}/{offset}: {how}")
+        return
+    places = facts.places(value)
+    if len(places) > 1:
+        if sent.once and places[0] == (partition, offset):
+            yield Anomaly(Name.DUPLICATE, f"{value} of {sent.producer} is at {_places(places)}")
+    elif sent.offset not in {-1, offset}:
+        yield Anomaly(
+            Name.INCONSISTENT_OFFSETS, f"{value} was acknowledged at {partition}/{sent.offset}, and is at {offset}"
+        )
+
+
+def check_order(facts: Facts) -> Iterator[Anomaly]:
+    """I3: of one producer, in a partition, in the order in which it sent them."""
+    for partition, rows in facts.settled.everything.items():
+        last: dict[str, Sent] = {}
+        for offset, value in rows:
+            sent = facts.sent.get(value)
+            if sent is None or not sent.once or len(facts.places(value)) > 1:
+                continue
+            before = last.get(sent.producer)
+            if before is not None and before.order > sent.order:
+                yield Anomaly(
+                    Name.NON_MONOTONIC_SEND, f"{value} at {partition}/{offset} stands behind {before.value}, sent later"
+                )
+            last[sent.producer] = sent
+
+
+def check_acknowledged(facts: Facts) -> Iterator[Anomaly]:
+    """I9: what was acknowledged outside a transaction is there, unless a crash was allowed to take it back."""
+    visible = {value for rows in facts.settled.committed.values() for _, value in rows}
+    for sent in facts.sent.values():
+        operation = sent.operation
+        if sent.transaction is not None or not operation.ok or operation.completed is None or sent.value in visible:
+            continue
+        if operation.arguments["acks"] != "0" and not facts.may_be_lost(sent, stored_by=operation.completed):
+            yield Anomaly(Name.LOST_WRITE, f"{sent.value} was acknowledged at {sent.partition}/{sent.offset} with "
+                                           f"acks={operation.arguments['acks']}, and is not there")  # fmt: skip
+
+
+# ── transactions ──
+
+
+def check_transactions(facts: Facts) -> Iterator[Anomaly]:
+    """A committed transaction is there, all of it."""
+    visible = {value for rows in facts.settled.committed.values() for _, value in rows}
+    for transaction in facts.transactions.values():
+        if not transaction.committed:
+            continue
+        expected = [sent for sent in transaction.sent if not sent.refused]
+        missing = [f"{sent.value} ({sent.partition})" for sent in expected if sent.value not in visible]
+        if missing:
+            name = Name.LOST_WRITE if len(missing) == len(expected) else Name.TORN_TRANSACTION
+            shown = ", ".join(missing[:5])
+            yield Anomaly(name, f"{transaction.name} is committed; {len(missing)} of {len(expected)} are not there: {shown}")
+
+
+def check_outcomes(facts: Facts) -> Iterator[Anomaly]:
+    """I4: everybody was told the same."""
+    for transaction in facts.transactions.values():
+        found = f"{transaction.name} is {transaction.outcome}"
+        wrote = bool(transaction.sent or transaction.offsets)
+        for operation in transaction.commits:
+            if operation.ok and not transaction.committed and wrote:
+                yield Anomaly(Name.TWO_OUTCOMES, f"{found}, and {operation.process} was told that it is committed")
+            if operation.result is Result.FAIL and transaction.committed:
+                error = operation.answer.get("error")
+                yield Anomaly(Name.TWO_OUTCOMES, f"{found}, and the commit of {operation.process} failed with {error}")
+        if transaction.committed and any(operation.ok for operation in transaction.aborts):
+            yield Anomaly(Name.TWO_OUTCOMES, f"{found}, and its producer was told that it is aborted")
+        if transaction.committed and not transaction.commits:
+            yield Anomaly(Name.TWO_OUTCOMES, f"{found}, and nobody asked for that")
+    for operation in facts.history.kind("outcome"):
+        name, told = operation.arguments["transaction"], operation.answer.get("outcome")
+        if operation.ok and told in {COMMITTED, ABORTED} and told != facts.transaction(name).outcome:
+            yield Anomaly(
+                Name.TWO_OUTCOMES, f"{name} is {facts.transaction(name).outcome}, and {operation.process} was told {told}"
+            )
+
+
+def check_views(facts: Facts) -> Iterator[Anomaly]:
+    """I6: one statement over `committed_records_now` sees all of a transaction or none."""
+    for operation in facts.history.kind("view"):
+        for name, seen in operation.answer.get("transactions", {}).items():
+            transaction = facts.transaction(name)
+            expected = Counter(str(sent.partition) for sent in transaction.sent if not sent.refused)
+            if not transaction.committed:
+                yield Anomaly(Name.ABORTED_READ, f"{name} is {transaction.outcome}; {operation.process} saw {seen}")
+            elif seen != expected:
+                yield Anomaly(Name.TORN_TRANSACTION, f"{operation.process} saw {seen} of {name}; it has {dict(expected)}")
+
+
+def check_zombies(facts: Facts) -> Iterator[Anomaly]:
+    """I7: after init has returned, nothing that an older epoch begins takes effect."""
+    taken_over: dict[int, list[tuple[int, int]]] = {}  # by producer id: epoch, when its init returned
+    for operation in facts.history.kind("init", "fence"):
+        if operation.ok and operation.completed is not None:
+            producer_id, epoch = operation.answer["producer"]
+            taken_over.setdefault(producer_id, []).append((epoch, operation.completed))
+    for producer_id, transactions in facts.by_producer_id():
+        for transaction in transactions:
+            later = [at for epoch, at in taken_over.get(producer_id, ()) if epoch > transaction.id.producer_epoch]
+            if later:
+                yield from _check_zombie(facts, transaction, min(later))
+
+
+def _check_zombie(facts: Facts, transaction: Transaction, over: int) -> Iterator[Anomaly]:
+    for sent in transaction.sent:
+        if sent.operation.invoked > over and (places := facts.places(sent.value)):
+            yield Anomaly(Name.ZOMBIE_WRITE, f"{sent.value} of {transaction.name} was sent after a newer epoch had begun, "
+                                             f"and is at {_places(places)}")  # fmt: skip
+            return
+    if transaction.committed and transaction.commits and transaction.commits[0].invoked > over:
+        yield Anomaly(Name.ZOMBIE_WRITE, f"{transaction.name} is committed; its commit began after a newer epoch had")
+
+
+# ── consume–transform–produce ──
+
+
+def check_offsets(facts: Facts) -> Iterator[Anomaly]:
+    """I10: a group stands where its last committed transaction put it. (Each partition has one transactional id.)"""
+    expected: dict[tuple[str, TopicPartition], tuple[int, str]] = {}
+    for _, transactions in facts.by_producer_id():
+        for transaction in transactions:
+            if transaction.committed:
+                expected.update({key: (at, transaction.name) for key, at in transaction.offsets.items()})
+    for group, partition in expected.keys() | facts.settled.offsets.keys():
+        at, name = expected.get((group, partition), (None, "nobody"))
+        found = facts.settled.offsets.get((group, partition))
+        if found != at:
+            yield Anomaly(Name.OFFSET_OUTPUT_SPLIT, f"{group} is at {found} of {partition}; {name} committed {at}")
+
+
+def check_image(facts: Facts) -> Iterator[Anomaly]:
+    """Each committed input has one output in each ledger, and there are no others."""
+    inputs = {value for partition, rows in facts.settled.committed.items() if partition.topic == INPUT for _, value in rows}
+    for ledger in LEDGERS:
+        counted: Counter[str] = Counter()
+        for partition, rows in facts.settled.committed.items():
+            if partition.topic == ledger:
+                counted.update(value.split(">")[0] for _, value in rows if ">" in value)
+        if not counted and not any(group == GROUP for group, _ in facts.settled.offsets):
+            continue  # nobody copies in this run
+        for value in inputs | counted.keys():
+            if (count := counted[value]) != (value in inputs):
+                what = "an input" if value in inputs else "no input"
+                yield Anomaly(Name.IMAGE, f"{value} is {what}, and has {count} outputs in {ledger}")
+
+
+def check_settled(facts: Facts) -> Iterator[Anomaly]:
+    """I8, I12: when everybody has ended, nothing is open."""
+    for partition, (stable, end) in facts.settled.ends.items():
+        if stable != end:
+            yield Anomaly(Name.STUCK, f"{partition}: last stable offset {stable}, log end {end}")
+    for listed in facts.settled.open_transactions:
+        yield Anomaly(Name.STUCK, listed)
+
+
+# ── words ──
+
+
+def _of(facts: Facts, sent: Sent) -> str:
+    if sent.transaction is None:
+        return f"of {sent.producer}"
+    outcome = facts.transaction(sent.transaction).outcome
+    return f"{sent.transaction} is {'not there' if outcome == UNKNOWN else outcome}"
+
+
+def _places(places: list[tuple[TopicPartition, int]]) -> str:
+    return ", ".join(f"{partition}/{offset}" for partition, offset in places)
+
+
+def _ranges(numbers: list[int]) -> str:
+    """Return numbers as people write them: `0-24, 30`."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and parts[-1][1] == number - 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts[:20])

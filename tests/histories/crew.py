@@ -1,0 +1,165 @@
+"""The workers' processes: started, watched, followed by a successor when one ends.
+
+They are forked from a server that has everything imported (multiprocessing's): a life begins in milliseconds, not in a
+second of imports, and so many lives fit into a minute.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from tests.histories.workers import AGAIN, COORDINATOR, FENCED, INPUT, TOPICS, Life, live
+
+# Who has a transactional id: a successor may begin while it is stopped, and makes it a zombie.
+WITH_ID: Final = frozenset({"copy", "writer"})
+WRITERS: Final = frozenset({"writer", "plain", "loose", "meddler"})
+READERS: Final = frozenset({"reader", "dirty", "view"})
+TIDIERS: Final = frozenset({"sweeper", COORDINATOR})
+SMALL: Final = {
+    "copy": 2, "writer": 2, "plain": 1, "loose": 1, "reader": 1, "dirty": 1, "view": 1, "meddler": 1, "sweeper": 1,
+    COORDINATOR: 1,
+}  # fmt: skip
+LARGE: Final = {**SMALL, "writer": 3, "plain": 2, COORDINATOR: 2}
+LOOK_SECONDS: Final = 0.02
+NO_DATABASE, INTERRUPTED = 3, 130  # exit codes of the command line
+BEGIN_SECONDS: Final = 30.0  # until everybody works
+FINISH_SECONDS: Final = 90.0  # until everybody has ended who was asked to: longer means that somebody is stuck
+_forks = multiprocessing.get_context("forkserver")
+_forks.set_forkserver_preload(["tests.histories.workers"])
+
+
+class Process:
+    """One life, as its parent sees it."""
+
+    def __init__(self, life: Life) -> None:
+        self.life = life
+        self.stopped = False
+        self._child = _forks.Process(target=live, args=(life,), daemon=True)
+        self._child.start()
+        # A handle, not a number: the number of a process that has ended may be a stranger's.
+        with contextlib.suppress(ProcessLookupError):
+            self._handle: int | None = os.pidfd_open(self._child.pid or 0)
+
+    @property
+    def code(self) -> int | None:
+        """How it ended: 0 or more, minus a signal, or None."""
+        return self._child.exitcode
+
+    def signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            if self._handle is not None:
+                signal.pidfd_send_signal(self._handle, number)
+        if number in {signal.SIGSTOP, signal.SIGCONT}:
+            self.stopped = number is signal.SIGSTOP
+
+    def close(self) -> None:
+        """Wait for its end."""
+        self._child.join()
+        self._child.close()
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+
+@dataclass
+class Crew:
+    """All workers of a round. `failures`: what should never happen, as it is said."""
+
+    url: str
+    folder: Path
+    seed: int
+    roles: dict[str, int]
+    pace: float = 0.02
+    living: dict[str, Process] = field(default_factory=dict)
+    zombies: list[Process] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    finishing: set[str] = field(default_factory=set)
+    lives: int = 0
+
+    def start(self) -> None:
+        """Start the first life of every worker, and wait until all of them work."""
+        copies = self.roles.get("copy", 0)
+        for role, count in self.roles.items():
+            for index in range(count):
+                own = [at for at in range(TOPICS[INPUT]) if at % copies == index] if role == "copy" else []
+                self._live(Life(role, f"{role}-{index}", 0, self.url, str(self.folder), self.seed, self.pace, own))
+        self._await(lambda: all(process.life.began for process in self.living.values()), "everybody works", BEGIN_SECONDS)
+
+    def _live(self, life: Life) -> None:
+        self.living[life.name] = Process(life)
+        self.lives += 1
+
+    def succeed(self, process: Process) -> None:
+        """Start the next life of a worker whose present one is not over: two have the same transactional id now."""
+        self.zombies.append(process)
+        self._next(process)
+
+    def _next(self, process: Process) -> None:
+        life = process.life
+        self._live(replace(life, life=life.life + 1, finish=life.role in self.finishing))
+
+    def tend(self) -> None:
+        """Look after everybody: who ended is followed by the next life, unless it has finished."""
+        for zombie in [process for process in self.zombies if process.code is not None]:
+            self.zombies.remove(zombie)
+            self._judge(zombie)
+        for name, process in [found for found in self.living.items() if found[1].code is not None]:
+            del self.living[name]
+            if process.code != 0 or process.life.role not in self.finishing:
+                self._next(process)
+            self._judge(process)
+
+    def _judge(self, process: Process) -> None:
+        expected = {0, FENCED, AGAIN, -signal.SIGKILL, -signal.SIGTERM}
+        if process.life.role == COORDINATOR:
+            expected |= {NO_DATABASE, INTERRUPTED}
+        if process.code not in expected:
+            text = process.life.errors.read_text(errors="replace").strip()
+            self.failures.append(f"{process.life.process} ended with {process.code}: {text[-1500:]}")
+        process.close()
+
+    def choose(self, chance: random.Random, roles: Collection[str] | None = None) -> Process | None:
+        """Draw a worker that runs now."""
+        names = [name for name, process in sorted(self.living.items())
+                 if not process.stopped and (roles is None or process.life.role in roles)]  # fmt: skip
+        return self.living[chance.choice(names)] if names else None
+
+    def everybody(self) -> list[Process]:
+        return [*self.living.values(), *self.zombies]
+
+    def finish(self, roles: Collection[str]) -> None:
+        """Ask these to finish and wait until they, and all zombies, have ended."""
+        self.finishing |= set(roles)
+        for process in self.everybody():
+            process.signal(signal.SIGCONT)
+            if process.life.role in roles:
+                process.signal(signal.SIGTERM)
+        self._await(lambda: not any(process.life.role in roles for process in self.everybody()), f"{sorted(roles)} end",
+                    FINISH_SECONDS)  # fmt: skip
+
+    def _await(self, condition: Callable[[], bool], what: str, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            self.tend()
+            if time.monotonic() > deadline:
+                there = [process.life.process for process in self.everybody()]
+                self.failures.append(f"not within {seconds:g} s: {what}; there are {there}")
+                self.end(self.finishing)
+                return
+            time.sleep(LOOK_SECONDS)
+
+    def end(self, roles: Collection[str] | None = None) -> None:
+        """Kill them without successors (None: all)."""
+        gone = [process for process in self.everybody() if roles is None or process.life.role in roles]
+        for process in gone:
+            process.signal(signal.SIGKILL)
+            process.close()
+        self.zombies = [process for process in self.zombies if process not in gone]
+        self.living = {name: process for name, process in self.living.items() if process not in gone}

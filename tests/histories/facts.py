@@ -1,0 +1,181 @@
+"""What a history and its end say, put together for the checker: who sent what, how it ended, what a crash may take back."""
+
+import bisect
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from msgtx import TopicPartition, TransactionId
+from tests.histories.history import History, Operation, Result
+from tests.histories.settled import Settled
+
+COMMITTED, ABORTED, UNKNOWN = "COMMITTED", "ABORTED", "UNKNOWN"
+
+
+def attempt_of(text: str) -> tuple[str, int]:
+    """Take `name attempt` apart."""
+    name, _, attempt = text.partition(" ")
+    return name, int(attempt or 0)
+
+
+@dataclass(slots=True)
+class Sent:
+    """A value that was handed to a producer. `order`: among all that its producer was handed."""
+
+    value: str
+    partition: TopicPartition
+    transaction: str | None
+    producer: str
+    order: int
+    operation: Operation
+    offset: int = -1  # as it was acknowledged
+
+    @property
+    def refused(self) -> bool:
+        """Its producer did not take it."""
+        return self.operation.result is Result.FAIL
+
+    @property
+    def loose(self) -> bool:
+        return self.operation.arguments["acks"] != "all"
+
+    @property
+    def once(self) -> bool:
+        return bool(self.operation.arguments["once"])
+
+
+@dataclass(slots=True)
+class Transaction:
+    """A transaction as its producer knows it, and how it ended.
+
+    A name is used again when nothing of its transaction was handed to the database: then these are several attempts, and
+    only the last one can be what the name stands for.
+    """
+
+    name: str
+    outcome: str
+    sent: list[Sent] = field(default_factory=list)
+    commits: list[Operation] = field(default_factory=list)
+    aborts: list[Operation] = field(default_factory=list)
+
+    @property
+    def committed(self) -> bool:
+        return self.outcome == COMMITTED
+
+    @property
+    def id(self) -> TransactionId:
+        return TransactionId.parse(self.name)
+
+    @property
+    def offsets(self) -> dict[tuple[str, TopicPartition], int]:
+        """The consumer offsets that its commit carried."""
+        if not self.commits:
+            return {}
+        carried = self.commits[-1].arguments
+        return {(carried["group"], TopicPartition(topic, index)): at for topic, index, at in carried["offsets"]}
+
+
+class Facts:
+    """Everything the checks ask for."""
+
+    def __init__(self, history: History, settled: Settled) -> None:
+        self.history = history
+        self.settled = settled
+        self.sent: dict[str, Sent] = {}
+        self.transactions: dict[tuple[str, int], Transaction] = {}
+        self._attempts: dict[str, int] = {}  # the last one of each name
+        for operation in history.kind("send", "commit", "abort"):
+            if (text := operation.arguments["transaction"]) is not None:
+                name, attempt = attempt_of(text)
+                self._attempts[name] = max(attempt, self._attempts.get(name, 0))
+        for operation in history.kind("send"):
+            self._note_sent(operation)
+        for operation in history.kind("commit", "abort"):
+            ending = self.transaction(operation.arguments["transaction"])
+            (ending.commits if operation.kind == "commit" else ending.aborts).append(operation)
+        # A crash may be noted a little before it happens, and is over when the server is back.
+        self.crashes = [(operation.invoked, operation.completed or operation.invoked) for operation in history.kind("crash")]
+        self._flushes = self._find_flushes()
+        self._places: dict[str, list[tuple[TopicPartition, int]]] = {}
+        for partition, rows in settled.everything.items():
+            for offset, value in rows:
+                self._places.setdefault(value, []).append((partition, offset))
+        self._committed_places = {(tp, offset): value for tp, rows in settled.committed.items() for offset, value in rows}
+
+    def _note_sent(self, operation: Operation) -> None:
+        about = operation.arguments
+        partition = TopicPartition(about["topic"], about["partition"])
+        offsets = operation.answer.get("offsets", ())
+        for index, value in enumerate(about["values"]):
+            sent = Sent(value, partition, about["transaction"], about["producer"], len(self.sent), operation)
+            if index < len(offsets):
+                sent.offset = offsets[index]
+            assert value not in self.sent, f"{value} is sent twice"
+            self.sent[value] = sent
+            if sent.transaction is not None:
+                self.transaction(sent.transaction).sent.append(sent)
+
+    def transaction(self, text: str) -> Transaction:
+        """Return the transaction of `name` or `name attempt`."""
+        name, attempt = attempt_of(text)
+        last = self._attempts.get(name, 0)
+        key = name, attempt if " " in text else last
+        found = self.transactions.get(key)
+        if found is None:
+            outcome = self.settled.outcomes.get(name, UNKNOWN) if key[1] == last else ABORTED
+            found = self.transactions[key] = Transaction(name, outcome)
+        return found
+
+    def places(self, value: str) -> list[tuple[TopicPartition, int]]:
+        """Return where a value is in the log, whatever became of its transaction."""
+        return self._places.get(value, [])
+
+    def committed_value(self, partition: TopicPartition, offset: int) -> str | None:
+        """Return what a reader of committed data finds at an offset."""
+        return self._committed_places.get((partition, offset))
+
+    def aborted(self, sent: Sent) -> bool:
+        """Return whether a record belongs to a transaction that is not committed."""
+        return sent.transaction is not None and not self.transaction(sent.transaction).committed
+
+    # ── what a crash of the server may take back ──
+
+    def _find_flushes(self) -> list[tuple[int, int]]:
+        """Find calls that were answered only after their own WAL, and all before it, was on disk."""
+        found = [operation for operation in self.history.kind("init") if operation.ok]
+        for transaction in self.transactions.values():
+            if transaction.committed and (transaction.sent or transaction.offsets):
+                found += [operation for operation in transaction.commits if operation.ok]
+        for operation in self.history.kind("send"):
+            flushed = operation.arguments["transaction"] is None and operation.arguments["acks"] == "all"
+            if flushed and operation.ok and operation.answer["offsets"][0] >= 0:
+                found.append(operation)
+        return sorted((operation.invoked, operation.completed or 0) for operation in found)
+
+    def may_be_lost(self, sent: Sent, *, stored_by: int) -> bool:
+        """Return whether a record that was there at a moment, at the latest, may be gone later.
+
+        Only records of transactions that were never committed, and acks=0/1; only by a crash; and not when anybody was
+        told meanwhile that something later is on disk (WAL is one sequence).
+        """
+        if not (self.aborted(sent) or (sent.transaction is None and sent.loose)):
+            return False
+        if sent.operation.ok and sent.offset >= 0 and sent.operation.completed is not None:
+            stored_by = min(stored_by, sent.operation.completed)
+        return any(
+            ended > sent.operation.invoked and not self._flushed_between(stored_by, began) for began, ended in self.crashes
+        )
+
+    def _flushed_between(self, since: int, until: int) -> bool:
+        first = bisect.bisect_right(self._flushes, (since, 1 << 63))
+        return any(completed < until for invoked, completed in self._flushes[first:] if invoked < until)
+
+    def crashed_between(self, since: int, until: int) -> bool:
+        return any(began < until and ended > since for began, ended in self.crashes)
+
+    def by_producer_id(self) -> Iterator[tuple[int, list[Transaction]]]:
+        """Return transactions by producer id, in the order of their names."""
+        found: dict[int, list[Transaction]] = {}
+        for transaction in self.transactions.values():
+            found.setdefault(transaction.id.producer_id, []).append(transaction)
+        for producer_id, transactions in found.items():
+            yield producer_id, sorted(transactions, key=lambda transaction: transaction.id)

@@ -1,0 +1,141 @@
+"""What readers were handed, against what is there at the end."""
+
+import bisect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from msgtx import Isolation, TopicPartition
+from tests.histories.anomalies import Anomaly, Name
+from tests.histories.facts import Facts
+from tests.histories.history import Operation, Result
+from tests.histories.workers import LOOSE
+
+Rows = Sequence[tuple[int, str]]
+
+
+@dataclass(slots=True)
+class Reader:
+    """One consumer: where it stands on each partition, and what it has been handed."""
+
+    name: str
+    isolation: str
+    began: int
+    position: dict[TopicPartition, int] = field(default_factory=dict)
+
+    @property
+    def committed(self) -> bool:
+        return self.isolation == Isolation.READ_COMMITTED
+
+
+def check_polls(facts: Facts) -> Iterator[Anomaly]:
+    """Each consumer gets all it may see, in order, and nothing else; who has read to the end has seen everything."""
+    readers: dict[str, Reader] = {}
+    seen: dict[str, set[str]] = {}  # by worker: all its lives together
+    drained: set[tuple[str, str]] = set()
+    for operation in facts.history.kind("seek", "poll", "drained"):
+        about = operation.arguments
+        reader = readers.setdefault(about["consumer"], Reader(about["consumer"], about["isolation"], operation.invoked))
+        worker = operation.process.rpartition(".")[0]
+        if operation.kind == "poll":
+            yield from _check_poll(facts, reader, operation, seen.setdefault(worker, set()))
+        elif operation.kind == "drained":
+            drained.add((worker, reader.isolation))
+        reader.position.update(_positions(operation))
+    for worker, isolation in sorted(drained):
+        yield from _check_seen(facts, worker, isolation, seen.get(worker, set()))
+
+
+def _positions(operation: Operation) -> dict[TopicPartition, int]:
+    told = operation.answer.get("positions", ())
+    return {TopicPartition(topic, index): position for topic, index, position in told}
+
+
+def _check_poll(facts: Facts, reader: Reader, operation: Operation, seen: set[str]) -> Iterator[Anomaly]:
+    if operation.result is Result.FAIL:
+        yield from _check_truncation(facts, reader, operation)
+        return
+    assert not operation.ok or operation.completed is not None
+    positions = _positions(operation)
+    handed = {TopicPartition(topic, index): (offsets, values)
+              for topic, index, offsets, values in operation.answer.get("records", ())}  # fmt: skip
+    for partition in handed.keys() | positions.keys():
+        offsets, values = handed.get(partition, ([], []))
+        seen.update(values)
+        for offset, value in zip(offsets, values, strict=True):
+            yield from _check_record(facts, reader, operation, partition=partition, offset=offset, value=value)
+        yield from _check_progress(facts, reader, partition, offsets=offsets, end=positions.get(partition))
+
+
+def _check_record(
+    facts: Facts, reader: Reader, operation: Operation, *, partition: TopicPartition, offset: int, value: str
+) -> Iterator[Anomaly]:
+    sent = facts.sent.get(value)
+    place = f"{reader.name} read {value} at {partition}/{offset}"
+    if sent is None or sent.partition != partition:
+        yield Anomaly(Name.PHANTOM, f"{place}, and nobody sent it there")
+        return
+    if reader.committed and facts.aborted(sent):
+        assert sent.transaction is not None
+        yield Anomaly(Name.ABORTED_READ, f"{place}; {sent.transaction} is {facts.transaction(sent.transaction).outcome}")
+        return
+    places = facts.places(value)
+    if (partition, offset) in places:
+        return
+    assert operation.completed is not None
+    if facts.may_be_lost(sent, stored_by=operation.completed):
+        return
+    if places:
+        yield Anomaly(Name.INCONSISTENT_OFFSETS, f"{place}, and it is at {places[0][0]}/{places[0][1]}")
+    else:
+        yield Anomaly(Name.CHANGED_RANGE, f"{place}; there is {facts.committed_value(partition, offset)} now")
+
+
+def _check_progress(
+    facts: Facts, reader: Reader, partition: TopicPartition, *, offsets: list[int], end: int | None
+) -> Iterator[Anomaly]:
+    """From its last position to the next one it was handed everything that it may see."""
+    position = reader.position.get(partition)
+    before = position
+    for offset in offsets:
+        if before is not None and offset < before:
+            yield Anomaly(Name.NON_MONOTONIC_POLL, f"{reader.name} read {partition}/{offset} after {before - 1}")
+        elif before is not None:
+            yield from _check_passed(facts, reader, partition, start=before, end=offset)
+        before = offset + 1
+    if end is None or before is None:
+        return
+    if end < before:
+        yield Anomaly(Name.NON_MONOTONIC_POLL, f"{reader.name} stands at {partition}/{end} after {before}")
+    yield from _check_passed(facts, reader, partition, start=before, end=end)
+
+
+def _check_passed(facts: Facts, reader: Reader, partition: TopicPartition, *, start: int, end: int) -> Iterator[Anomaly]:
+    if start >= end:
+        return
+    rows = (facts.settled.committed if reader.committed else facts.settled.everything).get(partition, ())
+    first = bisect.bisect_left(rows, start, key=lambda row: row[0])
+    last = bisect.bisect_left(rows, end, key=lambda row: row[0])
+    passed = [f"{value} at {offset}" for offset, value in rows[first:last]]
+    if passed:
+        yield Anomaly(
+            Name.POLL_SKIP, f"{reader.name} passed {partition} from {start} to {end} without {', '.join(passed[:5])}"
+        )
+
+
+def _check_truncation(facts: Facts, reader: Reader, operation: Operation) -> Iterator[Anomaly]:
+    if operation.answer.get("error") != "LogTruncated":
+        return
+    detail = operation.answer.get("detail", "")
+    may_be = not reader.committed or detail.startswith(f"{LOOSE}-")
+    if not may_be or not facts.crashed_between(reader.began, operation.completed or operation.invoked):
+        yield Anomaly(Name.FALSE_TRUNCATION, f"{reader.name}: {detail}")
+
+
+def _check_seen(facts: Facts, worker: str, isolation: str, seen: set[str]) -> Iterator[Anomaly]:
+    log = facts.settled.committed if isolation == Isolation.READ_COMMITTED else facts.settled.everything
+    for partition, rows in log.items():
+        unseen = [f"{value} at {offset}" for offset, value in rows if value not in seen]
+        if unseen:
+            yield Anomaly(
+                Name.UNSEEN, f"{worker} read {partition} to the end without {len(unseen)}: {', '.join(unseen[:5])}"
+            )

@@ -1,0 +1,232 @@
+"""Producers and consumers whose calls are recorded. The library's own loops run on them unchanged.
+
+The recorded methods are put on the object itself, so that what the library calls (`producer.transaction()` calls
+`commit_transaction`) is recorded, too.
+"""
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgtx import Client, Consumer, Producer, Record, TopicPartition, errors
+from tests.histories.history import Recorder, Result
+
+_labels = itertools.count()
+
+
+def text_of(value: bytes | None) -> str:
+    """Return a value without the bytes that only make it long."""
+    return (value or b"").split(b" ", 1)[0].decode()
+
+
+def result_of(error: errors.MsgtxError) -> Result:
+    """Say what an error promises: of an abortable or fatal one, that it did not happen."""
+    return Result.FAIL if error.requires_abort or error.fatal else Result.INFO
+
+
+class ProducerTape:
+    """Records what a producer is told and answers. `once`: it promises not to store a record twice."""
+
+    def __init__(self, producer: Producer, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._producer = producer
+        self.label = f"{recorder.process}#{next(_labels)}"
+        config = producer.config
+        self._acks = config.acks
+        self._once = config.enable_idempotence or config.retries == 0 or config.acks == "0"
+        self._transactional_id = config.transactional_id
+        self._attempt = 0
+        self._sent: list[tuple[int, Any]] = []
+        self._group: str | None = None
+        self._offsets: dict[TopicPartition, int] = {}
+        self._init, self._begin = producer.init_transactions, producer.begin_transaction
+        self._send, self._send_batch = producer.send, producer.send_batch
+        self._send_offsets = producer.send_offsets_to_transaction
+        self._commit, self._abort = producer.commit_transaction, producer.abort_transaction
+        for name in (
+            "init_transactions",
+            "begin_transaction",
+            "send",
+            "send_batch",
+            "commit_transaction",
+            "abort_transaction",
+        ):
+            setattr(producer, name, getattr(self, name))
+        producer.send_offsets_to_transaction = self.send_offsets  # type: ignore[method-assign]
+
+    def init_transactions(self, timeout: float | None = None) -> None:
+        number = self._recorder.invoke("init", transactional_id=self._transactional_id)
+        try:
+            self._init(timeout)
+        except errors.MsgtxError as error:
+            self._recorder.complete(Result.INFO, number, error=type(error).__name__)
+            raise
+        self._recorder.complete(Result.OK, number, producer=list(self._producer._sender.producer or ()))
+
+    def begin_transaction(self, timeout_ms: int | None = None) -> Any:
+        self._sent, self._group, self._offsets = [], None, {}
+        before = self._producer.transaction_id
+        transaction = self._begin(timeout_ms)
+        # A number is used again when nothing of its transaction was handed to the database: another attempt.
+        self._attempt = self._attempt + 1 if transaction.id == before else 0
+        return transaction
+
+    @property
+    def _name(self) -> str:
+        return f"{self._producer.transaction_id} {self._attempt}"
+
+    def _invoke(self, topic: str, partition: int | None, values: Iterable[bytes]) -> int:
+        in_transaction = self._transactional_id is not None and self._producer._open is not None
+        return self._recorder.invoke(
+            "send",
+            topic=topic,
+            partition=partition,
+            values=[text_of(value) for value in values],
+            transaction=self._name if in_transaction else None,
+            producer=self.label,
+            acks=self._acks,
+            once=self._once,
+        )
+
+    def send(self, topic: str, value: bytes, *, partition: int, **options: Any) -> Any:
+        number = self._invoke(topic, partition, [value])
+        try:
+            future = self._send(topic, value, partition=partition, **options)
+        except errors.MsgtxError as error:
+            self._recorder.complete(Result.FAIL, number, error=type(error).__name__)
+            raise
+        self._sent.append((number, future))
+        return future
+
+    def send_batch(self, topic: str, values: list[bytes], *, partition: int) -> Any:
+        number = self._invoke(topic, partition, values)
+        try:
+            future = self._send_batch(topic, values, partition=partition)
+        except errors.MsgtxError as error:
+            # A part of it may have been taken before.
+            self._recorder.complete(Result.INFO, number, error=type(error).__name__)
+            raise
+        self._sent.append((number, future))
+        return future
+
+    def send_offsets(self, offsets: Any, group_metadata: Any = None, timeout: float | None = None) -> None:
+        self._send_offsets(offsets, group_metadata, timeout)
+        positions = offsets if isinstance(offsets, Mapping) else offsets.transaction_offsets()
+        self._group = group_metadata if isinstance(offsets, Mapping) else offsets.group_metadata().group
+        self._offsets.update({tp: getattr(at, "offset", at) for tp, at in positions.items()})
+
+    def commit_transaction(self, timeout: float | None = None) -> None:
+        number = self._recorder.invoke(
+            "commit",
+            transaction=self._name,
+            group=self._group,
+            offsets=[[*tp, at] for tp, at in self._offsets.items()],
+        )
+        self._end(number, self._commit, timeout)
+
+    def abort_transaction(self, timeout: float | None = None) -> None:
+        number = self._recorder.invoke("abort", transaction=self._name)
+        self._end(number, self._abort, timeout)
+
+    def _end(self, number: int, end: Any, timeout: float | None) -> None:
+        try:
+            end(timeout)
+        except errors.MsgtxError as error:
+            self.settle()
+            self._recorder.complete(result_of(error), number, error=type(error).__name__, detail=str(error))
+            raise
+        self.settle()
+        self._recorder.complete(Result.OK, number)
+
+    def settle(self) -> int:
+        """Note the answers to what was sent and is answered. Returns how many sends still wait."""
+        answers: list[tuple[Result, int, dict[str, object]]] = []
+        waiting = []
+        for number, future in self._sent:
+            if not future.done():
+                waiting.append((number, future))
+                continue
+            error = future.exception()
+            if error is None:
+                answers.append((Result.OK, number, {"offsets": _offsets_of(future.result())}))
+            else:
+                answers.append((Result.INFO, number, {"error": type(error).__name__}))
+        self._sent = waiting
+        if answers:
+            self._recorder.complete_all(answers)
+        return len(waiting)
+
+
+def _offsets_of(answer: Any) -> list[int]:
+    """Return the offsets of the values, in their order; −1: it is not told."""
+    if hasattr(answer, "count"):
+        (spans,) = answer.offsets.values()
+        if any(first < 0 for first, _ in spans):
+            return [-1] * answer.count
+        return [at for first, last in spans for at in range(first, last + 1)]
+    return [answer.offset]
+
+
+class ConsumerTape:
+    """Records what a consumer hands out and where it stands."""
+
+    def __init__(self, consumer: Consumer, recorder: Recorder) -> None:
+        self._consumer = consumer
+        self._recorder = recorder
+        self._who = {
+            "consumer": f"{recorder.process}#{next(_labels)}",
+            "isolation": str(consumer.config.isolation),
+        }
+        self._poll, self._rewind, self._seek = consumer.poll, consumer.rewind, consumer.seek
+        consumer.poll, consumer.rewind, consumer.seek = self.poll, self.rewind, self.seek  # type: ignore[method-assign]
+
+    def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[Record]:
+        number = self._recorder.invoke("poll", **self._who)
+        try:
+            records = self._poll(timeout, max_records)
+        except errors.MsgtxError as error:
+            failed = Result.FAIL if isinstance(error, errors.LogTruncated) else Result.INFO
+            self._recorder.complete(failed, number, error=type(error).__name__, detail=str(error))
+            raise
+        grouped: dict[tuple[str, int], tuple[list[int], list[str]]] = {}
+        for record in records:
+            offsets, values = grouped.setdefault((record.topic, record.partition), ([], []))
+            offsets.append(record.offset)
+            values.append(text_of(record.value))
+        rows = [[*tp, offsets, values] for tp, (offsets, values) in grouped.items()]
+        self._recorder.complete(Result.OK, number, records=rows, positions=self._positions())
+        return records
+
+    def _positions(self) -> list[list[object]]:
+        known = self._consumer._fetcher.assigned.values()
+        return [[*each.topic_partition, each.position] for each in known if each.position is not None]
+
+    def begin(self) -> None:
+        """Note where reading begins. Raise `MsgtxError` when the database does not tell."""
+        for partition in self._consumer.assignment():
+            self._consumer.position(partition)
+        self._recorder.happened("seek", arguments=self._who, positions=self._positions())
+
+    def rewind(self) -> None:
+        self._rewind()
+        self.begin()
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        self._seek(partition, offset)
+        self._recorder.happened("seek", arguments=self._who, positions=[[*partition, offset]])
+
+    def drained(self) -> None:
+        """Note that everything was read."""
+        self._recorder.happened("drained", arguments=self._who, positions=self._positions())
+
+
+def outcome_recorded(client: Client, recorder: Recorder, transaction: str, *, resolve: bool = False) -> str:
+    """Ask how a transaction ended."""
+    number = recorder.invoke("outcome", transaction=transaction, resolve=resolve)
+    try:
+        outcome = str(client.transaction_outcome(transaction, resolve=resolve))
+    except errors.MsgtxError as error:
+        recorder.complete(Result.INFO, number, error=type(error).__name__)
+        raise
+    recorder.complete(Result.OK, number, outcome=outcome)
+    return outcome

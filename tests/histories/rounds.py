@@ -1,0 +1,115 @@
+"""A round: a fresh database, a crew, a nemesis, the end, the checker."""
+
+import shutil
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgtx
+from tests.databases import connect
+from tests.faults import CrashServer
+from tests.histories.anomalies import Anomaly, Name
+from tests.histories.checker import check
+from tests.histories.crew import READERS, SMALL, TIDIERS, WRITERS, Crew
+from tests.histories.history import NEMESIS, Recorder, read_history
+from tests.histories.nemesis import Nemesis
+from tests.histories.settled import settled
+from tests.histories.workers import GROUP, PARTITIONS, TOPICS
+
+# Daemons are to change hands within a round.
+SETTINGS: Final = {"lease_ms": 1_500, "sweep_interval_ms": 200}
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a round did and found. `failures`: processes that ended as they never should."""
+
+    seed: int
+    anomalies: Sequence[Anomaly]
+    failures: Sequence[str]
+    operations: Counter[str]
+    results: Counter[str]
+    blows: Counter[str]
+    lives: int
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def clean(self) -> bool:
+        return not self.anomalies and not self.failures
+
+    @property
+    def checked(self) -> int:
+        """Records sent, records polled, and every other operation of a client: each as one."""
+        return sum(self.operations.values())
+
+
+class Round:
+    """One round on a server that may crash. Its parts are called one by one by who wants to do something in between."""
+
+    def __init__(
+        self,
+        server: CrashServer,
+        folder: Path,
+        *,
+        seed: int,
+        roles: Mapping[str, int] = SMALL,
+        pace: float = 0.02,
+        blow_seconds: float = 1.0,
+    ) -> None:
+        self.seed = seed
+        self.folder = folder
+        self.url = server.server.create_database()
+        self._server = server
+        with connect(self.url) as connection:
+            for name, value in SETTINGS.items():
+                connection.execute("update msgtx.setting set value = %s where name = %s", [value, name])
+        with msgtx.connect(self.url) as client:
+            for name, count in TOPICS.items():
+                client.topics.create(name, partitions=count)
+        self.crew = Crew(self.url, folder, seed, dict(roles), pace)
+        self.nemesis = Nemesis(self.crew, server, Recorder(folder, NEMESIS), mean_seconds=blow_seconds)
+
+    def disturb(self, seconds: float) -> None:
+        """Let everybody work, disturbed."""
+        self.crew.start()
+        self.nemesis.disturb(seconds)
+
+    def drain(self) -> None:
+        """Let everybody finish, undisturbed: first who writes, then who copies, then who reads."""
+        for roles in (WRITERS, {"copy"}, READERS, TIDIERS):
+            self.crew.finish(roles)
+
+    def judge(self) -> Report:
+        """Read what was recorded and what is there, and compare."""
+        history = read_history(self.folder)
+        found = check(history, settled(self.url, history, partitions=PARTITIONS, groups=[GROUP]))
+        return Report(self.seed, found, self.crew.failures, history.counts(), history.results(), self.nemesis.counts,
+                      self.crew.lives)  # fmt: skip
+
+    def close(self) -> None:
+        self.crew.end()
+        self._server.server.drop_database(self.url)
+
+
+def play(server: CrashServer, folder: Path, *, seed: int, seconds: float, **options: object) -> Report:
+    """Play a whole round. Its files stay in the folder."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    spent: dict[str, float] = {}
+    began = time.monotonic()
+    round_ = Round(server, folder, seed=seed, **options)  # type: ignore[arg-type]
+    try:
+        for name, part in (("disturbed", lambda: round_.disturb(seconds)), ("drained", round_.drain)):
+            part()
+            spent[name] = time.monotonic() - began - sum(spent.values())
+        report = round_.judge()
+        report.seconds.update(spent, judged=time.monotonic() - began - sum(spent.values()))
+        return report
+    finally:
+        round_.close()
+
+
+__all__ = ["Anomaly", "Name", "Report", "Round", "play"]

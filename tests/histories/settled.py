@@ -1,0 +1,74 @@
+"""What is there when everything has ended: both isolations read from the beginning, ends, group offsets, outcomes."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgtx
+from msgtx import Client, Isolation, TopicPartition
+from tests.histories.history import History
+from tests.histories.recorded import text_of
+
+PATIENCE_SECONDS: Final = 60.0
+OUTCOMES: Final = """
+    select n.name, o.outcome from unnest(%s::text[]) n(name)
+    cross join lateral msgtx.transaction_outcome(
+        split_part(n.name, '.', 1)::int8, split_part(n.name, '.', 2)::int4, split_part(n.name, '.', 3)::int8) o
+"""
+SPELT: Final = {"COMMIT": "COMMITTED", "ABORT": "ABORTED"}
+Log = dict[TopicPartition, list[tuple[int, str]]]
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The end of a run. `outcomes` by the name of the transaction, as it is spelt for users."""
+
+    committed: Mapping[TopicPartition, Sequence[tuple[int, str]]]
+    everything: Mapping[TopicPartition, Sequence[tuple[int, str]]]
+    ends: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)  # last stable offset, log end
+    offsets: Mapping[tuple[str, TopicPartition], int] = field(default_factory=dict)
+    outcomes: Mapping[str, str] = field(default_factory=dict)
+    open_transactions: Sequence[str] = ()
+
+
+def read_log(client: Client, partitions: Sequence[TopicPartition], isolation: Isolation) -> Log:
+    """Read everything that this isolation may see, with a fresh consumer."""
+    log: Log = {partition: [] for partition in partitions}
+    with client.consumer(isolation=isolation, auto_offset_reset="earliest") as consumer:
+        consumer.assign(partitions)
+        ends = consumer.end_offsets()
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while any(consumer.position(partition) < end for partition, end in ends.items()) and time.monotonic() < deadline:
+            for record in consumer.poll(0.1, 10_000):
+                log[TopicPartition(record.topic, record.partition)].append((record.offset, text_of(record.value)))
+    return log
+
+
+def settled(url: str, history: History, *, partitions: Sequence[TopicPartition], groups: Iterable[str]) -> Settled:
+    """Look at the end of a run with a client that knows nothing."""
+    told = [operation.arguments["transaction"] for operation in history.kind("send", "commit", "abort", "outcome")]
+    asked = {text.partition(" ")[0] for text in told if text is not None}
+    named = {name for operation in history.kind("view") for name in operation.answer.get("transactions", ())}
+    names = sorted(asked | named)
+    with msgtx.connect(url) as client:
+        ends = {partition: client.admin.partitions.describe(partition) for partition in partitions}
+        offsets: dict[tuple[str, TopicPartition], int] = {}
+        for group in groups:
+            with client.consumer(group=group, enable_auto_commit=False) as member:
+                found = member.committed(partitions)
+                offsets.update({(group, partition): at.offset for partition, at in found.items() if at is not None})
+        with client.engine.connection() as connection:
+            rows = connection.execute(OUTCOMES, [names]).fetchall()
+        outcomes = {name: SPELT.get(outcome, outcome) for name, outcome in rows}
+        for unknown in (operation for operation in history.kind("commit") if not operation.ok):
+            name = unknown.arguments["transaction"].partition(" ")[0]
+            outcomes[name] = str(client.transaction_outcome(name))  # as its application would ask
+        return Settled(
+            committed=read_log(client, partitions, Isolation.READ_COMMITTED),
+            everything=read_log(client, partitions, Isolation.READ_UNCOMMITTED),
+            ends={partition: (at.last_stable_offset, at.log_end_offset) for partition, at in ends.items()},
+            offsets=offsets,
+            outcomes=outcomes,
+            open_transactions=[str(listed) for listed in client.admin.transactions.list(states=["Ongoing", "Prepared"])],
+        )
