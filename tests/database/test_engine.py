@@ -69,11 +69,16 @@ def test_a_transaction_commits_at_the_end_and_rolls_back_on_an_exception(engine:
 
 def test_a_transaction_does_not_get_the_same_broken_connection_for_ever(database_url: str) -> None:
     engine = Engine(database_url, pool_size=1)
-    with pytest.raises(errors.DatabaseUnavailable), engine.transaction() as transaction:
-        lent = transaction.connection.driver_connection
-        assert isinstance(lent, psycopg.Connection)
-        lent.close()
-        transaction.exec_driver_sql("select 1")
+
+    def broken() -> None:
+        with engine.transaction() as transaction:
+            lent = transaction.connection.driver_connection
+            assert isinstance(lent, psycopg.Connection)
+            lent.close()
+            transaction.exec_driver_sql("select 1")
+
+    with pytest.raises(errors.DatabaseUnavailable):
+        broken()
     with engine.transaction() as transaction:
         assert transaction.exec_driver_sql("select 1").scalar() == 1
     engine.close()

@@ -194,7 +194,8 @@ def test_nothing_is_executable_by_everyone(make_database: Databases) -> None:
         assert public == []
 
 
-NAMES = ("a", "Überweisung", "日本語", "\U0001f600\U0001f468\u200d\U0001f469", "polygenelubricants", "\uffff", *map(str, range(100)))
+NAMES = ("a", "Überweisung", "日本語", "\U0001f600\U0001f468\u200d\U0001f469", "polygenelubricants", "\uffff")
+NAMES += tuple(map(str, range(100)))
 
 
 def test_producers_of_the_first_schema_get_the_shards_that_the_function_gives(make_database: Databases) -> None:
@@ -219,7 +220,8 @@ def test_producers_of_the_first_schema_get_the_shards_that_the_function_gives(ma
         ).fetchall()
         assert rows == [(len(NAMES) + 2, len(NAMES) + 2, True, 3)]
         assert connection.execute(
-            "select count(*), min(shard), max(shard), max(coordinator_epoch), count(coordinator_id) from msgtx.coordinator_shard"
+            "select count(*), min(shard), max(shard), max(coordinator_epoch), count(coordinator_id)"
+            " from msgtx.coordinator_shard"
         ).fetchone() == (50, 0, 49, 0, 0)
 
 
@@ -235,7 +237,9 @@ def test_the_second_schema_goes_down_and_up_again_with_leases_and_history(make_d
     for _ in range(2):
         run(url, lambda connection: migrate.downgrade(connection, "0001"))
         with connect(url) as connection:
-            assert connection.execute("select to_regclass('msgtx.coordinator'), to_regclass('msgtx.producer')").fetchone() == (
+            assert connection.execute(
+                "select to_regclass('msgtx.coordinator'), to_regclass('msgtx.producer')"
+            ).fetchone() == (
                 None,
                 "msgtx.producer",
             )

@@ -40,7 +40,8 @@ def age(stage: Stage) -> None:
     for column in AGED:
         table, name = column.split(".")
         stage.eye.execute(
-            f"update msgtx.{table} set {name} = {name} - interval '9 days' where producer_id = %s", [stage.producer.producer_id]
+            f"update msgtx.{table} set {name} = {name} - interval '9 days' where producer_id = %s",
+            [stage.producer.producer_id],
         )
 
 
@@ -212,7 +213,9 @@ def test_an_id_that_is_initialized_beside_its_removal_lives(weaver: Weaver, eye:
 
 
 @pytest.mark.parametrize("how", ["append", "whole"])
-def test_an_id_that_is_used_beside_its_removal_lives_or_its_use_is_refused(how: str, weaver: Weaver, eye: Connection) -> None:
+def test_an_id_that_is_used_beside_its_removal_lives_or_its_use_is_refused(
+    how: str, weaver: Weaver, eye: Connection
+) -> None:
     """I13."""
 
     def begin() -> Story:
