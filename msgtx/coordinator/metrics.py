@@ -7,7 +7,9 @@ from wsgiref.simple_server import WSGIServer
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from msgtx.coordinator.daemon import TOLD
+from msgtx.coordinator.gauges import Gauges
 from msgtx.coordinator.sweep import STEPS, Sweeper
+from msgtx.database.engine import Engine
 from msgtx.errors import ConfigError, MsgtxError
 from msgtx.store.coordinators import Leases
 from msgtx.types import SweepReport
@@ -33,6 +35,10 @@ class Metrics:
             self._swept.labels(name)
         for name in STEPS:
             self._step_seconds.labels(name)
+
+    def watch(self, engine: Engine) -> None:
+        """Show what the database holds, too: it is read at each request."""
+        self.registry.register(Gauges(engine))
 
     def serve(self, host: str, port: int) -> "Endpoint":
         """Answer at http://HOST:PORT/metrics, in a thread. Raise `ConfigError` if that address cannot be had."""

@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 
 import msgtx
+from msgtx import errors
 from msgtx.config import ConsumerConfig, ProducerConfig
+from msgtx.coordinator.gauges import Gauges
+from msgtx.coordinator.metrics import Metrics
+from msgtx.database.engine import Engine
 
 ROOT = Path(msgtx.__file__).parent.parent
 
@@ -34,3 +38,21 @@ def test_a_release_has_its_lines_in_the_changelog() -> None:
     version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
     assert version is not None
     assert version[1] in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_the_metrics_of_the_architecture_are_those_of_a_daemon(client: msgtx.Client) -> None:
+    metrics = Metrics()
+    metrics.watch(client.engine)
+    metrics.failed(errors.DatabaseUnavailable("planted"))
+    samples = {sample.name for family in metrics.registry.collect() for sample in family.samples}
+    shown = {re.sub(r"_(bucket|count|sum)$", "", name) for name in samples if not name.endswith("_created")}
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    start = text.index("**Metrics**")
+    named = set(re.findall(r"`(msgtx_\w+)", text[start : text.index("\n\n", start)]))
+    assert named == shown
+
+
+def test_metrics_of_a_database_that_is_away_say_only_that() -> None:
+    engine = Engine("postgresql://nobody@127.0.0.1:1/nowhere")
+    families = {family.name: family.samples[0].value for family in Gauges(engine).collect()}
+    assert families == {"msgtx_database_up": 0}
