@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 INPUT ?=
+MINUTES ?= 60
 VENV := .venv
 BIN := $(VENV)/bin
 # pip as the lock wants it: hashes are checked, the network is asked for nothing else.
@@ -17,11 +18,11 @@ MISSING = $$( \
 	fi )
 
 .DEFAULT_GOAL := help
-.PHONY: help check demo test lint format lock clean
+.PHONY: help check demo test test-mutants test-long lint format lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
 
 check: ## name what is missing on this machine
 	@missing="$(MISSING)"; if [ -n "$$missing" ]; then echo "missing: $${missing#, }" >&2; exit 1; fi
@@ -40,6 +41,12 @@ demo: $(VENV)/installed ## consume, transform, produce, exactly once, with a cra
 
 test: $(VENV)/installed ## the tests; they start and stop their own PostgreSQL
 	@$(BIN)/pytest
+
+test-mutants: $(VENV)/installed ## planted bugs: each must be caught by the tests that it names
+	@$(BIN)/python -m tests.mutants
+
+test-long: $(VENV)/installed ## random histories with faults, and the model, for MINUTES (60); prints seeds and what was checked
+	@$(BIN)/python -m tests.long --minutes "$(MINUTES)"
 
 lint: $(VENV)/installed ## ruff, mypy, import-linter
 	@$(BIN)/ruff check .
