@@ -19,9 +19,9 @@ from tests.oracle import Oracle
 from tests.system.scenarios import FAST, PATIENCE_SECONDS, READING, SCENARIOS, Journal, World, prepare, read_all, settle
 
 MOST = 60  # boundaries of one program
-STRIDES = {"send": 1, "commit": 2, "abort": 3}  # the crash sweep breaks connections at every boundary
+STRIDES = {"send": 1, "commit": 3, "abort": 4}  # the crash sweep breaks connections at every boundary
 # The least numbers of boundaries at which a session was terminated.
-BOUNDARIES = {"send": 6, "commit": 12, "abort": 7}
+BOUNDARIES = {"send": 6, "commit": 8, "abort": 5}
 TERMINATE_ALL = (
     "select pg_terminate_backend(pid) from pg_stat_activity"
     " where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"
