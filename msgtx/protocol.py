@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import sqlalchemy
-from psycopg import Connection as PsycopgConnection
 
 from msgtx import errors
-from msgtx.database.engine import RawConnection, clock
+from msgtx.database.engine import RawConnection, clock, driver_of
 from msgtx.database.wire import BatchColumns
 from msgtx.errors import MsgtxError
 from msgtx.store import append as store_append
@@ -84,15 +83,6 @@ class Fetched:
     blocked_by: TransactionId | None
 
 
-def _raw(connection: sqlalchemy.Connection) -> RawConnection:
-    driver = connection.connection.driver_connection
-    if not isinstance(driver, PsycopgConnection):
-        raise errors.ConfigError("msgtx needs a connection of psycopg 3: use postgresql+psycopg://")
-    if not connection.in_transaction():
-        connection.begin()  # as each of SQLAlchemy's own statements does: without it, `connection.commit()` would do nothing
-    return driver
-
-
 def _partition_ids(raw: RawConnection, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
     wanted = [TopicPartition(*partition) for partition in partitions]
     topics = describe_topics(raw, sorted({name for name, _ in wanted})) if wanted else {}
@@ -135,7 +125,9 @@ def init_producer_id(
     expected: ProducerId | None = None,
 ) -> ProducerId:
     """Return a producer id and epoch, and fence older ones (I7). Semantics 2."""
-    return store_producers.init_producer_id(_raw(connection), transactional_id, timeout_ms=timeout_ms, expected=expected)
+    return store_producers.init_producer_id(
+        driver_of(connection), transactional_id, timeout_ms=timeout_ms, expected=expected
+    )
 
 
 def append(connection: sqlalchemy.Connection, batches: Sequence[Batch]) -> list[AppendResult]:
@@ -143,7 +135,7 @@ def append(connection: sqlalchemy.Connection, batches: Sequence[Batch]) -> list[
 
     Several batches for one partition go in calls of their own, in order.
     """
-    raw = _raw(connection)
+    raw = driver_of(connection)
     topics = describe_topics(raw, sorted({batch.topic_partition[0] for batch in batches})) if batches else {}
     now = store_append.milliseconds(clock(raw)) if batches else 0
     results: dict[int, AppendResult] = {}
@@ -196,7 +188,7 @@ def decide(
     """
     if outcome not in _WRITTEN:
         raise errors.InvalidRequest(f"a transaction is decided COMMITTED or ABORTED, not {outcome}")
-    raw = _raw(connection)
+    raw = driver_of(connection)
     ids = _partition_ids(raw, tails or ())
     by_id = {ids[TopicPartition(*partition)]: last for partition, last in (tails or {}).items()}
     answer = store_decide.decide(
@@ -239,7 +231,7 @@ def _lock_key(producer_id: int) -> int:
 
 
 def _lock(connection: sqlalchemy.Connection, name: TransactionId) -> None:
-    store_producers.lock_producer(_raw(connection), name.producer_id)
+    store_producers.lock_producer(driver_of(connection), name.producer_id)
 
 
 def find_coordinator(connection: sqlalchemy.Connection, transactional_id: str) -> Coordinator:
@@ -254,7 +246,7 @@ def fetch(
     max_bytes: int = FETCH_BYTES,
 ) -> dict[TopicPartition, Fetched]:
     """Read on from each position, all partitions on one snapshot (I5). `max_bytes` in all, more only for one row each."""
-    raw = _raw(connection)
+    raw = driver_of(connection)
     ids = _partition_ids(raw, positions)
     asked = {ids[TopicPartition(*partition)]: store_fetch.Position(at) for partition, at in positions.items()}
     answers = store_fetch.fetch(raw, asked, isolation=isolation, max_bytes=max(1, max_bytes // max(1, len(asked))))

@@ -231,6 +231,19 @@ def _refuse_ended(connection: RawConnection, *_: object) -> None:
         raise sqlalchemy.exc.DisconnectionError("the server has ended it")
 
 
+def driver_of(connection: sqlalchemy.Connection) -> RawConnection:
+    """Return the driver's connection behind one of the user's, which is in a SQL transaction that SQLAlchemy knows.
+
+    Without that, a `connection.commit()` of the user's would do nothing. Raise `ConfigError` for another driver.
+    """
+    driver = connection.connection.driver_connection
+    if not isinstance(driver, psycopg.Connection):
+        raise errors.ConfigError("msgtx needs a connection of psycopg 3: use postgresql+psycopg://")
+    if not connection.in_transaction():
+        connection.begin()  # as each statement of SQLAlchemy's own does
+    return driver
+
+
 def public_url(url: str) -> str:
     """Return a database URL without its password."""
     return sqlalchemy.make_url(url).render_as_string(hide_password=True)
