@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from msgtx.coordinator.sweep import Sweeper
 from msgtx.database.engine import Engine
-from msgtx.errors import CoordinatorFenced, MsgtxError, NotCoordinator, RetriableError
+from msgtx.errors import CoordinatorFenced, DatabaseUnavailable, MsgtxError, NotCoordinator, RetriableError
 from msgtx.store.coordinators import Leases, lease_shards, release_shards
 from msgtx.types import SweepReport
 
@@ -109,6 +109,9 @@ class Daemon:
         gained = sorted(shard for shard, epoch in leases.epochs.items() if before.get(shard) != epoch)
         lost = sorted(before.keys() - leases.epochs.keys())
         extra = {"coordinator_id": leases.coordinator_id}
+        if self._coordinator_id not in {None, leases.coordinator_id}:
+            text = "shards were taken over: the lease of coordinator %d was over; now it is coordinator %d"
+            log.warning(text, self._coordinator_id, leases.coordinator_id, extra={"event": "fenced", **extra})
         if gained:
             log.info("leads shards %s", ranges(gained), extra={"event": "shards_gained", "shards": gained, **extra})
         if lost:
@@ -130,7 +133,8 @@ class Daemon:
 
     def _wait_for_the_database(self, error: MsgtxError) -> float:
         if not self._away:
-            log.warning("the database is away: %s", error, extra={"event": "database_away"})
+            what = "is away" if isinstance(error, DatabaseUnavailable) else "holds this round up"
+            log.warning("the database %s: %s", what, error, extra={"event": "database_away"})
         self._failed(error)
         pause: float = min(BACKOFF_LAST_SECONDS, BACKOFF_FIRST_SECONDS * 2 ** min(self._away, 16))
         self._away += 1

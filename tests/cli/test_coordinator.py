@@ -1,0 +1,75 @@
+"""`msgtx coordinator list` and `find`, `msgtx sweep`; the daemon itself has tests of its own (system)."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from msgtx import Client
+from msgtx.store.coordinators import Leases, lease_shards, release_shards
+from tests.cli.program import Ended
+
+Msgtx = Callable[..., Ended]
+COUNTS = {
+    "transactions_aborted", "markers_written", "floors_moved", "producer_ids_removed", "transactions_purged",
+    "offsets_removed", "floors_removed",
+}  # fmt: skip
+
+
+@pytest.fixture
+def leases(client: Client) -> Iterator[Leases]:
+    """A coordinator that leads every shard."""
+    with client.engine.connection() as connection:
+        made = lease_shards(connection, None, host="somewhere", process=4711)
+        yield made
+        release_shards(connection, made.coordinator_id)
+
+
+def test_who_leads_nothing_is_listed_as_nobody(msgtx: Msgtx) -> None:
+    (row,) = msgtx("coordinator", "list", "-o", "jsonl").rows
+    assert (row["owner"], row["host"], len(row["shards"])) == (None, None, 50)
+    assert "0-49" in msgtx("coordinator", "list").out.decode()
+
+
+def test_coordinators_are_listed_with_their_shards_and_epochs(msgtx: Msgtx, leases: Leases) -> None:
+    (row,) = msgtx("coordinator", "list", "-o", "jsonl").rows
+    assert (row["owner"], row["host"], row["process"]) == (leases.coordinator_id, "somewhere", 4711)
+    assert {int(shard): epoch for shard, epoch in row["shards"].items()} == leases.epochs
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", row["lease_until"])
+    table = msgtx("coordinator", "list").out.decode()
+    assert all(text in table for text in ("somewhere", "4711", "0-49"))
+
+
+def test_the_coordinator_of_an_id_is_found(msgtx: Msgtx, leases: Leases, client: Client) -> None:
+    row = json.loads(msgtx("coordinator", "find", "id", "-o", "json").out)
+    led = client.admin.find_coordinator("id")
+    assert (row["shard"], row["owner"], row["epoch"]) == (led.shard, leases.coordinator_id, leases.epochs[led.shard])
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", row["lease_until"])
+    table = msgtx("coordinator", "find", "id").out.decode()
+    assert all(text in table for text in ("somewhere", "4711", str(led.shard)))
+
+
+def test_without_a_coordinator_one_line_says_what_to_run(msgtx: Msgtx) -> None:
+    done = msgtx("coordinator", "find", "id")
+    assert (done.code, done.out) == (1, b"")
+    assert re.fullmatch(r"msgtx: no coordinator leads shard \d+ now; run `msgtx coordinator run`.*\n", done.err)
+    assert msgtx("coordinator", "find", "").code == 2
+
+
+def test_a_sweep_tells_what_it_did(msgtx: Msgtx, client: Client, topic: str) -> None:
+    with client.producer(transactional_id=topic) as producer:
+        producer.begin_transaction(timeout_ms=1)
+        producer.send(topic, b"x").result(30)
+        told = json.loads(msgtx("sweep", "--dry-run", "-o", "json").out)
+        assert (set(told), told["transactions_aborted"]) == (COUNTS, 1)
+        some = json.loads(msgtx("sweep", "--only", "markers", "--only", "floors", "-o", "json").out)
+        assert some["transactions_aborted"] == 0
+        assert json.loads(msgtx("sweep", "-o", "json").out)["transactions_aborted"] == 1
+        assert all(name in msgtx("sweep").out.decode() for name in COUNTS)
+
+
+def test_an_unknown_sweep_is_refused_in_one_line(msgtx: Msgtx) -> None:
+    done = msgtx("sweep", "--only", "everything")
+    assert (done.code, len(done.err.splitlines())) == (2, 1)
+    assert "overdue, markers, ids, history, offsets, floors" in done.err
