@@ -11,11 +11,12 @@ from msgtx import Outcome, ProducerId, TransactionId, protocol
 from msgtx.types import OutputRecord
 from tests.model.history import IDS, LONG_MS, SHORT_MS, counts, crashes, ids, partitions, some
 from tests.model.lives import Decision, Life
-from tests.model.oracle import ABORT, ABORTED, COMMIT, FENCED, Oracle, Request
+from tests.model.oracle import ABORT, ABORTED, COMMIT, FENCED, INVALID, Oracle, Request
 from tests.model.place import named
 from tests.model.producing import Producing
 
 WRITTEN = {COMMIT: Outcome.COMMITTED, ABORT: Outcome.ABORTED}
+REFUSED = {FENCED, ABORTED, INVALID}
 now_or_later = st.booleans()  # later: the request is kept, and arrives when `deliver` takes it, or never
 
 
@@ -85,7 +86,7 @@ class ByHand(Producing):
     @rule(which=some, outcome=st.sampled_from([COMMIT, ABORT]), offsets=st.booleans(), now=now_or_later, crash=crashes)
     def decide(self, which: int, outcome: str, offsets: bool, now: bool, crash: int) -> None:
         life = self.one_of(self._hands(transactional=True), which)
-        sent = {(self.groups[1], 1): len(self.oracle.logs[1])} if offsets and outcome == COMMIT else {}
+        sent = {(self.groups[1], 1): len(self.oracle.logs[1])} if offsets else {}
         decision = Decision(life.name, outcome, dict(life.handed), sent)
         self.keep(decision)
         if not now:
@@ -122,8 +123,12 @@ class ByHand(Producing):
             error = None if result.error is None else named(result.error)
             return error, -1 if error else result.base_offset, result.duplicate
 
-        # Such an append is flushed by its own commit.
-        return self.ask(lambda: self.place.protocol(real), lambda o, _: o.append_flushed(request)[0], crash=crash)
+        def model(oracle: Oracle, answer: Any) -> tuple[str | None, int, bool]:
+            expected: tuple[str | None, int, bool] = oracle.append_flushed(request)[0]  # by its own commit
+            refused_as_old = expected[2] and answer[0] in REFUSED and request.epoch < oracle.epochs.get(request.producer, 0)
+            return answer if refused_as_old else expected  # a zombie's retry has no effect, whatever it is told (I7)
+
+        return self.ask(lambda: self.place.protocol(real), model, crash=crash)
 
     def _deliver_decision(self, decision: Decision, crash: int) -> Any:
         tails = {self.partitions[partition]: last for partition, last in decision.tails.items()}

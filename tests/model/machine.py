@@ -19,7 +19,7 @@ from tests.model.oracle import ABORT, INVALID, Name, Oracle
 from tests.model.place import OUTCOMES, refusal
 from tests.model.reading import Reading
 
-ticks = st.sampled_from([0, 1, 400, 1_000, 1_001, 5_001, 60_001])
+ticks = st.sampled_from([0, 1, 400, 1_000, 1_001, 5_001, 60_001, -5_001])  # also back, as when a clock is set
 
 
 class Administering(ByHand, Reading):
@@ -82,9 +82,12 @@ class CrashMachine(Administering):
 
     remembers = True
 
-    @rule(flush=st.booleans())
-    def crash(self, flush: bool) -> None:
-        """The server crashes between two calls; perhaps somebody's unrelated commit has flushed all that came before."""
+    @rule(flush=st.sampled_from([False, False, True]), commits=st.booleans())
+    def crash(self, flush: bool, commits: bool) -> None:
+        """The server crashes between two calls; perhaps somebody's unrelated commit has flushed all that came before.
+
+        Then perhaps somebody commits who has not heard of it: what is gone makes it an abort (I6).
+        """
         server = self.place.server
         assert server is not None
         if flush:
@@ -96,6 +99,8 @@ class CrashMachine(Administering):
             oracle.lose(back)
         self.oracles = [oracle for oracle, _ in worlds]
         self.lost()
+        if commits and self.begun():
+            self._commit(self.begun()[-1], 0)
 
     def lost(self) -> None:
         self.place.reconnect()

@@ -61,9 +61,14 @@ class Reading(History):
     def positions(self, reader: Reader) -> dict[int, int]:
         return {p: reader.consumer.position(partition) for p, partition in enumerate(self.partitions)}
 
-    @rule(which=readers, partition=partitions, at=offsets)
-    def move(self, which: int, partition: int, at: int | None) -> None:
-        """Go anywhere, also into what is open (P22, P45); or back to the group's offsets."""
+    @rule(which=readers, partition=partitions, at=offsets, polls=st.booleans())
+    def move(self, which: int, partition: int, at: int | None, polls: bool) -> None:
+        """Go anywhere, also into what is open (P22, P45), or back to the group's offsets; perhaps read from there."""
+        self._move(which, partition, at)
+        if polls:
+            self.drain(self.readers[which])
+
+    def _move(self, which: int, partition: int, at: int | None) -> None:
         reader = self.readers[which]
         if at is not None:
             reader.at[partition] = at % (len(self.oracle.logs[partition]) + 1)
