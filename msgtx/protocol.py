@@ -236,7 +236,7 @@ def _lock(connection: sqlalchemy.Connection, name: TransactionId) -> None:
 
 def find_coordinator(connection: sqlalchemy.Connection, transactional_id: str) -> Coordinator:
     """Return who leads the shard of a transactional id (semantics 5). Raise `CoordinatorNotAvailable`, nobody leading it."""
-    return store_coordinators.find_coordinator(_raw(connection), transactional_id)
+    return store_coordinators.find_coordinator(driver_of(connection), transactional_id)
 
 
 def fetch(

@@ -21,7 +21,7 @@ _numbers = itertools.count(1)
 HARMLESS = {
     "lock_timeout": "1ms",
     "idle_in_transaction_session_timeout": "50ms",
-    "idle_session_timeout": "50ms",
+    "idle_session_timeout": "250ms",
     "TimeZone": "Asia/Kathmandu",
     "DateStyle": "SQL, DMY",
     "IntervalStyle": "sql_standard",

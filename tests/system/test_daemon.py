@@ -1,4 +1,4 @@
-"""The coordinator daemon as real processes: shards are led by one at a time, whatever happens to a daemon or its database."""
+"""The coordinator daemon as real processes: a shard is led by one at a time, whatever happens to a daemon or its database."""
 
 import contextlib
 import itertools
@@ -182,7 +182,7 @@ def test_a_daemon_alone_does_what_time_brings(start: Start, client: Client, data
 
 
 def metrics(address: str) -> dict[str, float]:
-    with urllib.request.urlopen(address, timeout=10) as answer:
+    with urllib.request.urlopen(address, timeout=10) as answer:  # noqa: S310 - our own, on loopback
         text = answer.read().decode()
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")}
 
@@ -265,9 +265,7 @@ def test_two_daemons_divide_the_shards_and_one_that_is_killed_loses_its_own_in_t
         with connect(database_url) as connection:
             (killed_at,) = connection.execute("select clock_timestamp()").fetchone() or (None,)
             await_shares(client, second)
-            (moved_at,) = connection.execute(
-                "select max(leased_at) from msgtx.coordinator_shard"
-            ).fetchone() or (None,)
+            (moved_at,) = connection.execute("select max(leased_at) from msgtx.coordinator_shard").fetchone() or (None,)
         # What is left of the lease, and the time until the other looks; slow machines need more.
         assert (moved_at - killed_at).total_seconds() <= LEASE_MS / 1000 + 1.0
         after = {shard.shard: shard for shard in client.admin.coordinators()}
