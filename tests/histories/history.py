@@ -1,8 +1,8 @@
 """What happened: every operation of a client process as invoke → ok | fail | info, one JSON line per event.
 
 Each process has its own file, opened with O_APPEND and written by one `os.write` per call: what was said survives
-SIGKILL. An operation without an answer, or with `info`, is unknown: it may have happened, may happen later, or never. Times are
-the machine's monotonic clock, the same for all its processes.
+SIGKILL. An operation without an answer, or with `info`, is unknown: it may have happened, may happen later, or never. Times
+are the machine's monotonic clock, the same for all its processes.
 
 What the kinds carry (a value is the record's text up to its first space, a transaction is `name attempt`):
 

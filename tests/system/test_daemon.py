@@ -1,4 +1,4 @@
-"""The coordinator daemon as real processes: a shard is led by one at a time, whatever happens to a daemon or its database."""
+"""The coordinator daemon as real processes: a shard is led by one at a time, whatever happens to a daemon or its server."""
 
 import contextlib
 import itertools
