@@ -139,7 +139,7 @@ def select(connection: RawConnection, view: Literal["transactions", "partitions"
 
 @contextlib.contextmanager
 def savepoint(connection: RawConnection) -> Iterator[None]:
-    """Take back what fails inside: a call does by itself; in a SQL transaction to a savepoint, so that others may follow."""
+    """Take back what fails inside: a call by itself, or, in a SQL transaction, to a savepoint, so that others may follow."""
     if connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
         yield
         return

@@ -194,8 +194,15 @@ def test_nothing_is_executable_by_everyone(make_database: Databases) -> None:
         assert public == []
 
 
-NAMES = ("a", "Überweisung", "日本語", "\U0001f600\U0001f468\u200d\U0001f469", "polygenelubricants", "\uffff")
-NAMES += tuple(map(str, range(100)))
+NAMES = (
+    "a",
+    "Überweisung",
+    "日本語",
+    "\U0001f600\U0001f468\u200d\U0001f469",
+    "polygenelubricants",
+    "\uffff",
+    *map(str, range(100)),
+)
 
 
 def test_producers_of_the_first_schema_get_the_shards_that_the_function_gives(make_database: Databases) -> None:

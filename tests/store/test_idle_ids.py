@@ -234,9 +234,9 @@ def test_a_plain_id_whose_newest_batch_was_removed_by_retention_is_idle_since_th
     clock("30 hours")
     use(connection, who, partition)
     connection.execute(
-        "insert into msgtx.producer_state"
-        " (partition_id, producer_id, producer_epoch, last_sequence, last_offset, appended_at)"
-        " select partition_id, producer_id, producer_epoch, last_sequence, last_offset, appended_at from msgtx.record_batch"
+        "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset,"
+        " appended_at) select partition_id, producer_id, producer_epoch, last_sequence, last_offset, appended_at"
+        " from msgtx.record_batch"
     )
     connection.execute("delete from msgtx.record_batch")
     clock("50 hours")
@@ -284,9 +284,8 @@ def test_what_retention_left_of_a_producer_expires_with_the_ids_of_its_kind(
     connection: Connection, clock: Clock, kind: str
 ) -> None:
     connection.execute(
-        "insert into msgtx.producer_state"
-        " (partition_id, producer_id, producer_epoch, last_sequence, last_offset, appended_at)"
-        " values (1, 2, 0, 5, 5, msgtx.clock())"
+        "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset,"
+        " appended_at) values (1, 2, 0, 5, 5, msgtx.clock())"
     )
     clock("1 day 1 minute" if kind == "old" else "23 hours")
     remove(connection)
@@ -386,9 +385,8 @@ def test_one_bad_row_of_retentions_leavings_stops_neither_the_others_nor_the_ids
     """P12."""
     Writer(connection)
     connection.execute(
-        "insert into msgtx.producer_state"
-        " (partition_id, producer_id, producer_epoch, last_sequence, last_offset, appended_at)"
-        " select p, 2, 0, 5, 5, msgtx.clock() from generate_series(1, 5) p"
+        "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset,"
+        " appended_at) select p, 2, 0, 5, 5, msgtx.clock() from generate_series(1, 5) p"
     )
     clock(LATER)
     with spoiled(connection, "producer_state", "delete", "old.partition_id = 3"):

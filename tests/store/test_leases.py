@@ -65,7 +65,8 @@ def test_the_hash_of_these_tests_is_javas() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "a", "id-1", "hello", "polygenelubricants", "Überweisung", "日本語", "\U0001f600", "a\U0001f468\u200d\U0001f469",
+        "", "a", "id-1", "hello", "polygenelubricants", "Überweisung", "日本語", "\U0001f600",
+        "a\U0001f468\u200d\U0001f469b",
         "\ue000", "\uffff", "\U0010ffff", "\n\t'\"\\%", "x" * 5_000,
     ],
     ids=ascii,

@@ -11,15 +11,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from msgtx import Client, Isolation, TopicPartition, errors
-from msgtx.database.engine import Engine
+from msgtx import Client, Isolation, Outcome, TopicPartition, TransactionId, errors
+from msgtx.coordinator.sweep import Sweeper
+from msgtx.database.engine import POOL_SIZE, Engine
 from msgtx.producer import Producer
+from msgtx.store.coordinators import lease_shards, release_shards
 from tests.databases import wait_until
 from tests.faults import Faults
 from tests.oracle import Oracle
 
 PARTITIONS: Final = 2
 INPUTS: Final = 2
+SHARDS: Final = 50
 PATIENCE_SECONDS: Final = 30.0
 FAST: Final = {"retry_backoff_ms": 1, "max_block_ms": 30_000, "delivery_timeout_ms": 30_000}
 READING: Final = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "retry_backoff_ms": 1}
@@ -56,6 +59,8 @@ class World:
     faults: Faults = field(default_factory=Faults)
     life: int = 0
     zombie: Producer | None = None
+    aged: int | None = None  # a producer id whose time is over
+    overdue: TransactionId | None = None
     cleanup: list[Client] = field(default_factory=list)
 
     @property
@@ -267,13 +272,13 @@ def timeout(world: World) -> None:
 
 def _again(call: Callable[[], object]) -> None:
     """An administrator's call is not repeated by the library: whoever runs it does."""
-    for _ in range(3):
+    for _ in range(POOL_SIZE + 2):  # after a crash of the server each connection of the pool is found dead by itself
         try:
             call()
         except errors.DatabaseUnavailable:
             continue
         return
-    raise AssertionError("the database was away three times")
+    raise AssertionError("the database stays away")
 
 
 def recovery(world: World) -> None:
@@ -294,6 +299,79 @@ def recovery(world: World) -> None:
         futures = [world.send(producer, value, number % PARTITIONS) for number, value in enumerate(later)]
         for value, future in zip(later, futures, strict=True):
             world.note("acknowledged", value, future.result(PATIENCE_SECONDS).offset)
+
+
+def sweep(world: World) -> None:
+    """A coordinator leases the shards of a dead one, does a round for them and releases them."""
+    with world.client() as client:
+
+        def lead() -> None:
+            with world.observer.engine.connection() as connection:  # whoever led before is dead by now
+                connection.execute("update msgtx.coordinator set lease_until = lease_until - interval '1 hour'")
+            with client.engine.connection() as connection:
+                leases = lease_shards(connection, None, host="here", process=world.life)
+                assert len(leases.epochs) == SHARDS
+                Sweeper().round(connection, leases)
+                release_shards(connection, leases.coordinator_id)
+
+        _again(lead)
+
+
+def before_sweep(world: World) -> None:
+    """An id that was used nine days ago last, with history and offsets, and an overdue transaction of another."""
+    producer = world.observer.producer(transactional_id=f"aged-{world.run}", **FAST)
+    producer.init_transactions()
+    for name, committed in (("first", True), ("undone", False), ("newest", True)):
+        producer.begin_transaction()
+        for output in range(PARTITIONS):
+            world.send(producer, f"{name}/{output}", output, name)
+        producer.flush(PATIENCE_SECONDS)
+        if committed:
+            offset = 1 if name == "first" else INPUTS
+            world.note("offsets", name, world.group, 0, offset)
+            producer.send_offsets_to_transaction({TopicPartition(world.source, 0): offset}, world.group)
+            world.note("deciding", name)
+            producer.commit_transaction()
+        else:
+            producer.abort_transaction()
+        world.note("committed" if committed else "aborted", name)
+    producer.close()
+    world.observer.sweep(only=["markers"])
+    late = world.bystander().producer(transactional_id=f"late-{world.run}", **FAST)
+    late.init_transactions()
+    world.overdue = late.begin_transaction(timeout_ms=1).id
+    world.send(late, "late", 0, "late")
+    late.flush(PATIENCE_SECONDS)
+    with world.observer.engine.connection() as connection:
+        row = connection.execute(
+            "update msgtx.producer set initialized_at = initialized_at - interval '9 days' where transactional_id = %s"
+            " returning producer_id",
+            [f"aged-{world.run}"],
+        ).fetchone()
+        assert row is not None
+        world.aged = row[0]
+        for column in ("transaction.opened_at", "transaction_decision.decided_at"):
+            table, name = column.split(".")
+            connection.execute(
+                f"update msgtx.{table} set {name} = {name} - interval '9 days' where producer_id = %s", [world.aged]
+            )
+
+
+def after_sweep(world: World) -> None:
+    """All of it is gone, once; nobody reads anything else than before (the oracle says)."""
+    _again(world.observer.sweep)
+    assert world.overdue is not None
+    assert world.observer.transaction_outcome(world.overdue) is Outcome.ABORTED
+    with world.observer.engine.connection() as connection:
+        left = {
+            table: connection.execute(f"select count(*) from msgtx.{table} where producer_id = %s", [world.aged]).fetchone()
+            for table in ("producer", "transaction", "transaction_partition", "transaction_decision", "group_offset")
+        }
+        markers = connection.execute(
+            "select outcome from msgtx.transaction_marker where producer_id = %s", [world.aged]
+        ).fetchall()
+    assert left == {**dict.fromkeys(left, (0,)), "group_offset": (1,)}
+    assert markers == [("ABORT",)] * PARTITIONS
 
 
 def _stable(client: Client, topic: str) -> bool:
@@ -318,6 +396,7 @@ SCENARIOS: Final = {
     "abort": Scenario(abort),
     "zombie": Scenario(zombie, before_zombie, after_zombie),
     "timeout": Scenario(timeout),
+    "sweep": Scenario(sweep, before_sweep, after_sweep),
 }
 RECOVERY: Final = {"recovery": Scenario(recovery)}
 

@@ -1,4 +1,4 @@
-"""The coordinator daemon as real processes: a shard is led by one at a time, whatever happens to a daemon or its server."""
+"""The coordinator daemon as real processes: shards are led by one at a time, whatever happens to it or its database."""
 
 import contextlib
 import itertools
@@ -182,7 +182,7 @@ def test_a_daemon_alone_does_what_time_brings(start: Start, client: Client, data
 
 
 def metrics(address: str) -> dict[str, float]:
-    with urllib.request.urlopen(address, timeout=10) as answer:  # noqa: S310 - our own, on loopback
+    with urllib.request.urlopen(address, timeout=10) as answer:  # noqa: S310 - of the daemon itself
         text = answer.read().decode()
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")}
 

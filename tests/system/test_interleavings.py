@@ -30,8 +30,8 @@ ORDERS: Final = {
     "sweeps and commit": 30, "sweeps and abort": 30, "append twice": 20, "whole transaction twice": 30,
     "init twice": 50, "offsets": 20,
     "two removals": 16, "two purges": 16, "purge and mark": 50, "purge and late decision": 16, "removal and init": 12,
-    "removal and append": 20, "removal and whole": 20, "takeover and mark": 40, "release and lease": 36,
-    "offsets and sweep": 16,
+    "removal and append": 20, "removal and whole": 20,
+    "takeover and mark": 40, "release and lease": 36, "offsets and sweep": 16,
 }  # fmt: skip
 TIMEOUT_MS: Final = 60_000
 _numbers = itertools.count(1)
