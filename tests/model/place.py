@@ -50,8 +50,11 @@ class Place:
         self.observer = Client(Engine(self.url))
 
     def close(self) -> None:
+        """End, after what the histories left has been compared with the promises, row by row."""
         self.client.close()
-        self.observer.close()
+        with self.observer:
+            report = self.observer.admin.verify()
+        assert report.violations == []
 
     def reconnect(self) -> None:
         """After a crash of the server, no connection is good."""

@@ -405,10 +405,12 @@ RECOVERY: Final = {"recovery": Scenario(recovery)}
 
 
 def settle(world: World, oracle: Oracle, *, image: bool) -> None:
-    """Sweep, read everything by every way there is, and let the oracle compare."""
+    """Sweep, read everything by every way there is, and let the oracle compare; verify the rows before and after."""
     client = world.observer
+    oracle.anomalies += map(str, client.admin.verify([world.topic, world.source]).violations)
     client.sweep()
     client.sweep()
+    oracle.anomalies += map(str, client.admin.verify([world.topic, world.source]).violations)
     states = {found.state for found in client.admin.transactions.list(pattern=f"id-{world.run}")}
     if states & {"Ongoing", "Prepared", "PrepareCommit", "PrepareAbort"}:
         oracle.anomalies.append(f"hanging transaction: {states}")
