@@ -10,12 +10,12 @@ Where more belongs: groups with members beside `commit_an_offset`, sessions besi
 from typing import Any
 
 from hypothesis import strategies as st
-from hypothesis.stateful import rule
+from hypothesis.stateful import precondition, rule
 
 from msgtx import Isolation, TransactionId
 from tests.model.by_hand import ByHand
-from tests.model.history import crashes, expire_overdue, ids
-from tests.model.oracle import ABORT, INVALID, Name, Oracle
+from tests.model.history import crashes, expire_overdue, ids, some
+from tests.model.oracle import ABORT, INVALID, OPEN, Name, Oracle
 from tests.model.place import OUTCOMES, refusal
 from tests.model.reading import Reading
 
@@ -60,11 +60,28 @@ class Administering(ByHand, Reading):
         """Time passes; perhaps somebody sweeps: overdue transactions, markers, floors (I12)."""
         self.pass_time(milliseconds)
         if sweeps:
-            self.ask(
-                lambda: self.place.again(self.place.client.sweep).transactions_aborted,
-                lambda o, _: expire_overdue(o),
-                crash=crash,
-            )
+            self._sweep(crash)
+
+    def _sweep(self, crash: int) -> None:
+        self.ask(
+            lambda: self.place.again(self.place.client.sweep).transactions_aborted,
+            lambda o, _: expire_overdue(o),
+            crash=crash,
+        )
+
+    @precondition(lambda self: self._open())
+    @rule(which=some, late=st.sampled_from([0, 1]), by=st.sampled_from([None, 0, 1]), crash=crashes)
+    def expire(self, which: int, late: int, by: int | None, crash: int) -> None:
+        """Time goes to the very moment when a transaction is over, or one further; then a sweep or a reader comes."""
+        name = self.one_of(self._open(), which)
+        self.pass_time(max(0, self.oracle.transactions[name].deadline + late - self.oracle.now))
+        if by is None:
+            self._sweep(crash)
+        else:
+            self.drain(self.readers[by])
+
+    def _open(self) -> list[Name]:
+        return [name for name in self.oracle.transactions if self.oracle.outcome(name) == OPEN]
 
     @rule(which=st.integers(0, 40))
     def look(self, which: int) -> None:

@@ -57,9 +57,11 @@ class Place:
         assert report.violations == []
 
     def reconnect(self) -> None:
-        """After a crash of the server, no connection is good."""
-        self.client.engine.close()
-        self.observer.engine.close()
+        """After a crash of the server, no connection of the pools is good: each is asked once."""
+        for engine in (self.client.engine, self.observer.engine):
+            for _ in range(engine.pool_size):
+                with contextlib.suppress(errors.DatabaseUnavailable), engine.connection() as connection:
+                    connection.execute("select 1")
 
     def name(self, kind: str) -> str:
         return f"{kind}-{next(_numbers)}"

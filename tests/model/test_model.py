@@ -15,7 +15,7 @@ def test_any_history_with_lost_connections_is_as_the_oracle_says(make_database: 
         if LONG:
             assert not run_rounds(where, minutes=minutes_wanted() / 2, first=None, report=print)
         else:
-            run_round(where, histories=60)
+            run_round(where, histories=50)
 
 
 def test_any_history_with_crashes_of_the_server_is_as_the_oracle_says() -> None:
