@@ -45,7 +45,7 @@ class Observer(Protocol):
     def swept(self, report: SweepReport, sweeper: Sweeper, seconds: float) -> None:
         """Hear what a round did, and how long it took."""
 
-    def failed(self, error: MsgtxError) -> None:
+    def failed(self, error: Exception) -> None:
         """Hear that a round could not be done."""
 
 
@@ -140,7 +140,7 @@ class Daemon:
         self._away += 1
         return pause
 
-    def _failed(self, error: MsgtxError) -> None:
+    def _failed(self, error: Exception) -> None:
         if self._observer is not None:
             self._observer.failed(error)
 

@@ -10,7 +10,7 @@ from msgtx.coordinator.daemon import TOLD
 from msgtx.coordinator.gauges import Gauges
 from msgtx.coordinator.sweep import STEPS, Sweeper
 from msgtx.database.engine import Engine
-from msgtx.errors import ConfigError, MsgtxError
+from msgtx.errors import ConfigError
 from msgtx.store.coordinators import Leases
 from msgtx.types import SweepReport
 
@@ -60,7 +60,7 @@ class Metrics:
         for name, took in sweeper.seconds.items():
             self._step_seconds.labels(name).set(took)
 
-    def failed(self, error: MsgtxError) -> None:
+    def failed(self, error: Exception) -> None:
         """Count a failure."""
         self._errors.labels(type(error).__name__).inc()
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
+import psycopg
+
 from msgtx.database.engine import Engine, RawConnection, savepoint
 from msgtx.errors import ConfigError, CoordinatorFenced, DatabaseUnavailable, MsgtxError, NotCoordinator
 from msgtx.store import sweeps
@@ -44,7 +46,7 @@ class Sweeper:
         self._steps = {name: step for name, step in STEPS.items() if not names or name in names}
         self._after: dict[str, Position | None] = {}
         self.seconds: dict[str, float] = {}  # that each step took in the last round
-        self.failures: dict[str, MsgtxError] = {}  # of the last round
+        self.failures: dict[str, MsgtxError | psycopg.Error] = {}  # of the last round
 
     def round(
         self, connection: RawConnection, leases: Leases | None = None, *, step_seconds: float | None = None
@@ -67,7 +69,7 @@ class Sweeper:
                         break
             except _ENDS_THE_ROUND:
                 raise
-            except MsgtxError as error:
+            except (MsgtxError, psycopg.Error) as error:
                 self.failures[name] = error
         return SweepReport(**done)
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import psycopg
 import pytest
 
 import msgtx
@@ -475,17 +476,19 @@ def test_a_dry_run_tells_what_would_be_done_and_changes_nothing(
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize(("state", "kind"), [("55P03", errors.LockTimeout), ("P0001", psycopg.errors.RaiseException)])
 def test_a_step_that_fails_does_not_stop_the_others_and_is_told(
-    connection: Connection, engine: Engine, clock: Clock, dry_run: bool
+    connection: Connection, engine: Engine, clock: Clock, state: str, kind: type[Exception], dry_run: bool
 ) -> None:
+    """A failure that the library knows, and one that it does not."""
     (partition,) = new_topic(connection)
     mixed(connection, [partition])
     overdue = Writer(connection)
     overdue.send(partition, b"overdue")
     clock(LATER)
     sweeper = Sweeper()
-    with spoiled(connection, "partition_floor", "insert", "true", state="55P03"):
-        with pytest.raises(errors.LockTimeout, match="spoiled"):
+    with spoiled(connection, "partition_floor", "insert", "true", state=state):
+        with pytest.raises(kind, match="spoiled"):
             sweep(engine, dry_run=dry_run)
         assert (transaction_outcome(connection, overdue.name).outcome is Outcome.OPEN) == dry_run
         assert (count(connection, "transaction_decision") > 10) == dry_run
