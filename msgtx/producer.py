@@ -145,6 +145,14 @@ class Producer(Intake):
             self._enter(client_move(self._state, Call.FAILED))
         self._accumulator.settled.notify_all()  # whoever waits for room hears of it
 
+    def _refused(self, error: MsgtxError) -> MsgtxError:
+        """Fail with a refusal, or with the reason behind it. Returns what to raise."""
+        if error.fatal:
+            error = self._engine.cause_of(error)
+        with self._lock:
+            self._fail(error)
+        return error
+
     # ── transactions ──
 
     def init_transactions(self, timeout: float | None = None) -> None:
@@ -250,9 +258,7 @@ class Producer(Intake):
         self._handed_decision = True
         answer = self._decide("COMMIT", offsets, deadline)
         if answer.error is not None:
-            with self._lock:
-                self._fail(answer.error)
-            raise answer.error
+            raise self._refused(answer.error)
 
     def _take_whole(self) -> list[PendingBatch] | None:
         """Take the transaction out of the lanes if nothing of it was sent and it fits into one call."""
@@ -288,10 +294,9 @@ class Producer(Intake):
 
         answers = self._retried(attempt, deadline, OutcomeUnknown)
         if (refused := _refusal(answers)) is not None:
+            refused = self._refused(refused)
             for batch in batches:
                 self._accumulator.finish(batch, error=refused)
-            with self._lock:
-                self._fail(refused)
             self._fused = None
             raise refused
         for batch, answer in zip(batches, answers, strict=True):
@@ -355,9 +360,7 @@ class Producer(Intake):
         self._handed_decision = True
         answer = self._decide("ABORT", NO_OFFSETS, deadline)
         if answer.error is not None:
-            with self._lock:
-                self._fail(answer.error)
-            raise answer.error
+            raise self._refused(answer.error)
         with self._lock:
             for topic_partition, (partition_id, _) in handed.items():
                 last = answer.last_sequences.get(partition_id)
@@ -443,9 +446,7 @@ class Producer(Intake):
                 return attempt()
             except MsgtxError as error:
                 if error.fatal:
-                    error = self._engine.cause_of(error)
-                    with self._lock:
-                        self._fail(error)
+                    error = self._refused(error)
                 if not error.retriable:
                     raise error
                 if time.monotonic() + backoff > deadline:
