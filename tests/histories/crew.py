@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -81,10 +82,10 @@ class Crew:
     zombies: list[Process] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     finishing: set[str] = field(default_factory=set)
-    lives: int = 0
+    lives: Counter[str] = field(default_factory=Counter)  # of each worker, so far
 
     def start(self) -> None:
-        """Start the first life of every worker, and wait until all of them work."""
+        """Start a life of every worker, the next one if there was one before, and wait until all of them work."""
         copies = self.roles.get("copy", 0)
         for role, count in self.roles.items():
             for index in range(count):
@@ -93,17 +94,14 @@ class Crew:
         self._await(lambda: all(process.life.began for process in self.living.values()), "everybody works", BEGIN_SECONDS)
 
     def _live(self, life: Life) -> None:
+        life = replace(life, life=self.lives[life.name], finish=life.role in self.finishing)
+        self.lives[life.name] += 1
         self.living[life.name] = Process(life)
-        self.lives += 1
 
     def succeed(self, process: Process) -> None:
         """Start the next life of a worker whose present one is not over: two have the same transactional id now."""
         self.zombies.append(process)
-        self._next(process)
-
-    def _next(self, process: Process) -> None:
-        life = process.life
-        self._live(replace(life, life=life.life + 1, finish=life.role in self.finishing))
+        self._live(process.life)
 
     def tend(self) -> None:
         """Look after everybody: who ended is followed by the next life, unless it has finished."""
@@ -113,7 +111,7 @@ class Crew:
         for name, process in [found for found in self.living.items() if found[1].code is not None]:
             del self.living[name]
             if process.code != 0 or process.life.role not in self.finishing:
-                self._next(process)
+                self._live(process.life)
             self._judge(process)
 
     def _judge(self, process: Process) -> None:

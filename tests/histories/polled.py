@@ -31,7 +31,7 @@ def check_polls(facts: Facts) -> Iterator[Anomaly]:
     """Each consumer gets all it may see, in order, and nothing else; who has read to the end has seen everything."""
     readers: dict[str, Reader] = {}
     seen: dict[str, set[str]] = {}  # by worker: all its lives together
-    drained: set[tuple[str, str]] = set()
+    drained: dict[tuple[str, str], set[TopicPartition]] = {}
     for operation in facts.history.kind("seek", "poll", "drained"):
         about = operation.arguments
         reader = readers.setdefault(about["consumer"], Reader(about["consumer"], about["isolation"], operation.invoked))
@@ -39,10 +39,15 @@ def check_polls(facts: Facts) -> Iterator[Anomaly]:
         if operation.kind == "poll":
             yield from _check_poll(facts, reader, operation, seen.setdefault(worker, set()))
         elif operation.kind == "drained":
-            drained.add((worker, reader.isolation))
+            drained.setdefault((worker, reader.isolation), set()).update(_positions(operation))
         reader.position.update(_positions(operation))
-    for worker, isolation in sorted(drained):
-        yield from _check_seen(facts, worker, isolation, seen.get(worker, set()))
+    for (worker, isolation), partitions in drained.items():
+        log = facts.settled.committed if isolation == Isolation.READ_COMMITTED else facts.settled.everything
+        for partition in sorted(partitions):
+            unseen = [f"{value} at {offset}" for offset, value in log.get(partition, ()) if value not in seen[worker]]
+            if unseen:
+                told = f"{worker} read {partition} to the end without {len(unseen)}: {', '.join(unseen[:5])}"
+                yield Anomaly(Name.UNSEEN, told)
 
 
 def _positions(operation: Operation) -> dict[TopicPartition, int]:
@@ -93,33 +98,25 @@ def _check_record(
 def _check_progress(
     facts: Facts, reader: Reader, partition: TopicPartition, *, offsets: list[int], end: int | None
 ) -> Iterator[Anomaly]:
-    """From its last position to the next one it was handed everything that it may see."""
-    position = reader.position.get(partition)
-    before = position
+    """From its last position to the next one it was handed everything that it may see, in order."""
+    start = reader.position.get(partition, min(offsets, default=end))
+    if start is None:
+        return
+    reached = start
     for offset in offsets:
-        if before is not None and offset < before:
-            yield Anomaly(Name.NON_MONOTONIC_POLL, f"{reader.name} read {partition}/{offset} after {before - 1}")
-        elif before is not None:
-            yield from _check_passed(facts, reader, partition, start=before, end=offset)
-        before = offset + 1
-    if end is None or before is None:
-        return
-    if end < before:
-        yield Anomaly(Name.NON_MONOTONIC_POLL, f"{reader.name} stands at {partition}/{end} after {before}")
-    yield from _check_passed(facts, reader, partition, start=before, end=end)
-
-
-def _check_passed(facts: Facts, reader: Reader, partition: TopicPartition, *, start: int, end: int) -> Iterator[Anomaly]:
-    if start >= end:
-        return
+        if offset < reached:
+            yield Anomaly(Name.NON_MONOTONIC_POLL, f"{reader.name} read {partition}/{offset} after {reached - 1}")
+        reached = max(reached, offset + 1)
+    if end is not None and end < reached:
+        yield Anomaly(Name.NON_MONOTONIC_POLL, f"{reader.name} stands at {partition}/{end} after {reached - 1}")
+    reached = max(reached, end or 0)
     rows = (facts.settled.committed if reader.committed else facts.settled.everything).get(partition, ())
-    first = bisect.bisect_left(rows, start, key=lambda row: row[0])
-    last = bisect.bisect_left(rows, end, key=lambda row: row[0])
-    passed = [f"{value} at {offset}" for offset, value in rows[first:last]]
+    first, last = (bisect.bisect_left(rows, at, key=lambda row: row[0]) for at in (start, reached))
+    handed = set(offsets)
+    passed = [f"{value} at {offset}" for offset, value in rows[first:last] if offset not in handed]
     if passed:
-        yield Anomaly(
-            Name.POLL_SKIP, f"{reader.name} passed {partition} from {start} to {end} without {', '.join(passed[:5])}"
-        )
+        told = f"{reader.name} passed {partition} from {start} to {reached} without {', '.join(passed[:5])}"
+        yield Anomaly(Name.POLL_SKIP, told)
 
 
 def _check_truncation(facts: Facts, reader: Reader, operation: Operation) -> Iterator[Anomaly]:
@@ -129,13 +126,3 @@ def _check_truncation(facts: Facts, reader: Reader, operation: Operation) -> Ite
     may_be = not reader.committed or detail.startswith(f"{LOOSE}-")
     if not may_be or not facts.crashed_between(reader.began, operation.completed or operation.invoked):
         yield Anomaly(Name.FALSE_TRUNCATION, f"{reader.name}: {detail}")
-
-
-def _check_seen(facts: Facts, worker: str, isolation: str, seen: set[str]) -> Iterator[Anomaly]:
-    log = facts.settled.committed if isolation == Isolation.READ_COMMITTED else facts.settled.everything
-    for partition, rows in log.items():
-        unseen = [f"{value} at {offset}" for offset, value in rows if value not in seen]
-        if unseen:
-            yield Anomaly(
-                Name.UNSEEN, f"{worker} read {partition} to the end without {len(unseen)}: {', '.join(unseen[:5])}"
-            )

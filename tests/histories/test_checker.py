@@ -1,0 +1,489 @@
+"""The checker, on histories that are written by hand: it names each planted anomaly, that one only, and else nothing."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from msgtx import TopicPartition
+from tests.histories.anomalies import Name, summary
+from tests.histories.checker import check
+from tests.histories.history import NEMESIS, History, Operation, Recorder, Result, read_history
+from tests.histories.settled import Settled
+from tests.histories.workers import GROUP, INPUT, LEDGERS, LOOSE
+
+SOURCE, LEFT, RIGHT, LAX = (TopicPartition(topic, 0) for topic in (INPUT, *LEDGERS, LOOSE))
+LINGER: Final = 10  # between the invocation of an operation and its answer
+
+
+@dataclass
+class Story:
+    """A history as it is told, and the end that it comes to. `log`: values with their offsets, and who is committed."""
+
+    operations: list[Operation] = field(default_factory=list)
+    log: dict[TopicPartition, list[str]] = field(default_factory=dict)
+    hidden: set[str] = field(default_factory=set)  # in the log, and not for readers of committed data
+    stable: dict[TopicPartition, int] = field(default_factory=dict)
+    offsets: dict[tuple[str, TopicPartition], int] = field(default_factory=dict)
+    outcomes: dict[str, str] = field(default_factory=dict)
+    now: int = 0
+
+    def tell(self, process: str, kind: str, result: Result = Result.OK, answer: Any = None, **arguments: Any) -> Operation:
+        """Tell of an operation after all others; without an answer if it is INFO."""
+        self.now += 100
+        number = len(self.operations)
+        done = None if result is Result.INFO else self.now + LINGER
+        self.operations.append(Operation(process, number, kind, arguments, self.now, done, result, answer or {}))
+        return self.operations[-1]
+
+    def send(self, by: str, at: TopicPartition, *values: str, transaction: str | None = None, **options: Any) -> Operation:
+        """Tell that values were sent and acknowledged; they are stored at the end of the log."""
+        acks, once = options.pop("acks", "all"), options.pop("once", True)
+        stored, result = options.pop("stored", True), options.pop("result", Result.OK)
+        rows = self.log.setdefault(at, [])
+        first = len(rows)
+        rows += values if stored else ()
+        answer = {"offsets": list(range(first, first + len(values)))} if result is Result.OK else {}
+        return self.tell(by, "send", result, answer, topic=at.topic, partition=at.partition, values=list(values),
+                         transaction=transaction, producer=f"{by}#0", acks=acks, once=once)  # fmt: skip
+
+    def init(self, by: str, producer_id: int, epoch: int) -> None:
+        self.tell(by, "init", answer={"producer": [producer_id, epoch]}, transactional_id=by)
+
+    def commit(self, by: str, transaction: str, result: Result = Result.OK, **offsets: int) -> Operation:
+        carried = [[topic, 0, at] for topic, at in offsets.items()]
+        if result is not Result.FAIL:
+            self.outcomes[transaction] = "COMMITTED"
+            self.offsets.update({(GROUP, TopicPartition(topic, 0)): at for topic, at in offsets.items()})
+        return self.tell(by, "commit", result, transaction=transaction, group=GROUP if offsets else None, offsets=carried)
+
+    def abort(self, by: str, transaction: str) -> None:
+        self.outcomes[transaction] = "ABORTED"
+        self.hidden |= {value for each in self.operations for value in each.arguments.get("values", ())
+                        if each.arguments["transaction"] == transaction}  # fmt: skip
+        self.tell(by, "abort", transaction=transaction)
+
+    def poll(
+        self, by: str, *at: tuple[TopicPartition, int, int], isolation: str = "read_committed", **changed: str
+    ) -> Operation:
+        """Tell that a reader was handed what is in the log from one position to another (`changed`: other values)."""
+        records, positions = [], []
+        for partition, start, end in at:
+            rows = [(offset, self.log[partition][offset]) for offset in range(start, end)]
+            seen = [row for row in rows if isolation != "read_committed" or row[1] not in self.hidden]
+            records.append([*partition, [offset for offset, _ in seen], [changed.get(value, value) for _, value in seen]])
+            positions.append([*partition, end])
+        return self.tell(by, "poll", answer={"records": records, "positions": positions},
+                         consumer=f"{by}#0", isolation=isolation)  # fmt: skip
+
+    def seek(self, by: str, *at: tuple[TopicPartition, int], kind: str = "seek", isolation: str = "read_committed") -> None:
+        positions = [[*partition, position] for partition, position in at]
+        self.tell(by, kind, answer={"positions": positions}, consumer=f"{by}#0", isolation=isolation)
+
+    def crash(self) -> None:
+        self.tell(NEMESIS, "crash")
+
+    def end(self) -> Settled:
+        everything = {partition: list(enumerate(rows)) for partition, rows in self.log.items()}
+        committed = {partition: [row for row in rows if row[1] not in self.hidden] for partition, rows in everything.items()}
+        ends = {partition: (self.stable.get(partition, len(rows)), len(rows)) for partition, rows in self.log.items()}
+        return Settled(committed, everything, ends, self.offsets, self.outcomes)
+
+    def anomalies(self) -> list[str]:
+        return list(summary(check(History(self.operations), self.end())))
+
+    def found(self) -> set[Name]:
+        return {anomaly.name for anomaly in check(History(self.operations), self.end())}
+
+
+def copying() -> Story:
+    """Tell of two inputs that are copied in one transaction, of an aborted writer, and of readers who read all of it."""
+    story = Story()
+    story.seek("reader-0.0", (SOURCE, 0), (LEFT, 0), (RIGHT, 0))
+    story.send("plain-0.0", SOURCE, "one", "two")
+    story.init("copy-0.0", 1, 0)
+    story.seek("copy-0.0", (SOURCE, 0))
+    story.poll("copy-0.0", (SOURCE, 0, 2))
+    story.send("writer-0.0", LEFT, "other", transaction="2.0.0")
+    story.send("copy-0.0", LEFT, "one>a", transaction="1.0.0")
+    story.send("copy-0.0", RIGHT, "one>b", "two>b", transaction="1.0.0")
+    story.send("copy-0.0", LEFT, "two>a", transaction="1.0.0")
+    story.abort("writer-0.0", "2.0.0")
+    story.commit("copy-0.0", "1.0.0", input=2)
+    story.poll("reader-0.0", (SOURCE, 0, 2), (LEFT, 0, 3), (RIGHT, 0, 2))
+    story.seek("reader-0.0", (SOURCE, 2), (LEFT, 3), (RIGHT, 2), kind="drained")
+    story.tell("view-0.0", "view", answer={"transactions": {"1.0.0": {str(LEFT): 2, str(RIGHT): 2}}})
+    story.tell("meddler-0.0", "outcome", answer={"outcome": "COMMITTED"}, transaction="1.0.0", resolve=False)
+    return story
+
+
+def change(story: Story, kind: str, by: str, **arguments: Any) -> Operation:
+    """Return the last operation of a kind, with some arguments replaced."""
+    found = [each for each in story.operations if each.kind == kind and each.process == by][-1]
+    found.arguments.update(arguments)
+    return found
+
+
+# ── clean histories ──
+
+
+def test_a_clean_history_has_no_anomaly() -> None:
+    assert copying().anomalies() == []
+
+
+def test_a_commit_whose_answer_was_lost_may_have_happened_or_not() -> None:
+    for happened in (True, False):
+        story = Story()
+        story.send("writer-0.0", LEFT, "x", transaction="1.0.0")
+        story.commit("writer-0.0", "1.0.0", Result.INFO)
+        if not happened:
+            story.outcomes["1.0.0"] = "ABORTED"
+            story.hidden.add("x")
+        assert story.anomalies() == []
+
+
+def test_a_send_whose_answer_was_lost_may_have_happened_or_not() -> None:
+    for stored in (True, False):
+        story = Story()
+        story.send("plain-0.0", LEFT, "x", stored=stored, result=Result.INFO)
+        assert story.anomalies() == []
+
+
+def test_a_crash_may_take_back_acks_1_and_its_offset_may_be_given_out_again() -> None:
+    story = Story()
+    story.seek("reader-0.0", (LAX, 0))
+    story.log[LAX] = ["gone"]
+    story.send("loose-0.0", LAX, "gone", acks="1", stored=False).answer["offsets"] = [0]
+    story.poll("reader-0.0", (LAX, 0, 1))
+    story.crash()
+    story.log[LAX] = []
+    story.send("loose-0.0", LAX, "new", acks="1")
+    story.tell("reader-0.0", "poll", Result.FAIL, {"error": "LogTruncated", "detail": f"{LAX}: …"},
+               consumer="reader-0.0#0", isolation="read_committed")  # fmt: skip
+    story.seek("reader-0.0", (LAX, 0))
+    story.poll("reader-0.0", (LAX, 0, 1))
+    assert story.anomalies() == []
+
+
+def test_a_crash_may_take_back_an_open_transaction_that_was_read_uncommitted() -> None:
+    story = Story()
+    story.send("writer-0.0", LEFT, "open", transaction="1.0.0")
+    story.poll("dirty-0.0", (LEFT, 0, 1), isolation="read_uncommitted")
+    story.crash()
+    story.log[LEFT] = []
+    story.abort("writer-0.0", "1.0.0")
+    assert story.anomalies() == []
+
+
+def test_a_record_without_idempotence_may_be_there_twice() -> None:
+    story = Story()
+    story.send("loose-0.0", LAX, "x", acks="1", once=False)
+    story.log[LAX] *= 2
+    assert story.anomalies() == []
+
+
+def test_a_zombie_whose_call_began_before_its_successor_may_still_succeed() -> None:
+    story = Story()
+    story.init("writer-0.0", 1, 0)
+    story.send("writer-0.0", LEFT, "x", transaction="1.0.0")
+    story.commit("writer-0.0", "1.0.0", Result.INFO)
+    story.init("writer-0.1", 1, 1)
+    assert story.anomalies() == []
+
+
+def test_a_name_of_which_nothing_was_handed_over_is_used_again() -> None:
+    story = Story()
+    story.send("writer-0.0", LEFT, "x", transaction="1.0.0 0", stored=False, result=Result.INFO)
+    story.abort("writer-0.0", "1.0.0 0")
+    story.send("writer-0.0", LEFT, "y", transaction="1.0.0 1")
+    story.commit("writer-0.0", "1.0.0 1")
+    story.outcomes = {"1.0.0": "COMMITTED"}
+    assert story.anomalies() == []
+
+
+# ── planted anomalies ──
+
+
+def aborted_read(story: Story) -> None:
+    story.send("writer-0.0", LAX, "x", transaction="2.0.1")
+    story.abort("writer-0.0", "2.0.1")
+    story.hidden.remove("x")
+
+
+def aborted_read_by_one_reader(story: Story) -> None:
+    story.seek("reader-1.0", (LEFT, 0))
+    story.poll("reader-1.0", (LEFT, 0, 3), isolation="read_uncommitted").arguments["isolation"] = "read_committed"
+
+
+def aborted_view(story: Story) -> None:
+    story.tell("view-0.0", "view", answer={"transactions": {"2.0.0": {str(LEFT): 1}}})
+
+
+def lost_write(story: Story) -> None:
+    story.send("plain-0.0", LAX, "acknowledged", stored=False)
+
+
+def lost_write_in_a_crash(story: Story) -> None:
+    story.send("plain-0.0", LAX, "acknowledged", stored=False)
+    story.crash()
+
+
+def lost_write_of_acks_1_without_a_crash(story: Story) -> None:
+    story.send("loose-0.0", LAX, "acknowledged", acks="1", stored=False)
+
+
+def lost_write_of_acks_1_that_another_commit_had_flushed(story: Story) -> None:
+    story.send("loose-0.0", LAX, "acknowledged", acks="1", stored=False)
+    story.send("plain-0.0", LEFT, "later")
+    story.seek("reader-0.0", (LEFT, 3))
+    story.poll("reader-0.0", (LEFT, 3, 4))
+    story.crash()
+
+
+def lost_write_of_a_whole_transaction(story: Story) -> None:
+    story.send("writer-0.0", LAX, "x", transaction="2.0.1", stored=False)
+    story.commit("writer-0.0", "2.0.1")
+
+
+def duplicate(story: Story) -> None:
+    story.send("plain-0.0", LAX, "x")
+    story.log[LAX].append("x")
+
+
+def duplicate_of_an_unanswered_send(story: Story) -> None:
+    story.send("plain-0.0", LAX, "x", result=Result.INFO)
+    story.log[LAX].append("x")
+
+
+def inconsistent_offsets(story: Story) -> None:
+    story.send("plain-0.0", LAX, "x").answer["offsets"] = [7]
+
+
+def inconsistent_offsets_of_a_reader(story: Story) -> None:
+    story.send("plain-0.0", LAX, "x", "y")
+    story.poll("reader-1.0", (LAX, 0, 1), x="y")
+
+
+def non_monotonic_poll(story: Story) -> None:
+    story.poll("reader-0.0", (LEFT, 1, 3))
+
+
+def non_monotonic_poll_within_one_answer(story: Story) -> None:
+    story.seek("reader-0.0", (RIGHT, 0))
+    told = story.poll("reader-0.0", (RIGHT, 0, 2)).answer["records"][0]
+    told[2].reverse()
+    told[3].reverse()
+
+
+def non_monotonic_position(story: Story) -> None:
+    story.poll("reader-0.0", (LEFT, 3, 3)).answer["positions"] = [[*LEFT, 2]]
+
+
+def poll_skip(story: Story) -> None:
+    story.seek("reader-0.0", (RIGHT, 0))
+    story.poll("reader-0.0", (RIGHT, 1, 2))
+
+
+def poll_skip_by_the_position(story: Story) -> None:
+    story.seek("reader-0.0", (RIGHT, 0))
+    story.poll("reader-0.0", (RIGHT, 0, 1)).answer["positions"] = [[*RIGHT, 2]]
+
+
+def non_monotonic_send(story: Story) -> None:
+    story.send("plain-0.0", LAX, "x", result=Result.INFO)
+    story.send("plain-0.0", LAX, "y", result=Result.INFO)
+    story.log[LAX].reverse()
+
+
+def unseen(story: Story) -> None:
+    story.send("plain-0.0", LEFT, "late")  # nobody reads it, and the reader has told that it is at the end
+
+
+def torn_transaction(story: Story) -> None:
+    story.send("writer-0.0", LAX, "x", transaction="2.0.1")
+    story.send("writer-0.0", LAX, "y", transaction="2.0.1", stored=False)
+    story.commit("writer-0.0", "2.0.1")
+
+
+def torn_view(story: Story) -> None:
+    story.tell("view-0.0", "view", answer={"transactions": {"1.0.0": {str(LEFT): 2}}})
+
+
+def offsets_without_outputs(story: Story) -> None:
+    story.offsets[GROUP, SOURCE] = 3
+
+
+def outputs_without_offsets(story: Story) -> None:
+    del story.offsets[GROUP, SOURCE]
+
+
+def offsets_of_an_aborted_transaction(story: Story) -> None:
+    story.commit("copy-0.0", "1.0.1", Result.FAIL, input=3)
+    story.outcomes["1.0.1"] = "ABORTED"
+    story.offsets[GROUP, SOURCE] = 3
+
+
+def zombie_write(story: Story) -> None:
+    story.init("copy-0.1", 1, 1)
+    story.send("copy-0.0", LEFT, "zombie", transaction="1.0.1")
+    story.abort("copy-0.0", "1.0.1")
+
+
+def zombie_commit(story: Story) -> None:
+    story.send("writer-0.0", LAX, "zombie", transaction="2.0.1")
+    story.tell("meddler-0.0", "fence", answer={"producer": [2, 1]}, transactional_id="writer-0")
+    story.commit("writer-0.0", "2.0.1")
+
+
+def output_twice(story: Story) -> None:
+    story.send("copy-0.1", LEFT, "one>a@again", transaction="1.1.0")
+    story.commit("copy-0.1", "1.1.0")
+    story.seek("reader-0.0", (LEFT, 3))
+    story.poll("reader-0.0", (LEFT, 3, 4))
+
+
+def output_missing(story: Story) -> None:
+    story.send("plain-0.0", SOURCE, "three")
+    story.seek("reader-0.0", (SOURCE, 2))
+    story.poll("reader-0.0", (SOURCE, 2, 3))
+
+
+def output_of_no_input(story: Story) -> None:
+    story.send("copy-0.1", RIGHT, "none>b", transaction="1.1.0")
+    story.commit("copy-0.1", "1.1.0")
+    story.seek("reader-0.0", (RIGHT, 2))
+    story.poll("reader-0.0", (RIGHT, 2, 3))
+
+
+def changed_range(story: Story) -> None:
+    story.send("plain-0.0", LAX, "read", result=Result.INFO, stored=False)
+    story.log[LAX] = ["read"]
+    story.poll("reader-1.0", (LAX, 0, 1))
+    story.log[LAX] = []
+
+
+def changed_range_in_a_crash(story: Story) -> None:
+    changed_range(story)
+    story.crash()
+
+
+def phantom(story: Story) -> None:
+    story.log[LAX] = ["nobody's"]
+
+
+def phantom_of_a_refused_send(story: Story) -> None:
+    story.send("plain-0.0", LAX, "refused", result=Result.FAIL)
+
+
+def two_outcomes(story: Story) -> None:
+    story.send("writer-0.0", LAX, "x", transaction="2.0.1")
+    story.commit("writer-0.0", "2.0.1")
+    story.outcomes["2.0.1"] = "ABORTED"
+    story.hidden.add("x")
+
+
+def two_outcomes_of_a_failed_commit(story: Story) -> None:
+    story.send("writer-0.0", LAX, "x", transaction="2.0.1")
+    story.commit("writer-0.0", "2.0.1", Result.FAIL)
+    story.outcomes["2.0.1"] = "COMMITTED"
+
+
+def two_outcomes_for_who_asks(story: Story) -> None:
+    story.tell("meddler-0.0", "outcome", answer={"outcome": "ABORTED"}, transaction="1.0.0", resolve=True)
+
+
+def nobody_asked_for_the_commit(story: Story) -> None:
+    story.send("writer-0.0", LAX, "x", transaction="2.0.1")
+    story.outcomes["2.0.1"] = "COMMITTED"
+
+
+def stuck(story: Story) -> None:
+    story.stable[LEFT] = 1
+
+
+def false_truncation(story: Story) -> None:
+    story.tell("reader-0.0", "poll", Result.FAIL, {"error": "LogTruncated", "detail": f"{LEFT}: …"},
+               consumer="reader-0.0#0", isolation="read_committed")  # fmt: skip
+
+
+PLANTED: Final[dict[Name, list[Callable[[Story], None]]]] = {
+    Name.ABORTED_READ: [aborted_read, aborted_read_by_one_reader, aborted_view],
+    Name.LOST_WRITE: [
+        lost_write,
+        lost_write_in_a_crash,
+        lost_write_of_acks_1_without_a_crash,
+        lost_write_of_acks_1_that_another_commit_had_flushed,
+        lost_write_of_a_whole_transaction,
+    ],
+    Name.DUPLICATE: [duplicate, duplicate_of_an_unanswered_send],
+    Name.INCONSISTENT_OFFSETS: [inconsistent_offsets, inconsistent_offsets_of_a_reader],
+    Name.NON_MONOTONIC_POLL: [non_monotonic_poll, non_monotonic_poll_within_one_answer, non_monotonic_position],
+    Name.POLL_SKIP: [poll_skip, poll_skip_by_the_position],
+    Name.NON_MONOTONIC_SEND: [non_monotonic_send],
+    Name.UNSEEN: [unseen],
+    Name.TORN_TRANSACTION: [torn_transaction, torn_view],
+    Name.OFFSET_OUTPUT_SPLIT: [offsets_without_outputs, outputs_without_offsets, offsets_of_an_aborted_transaction],
+    Name.ZOMBIE_WRITE: [zombie_write, zombie_commit],
+    Name.IMAGE: [output_twice, output_missing, output_of_no_input],
+    Name.CHANGED_RANGE: [changed_range, changed_range_in_a_crash],
+    Name.PHANTOM: [phantom, phantom_of_a_refused_send],
+    Name.TWO_OUTCOMES: [
+        two_outcomes,
+        two_outcomes_of_a_failed_commit,
+        two_outcomes_for_who_asks,
+        nobody_asked_for_the_commit,
+    ],
+    Name.HOLE: [],
+    Name.STUCK: [stuck],
+    Name.FALSE_TRUNCATION: [false_truncation],
+}
+CASES: Final = [(name, plant) for name, plants in PLANTED.items() for plant in plants]
+
+
+@pytest.mark.parametrize(("name", "plant"), CASES, ids=[plant.__name__ for _, plant in CASES])
+def test_the_checker_names_a_planted_anomaly_and_no_other(name: Name, plant: Callable[[Story], None]) -> None:
+    story = copying()
+    plant(story)
+    assert story.found() == {name}, story.anomalies()
+
+
+def test_a_hole_in_the_log_is_named() -> None:
+    story = copying()
+    end = story.end()
+    gap = {**end.everything, LAX: [(0, "x"), (2, "y")]}
+    story.send("plain-0.0", LAX, "x", stored=False).answer["offsets"] = [0]
+    story.send("plain-0.0", LAX, "y", stored=False).answer["offsets"] = [2]
+    holed = Settled({**end.committed, LAX: gap[LAX]}, gap, {**end.ends, LAX: (3, 3)}, end.offsets, end.outcomes)
+    assert {anomaly.name for anomaly in check(History(story.operations), holed)} == {Name.HOLE}
+
+
+def test_every_anomaly_is_planted() -> None:
+    assert set(PLANTED) == set(Name)
+
+
+# ── the recorder ──
+
+
+def test_what_was_recorded_is_read_again_and_a_line_that_was_cut_off_is_not(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "writer-0.0")
+    number = recorder.invoke("commit", transaction="1.0.0 0", group=None, offsets=[])
+    lost = recorder.invoke("abort", transaction="1.0.1 0")
+    recorder.complete(Result.OK, number)
+    recorder.happened("drained", arguments={"consumer": "c"}, positions=[["input", 0, 1]])
+    with (tmp_path / "writer-0.0.jsonl").open("a") as file:
+        file.write('{"time":1,"process":"writer-0.0","ty')
+    commit, abort, drained = read_history(tmp_path).operations
+    assert (commit.kind, commit.result, commit.arguments["transaction"]) == ("commit", Result.OK, "1.0.0 0")
+    assert commit.completed is not None
+    assert commit.invoked <= commit.completed
+    assert (abort.number, abort.result, abort.completed) == (lost, Result.INFO, None)
+    assert drained.answer == {"positions": [["input", 0, 1]]}
+
+
+def test_operations_are_counted_by_records_and_calls() -> None:
+    counted = History(copying().operations).counts()
+    assert counted["records sent"] == 7
+    assert counted["records polled"] == 2 + 2 + 2 + 2
+    assert (counted["commit"], counted["abort"], counted["view"]) == (1, 1, 1)

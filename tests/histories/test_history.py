@@ -1,0 +1,103 @@
+"""T5 and T6, everyday: a short history with a nemesis is clean; when the faults stop, nothing stays open (I8, I12)."""
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import msgtx
+from tests.databases import Connection, connect, wait_until
+from tests.faults import CrashServer, crash_server
+from tests.histories.history import Result, read_history
+from tests.histories.nemesis import KINDS
+from tests.histories.rounds import Round
+from tests.histories.workers import LEDGERS, PARTITIONS
+
+SEED: Final = 20_261_121
+SECONDS: Final = 14.0
+MOST_SWEEPS: Final = 2  # until nothing is open, once everything open is overdue
+ALL_OVERDUE: Final = """
+    select coalesce(bool_and(opened_at + timeout_ms * interval '1 ms' < msgtx.clock()), true)
+    from msgtx.transactions where state = 'Ongoing'
+"""
+
+
+@pytest.fixture(scope="module")
+def crashing() -> Iterator[CrashServer]:
+    with crash_server() as server:
+        yield server
+
+
+@pytest.fixture
+def round_(crashing: CrashServer) -> Iterator[Round]:
+    folder = Path(tempfile.mkdtemp(prefix="msgtx-history-"))
+    round_ = Round(crashing, folder, seed=SEED, pace=0.05, blow_seconds=0.8)
+    yield round_
+    round_.close()
+    shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def idle_in_transaction(url: str) -> Iterator[tuple[Connection, Connection]]:
+    """Open two of a user's sessions and leave them idle in transaction: one holds a snapshot, the other row locks."""
+    with contextlib.closing(connect(url)) as reading, contextlib.closing(connect(url)) as writing:
+        for session in (reading, writing):
+            session.autocommit = False
+        reading.execute("set transaction isolation level repeatable read")
+        reading.execute("select count(*) from msgtx.record_batch")
+        writing.execute("create table business as select 1 as number")
+        writing.execute("select number from business for update")
+        writing.execute("select 1 from msgtx.transaction for update")
+        yield reading, writing
+
+
+def leave_open(url: str) -> msgtx.Client:
+    """Open a transaction on every partition that nobody will end; its client goes away with its process."""
+    client = msgtx.connect(url)
+    producer = client.producer(transactional_id="forgotten", linger_ms=0)
+    producer.init_transactions()
+    producer.begin_transaction(timeout_ms=300)
+    for topic, partition in PARTITIONS:
+        producer.send(topic, b"forgotten", partition=partition).result(30)
+    return client
+
+
+def test_a_history_with_a_nemesis_is_clean_and_nothing_stays_open_when_the_faults_stop(round_: Round) -> None:
+    """Seeds plan what happens, not when: a failure may need several runs to come again. The long run has many."""
+    round_.disturb(SECONDS)
+    round_.crew.end()  # whoever lives is killed, without a successor, and the daemons with them
+
+    with contextlib.closing(leave_open(round_.url)) as client, idle_in_transaction(round_.url):
+        with connect(round_.url) as observer:
+            wait_until(lambda: observer.execute(ALL_OVERDUE).fetchone()[0], "everything open is overdue")
+        reports = [client.sweep() for _ in range(MOST_SWEEPS)]
+        assert reports[0].transactions_aborted >= 1
+        assert client.admin.transactions.list(states=["Ongoing", "Prepared"]) == []
+        for partition in PARTITIONS:
+            ends = client.admin.partitions.describe(partition)
+            assert ends.last_stable_offset == ends.log_end_offset, partition
+
+    round_.crew.start()
+    round_.drain()
+    report = round_.judge(ignored={"forgotten"})
+    assert not report.failures, report.failures
+    assert not report.anomalies, "\n".join(map(str, report.anomalies))
+    assert_everything_was_crossed(round_)
+    assert report.checked > 10_000, report.operations
+
+
+def assert_everything_was_crossed(round_: Round) -> None:
+    """A history in which nothing went wrong would show nothing."""
+    counts = round_.nemesis.counts
+    assert all(counts[kind] for kind in KINDS), counts
+    history = read_history(round_.folder)
+    unanswered = [each for each in history.kind("send", "commit", "abort", "poll") if each.result is Result.INFO]
+    assert unanswered, "a kill leaves calls without an answer"
+    refused = {each.answer.get("error") for each in history.kind("commit", "abort") if each.result is Result.FAIL}
+    assert refused & {"ProducerFenced", "InvalidProducerEpoch"}, "a zombie hears of its successor"
+    copied = [each for each in history.kind("send") if each.arguments["topic"] in LEDGERS]
+    assert copied
