@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -15,13 +16,15 @@ from tests.histories.anomalies import summary
 from tests.histories.crew import LARGE
 from tests.histories.rounds import Report, play
 
+PURGES: Final = 3  # every third seed: its transactions and ids are forgotten after seconds
+
 
 @click.command()
 @click.option("--minutes", type=float, default=1.0, show_default=True)
 @click.option("--seed", type=int, default=None, help="Of the first round; the others count on from it. Default: the time.")
 @click.option("--round-seconds", type=float, default=45.0, show_default=True, help="Disturbed, of one round.")
 @click.option("--pace", type=float, default=0.02, show_default=True, help="The mean pause of a worker, in seconds.")
-@click.option("--blow-seconds", type=float, default=1.0, show_default=True, help="Between two blows of the nemesis.")
+@click.option("--blow-seconds", type=float, default=0.6, show_default=True, help="Between two blows of the nemesis.")
 @click.option("--keep", type=click.Path(path_type=Path), default=None, help="Keep the histories of all rounds here.")
 def main(
     *, minutes: float, seed: int | None, round_seconds: float, pace: float, blow_seconds: float, keep: Path | None
@@ -40,7 +43,7 @@ def main(
     with crash_server() as server:
         while clean and (number == first or time.monotonic() + round_seconds < deadline):
             report = play(server, folder / f"seed-{number}", seed=number, seconds=round_seconds, roles=LARGE, pace=pace,
-                          blow_seconds=blow_seconds)  # fmt: skip
+                          blow_seconds=blow_seconds, purging=number % PURGES == 0)  # fmt: skip
             total += report.operations
             blows += report.blows
             results += report.results

@@ -29,6 +29,7 @@ class Name(enum.StrEnum):
     TWO_OUTCOMES = "two outcomes"  # a transaction ended otherwise than somebody was told (I4)
     HOLE = "hole"  # offsets are not dense (I2)
     STUCK = "stuck"  # everything has ended and something is still undecided (I8, I12)
+    VIOLATION = "violation"  # `verify` finds that what is stored contradicts itself
     FALSE_TRUNCATION = "false truncation"  # LogTruncated, and no crash can have taken anything back
 
 

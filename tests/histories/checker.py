@@ -144,16 +144,9 @@ def check_views(facts: Facts) -> Iterator[Anomaly]:
 
 def check_zombies(facts: Facts) -> Iterator[Anomaly]:
     """I7: after init has returned, nothing that an older epoch begins takes effect."""
-    taken_over: dict[int, list[tuple[int, int]]] = {}  # by producer id: epoch, when its init returned
-    for operation in facts.history.kind("init", "fence"):
-        if operation.ok and operation.completed is not None:
-            producer_id, epoch = operation.answer["producer"]
-            taken_over.setdefault(producer_id, []).append((epoch, operation.completed))
-    for producer_id, transactions in facts.by_producer_id():
-        for transaction in transactions:
-            later = [at for epoch, at in taken_over.get(producer_id, ()) if epoch > transaction.id.producer_epoch]
-            if later:
-                yield from _check_zombie(facts, transaction, min(later))
+    for transaction in facts.transactions.values():
+        if (over := facts.taken_over(transaction)) is not None:
+            yield from _check_zombie(facts, transaction, over)
 
 
 def _check_zombie(facts: Facts, transaction: Transaction, over: int) -> Iterator[Anomaly]:
@@ -172,7 +165,7 @@ def _check_zombie(facts: Facts, transaction: Transaction, over: int) -> Iterator
 def check_offsets(facts: Facts) -> Iterator[Anomaly]:
     """I10: a group stands where its last committed transaction put it. (Each partition has one transactional id.)"""
     expected: dict[tuple[str, TopicPartition], tuple[int, str]] = {}
-    for _, transactions in facts.by_producer_id():
+    for transactions in facts.by_owner():
         for transaction in transactions:
             if transaction.committed:
                 expected.update({key: (at, transaction.name) for key, at in transaction.offsets.items()})
@@ -200,12 +193,14 @@ def check_image(facts: Facts) -> Iterator[Anomaly]:
 
 
 def check_settled(facts: Facts) -> Iterator[Anomaly]:
-    """I8, I12: when everybody has ended, nothing is open."""
+    """I8, I12: when everybody has ended, nothing is open; and what is stored agrees with itself."""
     for partition, (stable, end) in facts.settled.ends.items():
         if stable != end:
             yield Anomaly(Name.STUCK, f"{partition}: last stable offset {stable}, log end {end}")
     for listed in facts.settled.open_transactions:
         yield Anomaly(Name.STUCK, listed)
+    for violation in facts.settled.violations:
+        yield Anomaly(Name.VIOLATION, violation)
 
 
 # ── words ──

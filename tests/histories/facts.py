@@ -4,7 +4,7 @@ import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from msgtx import TopicPartition, TransactionId
+from msgtx import ProducerId, TopicPartition, TransactionId
 from tests.histories.history import History, Operation, Result
 from tests.histories.settled import Settled
 
@@ -66,6 +66,10 @@ class Transaction:
         return TransactionId.parse(self.name)
 
     @property
+    def producer(self) -> ProducerId:
+        return ProducerId(*self.id[:2])
+
+    @property
     def offsets(self) -> dict[tuple[str, TopicPartition], int]:
         """The consumer offsets that its commit carried."""
         if not self.commits:
@@ -92,14 +96,17 @@ class Facts:
         for operation in history.kind("commit", "abort"):
             ending = self.transaction(operation.arguments["transaction"])
             (ending.commits if operation.kind == "commit" else ending.aborts).append(operation)
+        self._note_epochs()
         # A crash may be noted a little before it happens, and is over when the server is back.
         self.crashes = [(operation.invoked, operation.completed or operation.invoked) for operation in history.kind("crash")]
-        self._flushes = self._find_flushes()
         self._places: dict[str, list[tuple[TopicPartition, int]]] = {}
         for partition, rows in settled.everything.items():
             for offset, value in rows:
                 self._places.setdefault(value, []).append((partition, offset))
         self._committed_places = {(tp, offset): value for tp, rows in settled.committed.items() for offset, value in rows}
+        if settled.purged:
+            self._remember_outcomes()
+        self._flushes = self._find_flushes()
 
     def _note_sent(self, operation: Operation) -> None:
         about = operation.arguments
@@ -124,6 +131,29 @@ class Facts:
             outcome = self.settled.outcomes.get(name, UNKNOWN) if key[1] == last else ABORTED
             found = self.transactions[key] = Transaction(name, outcome)
         return found
+
+    def _note_epochs(self) -> None:
+        """Note which epochs each transactional id had, in the order in which their inits returned."""
+        self.epochs: dict[str, list[tuple[int, ProducerId]]] = {}  # by transactional id: when, what
+        self._owners: dict[ProducerId, str] = {}
+        for operation in self.history.kind("init", "fence"):
+            if operation.ok and operation.completed is not None:
+                producer, owner = ProducerId(*operation.answer["producer"]), operation.arguments["transactional_id"]
+                self.epochs.setdefault(owner, []).append((operation.completed, producer))
+                self._owners[producer] = owner
+
+    def _remember_outcomes(self) -> None:
+        """What is past its history is forgotten: then it ended as it was told, else as its records say."""
+        visible = set(self._committed_places.values())
+        told = {operation.arguments["transaction"]: operation.answer["outcome"] for operation in self.history.kind("outcome")
+                if operation.answer.get("outcome") in {COMMITTED, ABORTED}}  # fmt: skip
+        for transaction in self.transactions.values():
+            if transaction.outcome == UNKNOWN:
+                done = any(operation.ok for operation in transaction.commits)
+                ended = done or any(operation.ok for operation in transaction.aborts)
+                if not ended and transaction.commits:
+                    done = any(sent.value in visible for sent in transaction.sent)
+                transaction.outcome = told.get(transaction.name, COMMITTED if done else ABORTED)
 
     def places(self, value: str) -> list[tuple[TopicPartition, int]]:
         """Return where a value is in the log, whatever became of its transaction."""
@@ -172,10 +202,20 @@ class Facts:
     def crashed_between(self, since: int, until: int) -> bool:
         return any(began < until and ended > since for began, ended in self.crashes)
 
-    def by_producer_id(self) -> Iterator[tuple[int, list[Transaction]]]:
-        """Return transactions by producer id, in the order of their names."""
-        found: dict[int, list[Transaction]] = {}
+    def by_owner(self) -> Iterator[list[Transaction]]:
+        """Return the transactions of each transactional id, in the order in which they were begun."""
+        found: dict[str, list[Transaction]] = {}
+        order: dict[ProducerId, int] = {}
+        for epochs in self.epochs.values():
+            order.update({producer: at for at, producer in epochs})
         for transaction in self.transactions.values():
-            found.setdefault(transaction.id.producer_id, []).append(transaction)
-        for producer_id, transactions in found.items():
-            yield producer_id, sorted(transactions, key=lambda transaction: transaction.id)
+            owner = self._owners.get(transaction.producer, str(transaction.producer))
+            found.setdefault(owner, []).append(transaction)
+        for transactions in found.values():
+            yield sorted(transactions, key=lambda each: (order.get(each.producer, 0), each.id))
+
+    def taken_over(self, transaction: Transaction) -> int | None:
+        """Return when the first newer epoch of a transaction's transactional id had begun."""
+        epochs = self.epochs.get(self._owners.get(transaction.producer, ""), [])
+        own = [at for at, producer in epochs if producer == transaction.producer]
+        return min((at for at, _ in epochs if own and at > own[0]), default=None)

@@ -21,6 +21,12 @@ from tests.histories.workers import GROUP, PARTITIONS, TOPICS
 
 # Daemons are to change hands within a round.
 SETTINGS: Final = {"lease_ms": 1_500, "sweep_interval_ms": 200}
+# Transactions are forgotten within a round, and ids that are idle for so long.
+PURGING: Final = {
+    "transaction_history_ms": 3_000,
+    "transactional_id_expiration_ms": 3_000,
+    "producer_id_expiration_ms": 3_000,
+}
 
 
 @dataclass(frozen=True)
@@ -58,13 +64,15 @@ class Round:
         roles: Mapping[str, int] = SMALL,
         pace: float = 0.02,
         blow_seconds: float = 1.0,
+        purging: bool = False,
     ) -> None:
         self.seed = seed
+        self.purging = purging
         self.folder = folder
         self.url = server.server.create_database()
         self._server = server
         with connect(self.url) as connection:
-            for name, value in SETTINGS.items():
+            for name, value in {**SETTINGS, **(PURGING if purging else {})}.items():
                 connection.execute("update msgtx.setting set value = %s where name = %s", [value, name])
         with msgtx.connect(self.url) as client:
             for name, count in TOPICS.items():
@@ -85,7 +93,7 @@ class Round:
     def judge(self, *, ignored: Collection[str] = ()) -> Report:
         """Read what was recorded and what is there, and compare. `ignored`: values that are nobody's of the crew."""
         history = read_history(self.folder)
-        end = settled(self.url, history, partitions=PARTITIONS, groups=[GROUP])
+        end = settled(self.url, history, partitions=PARTITIONS, groups=[GROUP], purged=self.purging)
         found = [anomaly for anomaly in check(history, end) if not any(value in anomaly.detail for value in ignored)]
         return Report(self.seed, found, self.crew.failures, history.counts(), history.results(), self.nemesis.counts,
                       self.crew.lives.total())  # fmt: skip

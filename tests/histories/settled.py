@@ -30,6 +30,8 @@ class Settled:
     offsets: Mapping[tuple[str, TopicPartition], int] = field(default_factory=dict)
     outcomes: Mapping[str, str] = field(default_factory=dict)
     open_transactions: Sequence[str] = ()
+    violations: Sequence[str] = ()  # what `verify` says, the library's own judge of what is stored
+    purged: bool = False  # an outcome that is UNKNOWN may have been forgotten
 
 
 def read_log(client: Client, partitions: Sequence[TopicPartition], isolation: Isolation) -> Log:
@@ -45,7 +47,9 @@ def read_log(client: Client, partitions: Sequence[TopicPartition], isolation: Is
     return log
 
 
-def settled(url: str, history: History, *, partitions: Sequence[TopicPartition], groups: Iterable[str]) -> Settled:
+def settled(
+    url: str, history: History, *, partitions: Sequence[TopicPartition], groups: Iterable[str], purged: bool = False
+) -> Settled:
     """Look at the end of a run with a client that knows nothing."""
     told = [operation.arguments["transaction"] for operation in history.kind("send", "commit", "abort", "outcome")]
     asked = {text.partition(" ")[0] for text in told if text is not None}
@@ -71,4 +75,6 @@ def settled(url: str, history: History, *, partitions: Sequence[TopicPartition],
             offsets=offsets,
             outcomes=outcomes,
             open_transactions=[str(listed) for listed in client.admin.transactions.list(states=["Ongoing", "Prepared"])],
+            violations=[str(violation) for violation in client.admin.verify().violations],
+            purged=purged,
         )

@@ -28,6 +28,8 @@ class Story:
     stable: dict[TopicPartition, int] = field(default_factory=dict)
     offsets: dict[tuple[str, TopicPartition], int] = field(default_factory=dict)
     outcomes: dict[str, str] = field(default_factory=dict)
+    violations: list[str] = field(default_factory=list)
+    purged: bool = False
     now: int = 0
 
     def tell(self, process: str, kind: str, result: Result = Result.OK, answer: Any = None, **arguments: Any) -> Operation:
@@ -89,7 +91,7 @@ class Story:
         everything = {partition: list(enumerate(rows)) for partition, rows in self.log.items()}
         committed = {partition: [row for row in rows if row[1] not in self.hidden] for partition, rows in everything.items()}
         ends = {partition: (self.stable.get(partition, len(rows)), len(rows)) for partition, rows in self.log.items()}
-        return Settled(committed, everything, ends, self.offsets, self.outcomes)
+        return Settled(committed, everything, ends, self.offsets, self.outcomes, [], self.violations, self.purged)
 
     def anomalies(self) -> list[str]:
         return list(summary(check(History(self.operations), self.end())))
@@ -103,7 +105,7 @@ def copying() -> Story:
     story = Story()
     story.seek("reader-0.0", (SOURCE, 0), (LEFT, 0), (RIGHT, 0))
     story.send("plain-0.0", SOURCE, "one", "two")
-    story.init("copy-0.0", 1, 0)
+    story.init("copy-0", 1, 0)
     story.seek("copy-0.0", (SOURCE, 0))
     story.poll("copy-0.0", (SOURCE, 0, 2))
     story.send("writer-0.0", LEFT, "other", transaction="2.0.0")
@@ -186,11 +188,22 @@ def test_a_record_without_idempotence_may_be_there_twice() -> None:
 
 def test_a_zombie_whose_call_began_before_its_successor_may_still_succeed() -> None:
     story = Story()
-    story.init("writer-0.0", 1, 0)
+    story.init("writer-0", 1, 0)
     story.send("writer-0.0", LEFT, "x", transaction="1.0.0")
     story.commit("writer-0.0", "1.0.0", Result.INFO)
-    story.init("writer-0.1", 1, 1)
+    story.init("writer-0", 1, 1)
     assert story.anomalies() == []
+
+
+def test_an_outcome_that_was_forgotten_is_what_was_told_and_what_is_there() -> None:
+    story = copying()
+    story.send("writer-0.0", LAX, "x", transaction="2.0.1")
+    story.commit("writer-0.0", "2.0.1", Result.INFO)
+    story.outcomes = {}
+    story.purged = True
+    assert story.anomalies() == []
+    story.send("writer-0.0", LAX, "y", transaction="2.0.1", stored=False)
+    assert story.found() == {Name.TORN_TRANSACTION}
 
 
 def test_a_name_of_which_nothing_was_handed_over_is_used_again() -> None:
@@ -326,12 +339,13 @@ def offsets_of_an_aborted_transaction(story: Story) -> None:
 
 
 def zombie_write(story: Story) -> None:
-    story.init("copy-0.1", 1, 1)
+    story.init("copy-0", 1, 1)
     story.send("copy-0.0", LEFT, "zombie", transaction="1.0.1")
     story.abort("copy-0.0", "1.0.1")
 
 
 def zombie_commit(story: Story) -> None:
+    story.init("writer-0", 2, 0)
     story.send("writer-0.0", LAX, "zombie", transaction="2.0.1")
     story.tell("meddler-0.0", "fence", answer={"producer": [2, 1]}, transactional_id="writer-0")
     story.commit("writer-0.0", "2.0.1")
@@ -403,6 +417,10 @@ def stuck(story: Story) -> None:
     story.stable[LEFT] = 1
 
 
+def violation(story: Story) -> None:
+    story.violations.append("a gap")
+
+
 def false_truncation(story: Story) -> None:
     story.tell("reader-0.0", "poll", Result.FAIL, {"error": "LogTruncated", "detail": f"{LEFT}: …"},
                consumer="reader-0.0#0", isolation="read_committed")  # fmt: skip
@@ -437,6 +455,7 @@ PLANTED: Final[dict[Name, list[Callable[[Story], None]]]] = {
     ],
     Name.HOLE: [],
     Name.STUCK: [stuck],
+    Name.VIOLATION: [violation],
     Name.FALSE_TRUNCATION: [false_truncation],
 }
 CASES: Final = [(name, plant) for name, plants in PLANTED.items() for plant in plants]

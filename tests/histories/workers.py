@@ -323,7 +323,8 @@ def _read(world: World, **settings: Any) -> None:
         if not world.finish.now:
             if records and world.random.random() < 0.02:
                 partition = world.random.choice(PARTITIONS)
-                consumer.seek(partition, world.random.randint(0, consumer.position(partition)))
+                back = world.random.choice((10, 1_000, 1 << 40))
+                consumer.seek(partition, max(0, consumer.position(partition) - world.random.randint(1, back)))
             world.pause()
             continue
         deadline = deadline or time.monotonic() + PATIENCE_SECONDS
