@@ -349,6 +349,8 @@ class Producer(Intake):
             except TimeoutError as error:
                 raise OutcomeUnknown(f"transaction {self._last_id} is not aborted yet: {error}") from error
             self._ended()
+            if self._state is ClientState.FATAL_ERROR and self._error is not None:
+                raise self._error
 
     def _dropped_error(self) -> errors.TransactionAborted:
         return errors.TransactionAborted(f"transaction {self._last_id} was aborted by its producer before this was sent")
@@ -375,10 +377,12 @@ class Producer(Intake):
                 self._decided()
             self._number = None
             self._open = None
-            self._error = None
             self._fused = None
             self._offsets.clear()
-            self._enter(client_move(self._state, Call.ENDED))
+            # A batch in flight may have told meanwhile that the producer is fenced: that stays, and each later call says so.
+            if self._state is not ClientState.FATAL_ERROR:
+                self._error = None
+                self._enter(client_move(self._state, Call.ENDED))
 
     @contextlib.contextmanager
     def transaction(self, timeout_ms: int | None = None) -> Iterator[Transaction]:

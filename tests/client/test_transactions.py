@@ -523,6 +523,31 @@ def test_a_fenced_producer_leaves_the_context_manager_with_its_error(
         client.admin.transactions.fence(name)
 
 
+def test_an_abort_that_meanwhile_hears_of_the_successor_says_so(
+    client: msgtx.Client, topic: str, unique: Unique, connection: Connection, background: ThreadPoolExecutor
+) -> None:
+    """The abort itself succeeds, as the fence aborted the same transaction; a batch in flight tells of the fence."""
+    (partition_id,) = connection.execute("select partition_id from msgtx.partitions where topic = %s", [topic]).fetchone()
+    name = unique("id")
+    zombie = client.producer(transactional_id=name, linger_ms=0)
+    zombie.init_transactions()
+    zombie.begin_transaction()
+    stretch(zombie, topic)
+    client.admin.transactions.fence(name)
+    with connection.transaction():
+        connection.execute("select msgtx.lock_partition(%s)", [partition_id])
+        sent = zombie.send(topic, b"zombie")
+        wait_until(lambda: waiting_backends(connection), "the append waits")
+        aborting = background.submit(zombie.abort_transaction)
+        wait_until(lambda: zombie._sender._paused, "the abort waits for the append")
+    with pytest.raises(errors.ProducerFenced):
+        sent.result(SECONDS)
+    for call in (lambda: aborting.result(SECONDS), zombie.abort_transaction, zombie.begin_transaction):
+        with pytest.raises(errors.ProducerFenced):
+            call()
+    zombie.close()
+
+
 def test_the_same_producer_fences_itself_when_it_is_made_twice_in_threads(
     client: msgtx.Client, topic: str, unique: Unique, read: Read
 ) -> None:
