@@ -17,6 +17,7 @@ from tests.model.producing import Producing
 
 WRITTEN = {COMMIT: Outcome.COMMITTED, ABORT: Outcome.ABORTED}
 REFUSED = {FENCED, ABORTED, INVALID}
+outcomes = st.sampled_from([COMMIT, ABORT])
 now_or_later = st.booleans()  # later: the request is kept, and arrives when `deliver` takes it, or never
 
 
@@ -30,10 +31,26 @@ class ByHand(Producing):
         for which, hand in enumerate(by_hand):
             self._init(which, LONG_MS, hand, 0)
 
-    @rule(which=ids, timeout=st.sampled_from([LONG_MS, SHORT_MS]), by_hand=st.booleans(), crash=crashes)
-    def init(self, which: int, timeout: int, by_hand: bool, crash: int) -> None:
-        """Take an id over: whoever used it is a zombie from here on (I7)."""
-        self._init(which, timeout, by_hand, crash)
+    @rule(
+        which=ids,
+        timeout=st.sampled_from([LONG_MS, SHORT_MS]),
+        how=st.sampled_from(["library", "by hand", "library", "by hand", "without id", "raise", "fence"]),
+        crash=crashes,
+    )
+    def init(self, which: int, timeout: int, how: str, crash: int) -> None:
+        """Take an id over: whoever used it is a zombie from here on (I7). Or raise the epoch in another way."""
+        if how == "without id":
+            self._init_without_id()
+        elif how == "fence":
+            self._fence(self.ids[which], crash)
+        elif how == "raise" and self._hands():
+            self._raise_epoch(self._hands()[-1 - which % len(self._hands())], crash)
+        else:
+            self._init(which, timeout, how != "library", crash)
+
+    def _fence(self, name: str, crash: int) -> None:
+        fence = self.place.client.admin.transactions.fence
+        self.ask(lambda: tuple(self.place.again(lambda: fence(name))), lambda o, _: o.fence(name), crash=crash)
 
     def _init(self, which: int, timeout: int, by_hand: bool, crash: int) -> None:
         if by_hand:
@@ -50,18 +67,14 @@ class ByHand(Producing):
         )
         self.born(Life(name, *found))
 
-    @rule()
-    def init_without_id(self) -> None:
+    def _init_without_id(self) -> None:
         found = self.place.protocol(lambda c: _plain(protocol.init_producer_id(c, None, LONG_MS)))
         assert found[1] == 0
         assert found[0] not in {life.producer_id for life in self.lives}, "P41"
         self.born(Life(None, *found))
 
-    @precondition(lambda self: self._hands())
-    @rule(which=some, crash=crashes)
-    def raise_epoch(self, which: int, crash: int) -> None:
+    def _raise_epoch(self, life: Life, crash: int) -> None:
         """A producer raises its own epoch; a zombie that tries is not handed its successor's (P30)."""
-        life = self.one_of(self._hands(), which)
         expected, before = ProducerId(life.producer_id, life.epoch), life.epoch
         answer = self.ask(
             lambda: self.place.protocol(
@@ -76,16 +89,29 @@ class ByHand(Producing):
     @precondition(lambda self: self._hands())
     @rule(which=some, partition=partitions, count=counts, now=now_or_later, crash=crashes)
     def append(self, which: int, partition: int, count: int, now: bool, crash: int) -> None:
-        life = self.one_of(self._hands(), which)
+        self._append(self.one_of(self._hands(), which), partition, count, now, crash)
+
+    def _append(self, life: Life, partition: int, count: int, now: bool, crash: int) -> None:
         request = life.request(partition, self.content(count))
         self.keep(request)
         if not now or self._deliver_request(request, crash)[0] is None:
             life.sent(request)
 
     @precondition(lambda self: self._hands(transactional=True))
-    @rule(which=some, outcome=st.sampled_from([COMMIT, ABORT]), offsets=st.booleans(), now=now_or_later, crash=crashes)
+    @rule(which=some, outcome=outcomes, offsets=st.booleans(), now=now_or_later, crash=crashes)
     def decide(self, which: int, outcome: str, offsets: bool, now: bool, crash: int) -> None:
+        self._decide(self.one_of(self._hands(transactional=True), which), outcome, offsets, now, crash)
+
+    @precondition(lambda self: self._hands(transactional=True))
+    @rule(which=some, partition=partitions, outcome=outcomes, offsets=st.booleans(), now=now_or_later, crash=crashes)
+    def append_and_decide(self, which: int, partition: int, outcome: str, offsets: bool, now: bool, crash: int) -> None:
+        """A whole transaction; perhaps its last batch is still on the way when it is decided."""
         life = self.one_of(self._hands(transactional=True), which)
+        self._append(life, partition, 1, True, 0)
+        self._append(life, partition, 1, now, crash)
+        self._decide(life, outcome, offsets, True, crash)
+
+    def _decide(self, life: Life, outcome: str, offsets: bool, now: bool, crash: int) -> None:
         sent = {(self.groups[1], 1): len(self.oracle.logs[1])} if offsets else {}
         decision = Decision(life.name, outcome, dict(life.handed), sent)
         self.keep(decision)

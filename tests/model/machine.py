@@ -14,7 +14,7 @@ from hypothesis.stateful import precondition, rule
 
 from msgtx import Isolation, TransactionId
 from tests.model.by_hand import ByHand
-from tests.model.history import crashes, expire_overdue, ids, some
+from tests.model.history import crashes, expire_overdue, some
 from tests.model.oracle import ABORT, INVALID, OPEN, Name, Oracle
 from tests.model.place import OUTCOMES, refusal
 from tests.model.reading import Reading
@@ -45,15 +45,6 @@ class Administering(ByHand, Reading):
 
         self.ask(lambda: self.place.again(real), model, crash=crash)
         assert self.place.outcome(name) == self.oracle.outcome(name)
-
-    @rule(which=ids, crash=crashes)
-    def fence(self, which: int, crash: int) -> None:
-        name = self.ids[which]
-        self.ask(
-            lambda: tuple(self.place.again(lambda: self.place.client.admin.transactions.fence(name))),
-            lambda o, _: o.fence(name),
-            crash=crash,
-        )
 
     @rule(milliseconds=ticks, sweeps=st.booleans(), crash=crashes)
     def tick(self, milliseconds: int, sweeps: bool, crash: int) -> None:

@@ -20,9 +20,10 @@ from tests.model.history import (
     some,
 )
 from tests.model.lives import Decision, Life
-from tests.model.oracle import ABORT, COMMIT, Oracle, Request
+from tests.model.oracle import ABORT, COMMIT, OPEN, Oracle, Request
 from tests.model.place import PATIENCE_SECONDS, refusal
 
+outcomes = st.sampled_from([COMMIT, COMMIT, ABORT, OPEN])  # OPEN: left to whatever comes
 sizes = st.lists(counts, min_size=1, max_size=3)
 where = st.lists(partitions, min_size=1, max_size=PARTITIONS, unique=True)
 offsets = st.one_of(st.integers(0, 20), st.none())
@@ -178,18 +179,33 @@ class Producing(History):
             self._abort(life, crash)
 
     @precondition(lambda self: self._using())
-    @rule(which=some, where=where, with_offsets=st.booleans(), crash=crashes)
-    def commit_whole(self, which: int, where: list[int], with_offsets: bool, crash: int) -> None:
-        """A small transaction in one go: if it is a new one, nothing is flushed before the commit."""
+    @rule(
+        which=some,
+        where=where,
+        flush=st.booleans(),
+        timeout=own_timeouts,
+        with_offsets=st.booleans(),
+        outcome=outcomes,
+        crash=crashes,
+    )
+    def transact(
+        self, which: int, where: list[int], flush: bool, timeout: int | None, with_offsets: bool, outcome: str, crash: int
+    ) -> None:
+        """A transaction in one go, or the rest of one. Without a flush a small one is one call."""
         life = self.one_of(self._using(), which)
-        if not self._begin(life, None):
+        if not self._begin(life, timeout):
             return
         for partition in where:
             self._send(life, partition, 2)
+        if flush and life.waiting:
+            self._flush(life, 0)
         if with_offsets and life.error is None:
             life.producer.send_offsets_to_transaction({self.partitions[0]: 0}, self.groups[1])
             life.offsets[self.groups[1], 0] = 0
-        self._commit(life, crash)
+        if outcome == COMMIT:
+            self._commit(life, crash)
+        elif outcome == ABORT:
+            self._abort(life, crash)
 
     def _commit(self, life: Life, crash: int) -> None:
         requests, tails, offsets, name = life.requests(), dict(life.handed), dict(life.offsets), life.name
