@@ -126,7 +126,7 @@ class Client:
             value_serializer=value_serializer,
         )
         self._completion.start()
-        self._open.append(producer)
+        self._remember(producer)
         return producer
 
     def consumer(
@@ -151,7 +151,7 @@ class Client:
         )
         if topics or pattern is not None:
             consumer.subscribe(topics, pattern=pattern)
-        self._open.append(consumer)
+        self._remember(consumer)
         return consumer
 
     def process(
@@ -228,6 +228,12 @@ class Client:
             else:
                 self._known[name] = found
         return found
+
+    def _remember(self, user: Producer | Consumer) -> None:
+        """Close it with the client; what is closed is forgotten."""
+        with self._lock:
+            self._open = [other for other in self._open if not other.closed]
+            self._open.append(user)
 
     def _require_open(self) -> None:
         if self._closed:

@@ -472,6 +472,11 @@ class Consumer:
             if not nested:
                 self._user = None
 
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
     def close(self) -> None:
         """Commit positions (if that is automatic) and end. May be called twice."""
         if self._closed:

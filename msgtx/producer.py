@@ -410,6 +410,11 @@ class Producer(Intake):
             raise
 
     @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._state is ClientState.CLOSED
+
+    @property
     def transaction_id(self) -> TransactionId | None:
         """The name of the current transaction, or of the last one."""
         return self._last_id

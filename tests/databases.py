@@ -59,13 +59,26 @@ class Server:
 
     def create_database(self, *, schema: bool = True) -> str:
         """Make a fresh database, with msgtx's schema unless told otherwise. Returns its address for our role."""
+        template = f"template {self._template()}" if schema else ""
         name = f"msgtx_test_{os.getpid()}_{next(_number)}"
         with self.administrator() as connection:
-            connection.execute(f"create database {name} owner {self.role}")
-        url = self.url(name)
-        if schema:
-            install(url)
-        return url
+            connection.execute(f"create database {name} owner {self.role} {template}")
+        return self.url(name)
+
+    def _template(self) -> str:
+        """Return the name of a database with the schema, made once: a copy takes a tenth of the time."""
+        name = f"{self.role}_template"
+        with self.administrator() as connection:
+            if connection.execute("select from pg_database where datname = %s", [name]).fetchone() is None:
+                connection.execute(f"create database {name} owner {self.role}")
+                install(self.url(name))
+        return name
+
+    def drop(self) -> None:
+        """Remove the role and what else it has left."""
+        with self.administrator() as connection:
+            connection.execute(f"drop database if exists {self.role}_template")
+            connection.execute(f"drop role {self.role}")
 
     def drop_database(self, url: str) -> None:
         """Remove a database and whoever is still connected to it."""

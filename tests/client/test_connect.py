@@ -181,3 +181,16 @@ def test_an_embedded_database_is_made_by_connect(tmp_path_factory: pytest.TempPa
     finally:
         for client in clients:
             client.close()
+
+
+def test_a_client_forgets_what_is_closed(client: msgtx.Client) -> None:
+    with client.producer() as first, client.consumer() as second:
+        assert not first.closed
+        assert not second.closed
+    for _ in range(3):
+        with client.producer():
+            pass
+    kept = client.producer()
+    assert client._open == [kept]
+    assert first.closed
+    assert second.closed
