@@ -18,7 +18,7 @@ from tests.histories.rounds import Round
 from tests.histories.workers import LEDGERS, PARTITIONS
 
 SEED: Final = 20_261_121
-SECONDS: Final = 14.0
+SECONDS: Final = 11.0
 MOST_SWEEPS: Final = 2  # until nothing is open, once everything open is overdue
 ALL_OVERDUE: Final = """
     select coalesce(bool_and(opened_at + timeout_ms * interval '1 ms' < msgtx.clock()), true)
@@ -35,7 +35,7 @@ def crashing() -> Iterator[CrashServer]:
 @pytest.fixture
 def round_(crashing: CrashServer) -> Iterator[Round]:
     folder = Path(tempfile.mkdtemp(prefix="msgtx-history-"))
-    round_ = Round(crashing, folder, seed=SEED, pace=0.05, blow_seconds=0.8)
+    round_ = Round(crashing, folder, seed=SEED, pace=0.05, blow_seconds=0.6)
     yield round_
     round_.close()
     shutil.rmtree(folder)
