@@ -30,7 +30,7 @@ class Name(enum.StrEnum):
     HOLE = "hole"  # offsets are not dense (I2)
     STUCK = "stuck"  # everything has ended and something is still undecided (I8, I12)
     VIOLATION = "violation"  # `verify` finds that what is stored contradicts itself
-    FALSE_TRUNCATION = "false truncation"  # LogTruncated, and no crash can have taken anything back
+    FALSE_TRUNCATION = "false truncation"  # LogTruncated or out of range, and no crash took anything back
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,11 +21,11 @@ from tests.histories.workers import AGAIN, COORDINATOR, FENCED, INPUT, TOPICS, L
 # Who has a transactional id: a successor may begin while it is stopped, and makes it a zombie.
 WITH_ID: Final = frozenset({"copy", "writer"})
 WRITERS: Final = frozenset({"writer", "plain", "loose", "meddler"})
-READERS: Final = frozenset({"reader", "dirty", "view"})
+READERS: Final = frozenset({"reader", "dirty", "hopper", "view"})
 TIDIERS: Final = frozenset({"sweeper", COORDINATOR})
 SMALL: Final = {
-    "copy": 2, "writer": 2, "plain": 1, "loose": 1, "reader": 1, "dirty": 1, "view": 1, "meddler": 1, "sweeper": 1,
-    COORDINATOR: 1,
+    "copy": 2, "writer": 2, "plain": 1, "loose": 1, "reader": 1, "dirty": 1, "hopper": 1, "view": 1, "meddler": 1,
+    "sweeper": 1, COORDINATOR: 1,
 }  # fmt: skip
 LARGE: Final = {**SMALL, "writer": 3, "plain": 2, COORDINATOR: 2}
 LOOK_SECONDS: Final = 0.02

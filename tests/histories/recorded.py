@@ -185,7 +185,7 @@ class ConsumerTape:
         try:
             records = self._poll(timeout, max_records)
         except errors.MsgtxError as error:
-            failed = Result.FAIL if isinstance(error, errors.LogTruncated) else Result.INFO
+            failed = Result.FAIL if isinstance(error, errors.LogTruncated | errors.OffsetOutOfRange) else Result.INFO
             self._recorder.complete(failed, number, error=type(error).__name__, detail=str(error))
             raise
         grouped: dict[tuple[str, int], tuple[list[int], list[str]]] = {}

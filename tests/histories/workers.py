@@ -120,9 +120,8 @@ class World:
         return producer, ProducerTape(producer, self.recorder)
 
     def consumer(self, **settings: Any) -> tuple[Consumer, ConsumerTape]:
-        consumer = self.client.consumer(
-            auto_offset_reset="earliest", enable_auto_commit=False, retry_backoff_ms=10, fetch_max_wait_ms=100, **settings
-        )
+        defaults = {"enable_auto_commit": False, "retry_backoff_ms": 10, "fetch_max_wait_ms": 100}
+        consumer = self.client.consumer(**{**defaults, **settings})
         return consumer, ConsumerTape(consumer, self.recorder)
 
     def read_to_the_end(self, consumer: Consumer) -> bool:
@@ -138,7 +137,7 @@ class World:
 
 def copy(world: World) -> None:
     """Consume–transform–produce, exactly once: each input gives a record in each ledger."""
-    consumer, tape = world.consumer(group=GROUP)
+    consumer, tape = world.consumer(group=GROUP, auto_offset_reset="earliest")
     timeout_ms = world.random.choice((1_000, 3_000, 10_000))
     producer, recorded = world.producer(transactional_id=world.life.name, transaction_timeout_ms=timeout_ms)
     producer.init_transactions()
@@ -304,21 +303,21 @@ def dirty(world: World) -> None:
 
 
 def _read(world: World, **settings: Any) -> None:
-    consumer, tape = world.consumer(**settings)
+    consumer, tape = world.consumer(auto_offset_reset="none", **settings)
     consumer.assign(PARTITIONS)
-    tape.begin()
-    # What a crash takes back is noticed by who read it, and not by a position that was stored before.
-    if "group" in settings:
-        for index in range(TOPICS[LOOSE]):
-            consumer.seek(TopicPartition(LOOSE, index), 0)
+    stored = consumer.committed() if "group" in settings else {}
+    for partition in PARTITIONS:
+        at = stored.get(partition)
+        consumer.seek(partition, 0 if at is None else at.offset)
     deadline = None
     while True:
         try:
             records = consumer.poll(0.1, world.random.choice((10, 500, 5_000)))
-        except errors.LogTruncated as error:
-            consumer.seek(_truncated(error), 0)
+        except (errors.LogTruncated, errors.OffsetOutOfRange) as error:
+            consumer.seek(_place_of(error), 0)
             continue
         if "group" in settings and world.random.random() < 0.1:
+            # What a crash takes back is noticed by who read it, and not by a position that was stored before.
             consumer.commit({tp: consumer.position(tp) for tp in consumer.assignment() if tp.topic != LOOSE})
         if not world.finish.now:
             if records and world.random.random() < 0.02:
@@ -333,7 +332,27 @@ def _read(world: World, **settings: Any) -> None:
             return
 
 
-def _truncated(error: errors.LogTruncated) -> TopicPartition:
+def hopper(world: World) -> None:
+    """A consumer of committed data that jumps into what is still open (P22); it must wait there, and then miss nothing."""
+    consumer, _ = world.consumer(auto_offset_reset="none")
+    consumer.assign(PARTITIONS)
+    for partition in PARTITIONS:
+        consumer.seek(partition, 0)
+    while not world.finish.now:
+        partition = world.random.choice(PARTITIONS)
+        ends = world.client.admin.partitions.describe(partition)
+        low = world.random.choice((0, ends.last_stable_offset, ends.last_stable_offset))
+        consumer.seek(partition, world.random.randint(low, ends.log_end_offset))
+        consumer.pause(consumer.assignment() - {partition})
+        consumer.resume([partition])
+        for _ in range(world.random.randint(1, 5)):
+            try:
+                consumer.poll(0.05, 100)
+            except (errors.LogTruncated, errors.OffsetOutOfRange):
+                break
+
+
+def _place_of(error: errors.MsgtxError) -> TopicPartition:
     found = re.match(r"(\S+)-(\d+):", str(error))
     assert found is not None, error
     return TopicPartition(found[1], int(found[2]))
@@ -398,7 +417,7 @@ def _meddle(world: World) -> None:
 
 
 ROLES: Final[dict[str, Callable[[World], None]]] = {
-    role.__name__: role for role in (copy, writer, plain, loose, reader, dirty, view, sweeper, meddler)
+    role.__name__: role for role in (copy, writer, plain, loose, reader, dirty, hopper, view, sweeper, meddler)
 }
 
 
