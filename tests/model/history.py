@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant
 from msgtx import Consumer, Isolation, TopicPartition
 from tests.databases import wait_until
 from tests.model.lives import Decision, Life
-from tests.model.oracle import Loss, NoSuchWorldError, Oracle, Request
+from tests.model.oracle import OPEN, Loss, NoSuchWorldError, Oracle, Request
 from tests.model.place import Place
 
 FAST: Final = {"linger_ms": 60_000, "retry_backoff_ms": 1, "max_block_ms": 30_000, "delivery_timeout_ms": 30_000}
@@ -217,7 +217,14 @@ class History(RuleBasedStateMachine):
         return sorted((self.partitions.index((topic, index)), offset, bytes(value)) for topic, index, offset, value in rows)
 
     def pass_time(self, milliseconds: int) -> None:
-        now = self.place.tick(milliseconds)
+        """Set the clock; back so far that no open transaction lies further ahead than its own timeout (others test that)."""
+        back = [
+            found.deadline - 2 * found.timeout - oracle.now
+            for oracle in self.oracles
+            for found in oracle.transactions.values()
+            if found.outcome == OPEN
+        ]
+        now = self.place.tick(max([milliseconds, *back]) if milliseconds < 0 else milliseconds)
         for oracle in self.oracles:
             oracle.now, oracle.past = now, []
 

@@ -58,6 +58,7 @@ class Transaction:
     outcome: str
     by: str | None = None
     deadline: int = 0
+    timeout: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +206,7 @@ class Oracle:
         if request.number is not None:
             name = (request.producer, request.epoch, request.number)
             timeout = self.timeouts[request.producer] if request.timeout is None else request.timeout
-            self.transactions.setdefault(name, Transaction(OPEN, deadline=self.now + timeout))
+            self.transactions.setdefault(name, Transaction(OPEN, deadline=self.now + timeout, timeout=timeout))
         return None, len(log) - len(request.values), False
 
     def _store(self, request: Request) -> None:
