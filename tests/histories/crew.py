@@ -142,6 +142,10 @@ class Crew:
         self._await(lambda: not any(process.life.role in roles for process in self.everybody()), f"{sorted(roles)} end",
                     FINISH_SECONDS)  # fmt: skip
 
+    def bury(self) -> None:
+        """Wait until every zombie has heard of its successor."""
+        self._await(lambda: not self.zombies, "the zombies end", FINISH_SECONDS)
+
     def _await(self, condition: Callable[[], bool], what: str, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while not condition():

@@ -48,6 +48,7 @@ class Nemesis:
                 next_blow = time.monotonic() + self._random.uniform(0.5, 1.5) * self._mean_seconds
             time.sleep(LOOK_SECONDS)
         self._wake(float("inf"))
+        self._crew.bury()
 
     def _strike(self) -> None:
         if not self._deck:
