@@ -342,8 +342,9 @@ class Consumer:
     # ── committing ──
 
     def group_metadata(self) -> GroupMetadata:
-        """Return the group, to hand to a producer's transaction."""
-        return GroupMetadata(self._group())
+        """Return the group, to hand to a producer's transaction with the offsets of what was read until now."""
+        identities = {a.partition_id: a.read_identity for a in self._fetcher.assigned.values()}
+        return GroupMetadata(self._group(), read_identities=identities)
 
     def transaction_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the positions of all assigned partitions, for a transaction. Raise `IllegalState` if they may not be."""
@@ -365,7 +366,7 @@ class Consumer:
     ) -> None:
         """Commit these offsets (default: all positions) for the group. `wait=False` reports a failure only to the log."""
         with self._use():
-            self._group()
+            group = self.group_metadata()
             if offsets is None:
                 positions = {
                     tp: OffsetAndMetadata(at) for tp, a in self._fetcher.assigned.items() if (at := a.position) is not None
@@ -378,19 +379,18 @@ class Consumer:
             by_id = {self._partition_id(tp): at for tp, at in positions.items()}
             self._committed_since_poll = True
             if wait:
-                self._commit(by_id)
+                self._commit(group, by_id)
                 return
             if self._background is None:
                 self._background = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="msgtx-commit")
-            self._background.submit(self._commit_quietly, by_id)
+            self._background.submit(self._commit_quietly, group, by_id)
 
-    def _commit(self, by_id: Mapping[int, OffsetAndMetadata]) -> None:
-        group = GroupMetadata(self._group())
+    def _commit(self, group: GroupMetadata, by_id: Mapping[int, OffsetAndMetadata]) -> None:
         self._asked(lambda connection: commit_offsets(connection, {group: by_id}))
 
-    def _commit_quietly(self, by_id: Mapping[int, OffsetAndMetadata]) -> None:
+    def _commit_quietly(self, group: GroupMetadata, by_id: Mapping[int, OffsetAndMetadata]) -> None:
         try:
-            self._commit(by_id)
+            self._commit(group, by_id)
         except MsgtxError as error:
             log.warning("group %r: offsets were not committed: %s", self.config.group, error)
 
@@ -405,7 +405,7 @@ class Consumer:
             a.partition_id: OffsetAndMetadata(at) for a in self._fetcher.assigned.values() if (at := a.position) is not None
         }
         if by_id:
-            self._commit_quietly(by_id)
+            self._commit_quietly(self.group_metadata(), by_id)
 
     # ── plumbing ──
 

@@ -181,6 +181,13 @@ class OffsetMetadataTooLarge(AbortableError):
     code = 12
 
 
+class LogTruncated(AbortableError):
+    """A crash of the database server took back records that were read before they were flushed.
+
+    Abort what was made of them; then `rewind`, or decide where to go on, and `seek` there.
+    """
+
+
 class DeliveryTimeout(AbortableError):
     """The records were not acknowledged within `delivery_timeout_ms`.
 
@@ -360,13 +367,6 @@ class OutcomeUnknown(MsgtxError):
     """
 
     outcome_unknown = True
-
-
-class LogTruncated(MsgtxError):
-    """A crash of the database server took back records that were read before they were flushed.
-
-    Decide where to go on, and `seek` there.
-    """
 
 
 BY_NAME: dict[str, type[MsgtxError]] = {

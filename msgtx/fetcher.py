@@ -37,7 +37,8 @@ class Assigned:
     next: Position | None = None  # None: to be found from the group or by auto_offset_reset
     reset: int | None = None  # a time to look up instead: EARLIEST, LATEST, or milliseconds
     batches: deque[FetchedBatch] = field(default_factory=deque)
-    records: list[Record] = field(default_factory=list)
+    handing_out: FetchedBatch | None = None
+    records: list[Record] = field(default_factory=list)  # of `handing_out`
     at: int = 0  # of `records`, the next one to hand out
     skip_to: int = 0  # the offset where reading began, for a batch that begins before it
     paused: bool = False
@@ -56,6 +57,16 @@ class Assigned:
             return max(self.batches[0].base_offset, self.skip_to)
         return None if self.next is None else self.next.offset
 
+    @property
+    def read_identity(self) -> str | None:
+        """The identity of the row before the position, as it was fetched: by it a crash that took it back is noticed."""
+        position = self.position
+        if position is None or not self.buffered:
+            return None if self.next is None else self.next.identity
+        batch = self.handing_out if self.at < len(self.records) else self.batches[0]
+        assert batch is not None
+        return batch.identity_before(position)
+
     def forget(self) -> None:
         """Drop what was fetched and not handed out."""
         self.batches.clear()
@@ -67,8 +78,7 @@ class Assigned:
         while self.at >= len(self.records):
             if not self.batches:
                 return []
-            self.records = records_of(self.batches.popleft(), self.topic_partition, self.skip_to)
-            self.at = 0
+            self._next_batch()
         taken = self.records[self.at : self.at + most] if self.at or most < len(self.records) else self.records
         self.at += len(taken)
         if self.at >= len(self.records):
@@ -80,12 +90,16 @@ class Assigned:
         """Hand out up to `most` records, moving the position with each; a seek in between ends it."""
         while most > 0 and self.buffered:
             if self.at >= len(self.records):
-                self.records, self.at = records_of(self.batches.popleft(), self.topic_partition, self.skip_to), 0
+                self._next_batch()
             records = self.records
             while most > 0 and self.records is records and self.at < len(records):
                 self.at += 1
                 most -= 1
                 yield records[self.at - 1]
+
+    def _next_batch(self) -> None:
+        self.handing_out = self.batches.popleft()
+        self.records, self.at = records_of(self.handing_out, self.topic_partition, self.skip_to), 0
 
 
 class Fetcher:

@@ -20,7 +20,7 @@ from msgtx.rules.transaction import Call, ClientState, client_move
 from msgtx.sender import Sender, Wake
 from msgtx.store.append import Appended, append_and_decide
 from msgtx.store.decide import Decided, decide
-from msgtx.store.groups import NO_OFFSETS, OffsetColumns, offset_columns
+from msgtx.store.groups import NO_OFFSETS, OffsetColumns, OffsetRows, columns_of, offset_rows
 from msgtx.store.producers import init_producer_id
 from msgtx.store.topics import Topic
 from msgtx.types import (
@@ -102,7 +102,7 @@ class Producer(Intake):
         self._next_number = 0
         self._last_id: TransactionId | None = None
         self._timeout_ms: int | None = None
-        self._offsets: dict[GroupMetadata, dict[int, OffsetAndMetadata]] = {}
+        self._offsets: OffsetRows = {}
         self._fused: list[PendingBatch] | None = None  # batches of a fused call whose answer is not known
         self._handed_decision = False
         self._ending = threading.Lock()
@@ -219,8 +219,7 @@ class Producer(Intake):
                 if not isinstance(error, IllegalState):
                     self._fail(error)
                 raise
-            if kept:
-                self._offsets.setdefault(group, {}).update(kept)
+            self._offsets |= offset_rows(group, kept)
 
     def _partition_id(self, topic_partition: TopicPartition) -> int:
         topic = self._topics(topic_partition[0], False)
@@ -248,7 +247,7 @@ class Producer(Intake):
         with self._lock:
             if self._fused is None and not self._handed_decision:
                 self._fused = self._take_whole()
-        offsets = offset_columns(self._offsets) if self._offsets else NO_OFFSETS
+        offsets = columns_of(self._offsets)
         if self._fused:
             self._commit_at_once(self._fused, offsets, deadline)
             return

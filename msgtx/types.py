@@ -134,12 +134,16 @@ class OffsetAndTimestamp:
 
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
-    """A member of a consumer group at one generation; a plain group name has no member. Picklable."""
+    """A member of a consumer group at one generation; a plain group name has no member. Picklable.
+
+    `read_identities`: by partition id, the row that was read last, for the check that a crash has not taken it back.
+    """
 
     group: str
     member_id: str | None = None
     generation: int = -1
     group_instance_id: str | None = None
+    read_identities: Mapping[int, str | None] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,13 @@
 -- Locks groups (share). Writes consumer_group, group_offset.
 create function msgtx.commit_offsets(
     group_names text[], partition_ids int[], offsets bigint[], metadata text[], member_ids text[], generations int[],
-    out error text, out detail text
+    read_identities text[] default '{}', out error text, out detail text
 ) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off
+set lock_timeout = '10s' as $$
 declare
     ignored boolean := msgtx.refuse_stale_snapshot();
-    refused record := msgtx.check_offsets(group_names, partition_ids, offsets, metadata, member_ids);
+    refused record := msgtx.check_offsets(group_names, partition_ids, offsets, metadata, member_ids, read_identities);
 begin
     error := refused.error;
     detail := refused.detail;

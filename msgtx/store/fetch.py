@@ -27,10 +27,15 @@ LATEST: Final = -1
 
 @dataclass(slots=True)
 class FetchedBatch:
-    """A row of the log that may be delivered, as columns. Sparse rows carry `offset_deltas`."""
+    """A row of the log that may be delivered, as columns. Sparse rows carry `offset_deltas`.
+
+    `identity`: what tells it from another row at the same offsets; `previous_identity`: of the row before it.
+    """
 
     base_offset: int
     last_offset: int
+    identity: str
+    previous_identity: str | None
     max_timestamp: int
     keys: Sequence[bytes | None] | None
     values: Sequence[bytes | None]
@@ -39,6 +44,10 @@ class FetchedBatch:
     header_keys: Sequence[str] | None
     header_values: Sequence[bytes | None] | None
     offset_deltas: Sequence[int] | None
+
+    def identity_before(self, offset: int) -> str | None:
+        """Return the identity of the row that holds the offset before this one of this row."""
+        return self.identity if offset > self.base_offset else self.previous_identity
 
 
 @dataclass(slots=True)
@@ -66,6 +75,11 @@ class Position:
 
     offset: int
     token: str | None = None
+
+    @property
+    def identity(self) -> str | None:
+        """The identity of the row before the position, as it was fetched."""
+        return None if self.token is None else self.token.partition(" ")[2]
 
 
 def _partition(row: tuple[Any, ...], offset: int) -> FetchedPartition:
@@ -118,7 +132,7 @@ def fetch(
         if base_offset is None:
             continue
         if visible:
-            answer.batches.append(FetchedBatch(base_offset, last_offset, *row[14:22]))
+            answer.batches.append(FetchedBatch(base_offset, last_offset, identity, identities[partition_id], *row[14:22]))
         answer.position = last_offset + 1
         identities[partition_id] = identity
     for partition_id, answer in answers.items():

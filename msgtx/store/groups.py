@@ -16,6 +16,7 @@ OFFSET_ARGUMENTS: Final = {
     "metadata": "text[]",
     "member_ids": "text[]",
     "generations": "int4[]",
+    "read_identities": "text[]",
 }
 COMMIT_OFFSETS: Final = Function(
     "commit_offsets",
@@ -24,6 +25,7 @@ COMMIT_OFFSETS: Final = Function(
 COMMITTED_OFFSETS: Final = Function("committed_offsets", {"group_name": "text", "partition_ids": "int4[]"})
 
 GroupOffsets = Mapping[GroupMetadata, Mapping[int, OffsetAndMetadata]]
+OffsetRows = dict[tuple[str, int], tuple[str, int, int, str, str | None, int | None, str | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +38,10 @@ class OffsetColumns:
     metadata: tuple[str, ...] = ()
     member_ids: tuple[str | None, ...] = ()
     generations: tuple[int | None, ...] = ()
+    read_identities: tuple[str | None, ...] = ()
 
     def arguments(self) -> tuple[object, ...]:
-        """Return the six array parameters of the database's functions."""
+        """Return the array parameters of the database's functions."""
         return (
             TextArray(self.groups),
             Int4Array(self.partition_ids),
@@ -46,20 +49,41 @@ class OffsetColumns:
             TextArray(self.metadata),
             TextArray(self.member_ids),
             Int4Array(self.generations),
+            TextArray(self.read_identities),
         )
 
 
 NO_OFFSETS: Final = OffsetColumns()
 
 
+def offset_rows(group: GroupMetadata, positions: Mapping[int, OffsetAndMetadata]) -> OffsetRows:
+    """Return offsets of a group by group and partition id, so that a later one can replace an earlier one."""
+    generation = group.generation if group.member_id else None
+    return {
+        (group.group, partition): (
+            group.group,
+            partition,
+            at.offset,
+            at.metadata,
+            group.member_id,
+            generation,
+            group.read_identities.get(partition),
+        )
+        for partition, at in positions.items()
+    }
+
+
+def columns_of(rows: OffsetRows) -> OffsetColumns:
+    """Return rows as columns."""
+    return OffsetColumns(*zip(*rows.values(), strict=True)) if rows else NO_OFFSETS
+
+
 def offset_columns(offsets: GroupOffsets) -> OffsetColumns:
     """Return offsets per group and partition id as columns."""
-    rows = [
-        (group.group, partition, at.offset, at.metadata, group.member_id, group.generation if group.member_id else None)
-        for group, positions in offsets.items()
-        for partition, at in positions.items()
-    ]
-    return OffsetColumns(*zip(*rows, strict=True)) if rows else NO_OFFSETS
+    rows: OffsetRows = {}
+    for group, positions in offsets.items():
+        rows |= offset_rows(group, positions)
+    return columns_of(rows)
 
 
 def commit_offsets(connection: RawConnection, offsets: GroupOffsets) -> None:

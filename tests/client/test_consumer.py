@@ -487,6 +487,45 @@ def test_a_truncated_log_is_told_and_a_seek_goes_on(
         assert numbers(consumer.poll(SECONDS)) == [10, 11, 12, 13, 14]
 
 
+@pytest.mark.parametrize("by", ["poll", "iteration"])
+def test_a_group_is_told_which_row_stands_before_the_position(
+    client: msgtx.Client, topic: str, tp: TopicPartition, unique: Unique, connection: Connection, by: str
+) -> None:
+    """P38: of what was handed out, and not of what was prefetched; in the middle of a row, behind aborted rows."""
+    for _ in range(2):
+        fill(client, topic, 3)
+        abort(client, topic, 2, unique)
+    fill(client, topic, 1)
+
+    def row_before(position: int) -> list[tuple[str]]:
+        return connection.execute(
+            "select msgtx.batch_identity(base_offset, producer_id, producer_epoch, base_sequence, appended_at)"
+            " from msgtx.record_batch join msgtx.partitions p using (partition_id)"
+            " where p.topic = %s and base_offset < %s order by base_offset desc limit 1",
+            [topic, position],
+        ).fetchall()
+
+    with client.consumer(topic, group=unique("group"), auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
+        positions = []
+
+        def look() -> None:
+            positions.append(consumer.position(tp))
+            told = consumer.group_metadata().read_identities.values()
+            assert [(each,) for each in told if each is not None] == row_before(positions[-1])
+
+        if by == "poll":
+            for _ in range(7):
+                assert len(consumer.poll(SECONDS, max_records=1)) == 1
+                look()
+        else:
+            for _, _ in zip(range(7), consumer, strict=False):
+                look()
+        assert len(set(positions)) == 7
+        assert positions[-1] == 11
+        consumer.seek(tp, 2)
+        assert list(consumer.group_metadata().read_identities.values()) == [None]
+
+
 @pytest.mark.parametrize(("reset", "expected"), [("earliest", [2, 3]), ("latest", [])])
 def test_a_position_below_the_log_start_is_reset(
     client: msgtx.Client, topic: str, tp: TopicPartition, connection: Connection, reset: str, expected: list[int]

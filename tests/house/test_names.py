@@ -30,7 +30,7 @@ FIELDS = {
     msgtx.OutputRecord: "value key headers timestamp topic partition",
     msgtx.OffsetAndMetadata: "offset metadata",
     msgtx.OffsetAndTimestamp: "offset timestamp",
-    msgtx.GroupMetadata: "group member_id generation group_instance_id",
+    msgtx.GroupMetadata: "group member_id generation group_instance_id read_identities",
     msgtx.TopicDescription: "name partitions settings",
     msgtx.PartitionDescription: "log_start_offset last_stable_offset log_end_offset",
     msgtx.TransactionListing: "transactional_id producer_id state",

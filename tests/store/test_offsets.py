@@ -1,13 +1,16 @@
 """Consumer offsets: which row counts (semantics 7)."""
 
+from collections.abc import Callable
+
 import pytest
 
 from msgtx import errors
+from msgtx.store.fetch import Position
 from msgtx.store.groups import CommittedOffset, OffsetColumns, commit_offsets, committed_offsets
 from msgtx.store.topics import delete_topic
 from msgtx.types import GroupMetadata, OffsetAndMetadata, TransactionId
 from tests.databases import Connection
-from tests.store.steps import Writer, count, new_partition, new_topic, offsets_of, unique
+from tests.store.steps import Writer, count, look, new_partition, new_topic, offsets_of, plain, unique
 
 
 def at(offset: int, metadata: str = "", *, pending: bool = False) -> CommittedOffset:
@@ -106,7 +109,7 @@ def test_a_commit_for_a_partition_that_is_gone_is_refused(connection: Connection
 def test_an_empty_commit_asks_nothing_of_the_database(connection: Connection) -> None:
     commit_offsets(connection, {GroupMetadata(unique("group")): {}})
     commit_offsets(connection, {})
-    assert OffsetColumns().arguments() == ((), (), (), (), (), ())
+    assert OffsetColumns().arguments() == ((), (), (), (), (), (), ())
 
 
 def test_a_deleted_topic_takes_its_offsets_along(connection: Connection) -> None:
@@ -182,3 +185,74 @@ def test_a_nul_in_a_name_is_a_bad_request(connection: Connection) -> None:
         commit(connection, "a\0b", partition, 1)
     with pytest.raises(errors.InvalidRequest):
         commit(connection, "group", partition, 1, "a\0b")
+
+
+# ── what was read is still there (P38) ──
+
+
+def identity_of(connection: Connection, partition: int, position: int) -> str | None:
+    """The row before a position, as a reader gets to know it."""
+    return Position(position, look(connection, partition, position).token).identity
+
+
+def read_until(connection: Connection, group: str, partition: int, position: int) -> GroupMetadata:
+    return GroupMetadata(group, read_identities={partition: identity_of(connection, partition, position)})
+
+
+Commit = Callable[[Connection, GroupMetadata, int, int], None]
+
+
+def plainly(connection: Connection, group: GroupMetadata, partition: int, offset: int) -> None:
+    commit_offsets(connection, {group: {partition: OffsetAndMetadata(offset)}})
+
+
+def with_a_decision(connection: Connection, group: GroupMetadata, partition: int, offset: int) -> None:
+    decided = Writer(connection).decide("COMMIT", offsets=offsets_of((group, partition, offset)))
+    if decided.error is not None:
+        raise decided.error
+
+
+def in_one_call(connection: Connection, group: GroupMetadata, partition: int, offset: int) -> None:
+    writer = Writer(connection)
+    (answer,) = writer.whole(writer.row(new_partition(connection), b"value"), offsets=offsets_of((group, partition, offset)))
+    if answer.error is not None:
+        raise answer.error
+
+
+@pytest.mark.parametrize("commit_by", [plainly, with_a_decision, in_one_call])
+@pytest.mark.parametrize("values", [[], [b"other", b"more"]], ids=["shorter", "overwritten"])
+def test_a_position_behind_a_row_that_was_taken_back_is_refused(
+    connection: Connection, commit_by: Commit, values: list[bytes]
+) -> None:
+    """P38: whoever goes on from it would skip what gets the row's offsets. Nothing is stored."""
+    partition, group = new_partition(connection), unique("group")
+    plain(connection, partition, b"kept")
+    plain(connection, partition, b"lost", b"lost, too")
+    read = read_until(connection, group, partition, 3)
+    connection.execute("delete from msgtx.record_batch where partition_id = %s and base_offset = 1", [partition])
+    if values:
+        plain(connection, partition, *values)
+    with pytest.raises(errors.LogTruncated, match="-0: what was read at offset 1 is no longer in the log"):
+        commit_by(connection, read, partition, 3)
+    assert committed_offsets(connection, group, None) == {}
+    commit_by(connection, read_until(connection, group, partition, 1), partition, 1)
+    assert committed_offsets(connection, group, None) == {partition: at(1)}
+
+
+@pytest.mark.parametrize("commit_by", [plainly, with_a_decision, in_one_call])
+@pytest.mark.parametrize("log_start", [0, 2, 3])
+def test_a_position_behind_rows_that_are_there_or_were_removed_is_stored(
+    connection: Connection, commit_by: Commit, log_start: int
+) -> None:
+    """P38: what retention removes was not taken back; also a row of which only the end is left."""
+    partition, group = new_partition(connection), unique("group")
+    plain(connection, partition, b"first")
+    plain(connection, partition, b"second", b"third")
+    read = read_until(connection, group, partition, 3)
+    connection.execute("update msgtx.partition set log_start_offset = %s where partition_id = %s", [log_start, partition])
+    if log_start:
+        connection.execute(
+            "delete from msgtx.record_batch where partition_id = %s and last_offset < %s", [partition, log_start]
+        )
+    commit_by(connection, read, partition, 3)
+    assert committed_offsets(connection, group, None) == {partition: at(3)}

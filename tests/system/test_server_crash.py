@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import msgtx
-from msgtx import Client, OffsetAndMetadata, Outcome, TopicPartition, errors
+from msgtx import Client, Consumer, OffsetAndMetadata, Outcome, TopicPartition, errors
 from msgtx.database.wire import BatchColumns
 from msgtx.store.append import append
 from msgtx.store.producers import init_producer_id
@@ -219,6 +219,96 @@ def test_a_reader_notices_that_what_it_read_was_taken_back(
     reader.seek(partition, 1)
     left = [b"other", b"more"] if overwritten else []
     assert [record.value for record in reader.poll(PATIENCE_SECONDS if left else 0)] == left
+
+
+def commit_of_the_consumer(consumer: Consumer, partition: TopicPartition, position: int, client: Client) -> None:
+    consumer.commit()
+
+
+def commit_of_a_map(consumer: Consumer, partition: TopicPartition, position: int, client: Client) -> None:
+    consumer.commit({partition: position})
+
+
+def transaction_with_the_consumer(consumer: Consumer, partition: TopicPartition, position: int, client: Client) -> None:
+    with client.producer(transactional_id=f"of {partition}", **FAST) as producer, producer.transaction() as transaction:
+        producer.send(partition.topic, b"output", partition=1)
+        transaction.send_offsets(consumer)
+
+
+def transaction_with_a_map(consumer: Consumer, partition: TopicPartition, position: int, client: Client) -> None:
+    with client.producer(transactional_id=f"of {partition}", **FAST) as producer, producer.transaction() as transaction:
+        producer.send(partition.topic, b"output", partition=1).result(PATIENCE_SECONDS)
+        transaction.send_offsets({partition: position}, consumer.group_metadata())
+
+
+@pytest.mark.parametrize(
+    "commit", [commit_of_the_consumer, commit_of_a_map, transaction_with_the_consumer, transaction_with_a_map]
+)
+@pytest.mark.parametrize("overwritten", [False, True], ids=["shorter", "overwritten"])
+def test_a_position_behind_records_that_were_taken_back_is_not_committed(
+    commit: Callable[[Consumer, TopicPartition, int, Client], None],
+    overwritten: bool,
+    crashing: CrashServer,
+    client: Client,
+    topic: str,
+    fresh: Callable[[], Client],
+) -> None:
+    """P38: the record that gets its offset would be skipped by whoever comes next; and an output has lost its input."""
+    partition = TopicPartition(topic, 0)
+    with client.producer(acks="1") as producer:
+        producer.send(topic, b"kept", partition=0).result(PATIENCE_SECONDS)
+        crashing.flush()
+        producer.send(topic, b"lost", partition=0).result(PATIENCE_SECONDS)
+    with client.consumer(group=topic, **READING) as reader:
+        reader.assign([partition])
+        assert [record.value for record in reader.poll(PATIENCE_SECONDS)] == [b"kept", b"lost"]
+        crashing.crash()
+        left = [b"kept"]
+        if overwritten:
+            with client.producer(**FAST) as producer:
+                producer.send(topic, b"durable", partition=0).result(PATIENCE_SECONDS)
+            left.append(b"durable")
+        with pytest.raises(errors.LogTruncated, match=r"offset 1 is no longer in the log"):
+            commit(reader, partition, 2, client)
+        assert reader.committed([partition]) == {partition: None}
+        reader.rewind()
+        assert [record.value for record in reader.poll(PATIENCE_SECONDS)] == left
+        commit(reader, partition, len(left), client)
+    after = {index: [value for _, value in records] for index, records in read_all(fresh(), topic).items()}
+    assert after[0] == [value.decode() for value in left]
+    assert after.get(1, ["output"]) == ["output"], "the first transaction was aborted"
+
+
+def test_the_loop_goes_back_when_its_input_was_taken_back(crashing: CrashServer, client: Client, topic: str) -> None:
+    """P38, I10: one output for each record that is there, none for the one that is not."""
+    seen: list[bytes | None] = []
+
+    def transform(record: msgtx.Record) -> msgtx.OutputRecord:
+        if not seen:
+            with client.producer(acks="1") as producer:
+                producer.send(topic, b"lost", partition=0).result(PATIENCE_SECONDS)
+        elif record.value == b"lost":
+            crashing.crash()
+            with client.producer(**FAST) as producer:
+                producer.send(topic, b"durable", partition=0).result(PATIENCE_SECONDS)
+        seen.append(record.value)
+        return msgtx.OutputRecord(record.value, partition=0)
+
+    client.topics.create(f"{topic}-out", partitions=2)
+    with client.producer(**FAST) as producer:
+        producer.send(topic, b"kept", partition=0).result(PATIENCE_SECONDS)
+    report = client.process(
+        topic,
+        to=f"{topic}-out",
+        group=topic,
+        transactional_id=topic,
+        transform=transform,
+        transaction_ms=1_000,
+        idle_timeout=1.0,
+    )
+    assert seen == [b"kept", b"lost", b"kept", b"durable"]
+    assert (report.transactions, report.aborted) == (1, 1)
+    assert [value for _, value in read_all(client, f"{topic}-out")[0]] == ["kept", "durable"]
 
 
 def test_an_open_transaction_that_was_read_uncommitted_and_lost_is_noticed(
