@@ -135,7 +135,7 @@ def unpack(cache: Path) -> tuple[Path, Path]:
                 _run(["dpkg", "-x", package, made], Path(folder))
             with contextlib.suppress(OSError):  # another run was faster
                 made.rename(cache)
-    (libraries,) = {path.parent for path in cache.glob("usr/lib/*/libevent*.so*")} or {cache / "usr" / "lib"}
+    (libraries,) = {path.parent for path in cache.glob("usr/lib/*/lib*.so*")} or {cache / "usr" / "lib"}
     return program, libraries
 
 
