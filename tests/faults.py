@@ -137,7 +137,7 @@ class CrashServer:
     def __init__(self, home: Path) -> None:
         self.home = home
         made = embedded.start(home)
-        self._program = [made.binaries / "postgres", "-D", "data"]
+        self._program: list[str | Path] = [made.binaries / "postgres", "-D", "data"]
         self._user = binaries.account(home / "data")
         self._process: subprocess.Popen[bytes] | None = None
         self.server: Server = use_server(embedded.superuser_url(home))

@@ -19,6 +19,9 @@ from tests.histories.workers import LEDGERS, PARTITIONS
 
 SEED: Final = 20_261_121
 SECONDS: Final = 11.0
+MORE_SECONDS: Final = 3.0  # of disturbance at a time, where the machine was too slow for everything to happen
+MOST_MORE: Final = 10
+CHECKED: Final = 10_000  # operations at least
 MOST_SWEEPS: Final = 2  # until nothing is open, once everything open is overdue
 ALL_OVERDUE: Final = """
     select coalesce(bool_and(opened_at + timeout_ms * interval '1 ms' < msgtx.clock()), true)
@@ -69,6 +72,10 @@ def leave_open(url: str) -> msgtx.Client:
 def test_a_history_with_a_nemesis_is_clean_and_nothing_stays_open_when_the_faults_stop(round_: Round) -> None:
     """Seeds plan what happens, not when: a failure may need several runs to come again. The long run has many."""
     round_.disturb(SECONDS)
+    for _ in range(MOST_MORE):
+        if not missing(round_):
+            break
+        round_.nemesis.disturb(MORE_SECONDS)
     round_.crew.end()  # whoever lives is killed, without a successor, and the daemons with them
 
     with contextlib.closing(leave_open(round_.url)) as client, idle_in_transaction(round_.url):
@@ -86,18 +93,22 @@ def test_a_history_with_a_nemesis_is_clean_and_nothing_stays_open_when_the_fault
     report = round_.judge(ignored={"forgotten"})
     assert not report.failures, report.failures
     assert not report.anomalies, "\n".join(map(str, report.anomalies))
-    assert_everything_was_crossed(round_)
-    assert report.checked > 10_000, report.operations
+    assert not missing(round_)
+    assert report.checked > CHECKED, report.operations
 
 
-def assert_everything_was_crossed(round_: Round) -> None:
-    """A history in which nothing went wrong would show nothing."""
+def missing(round_: Round) -> list[str]:
+    """Return what did not happen: a history in which nothing went wrong would show nothing."""
     counts = round_.nemesis.counts
-    assert all(counts[kind] for kind in KINDS), counts
     history = read_history(round_.folder)
-    unanswered = [each for each in history.kind("send", "commit", "abort", "poll") if each.result is Result.INFO]
-    assert unanswered, "a kill leaves calls without an answer"
+    found = [f"no {kind}" for kind in KINDS if not counts[kind]]
+    if history.counts().total() <= CHECKED:
+        found.append(f"no more than {CHECKED} operations: {history.counts()}")
+    if not any(each.result is Result.INFO for each in history.kind("send", "commit", "abort", "poll")):
+        found.append("no call without an answer, as a kill leaves them")
     refused = {each.answer.get("error") for each in history.kind("commit", "abort") if each.result is Result.FAIL}
-    assert refused & {"ProducerFenced", "InvalidProducerEpoch"}, "a zombie hears of its successor"
-    copied = [each for each in history.kind("send") if each.arguments["topic"] in LEDGERS]
-    assert copied
+    if not refused & {"ProducerFenced", "InvalidProducerEpoch"}:
+        found.append(f"no zombie that heard of its successor: {refused}")
+    if not any(each.arguments["topic"] in LEDGERS for each in history.kind("send")):
+        found.append("no copy")
+    return found
