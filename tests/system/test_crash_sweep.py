@@ -32,9 +32,10 @@ BOUNDARIES: Final = {
 }
 
 
-@pytest.fixture(scope="module")
-def observer(database_url: str) -> Iterator[msgtx.Client]:
-    with msgtx.connect(database_url) as client:
+@pytest.fixture
+def observer(make_database: Callable[[], str]) -> Iterator[msgtx.Client]:
+    """A client on a database for these runs alone: what others left would be swept and verified after each."""
+    with msgtx.connect(make_database()) as client:
         yield client
 
 
