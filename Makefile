@@ -40,7 +40,7 @@ demo: $(VENV)/installed ## consume, transform, produce, exactly once, with a cra
 	@$(BIN)/msgtx demo $(if $(INPUT),--input "$(INPUT)")
 
 test: $(VENV)/installed ## the tests; they start and stop their own PostgreSQL
-	@$(BIN)/pytest
+	@$(BIN)/python -m tests
 
 test-mutants: $(VENV)/installed ## planted bugs: each must be caught by the tests that it names
 	@$(BIN)/python -m tests.mutants
