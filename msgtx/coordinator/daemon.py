@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from msgtx.coordinator.sweep import Sweeper
 from msgtx.database.engine import Engine
 from msgtx.errors import CoordinatorFenced, DatabaseUnavailable, MsgtxError, NotCoordinator, RetriableError
-from msgtx.store.coordinators import Leases, lease_shards, release_shards
+from msgtx.store.coordinators import Leases, lease_shards, ranges, release_shards
 from msgtx.types import SweepReport
 
 log = logging.getLogger("msgtx.coordinator")
@@ -156,14 +156,3 @@ class Daemon:
         self._leases = self._coordinator_id = None
         if self._observer is not None:
             self._observer.leased(None)
-
-
-def ranges(numbers: list[int]) -> str:
-    """Return ascending numbers as people write them: `0-24, 30`."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and parts[-1][1] == number - 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)

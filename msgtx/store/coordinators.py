@@ -79,6 +79,17 @@ def find_coordinator(connection: RawConnection, transactional_id: str) -> Coordi
     return Coordinator(found.shard, found.owner, found.host, found.epoch, until, found.process)
 
 
+def ranges(numbers: list[int]) -> str:
+    """Return ascending numbers as people write them: `0-24, 30`."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and parts[-1][1] == number - 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+
+
 def _shard(row: tuple[Any, ...]) -> Shard:
     shard, owner, host, process, epoch, started_at, lease_until = row
     return Shard(shard, epoch, owner, host, process, started_at, lease_until)
