@@ -5,7 +5,7 @@ and never commits. Refusals that write nothing raise; an error that carries a de
 transaction good, and it must be committed.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,7 +22,7 @@ from msgtx.store import fetch as store_fetch
 from msgtx.store import producers as store_producers
 from msgtx.store.groups import NO_OFFSETS, OffsetColumns, offset_columns
 from msgtx.store.records import records_of
-from msgtx.store.topics import describe_topics
+from msgtx.store.topics import describe_topics, require_partitions
 from msgtx.types import (
     Coordinator,
     GroupMetadata,
@@ -81,18 +81,6 @@ class Fetched:
     last_stable_offset: int
     log_end_offset: int
     blocked_by: TransactionId | None
-
-
-def _partition_ids(raw: RawConnection, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    wanted = [TopicPartition(*partition) for partition in partitions]
-    topics = describe_topics(raw, sorted({name for name, _ in wanted})) if wanted else {}
-    ids = {}
-    for partition in wanted:
-        topic = topics.get(partition.topic)
-        if topic is None or not 0 <= partition.partition < len(topic.partition_ids):
-            raise errors.UnknownTopicOrPartition(f"there is no partition {partition}")
-        ids[partition] = topic.partition_ids[partition.partition]
-    return ids
 
 
 def _columns(batch: Batch, partition_id: int, now: int) -> BatchColumns:
@@ -163,7 +151,7 @@ def append(connection: sqlalchemy.Connection, batches: Sequence[Batch]) -> list[
 def _offset_columns(raw: RawConnection, offsets: Offsets) -> OffsetColumns:
     if not offsets:
         return NO_OFFSETS
-    ids = _partition_ids(raw, (partition for positions in offsets.values() for partition in positions))
+    ids = require_partitions(raw, (partition for positions in offsets.values() for partition in positions))
     return offset_columns(
         {
             GroupMetadata(group) if isinstance(group, str) else group: {
@@ -189,7 +177,7 @@ def decide(
     if outcome not in _WRITTEN:
         raise errors.InvalidRequest(f"a transaction is decided COMMITTED or ABORTED, not {outcome}")
     raw = driver_of(connection)
-    ids = _partition_ids(raw, tails or ())
+    ids = require_partitions(raw, tails or ())
     by_id = {ids[TopicPartition(*partition)]: last for partition, last in (tails or {}).items()}
     answer = store_decide.decide(
         raw, transaction_id, _WRITTEN[outcome], tails=by_id, offsets=_offset_columns(raw, offsets or {})
@@ -247,7 +235,7 @@ def fetch(
 ) -> dict[TopicPartition, Fetched]:
     """Read on from each position, all partitions on one snapshot (I5). `max_bytes` in all, more only for one row each."""
     raw = driver_of(connection)
-    ids = _partition_ids(raw, positions)
+    ids = require_partitions(raw, positions)
     asked = {ids[TopicPartition(*partition)]: store_fetch.Position(at) for partition, at in positions.items()}
     answers = store_fetch.fetch(raw, asked, isolation=isolation, max_bytes=max(1, max_bytes // max(1, len(asked))))
     fetched: dict[TopicPartition, Fetched] = {}

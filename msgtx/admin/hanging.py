@@ -1,15 +1,16 @@
 """Transactions that nobody ends: which, why, and what to do about each."""
 
 import shlex
+from collections.abc import Sequence
 from typing import Final
 
 from msgtx import errors
 from msgtx.database.engine import Engine
 from msgtx.rules.transaction import State
 from msgtx.store.append import milliseconds
-from msgtx.store.topics import describe_topics
+from msgtx.store.topics import require_partitions, require_topics
 from msgtx.store.undecided import Undecided, undecided_transactions
-from msgtx.types import HangingTransaction, TransactionId
+from msgtx.types import HangingTransaction, TopicPartition, TransactionId
 
 MOST: Final = 10_000  # transactions and partitions in one answer; when they are ended, the next ones are found
 
@@ -23,13 +24,11 @@ def find_hanging(
     if partition is not None and topic is None:
         raise errors.InvalidRequest(f"partition {partition} of which topic? Give topic, too")
     with engine.connection() as connection:
-        asked = None
-        if topic is not None:
-            known = describe_topics(connection, [topic]).get(topic)
-            if known is None or (partition is not None and not 0 <= partition < len(known.partition_ids)):
-                name = topic if partition is None else f"{topic}-{partition}"
-                raise errors.UnknownTopicOrPartition(f"there is no {'topic' if partition is None else 'partition'} {name}")
-            asked = known.partition_ids if partition is None else known.partition_ids[partition : partition + 1]
+        asked: Sequence[int] | None = None
+        if topic is not None and partition is not None:
+            asked = [*require_partitions(connection, [TopicPartition(topic, partition)]).values()]
+        elif topic is not None:
+            asked = require_topics(connection, [topic])[topic].partition_ids
         found, _ = undecided_transactions(
             connection, asked, each_partition=MOST, most=MOST, overdue_only=True, limit_ms=max_transaction_timeout_ms
         )

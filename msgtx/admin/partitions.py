@@ -3,7 +3,7 @@
 from msgtx import errors
 from msgtx.database.engine import Engine
 from msgtx.store.fetch import LATEST, ListedOffset, list_offsets
-from msgtx.store.topics import describe_topics
+from msgtx.store.topics import partitions_of, require_topics
 from msgtx.types import Isolation, PartitionDescription, TopicPartition
 
 
@@ -23,14 +23,6 @@ class PartitionsAdmin:
     def offsets(self, topics: list[str] | None, timestamp: int, isolation: Isolation) -> dict[TopicPartition, ListedOffset]:
         """Return ends and the offset at a time (milliseconds, EARLIEST, LATEST) of all partitions of topics (None: all)."""
         with self._engine.connection() as connection:
-            known = describe_topics(connection, topics)
-            for name in topics or ():
-                if name not in known:
-                    raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}")
-            ids = {
-                partition_id: TopicPartition(topic.name, index)
-                for topic in known.values()
-                for index, partition_id in enumerate(topic.partition_ids)
-            }
+            ids = partitions_of(require_topics(connection, topics).values())
             listed = list_offsets(connection, dict.fromkeys(ids, timestamp), isolation)
         return {name: listed[partition_id] for partition_id, name in ids.items() if partition_id in listed}

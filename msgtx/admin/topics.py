@@ -2,7 +2,7 @@
 
 from msgtx import errors
 from msgtx.database.engine import Engine
-from msgtx.store.topics import SETTINGS, create_topic, delete_topic, describe_topics
+from msgtx.store.topics import SETTINGS, create_topic, delete_topic, describe_topics, require_topics
 from msgtx.types import TopicDescription
 
 
@@ -29,9 +29,7 @@ class TopicsAdmin:
     def describe(self, name: str) -> TopicDescription:
         """Describe a topic. Raise `UnknownTopicOrPartition`."""
         with self._engine.connection() as connection:
-            found = describe_topics(connection, [name]).get(name)
-        if found is None:
-            raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}")
+            found = require_topics(connection, [name])[name]
         return TopicDescription(found.name, len(found.partition_ids), found.settings)
 
     def delete(self, name: str) -> None:

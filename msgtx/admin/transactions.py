@@ -11,13 +11,12 @@ from msgtx.database.engine import Engine, clock
 from msgtx.rules.transaction import State
 from msgtx.store.append import milliseconds
 from msgtx.store.producers import fence_producer
-from msgtx.store.topics import describe_topics
+from msgtx.store.topics import describe_topics, partitions_of
 from msgtx.store.transactions import Decision, end_transaction, transaction_outcome, transactions
 from msgtx.types import (
     HangingTransaction,
     Outcome,
     ProducerId,
-    TopicPartition,
     TransactionDescription,
     TransactionId,
     TransactionListing,
@@ -64,11 +63,7 @@ class TransactionsAdmin:
         """Describe a transactional id and its newest transaction. Raise `TransactionalIdNotFound`."""
         with self._engine.connection() as connection:
             found = [row for row in transactions(connection) if row["transactional_id"] == transactional_id]
-            names = {
-                partition_id: TopicPartition(topic.name, index)
-                for topic in describe_topics(connection, None).values()
-                for index, partition_id in enumerate(topic.partition_ids)
-            }
+            names = partitions_of(describe_topics(connection, None).values())
         if not found:
             raise errors.TransactionalIdNotFound(f"there is no transactional id {transactional_id!r}")
         row = found[0]

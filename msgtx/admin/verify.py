@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from msgtx import errors
 from msgtx.database.engine import Engine, RawConnection
-from msgtx.store.topics import describe_topics
+from msgtx.store.topics import partitions_of, require_topics
 from msgtx.store.verify import (
     Piece,
     verify_batches,
@@ -108,14 +107,7 @@ def verify(engine: Engine, topics: Iterable[str] | None, *, progress: Progress |
     began = time.monotonic()
     with engine.connection() as connection:
         names = None if topics is None else list(dict.fromkeys(topics))
-        known = describe_topics(connection, names)
-        if unknown := [name for name in names or () if name not in known]:
-            raise errors.UnknownTopicOrPartition(f"there is no topic {unknown[0]!r}")
-        partitions = {
-            partition_id: TopicPartition(topic.name, index)
-            for topic in known.values()
-            for index, partition_id in enumerate(topic.partition_ids)
-        }
+        partitions = partitions_of(require_topics(connection, names).values())
         verifier = _Verifier(connection, partitions, progress or (lambda records, words: None))
         for partition_id in partitions:
             verifier.partition(partition_id)

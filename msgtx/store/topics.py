@@ -1,12 +1,14 @@
 """Topics and their partitions."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from msgtx import errors
 from msgtx.database.engine import Function, RawConnection, call
 from msgtx.database.wire import TextArray
+from msgtx.types import TopicPartition
 
 CREATE: Final = Function("create_topic", {"topic_name": "text", "partition_count": "int4", "settings": "jsonb"})
 DELETE: Final = Function("delete_topic", {"topic_name": "text"})
@@ -56,3 +58,34 @@ def describe_topics(connection: RawConnection, names: Sequence[str] | None) -> d
         ids.setdefault(name, []).append(partition_id)
         settings[name] = dict(zip(SETTINGS, values, strict=True))
     return {name: Topic(name, tuple(partition_ids), settings[name]) for name, partition_ids in ids.items()}
+
+
+def require_topics(connection: RawConnection, names: Sequence[str] | None) -> dict[str, Topic]:
+    """Return what `describe_topics` does. Raise `UnknownTopicOrPartition` for the first name that is absent."""
+    topics = describe_topics(connection, names)
+    for name in names or ():
+        if name not in topics:
+            raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}")
+    return topics
+
+
+def require_partitions(connection: RawConnection, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """Return partition ids. Raise `UnknownTopicOrPartition` for the first partition that is absent."""
+    wanted = [TopicPartition(*partition) for partition in partitions]
+    topics = describe_topics(connection, sorted({name for name, _ in wanted})) if wanted else {}
+    ids = {}
+    for partition in wanted:
+        topic = topics.get(partition.topic)
+        if topic is None or not 0 <= partition.partition < len(topic.partition_ids):
+            raise errors.UnknownTopicOrPartition(f"there is no partition {partition}")
+        ids[partition] = topic.partition_ids[partition.partition]
+    return ids
+
+
+def partitions_of(topics: Iterable[Topic]) -> dict[int, TopicPartition]:
+    """Return the partitions of topics by their ids."""
+    return {
+        partition_id: TopicPartition(topic.name, index)
+        for topic in topics
+        for index, partition_id in enumerate(topic.partition_ids)
+    }
