@@ -213,9 +213,9 @@ def translated() -> Iterator[None]:
         raise other from error
 
 
-def _is_pooled(connection: RawConnection) -> bool:
-    """Return whether a pooler stands in between: the session that answers is not the one that said hello."""
-    return bool(query(connection, "select pg_catalog.pg_backend_pid()")[0][0] != connection.info.backend_pid)
+# What a new connection is asked; there need not be a schema before an incarnation is expected.
+SESSION: Final = "select pg_catalog.pg_backend_pid(), null"
+SESSION_AND_INCARNATION: Final = "select pg_catalog.pg_backend_pid(), i.incarnation from msgtx.describe_installation() i"
 
 
 def _refuse_ended(connection: RawConnection, *_: object) -> None:
@@ -299,11 +299,7 @@ class Engine:
                 **KEEPALIVES,
             )
         try:
-            self.pooled = self.pooled or _is_pooled(connection)
-            # Behind a pooler each call may meet another session of the server, which knows no statement that we prepared.
-            connection.prepare_threshold = None if self.pooled else 0
-            if self._incarnation is not None:
-                self._require_incarnation(connection)
+            self._ask_who_answers(connection)
         except BaseException:
             connection.close()
             raise
@@ -323,11 +319,17 @@ class Engine:
             pass
         return error
 
-    def _require_incarnation(self, connection: RawConnection) -> None:
-        ((found, *_),) = query(connection, "select * from msgtx.describe_installation()")
-        if found != self._incarnation:
+    def _ask_who_answers(self, connection: RawConnection) -> None:
+        """Notice a pooler, refuse another incarnation: in one round trip."""
+        expected = self._incarnation
+        ((session, found),) = query(connection, SESSION if expected is None else SESSION_AND_INCARNATION)
+        # With a pooler in between, the session that answers is not the one that said hello.
+        self.pooled = self.pooled or session != connection.info.backend_pid
+        # Then each call may meet another one, which knows no statement that we prepared.
+        connection.prepare_threshold = None if self.pooled else 0
+        if found != expected:
             raise errors.IncarnationChanged(
-                f"the database is another one since a failover or a restore (incarnation {found}, not {self._incarnation})"
+                f"the database is another one since a failover or a restore (incarnation {found}, not {expected})"
             )
 
     @contextlib.contextmanager

@@ -6,7 +6,9 @@ import sqlalchemy
 
 from msgtx import errors
 from msgtx.database.engine import Engine, Function, call, public_url, query, translate
+from msgtx.store.installation import describe_installation
 from tests.databases import Connection, backend, wait_until
+from tests.faults import Faults
 
 
 def test_a_connection_is_lent_and_comes_back(engine: Engine) -> None:
@@ -47,6 +49,22 @@ def test_a_server_is_not_taken_for_a_pooler(engine: Engine) -> None:
     with engine.connection() as lent:
         assert lent.prepare_threshold == 0
     assert not engine.pooled
+
+
+def test_a_new_connection_is_asked_once_who_it_is(database_url: str) -> None:
+    """For the session, which shows a pooler, and for the incarnation."""
+    faults = Faults()
+    engine = Engine(database_url, connect=faults.connect)
+    try:
+        with engine.connection() as lent:
+            engine.expect(describe_installation(lent).incarnation)
+        faults.crossed.clear()
+        engine.dedicated().close()
+        assert faults.crossed == [
+            f"{side} {name}" for name in ("connect", "describe_installation") for side in ("before", "after")
+        ]
+    finally:
+        engine.close()
 
 
 def test_an_error_leaves_a_usable_connection(engine: Engine) -> None:
