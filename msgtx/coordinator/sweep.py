@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -12,12 +12,11 @@ from msgtx.database.engine import Engine, RawConnection, savepoint
 from msgtx.errors import ConfigError, CoordinatorFenced, DatabaseUnavailable, MsgtxError, NotCoordinator
 from msgtx.store import sweeps
 from msgtx.store.coordinators import Leases
-from msgtx.store.sweeps import Position, Swept
+from msgtx.store.sweeps import Position, Step
 from msgtx.types import SweepReport
 
 log = logging.getLogger("msgtx.coordinator")
 
-Step = Callable[[RawConnection, Position | None, Leases | None], Swept]
 # In this order: what is aborted gets its markers, what is marked moves the floor, what is below the floor may go.
 STEPS: Final[Mapping[str, Step]] = MappingProxyType(
     {

@@ -1,6 +1,8 @@
 """What time brings, one function each: bounded, resumable, trying locks and never waiting for one (architecture 5)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from msgtx.database.engine import Function, RawConnection, call
@@ -27,6 +29,9 @@ class Swept:
     after: Position | None = None
 
 
+Step = Callable[[RawConnection, Position | None, Leases | None], Swept]
+
+
 def expire_transactions(connection: RawConnection, after: Position | None, leases: Leases | None) -> Swept:
     """Abort overdue transactions, by name (I12)."""
     return Swept({"transactions_aborted": transactions.expire_transactions(connection, leases=leases)})
@@ -39,29 +44,19 @@ def mark(connection: RawConnection, after: Position | None, leases: Leases | Non
     return Swept({"markers_written": markers, "floors_moved": floors}, (markers,) if more else None)
 
 
-def remove_idle_producers(connection: RawConnection, after: Position | None, leases: Leases | None) -> Swept:
-    """Remove transactional ids and producer ids that are idle for longer than their expiry (I13)."""
-    return _resume(connection, REMOVE_PRODUCERS, "producer_ids_removed", after, leases)
-
-
-def purge_transactions(connection: RawConnection, after: Position | None, leases: Leases | None) -> Swept:
-    """Remove complete transactions that are past their history (semantics 4)."""
-    return _resume(connection, PURGE, "transactions_purged", after, leases)
-
-
-def remove_superseded_offsets(connection: RawConnection, after: Position | None, leases: Leases | None) -> Swept:
-    """Remove committed offsets for which a newer one counts."""
-    return _resume(connection, REMOVE_OFFSETS, "offsets_removed", after, leases)
-
-
-def remove_superseded_floors(connection: RawConnection, after: Position | None, leases: Leases | None) -> Swept:
-    """Remove floors below the newest of their partition."""
-    return _resume(connection, REMOVE_FLOORS, "floors_removed", after, leases)
-
-
 def _resume(
-    connection: RawConnection, function: Function, field: str, after: Position | None, leases: Leases | None
+    connection: RawConnection, after: Position | None, leases: Leases | None, *, function: Function, field: str
 ) -> Swept:
     position = None if after is None else Int8Array(after)
     ((removed, next_after),) = call(connection, function, position, LOOKED_AT_ONCE, *led(leases))
     return Swept({field: removed}, None if next_after is None else tuple(next_after))
+
+
+# Removes transactional ids and producer ids that are idle for longer than their expiry (I13).
+remove_idle_producers: Step = partial(_resume, function=REMOVE_PRODUCERS, field="producer_ids_removed")
+# Removes complete transactions that are past their history (semantics 4).
+purge_transactions: Step = partial(_resume, function=PURGE, field="transactions_purged")
+# Removes committed offsets for which a newer one counts.
+remove_superseded_offsets: Step = partial(_resume, function=REMOVE_OFFSETS, field="offsets_removed")
+# Removes floors below the newest of their partition.
+remove_superseded_floors: Step = partial(_resume, function=REMOVE_FLOORS, field="floors_removed")
