@@ -404,6 +404,24 @@ RECOVERY: Final = {"recovery": Scenario(recovery)}
 # ── what came of it ──
 
 
+def anomalies_of(client: Client, run: str, name: str) -> list[str]:
+    """Run a program, without a crash. Returns what the oracle has found."""
+    scenario = SCENARIOS[name]
+    world = World(client, run, Journal())
+    try:
+        prepare(world)
+        if scenario.before is not None:
+            scenario.before(world)
+        scenario.program(world)
+        if scenario.after is not None:
+            scenario.after(world)
+    finally:
+        world.close()
+    oracle = Oracle(world.note.events())
+    settle(world, oracle, image=scenario.image)
+    return oracle.anomalies
+
+
 def settle(world: World, oracle: Oracle, *, image: bool) -> None:
     """Sweep, read everything by every way there is, and let the oracle compare; verify the rows before and after."""
     client = world.observer

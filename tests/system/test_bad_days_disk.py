@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-import msgtx
 from msgtx import Outcome, TopicPartition, errors
 from msgtx.client import Client
 from tests.cli.program import Ended
@@ -29,14 +28,8 @@ def disk() -> Iterator[SmallDisk]:
 
 
 @pytest.fixture(scope="module")
-def url(disk: SmallDisk) -> str:
+def database_url(disk: SmallDisk) -> str:
     return disk.server.create_database()
-
-
-@pytest.fixture
-def client(url: str) -> Iterator[Client]:
-    with msgtx.connect(url) as made:
-        yield made
 
 
 @pytest.fixture
@@ -68,7 +61,12 @@ def numbers(client: Client, topic: str) -> dict[int, list[int]]:
 
 
 def test_producers_wait_for_room_and_lose_nothing(
-    disk: SmallDisk, client: Client, topic: str, url: str, shell: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
+    disk: SmallDisk,
+    client: Client,
+    topic: str,
+    database_url: str,
+    shell: Callable[..., Ended],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     total = 100
     with client.producer(transactional_id=f"{topic}-open", **FAST) as transactional:
@@ -90,10 +88,10 @@ def test_producers_wait_for_room_and_lose_nothing(
                     refused.result(PATIENCE_SECONDS)
             monkeypatch.setenv("MSGTX_DELIVERY_TIMEOUT_MS", "200")
             lines = b"".join(b"-2 %s\n" % _chance.randbytes(LARGE).hex().encode() for _ in range(40))
-            ended = shell(url, "produce", topic, "--partition", "1", stdin=lines)
+            ended = shell(database_url, "produce", topic, "--partition", "1", stdin=lines)
             assert ended.code == 1
             assert "No space left on device" in ended.err
-            assert shell(url, "topics", "list").code == 0
+            assert shell(database_url, "topics", "list").code == 0
             assert client.transaction_outcome(name) is Outcome.OPEN
             assert not all(future.done() for future in futures)
 
@@ -108,7 +106,7 @@ def test_producers_wait_for_room_and_lose_nothing(
 
 
 def test_a_server_that_panics_for_lack_of_wal_goes_on_when_there_is_room(
-    disk: SmallDisk, client: Client, topic: str, url: str, shell: Callable[..., Ended]
+    disk: SmallDisk, client: Client, topic: str, database_url: str, shell: Callable[..., Ended]
 ) -> None:
     """The server ends itself: what was acknowledged is there when it is started again, and clients go on by themselves."""
     total = 60
@@ -125,7 +123,7 @@ def test_a_server_that_panics_for_lack_of_wal_goes_on_when_there_is_room(
         disk.fill(0)
         disk.panic()
         wait_until(lambda: not disk.alive, "the server has ended itself")
-        ended = shell(url, "topics", "list")
+        ended = shell(database_url, "topics", "list")
         assert ended.code == 3
         futures += [producer.send(topic, large(number), partition=0) for number in range(total // 2, total)]
         reading = threads.submit(reader.poll, PATIENCE_SECONDS)

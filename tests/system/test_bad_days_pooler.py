@@ -15,9 +15,8 @@ from msgtx.database.engine import Engine
 from tests.cli.program import Ended
 from tests.databases import Connection, backend, connect, wait_until
 from tests.faults import Faults
-from tests.oracle import Oracle
 from tests.pooler import pooler
-from tests.system.scenarios import FAST, PATIENCE_SECONDS, READING, SCENARIOS, Journal, World, prepare, read_all, settle
+from tests.system.scenarios import FAST, PATIENCE_SECONDS, READING, SCENARIOS, anomalies_of, read_all
 
 SESSIONS = 3  # of the server, for all clients together
 
@@ -64,20 +63,7 @@ def test_every_program_does_behind_a_pooler_what_it_does_without(pooled: Client)
     """Idempotent and transactional producers, offsets, aborts, fencing, timeouts, sweeps: all at once, on few sessions."""
 
     def run(name: str) -> list[str]:
-        world = World(pooled, f"pooled-{name}", Journal())
-        scenario = SCENARIOS[name]
-        try:
-            prepare(world)
-            if scenario.before is not None:
-                scenario.before(world)
-            scenario.program(world)
-            if scenario.after is not None:
-                scenario.after(world)
-        finally:
-            world.close()
-        oracle = Oracle(world.note.events())
-        settle(world, oracle, image=scenario.image)
-        return oracle.anomalies
+        return anomalies_of(pooled, f"pooled-{name}", name)
 
     with concurrent.futures.ThreadPoolExecutor(len(SCENARIOS)) as threads:
         found = dict(zip(SCENARIOS, threads.map(run, SCENARIOS), strict=True))

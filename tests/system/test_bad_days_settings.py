@@ -14,8 +14,7 @@ from msgtx.client import Client
 from tests.cli.program import Ended
 from tests.databases import PATIENCE_SECONDS, Connection, Server, connect
 from tests.faults import CrashServer, crash_server
-from tests.oracle import Oracle
-from tests.system.scenarios import FAST, READING, SCENARIOS, Journal, World, prepare, read_all, settle
+from tests.system.scenarios import FAST, READING, SCENARIOS, anomalies_of, read_all
 
 _numbers = itertools.count(1)
 HARMLESS = {
@@ -116,20 +115,7 @@ def use_everything(client: Client, run: str) -> None:
 def run_programs(client: Client, run: str, names: Iterable[str] = ("commit", "timeout")) -> None:
     """Programs of the crash sweep, without a crash, against the oracle."""
     for name in names:
-        scenario = SCENARIOS[name]
-        world = World(client, f"{run}-{name}", Journal())
-        try:
-            prepare(world)
-            if scenario.before is not None:
-                scenario.before(world)
-            scenario.program(world)
-            if scenario.after is not None:
-                scenario.after(world)
-        finally:
-            world.close()
-        oracle = Oracle(world.note.events())
-        settle(world, oracle, image=scenario.image)
-        assert oracle.anomalies == [], name
+        assert anomalies_of(client, f"{run}-{name}", name) == [], name
 
 
 @pytest.mark.parametrize("setting", HARMLESS)
