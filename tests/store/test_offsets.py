@@ -10,7 +10,7 @@ from msgtx.store.groups import CommittedOffset, OffsetColumns, commit_offsets, c
 from msgtx.store.topics import delete_topic
 from msgtx.types import GroupMetadata, OffsetAndMetadata, TransactionId
 from tests.databases import Connection
-from tests.store.steps import Writer, count, look, new_partition, new_topic, offsets_of, plain, unique
+from tests.store.steps import Writer, count, look, new_partition, new_topic, offsets_of, plain, seal, unique
 
 
 def at(offset: int, metadata: str = "", *, pending: bool = False) -> CommittedOffset:
@@ -23,24 +23,7 @@ def commit(connection: Connection, group: str, partition: int, offset: int, meta
 
 def seal_with_offset(connection: Connection, name: TransactionId, group: str, partition: int, offset: int) -> None:
     """Seal a transaction that holds an offset, as its second phase is not there yet: by hand."""
-    with connection.transaction():
-        connection.execute(
-            "insert into msgtx.transaction (producer_id, producer_epoch, transaction_number, opened_at, timeout_ms,"
-            " database_backend) values (%s, %s, %s, msgtx.clock(), 60000, pg_backend_pid()) on conflict do nothing",
-            name,
-        )
-        connection.execute(
-            "insert into msgtx.transaction_seal (producer_id, producer_epoch, transaction_number, kind, sealed_at,"
-            " partitions, first_offsets, last_offsets) values (%s, %s, %s, 'external', msgtx.clock(), '{}', '{}', '{}')",
-            name,
-        )
-        connection.execute("insert into msgtx.consumer_group (name) values (%s) on conflict do nothing", [group])
-        connection.execute(
-            "insert into msgtx.group_offset (group_id, partition_id, commit_sequence, committed_offset, producer_id,"
-            " producer_epoch, transaction_number, committed_at) select group_id, %s, nextval('msgtx.commit_sequence'),"
-            " %s, %s, %s, %s, msgtx.clock() from msgtx.consumer_group where name = %s",
-            [partition, offset, *name, group],
-        )
+    seal(connection, name, "external", offset=(group, partition, offset))
 
 
 def decide_by_hand(connection: Connection, name: TransactionId, outcome: str) -> None:
