@@ -127,7 +127,7 @@ SETTINGS: Final = {
 
 
 WAL_WRITER_SLEEPS: Final = (
-    "select true from pg_stat_activity where backend_type = 'walwriter' and wait_event = 'WalWriterMain'"
+    "select pid from pg_stat_activity where backend_type = 'walwriter' and wait_event = 'WalWriterMain'"
 )
 
 
@@ -140,6 +140,7 @@ class CrashServer:
         self._program: list[str | Path] = [made.binaries / "postgres", "-D", "data"]
         self._user = binaries.account(home / "data")
         self._process: subprocess.Popen[bytes] | None = None
+        self._wal_writer: int | None = None
         self.server: Server = use_server(embedded.superuser_url(home))
         self.crashes = 0
         with self.server.administrator() as connection:
@@ -151,6 +152,10 @@ class CrashServer:
         """Stop at once, as `pg_ctl stop -m immediate` does: nothing is flushed, no client is told."""
         if (running := postmaster.read(self.home / "data")) is not None:
             os.kill(running.pid, signal.SIGQUIT)
+        if self._wal_writer is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._wal_writer, signal.SIGKILL)
+            self._wal_writer = None
         if self._process is not None:
             self._process.wait(PATIENCE_SECONDS)
         postmaster.await_orphans(self.home / "data")
@@ -164,8 +169,12 @@ class CrashServer:
         )  # fmt: skip
         wait_until(lambda: self._ready(process), "the server has recovered")
         with self.server.administrator() as connection:
-            # Its first round comes with the start, the next one after wal_writer_delay.
+            # Its first round comes with the start. Others would come every ten seconds (the most of wal_writer_delay)
+            # and flush what a test wants to lose.
             wait_until(lambda: connection.execute(WAL_WRITER_SLEEPS).fetchone(), "the WAL writer sleeps")
+            ((self._wal_writer,),) = connection.execute(WAL_WRITER_SLEEPS).fetchall()
+        assert self._wal_writer is not None
+        os.kill(self._wal_writer, signal.SIGSTOP)
 
     def _ready(self, process: "subprocess.Popen[bytes]") -> bool:
         assert process.poll() is None, f"the server ended with {process.returncode}: see {self.home / 'log'}"

@@ -22,10 +22,11 @@ MOST = 60  # boundaries of one program
 STRIDES = {"send": 1, "commit": 3, "abort": 4}  # the crash sweep breaks connections at every boundary
 # The least numbers of boundaries at which a session was terminated.
 BOUNDARIES = {"send": 6, "commit": 8, "abort": 5}
-TERMINATE_ALL = (
-    "select pg_terminate_backend(pid) from pg_stat_activity"
+OTHERS = (
+    "from pg_stat_activity"
     " where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"
 )
+TERMINATE_ALL = f"select pg_terminate_backend(pid) {OTHERS}"
 
 
 @pytest.fixture
@@ -111,6 +112,10 @@ def test_a_busy_client_whose_sessions_all_end_again_and_again_loses_and_doubles_
             )
             if part > 10:
                 break
+            wait_until(
+                lambda: processing.done() or len(observer.execute(f"select {OTHERS}").fetchall()) > 2,
+                "those that ended are replaced",
+            )
             ended += len(observer.execute(TERMINATE_ALL).fetchall())
         seen = [future.result(PATIENCE_SECONDS) for future in working][2]
     assert ended > 20
