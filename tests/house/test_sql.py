@@ -15,7 +15,8 @@ FILES = sorted((ROOT / "sql").glob("*.sql"), key=lambda path: path.name)
 TABLES = (
     "installation", "setting", "topic", "partition", "record_batch", "producer_state", "producer", "transaction",
     "transaction_partition", "transaction_seal", "transaction_decision", "transaction_marker", "partition_floor",
-    "consumer_group", "group_offset", "coordinator", "coordinator_shard",
+    "consumer_group", "group_member", "group_assignment", "group_heartbeat", "group_offset", "coordinator",
+    "coordinator_shard", "role_right",
 )  # fmt: skip
 NAMES = [path.stem for path in FILES]
 # What takes away what nobody needs any more.
@@ -95,8 +96,11 @@ def test_nothing_updates_or_deletes_on_the_hot_path() -> None:
         "producer_state",
         "producer",
         "consumer_group",
+        "group_member",
+        "group_assignment",
         "coordinator",
         "coordinator_shard",
+        "role_right",
     }
     for path in FILES:
         if path.stem in {"delete_topic", *SWEEPS}:
