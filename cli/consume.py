@@ -63,9 +63,9 @@ class Lines:
 
 @click.command("consume", cls=Command)
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
-@option("--group", help="Begin at this group's offsets, and commit what was printed.")
+@option("--group", help="As a member of this group: begin at its offsets, commit what was printed.")
 @option("--from-beginning", is_flag=True, help="Begin at the log start; with --group, if it has no offset yet.")
-@option("--partition", multiple=True, type=click.IntRange(min=0), help="Only this one; may be repeated.")
+@option("--partition", multiple=True, type=click.IntRange(min=0), help="Only this one (no membership); may be repeated.")
 @option("--offset", type=earliest_latest_or_number, metavar="earliest|latest|OFFSET", help="Begin there, in each partition.")
 @isolation
 @option("--max-messages", type=click.IntRange(min=0), help="End after so many.")
@@ -104,13 +104,23 @@ def command(
     given = {name: value for name, value in settings.items() if value is not None}
     with connect(invocation) as client, stopping() as stop:
         with client.consumer(enable_auto_commit=False, **given) as consumer:
-            consumer.assign(_assignment(client, topics, partition))
-            _seek(consumer, offset)
+            printed: dict[TopicPartition, int] = {}
+            if group is not None and not partition:
+                consumer.subscribe(
+                    list(dict.fromkeys(topics)),
+                    on_assign=lambda gained: _seek(consumer, offset, gained),
+                    on_revoke=lambda _: _commit(consumer, printed),
+                    on_lost=lambda lost: [printed.pop(each, None) for each in lost],
+                )
+            else:
+                consumer.assign(_assignment(client, topics, partition))
+                _seek(consumer, offset, consumer.assignment())
             lines = Lines(invocation.format, separator)
             _print(
                 consumer,
                 lines,
                 stop,
+                printed,
                 ends=None if follow else consumer.end_offsets(),
                 most=max_messages,
                 timeout_s=None if timeout_ms is None else timeout_ms / 1000,
@@ -127,13 +137,13 @@ def _assignment(client: "Client", topics: Iterable[str], partitions: Sequence[in
     ]
 
 
-def _seek(consumer: "Consumer", offset: str | int | None) -> None:
+def _seek(consumer: "Consumer", offset: str | int | None, partitions: Iterable[TopicPartition]) -> None:
     if offset == "earliest":
-        consumer.seek_to_beginning()
+        consumer.seek_to_beginning(partitions)
     elif offset == "latest":
-        consumer.seek_to_end()
+        consumer.seek_to_end(partitions)
     elif isinstance(offset, int):
-        for partition in consumer.assignment():
+        for partition in partitions:
             consumer.seek(partition, offset)
 
 
@@ -141,18 +151,19 @@ def _print(
     consumer: "Consumer",
     lines: Lines,
     stop: Stop,
+    printed: dict[TopicPartition, int],
     *,
     ends: dict[TopicPartition, int] | None,
     most: int | None,
     timeout_s: float | None,
 ) -> None:
     """Print until one of the limits is reached, or a signal comes; commit what was printed."""
-    printed: dict[TopicPartition, int] = {}
     left = most
     last_record = committed = time.monotonic()
     try:
         while not stop.is_set() and left != 0:
-            if ends is not None and all(consumer.position(partition) >= end for partition, end in ends.items()):
+            mine = consumer.assignment()
+            if ends is not None and all(tp not in mine or consumer.position(tp) >= end for tp, end in ends.items()):
                 break
             wait = POLL_S if timeout_s is None else min(POLL_S, timeout_s)
             records = consumer.poll(wait, POLL_RECORDS if left is None else min(POLL_RECORDS, left))

@@ -21,7 +21,7 @@ from msgtx.coordinator.sweep import sweep
 from msgtx.database import embedded, migrate
 from msgtx.database.engine import POOL_SIZE, Engine, public_url
 from msgtx.intake import Serializer
-from msgtx.process import Transform, process
+from msgtx.process import OnError, Transform, process
 from msgtx.producer import Producer
 from msgtx.store.coordinators import Shard, find_coordinator, list_shards
 from msgtx.store.installation import describe_installation
@@ -163,35 +163,48 @@ class Client:
         transactional_id: str,
         transform: Transform,
         transaction_ms: int = 100,
+        batch: bool = False,
+        on_error: OnError = "stop",
+        dead_letter: str | None = None,
         auto_offset_reset: str = "earliest",
         partitions: list[int] | None = None,
         idle_timeout: float | None = None,
         stop: threading.Event | None = None,
         on_commit: Any = None,
+        consumer_config: Mapping[str, object] | None = None,
         **settings: Any,
     ) -> ProcessReport:
         """Consume `topic`, transform each record, produce to `to`: exactly once, whatever crashes.
 
-        `transform(record)` returns None, bytes, an `OutputRecord` or an iterable of them. `partitions`: indexes of those
-        that this worker reads (None: all); workers of one group do not divide them by themselves in this version. `settings`
-        are the producer's. Ends by `stop` or `idle_timeout` (seconds); see `msgtx.process`.
+        `transform(record)` returns None, bytes, an `OutputRecord` or an iterable of them; with `batch` it gets a list of
+        records. What it fails on: `on_error` is stop, skip or dead-letter (to topic `dead_letter`). Any number of workers of
+        a group divide the partitions, each with its own `transactional_id`; `partitions`: indexes of those that this worker
+        reads, without membership. `settings` are the producer's, `consumer_config` the consumer's. Ends by `stop` or
+        `idle_timeout` (seconds); see `msgtx.process`.
         """
-        known = self._topic(topic, True)
-        if known is None:
+        if self._topic(topic, True) is None:
             raise errors.UnknownTopicOrPartition(f"there is no topic {topic!r}; create it first")
-        if self._topic(to, True) is None:
-            raise errors.UnknownTopicOrPartition(f"there is no topic {to!r}; create it first")
-        indexes = range(len(known.partition_ids)) if partitions is None else partitions
-        consumer = self.consumer(group=group, enable_auto_commit=False, auto_offset_reset=auto_offset_reset)
+        for target in (to, *([dead_letter] if dead_letter is not None else [])):
+            if self._topic(target, True) is None:
+                raise errors.UnknownTopicOrPartition(f"there is no topic {target!r}; create it first")
+        consumer = self.consumer(
+            config=consumer_config, group=group, enable_auto_commit=False, auto_offset_reset=auto_offset_reset
+        )
         # The id is taken over first: what a predecessor left open must be aborted before its positions are read (P18).
         with consumer, self.producer(transactional_id=transactional_id, **settings) as producer:
-            consumer.assign(TopicPartition(topic, index) for index in indexes)
+            if partitions is None:
+                consumer.subscribe([topic])
+            else:
+                consumer.assign(TopicPartition(topic, index) for index in partitions)
             return process(
                 consumer,
                 producer,
                 to=to,
                 transform=transform,
                 transaction_ms=transaction_ms,
+                batch=batch,
+                on_error=on_error,
+                dead_letter=dead_letter,
                 idle_timeout=idle_timeout,
                 stop=stop,
                 on_commit=on_commit,

@@ -18,6 +18,7 @@ from msgtx.types import Isolation
 Acks = Literal["0", "1", "all"]
 OffsetReset = Literal["earliest", "latest", "none"]
 Partitioner = Literal["crc32", "murmur2"]
+Strategy = Literal["range", "roundrobin", "cooperative-sticky"]
 MAX_IDEMPOTENT_IN_FLIGHT: Final = 5  # Kafka's bound; more requests than this cannot be told from reordering
 
 KAFKA_NAMES: Final = {
@@ -78,6 +79,11 @@ class ConsumerConfig:
 
     isolation: Isolation = Isolation.READ_COMMITTED
     group: str | None = None
+    group_instance_id: str | None = None
+    assignment: Strategy = "cooperative-sticky"
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
+    max_poll_interval_ms: int = 300_000
     auto_offset_reset: OffsetReset = "latest"
     enable_auto_commit: bool = True
     auto_commit_interval_ms: int = 5_000
@@ -92,6 +98,7 @@ class ConsumerConfig:
 Config = TypeVar("Config", ProducerConfig, ConsumerConfig)
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "acks": ("0", "1", "all"),
+    "assignment": ("range", "roundrobin", "cooperative-sticky"),
     "auto_offset_reset": ("earliest", "latest", "none"),
     "partitioner": ("crc32", "murmur2"),
     "isolation": tuple(Isolation),
@@ -191,7 +198,7 @@ def resolve(kind: type[Config], keywords: Mapping[str, object], config: Mapping[
     result = kind(**cast(Any, values))
     if isinstance(result, ProducerConfig):
         return _without_contradiction(result, set(values))
-    return _with_auto_commit(result, set(values))
+    return _of_a_group(result, set(values))
 
 
 def _without_contradiction(config: ProducerConfig, given: set[str]) -> ProducerConfig:
@@ -218,9 +225,18 @@ def _without_contradiction(config: ProducerConfig, given: set[str]) -> ProducerC
     return replace(config, enable_idempotence=False)
 
 
-def _with_auto_commit(config: ConsumerConfig, given: set[str]) -> ConsumerConfig:
+def _of_a_group(config: ConsumerConfig, given: set[str]) -> ConsumerConfig:
+    if config.heartbeat_interval_ms >= config.session_timeout_ms:
+        raise ConfigError(
+            f"heartbeat_interval_ms={config.heartbeat_interval_ms} must be below"
+            f" session_timeout_ms={config.session_timeout_ms}, at a third of it or less"
+        )
     if config.group is None:
-        if config.enable_auto_commit and "enable_auto_commit" in given:
-            raise ConfigError("enable_auto_commit=true needs a group, and none is set")
+        for name, needs in (
+            (f"group_instance_id={config.group_instance_id}", config.group_instance_id is not None),
+            ("enable_auto_commit=true", config.enable_auto_commit and "enable_auto_commit" in given),
+        ):
+            if needs:
+                raise ConfigError(f"{name} needs a group, and none is set")
         return replace(config, enable_auto_commit=False)
     return config

@@ -7,7 +7,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -16,6 +16,7 @@ from msgtx.config import ConsumerConfig
 from msgtx.database.engine import Engine, RawConnection
 from msgtx.errors import IllegalState, MsgtxError
 from msgtx.fetcher import Assigned, Fetcher, readable
+from msgtx.membership import Membership, Subscription
 from msgtx.store.fetch import (
     EARLIEST,
     LATEST,
@@ -33,6 +34,7 @@ log = logging.getLogger("msgtx.consumer")
 FETCH_BYTES: Final = 8 * 1024 * 1024  # of all partitions in one fetch, if fetch_max_bytes allows: enough to hide its cost
 Deserializer = Callable[[bytes | None], Any]
 Topics = Callable[[str, bool], Topic | None]
+Callback = Callable[[list[TopicPartition]], object]
 Answer = TypeVar("Answer")
 
 
@@ -54,6 +56,7 @@ class Consumer:
         self.config = config
         self._topics = topics
         self._all_topics = all_topics
+        self._listener = listener
         self._waiter = Waiter(listener)
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
@@ -66,54 +69,70 @@ class Consumer:
         self._next_auto_commit = time.monotonic() + config.auto_commit_interval_ms / 1000
         self._failing_since: float | None = None
         self._background: concurrent.futures.ThreadPoolExecutor | None = None
+        self._membership: Membership | None = None
+        self._told: dict[str, Callback | None] = {}
+        self._keeps = False  # a transaction is being filled: partitions are not given away now
+        self._taken_away: list[TopicPartition] = []  # with records that were handed out and are committed nowhere
 
     # ── what to read ──
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions, from the group's committed offsets, else by `auto_offset_reset`."""
+        """Read exactly these partitions, from the group's committed offsets, else by `auto_offset_reset`.
+
+        Raise `IllegalState` after `subscribe` with a group: then its members divide the partitions.
+        """
         with self._use():
-            wanted = [TopicPartition(*partition) for partition in partitions]
-            known = self._fetcher.assigned
-            self._fetcher.assign([known.get(tp) or Assigned(tp, self._partition_id(tp)) for tp in wanted])
-            self._waiter.watch(assigned.partition_id for assigned in self._fetcher.assigned.values())
+            if self._membership is not None:
+                raise IllegalState("this consumer subscribed: its group gives it partitions; assign is for another one")
+            self._take([TopicPartition(*partition) for partition in partitions])
+
+    def _take(self, wanted: Iterable[TopicPartition]) -> None:
+        known = self._fetcher.assigned
+        self._fetcher.assign([known.get(tp) or Assigned(tp, self._partition_id(tp)) for tp in wanted])
+        self._waiter.watch(assigned.partition_id for assigned in self._fetcher.assigned.values())
 
     def subscribe(
         self,
         topics: Sequence[str] = (),
         *,
         pattern: str | None = None,
-        on_assign: Callable[[list[TopicPartition]], object] | None = None,
-        on_revoke: Callable[[list[TopicPartition]], object] | None = None,
-        on_lost: Callable[[list[TopicPartition]], object] | None = None,
+        on_assign: Callback | None = None,
+        on_revoke: Callback | None = None,
+        on_lost: Callback | None = None,
     ) -> None:
-        """Read all partitions of these topics, or of those whose whole name matches `pattern`.
+        """Read these topics, or those whose whole name matches `pattern`. Called again, it replaces the former.
 
-        Members of one group do not divide partitions among themselves in this version: give each its own with `assign`.
+        With a group, its members divide the partitions: what is free is this one's when this returns, later ones change
+        hands within `poll`, which calls `on_assign` (partitions that it got), `on_revoke` (that it is about to give away:
+        commit there) and `on_lost` (that it no longer had: its session was over, or `max_poll_interval_ms`). Without a group
+        it reads all partitions. Raise `ConfigError` for a bad pattern, or another `assignment` than the group's.
         """
-        del on_revoke, on_lost  # nothing takes a partition away from a consumer without membership
         if isinstance(topics, str):
             raise TypeError("topics is a list of names; for one topic write [name]")
         if bool(topics) == (pattern is not None):
             raise errors.ConfigError("subscribe takes topics, or pattern=")
-        if self.config.group is not None:
-            log.warning(
-                "group %r: this consumer reads all partitions; members do not divide them in this version, use assign()",
-                self.config.group,
-            )
-        names = topics
         if pattern is not None:
             try:
                 expression = re.compile(pattern)
             except re.error as error:
                 raise errors.ConfigError(f"pattern {pattern!r}: {error}") from error
-            names = [name for name in self._all_topics() if expression.fullmatch(name)]
-        partitions: list[TopicPartition] = []
-        for name in names:
-            topic = self._topic(name)
-            partitions.extend(TopicPartition(name, index) for index in range(len(topic.partition_ids)))
-        self.assign(partitions)
-        if on_assign is not None:
-            on_assign(partitions)
+        for name in topics:
+            self._topic(name)
+        with self._use():
+            self._told = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
+            if self.config.group is None:
+                names = topics if pattern is None else [name for name in self._all_topics() if expression.fullmatch(name)]
+                counts = {name: len(self._topic(name).partition_ids) for name in names}
+                self._take(TopicPartition(name, at) for name, count in counts.items() for at in range(count))
+                self._tell("assign", list(self._fetcher.assigned))
+                return
+            if self._membership is None:
+                waiter = Waiter(self._listener)
+                self._membership = Membership(
+                    self._engine, self.config, self.config.group, waiter=waiter, wakes=self._waiter
+                )
+            self._membership.subscribe(Subscription(None if pattern is not None else list(topics), pattern))
+            self._retried(self._look_after_membership)
 
     def assignment(self) -> set[TopicPartition]:
         """Return the partitions that this consumer reads."""
@@ -154,7 +173,10 @@ class Consumer:
         with self._use():
             for assigned in self._fetcher.assigned.values():
                 assigned.forget()
-                assigned.next, assigned.reset = None, None
+                assigned.next, assigned.reset, assigned.handed = None, None, False
+            self._taken_away.clear()
+            if self._membership is not None:
+                self._membership.due = True  # what was refused may have been refused because partitions were taken away
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Hand out nothing of these partitions until `resume`."""
@@ -187,8 +209,7 @@ class Consumer:
 
     def __iter__(self) -> Iterator[Record]:
         """Yield records for ever; `stop`, from another thread or a signal handler, ends it."""
-        if not self._fetcher.assigned:
-            raise IllegalState("nothing is assigned: subscribe or assign first")
+        self._require_assignment()
         while not self._stopped and not self._closed:
             with self._use():
                 self._commit_automatically()
@@ -214,15 +235,17 @@ class Consumer:
 
     def _wait_for_records(self, deadline: float) -> bool:
         """Fetch until something is buffered. Returns False when time is over, or after `stop`."""
+        self._require_assignment()
         while True:
-            if self._fetcher.ready:
+            if self._fetcher.ready and not self._membership_is_due:
                 return True
             if self._stopped:
                 return False
-            if not self._fetcher.assigned:
-                raise IllegalState("nothing is assigned: subscribe or assign first")
             self._waiter.clear()
             try:
+                self._look_after_membership()
+                if self._fetcher.ready:
+                    return True
                 progress = self._fetcher.fetch()
                 self._failing_since = None
             except MsgtxError as error:
@@ -262,6 +285,77 @@ class Consumer:
                 raise errors.DeserializationError(f"{place}: the deserializer raised {error!r}") from error
             good.append(Record(record.topic, record.partition, record.offset, record.timestamp, key, value, record.headers))
         return good
+
+    # ── the group ──
+
+    @contextlib.contextmanager
+    def keep_partitions(self) -> Iterator[None]:
+        """Give no partition away within the block, though the group asks for it: a transaction is being filled from them."""
+        self._keeps = True
+        try:
+            yield
+        finally:
+            self._keeps = False
+
+    @property
+    def _membership_is_due(self) -> bool:
+        return self._membership is not None and self._membership.due and not self._keeps
+
+    def _look_after_membership(self) -> None:
+        """Take over what became this member's, and give away what is no longer."""
+        if self._membership is None:
+            return
+        self._membership.polled()
+        while self._membership_is_due:
+            try:
+                with self._engine.connection() as connection:
+                    found = self._membership.look(connection)
+                    places = {each: self._membership.place(connection, each) for each in found.owned}
+            except (errors.UnknownMember, errors.FencedInstance) as error:
+                self._give_up(self._fetcher.assigned)
+                if isinstance(error, errors.FencedInstance):
+                    raise
+                continue
+            owned = {tp: each for each, tp in places.items() if tp is not None}
+            self._give_up([tp for tp in self._fetcher.assigned if tp not in owned])
+            if leaving := found.owned.keys() - found.target:
+                self._give_away([tp for tp in self._fetcher.assigned if owned[tp] in leaving], leaving)
+                continue
+            gained = [tp for tp, each in owned.items() if each in found.target and tp not in self._fetcher.assigned]
+            if gained:
+                self._take([*self._fetcher.assigned, *gained])
+                self._tell("assign", gained)
+
+    def _give_away(self, partitions: list[TopicPartition], ids: Collection[int]) -> None:
+        assert self._membership is not None
+        self._membership.due = True  # until it is done
+        if partitions:
+            if self.config.enable_auto_commit:
+                self._commit_positions()
+            self._tell("revoke", partitions)
+            self._drop(partitions)
+        with self._engine.connection() as connection:
+            self._membership.release(connection, ids)
+
+    def _give_up(self, partitions: Iterable[TopicPartition]) -> None:
+        if lost := list(partitions):
+            log.warning("group %r: %s were lost", self.config.group, ", ".join(map(str, lost)))
+            self._drop(lost)
+            self._tell("lost", lost)
+
+    def _drop(self, partitions: Iterable[TopicPartition]) -> None:
+        gone = set(partitions)
+        assigned = self._fetcher.assigned
+        self._taken_away += [tp for tp in gone if assigned[tp].handed]
+        self._take([tp for tp in assigned if tp not in gone])
+
+    def _tell(self, event: str, partitions: list[TopicPartition]) -> None:
+        if (callback := self._told.get(event)) is not None:
+            callback(partitions)
+
+    def _require_assignment(self) -> None:
+        if not self._fetcher.assigned and self._membership is None:
+            raise IllegalState("nothing is assigned: subscribe or assign first")
 
     # ── where it stands ──
 
@@ -342,9 +436,25 @@ class Consumer:
     # ── committing ──
 
     def group_metadata(self) -> GroupMetadata:
-        """Return the group, to hand to a producer's transaction with the offsets of what was read until now."""
+        """Return the member, to hand to a producer's transaction with the offsets of what was read until now.
+
+        Raise `NotAssigned` if the transaction may hold what came of partitions that were taken away: abort, and `rewind`.
+        """
+        if self._taken_away:
+            raise errors.NotAssigned(
+                f"group {self.config.group!r}: {self._taken_away[0]} was taken away after records of it were handed out:"
+                " another member has them now; abort what was made of them, and rewind"
+            )
+        return self._group_metadata()
+
+    def _group_metadata(self) -> GroupMetadata:
         identities = {a.partition_id: a.read_identity for a in self._fetcher.assigned.values()}
-        return GroupMetadata(self._group(), read_identities=identities)
+        member = self._membership
+        if member is None or member.member_id is None:
+            return GroupMetadata(self._group(), read_identities=identities)
+        return GroupMetadata(
+            self._group(), member.member_id, member.generation, self.config.group_instance_id, read_identities=identities
+        )
 
     def transaction_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the positions of all assigned partitions, for a transaction. Raise `IllegalState` if they may not be."""
@@ -357,7 +467,10 @@ class Consumer:
             raise IllegalState(
                 "offsets were committed by hand since the last poll: use one way, commit() or the transaction"
             )
-        return {tp: OffsetAndMetadata(at) for tp, a in self._fetcher.assigned.items() if (at := a.position) is not None}
+        positions = {tp: OffsetAndMetadata(at) for tp, a in self._fetcher.assigned.items() if (at := a.position) is not None}
+        for tp in positions:
+            self._fetcher.assigned[tp].handed = False
+        return positions
 
     def commit(
         self,
@@ -366,7 +479,7 @@ class Consumer:
     ) -> None:
         """Commit these offsets (default: all positions) for the group. `wait=False` reports a failure only to the log."""
         with self._use():
-            group = self.group_metadata()
+            group = self._group_metadata()
             if offsets is None:
                 positions = {
                     tp: OffsetAndMetadata(at) for tp, a in self._fetcher.assigned.items() if (at := a.position) is not None
@@ -378,6 +491,9 @@ class Consumer:
                 }
             by_id = {self._partition_id(tp): at for tp, at in positions.items()}
             self._committed_since_poll = True
+            self._taken_away.clear()
+            for tp in positions.keys() & self._fetcher.assigned.keys():
+                self._fetcher.assigned[tp].handed = False
             if wait:
                 self._commit(group, by_id)
                 return
@@ -401,11 +517,14 @@ class Consumer:
         self._commit_positions()
 
     def _commit_positions(self) -> None:
+        self._taken_away.clear()
+        for assigned in self._fetcher.assigned.values():
+            assigned.handed = False
         by_id = {
             a.partition_id: OffsetAndMetadata(at) for a in self._fetcher.assigned.values() if (at := a.position) is not None
         }
         if by_id:
-            self._commit_quietly(self.group_metadata(), by_id)
+            self._commit_quietly(self._group_metadata(), by_id)
 
     # ── plumbing ──
 
@@ -481,8 +600,11 @@ class Consumer:
         """Commit positions (if that is automatic) and end. May be called twice."""
         if self._closed:
             return
-        if self.config.enable_auto_commit and self._pid == os.getpid():
-            self._commit_positions()
+        if self._pid == os.getpid():
+            if self.config.enable_auto_commit:
+                self._commit_positions()
+            if self._membership is not None:
+                self._membership.close()
         if self._background is not None:
             self._background.shutdown()
         self._waiter.watch(())

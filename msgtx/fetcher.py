@@ -42,6 +42,7 @@ class Assigned:
     at: int = 0  # of `records`, the next one to hand out
     skip_to: int = 0  # the offset where reading began, for a batch that begins before it
     paused: bool = False
+    handed: bool = False  # something was handed out that no commit holds yet, and no transaction's offsets
 
     @property
     def buffered(self) -> bool:
@@ -81,6 +82,7 @@ class Assigned:
             self._next_batch()
         taken = self.records[self.at : self.at + most] if self.at or most < len(self.records) else self.records
         self.at += len(taken)
+        self.handed = self.handed or bool(taken)
         if self.at >= len(self.records):
             self.records = []
             self.at = 0
@@ -94,6 +96,7 @@ class Assigned:
             records = self.records
             while most > 0 and self.records is records and self.at < len(records):
                 self.at += 1
+                self.handed = True
                 most -= 1
                 yield records[self.at - 1]
 

@@ -307,10 +307,11 @@ class Coordinator:
 
 @dataclass(frozen=True, slots=True)
 class ProcessReport:
-    """What consume–transform–produce did until it stopped."""
+    """What consume–transform–produce did until it stopped. `failed`: records that were skipped or sent to dead letters."""
 
     transactions: int = 0
     aborted: int = 0
     records_in: int = 0
     records_out: int = 0
     seconds: float = field(default=0.0, compare=False)
+    failed: int = 0

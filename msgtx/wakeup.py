@@ -44,7 +44,11 @@ class Waiter:
 
     def watch(self, partition_ids: Iterable[int]) -> None:
         """Be woken for these partitions, and for no others."""
-        self._listener.watch(self, partition_ids)
+        self._listener.watch(self, map(str, partition_ids))
+
+    def watch_group(self, group_id: int) -> None:
+        """Be woken for changes of a group's membership, and for nothing else."""
+        self._listener.watch(self, (f"g{group_id}",))
 
     def clear(self) -> None:
         """Forget earlier wake-ups; call this before looking at the data."""
@@ -65,8 +69,15 @@ class Waiter:
         if not self._listener.confirmed:
             seconds = min(seconds, self._pause)
             self._pause = min(2 * self._pause, POLL_MOST_SECONDS)
-        with contextlib.suppress(queue.Empty):
+        self.sleep(seconds)
+
+    def sleep(self, seconds: float) -> bool:
+        """Wait until woken, at most `seconds`. Returns whether it was woken."""
+        try:
             self._wakes.get(timeout=max(seconds, 0.0))
+        except queue.Empty:
+            return False
+        return True
 
 
 class Listener:
@@ -75,21 +86,21 @@ class Listener:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._lock = threading.Lock()
-        self._waiters: dict[int, set[Waiter]] = {}
+        self._waiters: dict[str, set[Waiter]] = {}  # by the words of a notification: 17 is a partition, g17 a group
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._token = uuid.uuid4().hex
         self._wake_read, self._wake_write = os.pipe()
         self.confirmed = False
 
-    def watch(self, waiter: Waiter, partition_ids: Iterable[int]) -> None:
-        """Register a waiter for these partitions instead of its earlier ones."""
-        wanted = set(partition_ids)
+    def watch(self, waiter: Waiter, words: Iterable[str]) -> None:
+        """Register a waiter for these words instead of its earlier ones."""
+        wanted = set(words)
         with self._lock:
             for waiters in self._waiters.values():
                 waiters.discard(waiter)
-            for partition_id in wanted:
-                self._waiters.setdefault(partition_id, set()).add(waiter)
+            for word in wanted:
+                self._waiters.setdefault(word, set()).add(waiter)
             if wanted and self._thread is None and not self._stopping:
                 self._thread = threading.Thread(target=self._run, name="msgtx-listener", daemon=True)
                 self._thread.start()
@@ -158,10 +169,9 @@ class Listener:
             self._wake_all()
             return
         with self._lock:
-            for part in payload.split(","):
-                if part.isdigit():
-                    for waiter in self._waiters.get(int(part), ()):
-                        waiter.wake()
+            for word in payload.split(","):
+                for waiter in self._waiters.get(word, ()):
+                    waiter.wake()
 
     def _wake_all(self) -> None:
         with self._lock:
