@@ -1,0 +1,374 @@
+"""Consumers that share a group: joining, leaving, dying, handing over (semantics 7)."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+import msgtx
+from msgtx import Consumer, OffsetAndMetadata, TopicPartition, errors
+
+Unique = Callable[[str], str]
+SECONDS = 30.0
+QUICK = {"session_timeout_ms": 600, "heartbeat_interval_ms": 100}
+
+
+@pytest.fixture
+def wide(client: msgtx.Client, unique: Unique) -> str:
+    name = unique("wide")
+    client.topics.create(name, partitions=4)
+    return name
+
+
+class Members:
+    """Consumers of one group, polled in turn by one thread, and what each was handed."""
+
+    def __init__(self, client: msgtx.Client, group: str, stack: ExitStack) -> None:
+        self.client = client
+        self.group = group
+        self.stack = stack
+        self.alive: list[Consumer] = []
+        self.values: list[bytes | None] = []
+        self.events: list[tuple[Consumer, str, tuple[int, ...]]] = []
+
+    def join(self, *topics: str, pattern: str | None = None, **settings: Any) -> Consumer:
+        given = {"group": self.group, "auto_offset_reset": "earliest", "enable_auto_commit": False, **settings}
+        consumer = self.stack.enter_context(self.client.consumer(**given))
+        told = {f"on_{event}": self._told(consumer, event) for event in ("assign", "revoke", "lost")}
+        consumer.subscribe(topics, pattern=pattern, **told)
+        self.alive.append(consumer)
+        return consumer
+
+    def _told(self, consumer: Consumer, event: str) -> Callable[[list[TopicPartition]], object]:
+        return lambda partitions: self.events.append((consumer, event, tuple(sorted(tp.partition for tp in partitions))))
+
+    def told(self, consumer: Consumer) -> list[tuple[str, tuple[int, ...]]]:
+        return [(event, partitions) for who, event, partitions in self.events if who is consumer]
+
+    def leave(self, consumer: Consumer) -> None:
+        self.alive.remove(consumer)
+        consumer.close()
+
+    def die(self, consumer: Consumer) -> None:
+        """No heartbeat comes any more, nothing is said to the group."""
+        self.alive.remove(consumer)
+        membership = consumer._membership
+        assert membership is not None
+        membership._closing = True
+        membership._waiter.wake()
+
+    def until(self, condition: Callable[[], bool], seconds: float = SECONDS) -> float:
+        """Poll everybody until this holds. Returns how long that took."""
+        began = time.monotonic()
+        while not condition():
+            assert time.monotonic() - began < seconds, [consumer.assignment() for consumer in self.alive]
+            for consumer in self.alive:
+                self.values += [record.value for record in consumer.poll(0.01)]
+        return time.monotonic() - began
+
+    def shares(self) -> list[int]:
+        """How many partitions each has; they are checked to have one owner each."""
+        owned = [tp for consumer in self.alive for tp in consumer.assignment()]
+        assert len(set(owned)) == len(owned), owned
+        return sorted(len(consumer.assignment()) for consumer in self.alive)
+
+
+@pytest.fixture
+def members(client: msgtx.Client, unique: Unique) -> Iterator[Members]:
+    with ExitStack() as stack:
+        yield Members(client, unique("group"), stack)
+
+
+def fill(client: msgtx.Client, topic: str, count: int, start: int = 0) -> list[bytes]:
+    partitions = client.topics.describe(topic).partitions
+    values = [b"%s %d" % (topic.encode(), at) for at in range(start, start + count)]
+    with client.producer() as producer:
+        for at, value in enumerate(values):
+            producer.send(topic, value, partition=at % partitions)
+    return values
+
+
+# ── joining and leaving ──
+
+
+def test_the_first_member_has_everything_when_subscribe_returns(members: Members, wide: str) -> None:
+    consumer = members.join(wide)
+    assert consumer.assignment() == {TopicPartition(wide, index) for index in range(4)}
+    assert members.told(consumer) == [("assign", (0, 1, 2, 3))]
+
+
+def test_members_divide_the_partitions_and_each_record_comes_once(members: Members, client: msgtx.Client, wide: str) -> None:
+    first = members.join(wide)
+    second = members.join(wide)
+    assert second.assignment() == set(), "what another one still owns is not given away"
+    members.until(lambda: members.shares() == [2, 2])
+    assert [event for event, _ in members.told(first)] == ["assign", "revoke"]
+    assert [event for event, _ in members.told(second)] == ["assign"]
+    values = fill(client, wide, 40)
+    members.until(lambda: len(members.values) >= 40)
+    assert sorted(filter(None, members.values)) == sorted(values)
+
+
+def test_what_is_committed_while_revoking_is_where_the_next_owner_begins(
+    members: Members, client: msgtx.Client, wide: str
+) -> None:
+    values = fill(client, wide, 40)
+    first = members.join(wide)
+    first.subscribe([wide], on_revoke=lambda partitions: first.commit())
+    members.until(lambda: len(members.values) >= 10)
+    members.join(wide)
+    members.until(lambda: members.shares() == [2, 2] and len(members.values) >= 40)
+    assert sorted(filter(None, members.values)) == sorted(values), "at least once, and here exactly once"
+
+
+def test_auto_commit_commits_what_is_given_away(members: Members, client: msgtx.Client, wide: str) -> None:
+    values = fill(client, wide, 40)
+    settings = {"enable_auto_commit": True, "auto_commit_interval_ms": 60_000, "max_poll_records": 5}
+    members.join(wide, **settings)
+    members.until(lambda: len(members.values) >= 10)
+    members.join(wide, **settings)
+    members.until(lambda: members.shares() == [2, 2] and len(members.values) >= 40)
+    assert sorted(filter(None, members.values)) == sorted(values)
+
+
+def test_a_clean_leave_moves_partitions_at_once(members: Members, wide: str) -> None:
+    first, second = members.join(wide), members.join(wide)
+    members.until(lambda: members.shares() == [2, 2])
+    members.leave(first)
+    assert members.until(lambda: members.shares() == [4]) < first.config.heartbeat_interval_ms / 1000
+    assert second.assignment() == {TopicPartition(wide, index) for index in range(4)}
+
+
+def test_a_dead_members_partitions_move_within_its_session_timeout(members: Members, wide: str) -> None:
+    first, _ = members.join(wide, **QUICK), members.join(wide, **QUICK)
+    members.until(lambda: members.shares() == [2, 2])
+    members.die(first)
+    took = members.until(lambda: members.shares() == [4])
+    assert 0.3 < took < 5.0
+    with pytest.raises(errors.UnknownMember):
+        first.commit({TopicPartition(wide, index): 0 for index in range(4)})
+
+
+def test_a_member_without_partitions_waits_and_takes_over(members: Members, client: msgtx.Client, unique: Unique) -> None:
+    narrow = unique("narrow")
+    client.topics.create(narrow)
+    first, second = members.join(narrow), members.join(narrow)
+    assert second.poll(0) == []
+    assert members.shares() == [0, 1]
+    members.leave(first)
+    members.until(lambda: members.shares() == [1])
+    values = fill(client, narrow, 3)
+    members.until(lambda: len(members.values) == 3)
+    assert members.values == values
+
+
+def test_a_consumer_that_is_not_polled_leaves_and_comes_back(members: Members, wide: str) -> None:
+    slow = members.join(wide, max_poll_interval_ms=200, **QUICK)
+    members.alive.remove(slow)
+    other = members.join(wide, **QUICK)
+    members.until(lambda: len(other.assignment()) == 4)
+    with pytest.raises(errors.UnknownMember):
+        slow.commit({TopicPartition(wide, 0): 1})
+    members.alive.append(slow)
+    members.until(lambda: members.shares() == [2, 2])
+    assert [event for event, _ in members.told(slow)] == ["assign", "lost", "assign"]
+
+
+# ── subscriptions ──
+
+
+def test_new_topics_and_partitions_are_picked_up(members: Members, client: msgtx.Client, unique: Unique) -> None:
+    stem = unique("stem")
+    client.topics.create(f"{stem}.a", partitions=2)
+    client.topics.create(f"other-{stem}.a")
+    first = members.join(pattern=rf"{stem}\..*", heartbeat_interval_ms=50)
+    assert first.assignment() == {TopicPartition(f"{stem}.a", 0), TopicPartition(f"{stem}.a", 1)}
+    second = members.join(pattern=rf"{stem}\..*", heartbeat_interval_ms=50)
+    members.until(lambda: members.shares() == [1, 1])
+    client.topics.create(f"{stem}.b", partitions=2)
+    members.until(lambda: members.shares() == [2, 2])
+    client.topics.delete(f"{stem}.a")
+    members.until(lambda: members.shares() == [1, 1])
+    assert {tp.topic for each in (first, second) for tp in each.assignment()} == {f"{stem}.b"}
+
+
+def test_members_with_different_topics_get_only_their_own(members: Members, client: msgtx.Client, unique: Unique) -> None:
+    one, two = unique("one"), unique("two")
+    for name in (one, two):
+        client.topics.create(name, partitions=2)
+    first, second = members.join(one), members.join(one, two)
+    members.until(lambda: members.shares() == [2, 2])
+    assert {tp.topic for tp in first.assignment()} == {one}
+    assert {tp.topic for tp in second.assignment()} == {two}
+    first.subscribe([two])
+    members.until(lambda: {tp.topic for tp in first.assignment()} == {two} and members.shares() in ([1, 3], [2, 2]))
+
+
+def test_all_members_use_one_strategy(members: Members, wide: str) -> None:
+    members.join(wide, assignment="range")
+    with pytest.raises(errors.ConfigError, match=r"range.*roundrobin|roundrobin.*range"):
+        members.join(wide, assignment="roundrobin")
+
+
+@pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
+def test_every_strategy_divides_without_two_owners(members: Members, wide: str, strategy: str) -> None:
+    for count, shares in ((1, [4]), (2, [2, 2]), (3, [1, 1, 2])):
+        members.join(wide, assignment=strategy)
+        members.until(lambda shares=shares: members.shares() == shares)  # type: ignore[misc]
+        assert len(members.alive) == count
+    members.leave(members.alive[0])
+    members.until(lambda: members.shares() == [2, 2])
+
+
+def test_assign_and_subscribe_exclude_each_other(members: Members, wide: str) -> None:
+    with pytest.raises(errors.IllegalState, match="subscribed"):
+        members.join(wide).assign([TopicPartition(wide, 0)])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"group": "g", "heartbeat_interval_ms": 1_000, "session_timeout_ms": 1_000},
+        {"group_instance_id": "i"},
+        {"group": "g", "assignment": "sticky"},
+    ],
+)
+def test_settings_that_cannot_be_are_refused(client: msgtx.Client, settings: dict[str, object]) -> None:
+    with pytest.raises(errors.ConfigError):
+        client.consumer(**settings)  # type: ignore[arg-type]
+
+
+# ── static members ──
+
+
+def test_a_static_member_that_comes_back_moves_nothing(members: Members, wide: str) -> None:
+    first, second = members.join(wide, group_instance_id="one"), members.join(wide, group_instance_id="two")
+    members.until(lambda: members.shares() == [2, 2])
+    held, kept = first.assignment(), second.assignment()
+    members.leave(first)
+    for _ in range(20):
+        second.poll(0.01)
+    assert second.assignment() == kept
+    again = members.join(wide, group_instance_id="one")
+    assert again.assignment() == held
+    assert members.told(second)[-1][0] == "assign"
+
+
+def test_a_static_member_that_was_replaced_is_fenced(members: Members, client: msgtx.Client, wide: str) -> None:
+    first = members.join(wide, group_instance_id="one")
+    members.alive.remove(first)
+    second = members.join(wide, group_instance_id="one")
+    assert len(second.assignment()) == 4
+    with pytest.raises(errors.FencedInstance):
+        first.commit({TopicPartition(wide, 0): 1})
+    first.rewind()
+    for _ in range(2):
+        with pytest.raises(errors.FencedInstance):
+            first.poll(SECONDS)
+    assert members.told(first)[-1] == ("lost", (0, 1, 2, 3))
+    second.commit({TopicPartition(wide, 0): 1})
+
+
+# ── transactions ──
+
+
+def test_a_transaction_of_partitions_that_were_taken_away_is_aborted(
+    members: Members, client: msgtx.Client, wide: str, unique: Unique
+) -> None:
+    """I10, I11, P15: what it read, another member reads; its outputs must not be there twice."""
+    values = fill(client, wide, 8)
+    target = unique("target")
+    client.topics.create(target)
+    first = members.join(wide)
+    with client.producer(transactional_id=unique("worker")) as producer:
+        records = first.poll(SECONDS)
+        assert sorted(filter(None, (record.value for record in records))) == values
+        with pytest.raises(errors.NotAssigned), producer.transaction() as transaction:
+            for record in records:
+                producer.send(target, record.value)
+            members.join(wide)
+            members.until(lambda: members.shares() == [2, 2])
+            transaction.send_offsets(first)
+        first.rewind()
+        members.values.clear()
+        members.until(lambda: len(members.values) >= 8)
+        with producer.transaction() as transaction:
+            producer.send(target, b"of what is left")
+            transaction.send_offsets(first)
+    with client.consumer(target, auto_offset_reset="earliest") as reader:
+        assert [record.value for record in reader.poll(SECONDS)] == [b"of what is left"]
+
+
+@pytest.mark.parametrize("form", ["consumer", "map"])
+def test_a_zombies_transaction_is_refused(
+    members: Members, client: msgtx.Client, wide: str, unique: Unique, form: str
+) -> None:
+    """I11, P31: also if nothing told it that its session was over."""
+    fill(client, wide, 8)
+    first = members.join(wide, **QUICK)
+    assert len(first.poll(SECONDS)) == 8
+    with client.producer(transactional_id=unique("worker")) as producer:
+        producer.begin_transaction()
+        producer.send(wide, b"output", partition=0)
+        members.die(first)
+        second = members.join(wide, **QUICK)
+        members.until(lambda: len(second.assignment()) == 4)
+        if form == "consumer":
+            producer.send_offsets_to_transaction(first)
+        else:
+            producer.send_offsets_to_transaction({TopicPartition(wide, 1): 2}, first.group_metadata())
+        with pytest.raises(errors.UnknownMember):
+            producer.commit_transaction()
+        producer.abort_transaction()
+    assert second.committed() == dict.fromkeys(second.assignment())
+
+
+def test_a_commit_without_a_member_is_for_groups_without_members(members: Members, client: msgtx.Client, wide: str) -> None:
+    member = members.join(wide)
+    with client.consumer(group=members.group, enable_auto_commit=False) as apart:
+        apart.assign([TopicPartition(wide, 0)])
+        with pytest.raises(errors.UnknownMember):
+            apart.commit({TopicPartition(wide, 0): 1})
+        members.leave(member)
+        apart.commit({TopicPartition(wide, 0): 1})
+        assert apart.committed() == {TopicPartition(wide, 0): OffsetAndMetadata(1)}
+
+
+# ── the loop ──
+
+
+def test_workers_of_a_group_process_each_record_once(
+    members: Members, client: msgtx.Client, wide: str, unique: Unique
+) -> None:
+    target = unique("target")
+    client.topics.create(target, partitions=2)
+    stop = threading.Event()
+    reports: list[msgtx.ProcessReport] = []
+
+    def work(name: str) -> None:
+        reports.append(
+            client.process(
+                wide, to=target, group=members.group, transactional_id=name, transform=lambda record: record.value,
+                transaction_ms=10, stop=stop,
+            )
+        )  # fmt: skip
+
+    workers = [threading.Thread(target=work, args=(unique("worker"),)) for _ in range(3)]
+    values: list[bytes] = []
+    for at, worker in enumerate(workers):
+        worker.start()
+        values += fill(client, wide, 200, start=200 * at)
+    found: list[bytes | None] = []
+    with client.consumer(target, auto_offset_reset="earliest") as reader:
+        deadline = time.monotonic() + SECONDS
+        while len(found) < len(values) and time.monotonic() < deadline:
+            found += [record.value for record in reader.poll(0.1)]
+        stop.set()
+        for worker in workers:
+            worker.join()
+        found += [record.value for record in reader.poll(0.1)]
+    assert sorted(filter(None, found)) == sorted(values)
+    assert sum(report.records_in for report in reports) == len(values)
