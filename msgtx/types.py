@@ -291,6 +291,8 @@ class SweepReport:
     transactions_purged: int = 0  # complete ones past their history
     offsets_removed: int = 0  # superseded by newer ones
     floors_removed: int = 0  # superseded by higher ones
+    members_removed: int = 0  # of groups, whose session is over
+    heartbeats_removed: int = 0  # superseded by newer ones, or of members that are gone
 
 
 @dataclass(frozen=True, slots=True)

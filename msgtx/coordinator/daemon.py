@@ -26,6 +26,8 @@ TOLD: Final = {  # what a line of the log says of a field of the report
     "transactions_purged": "purged %d transactions past their history",
     "offsets_removed": "removed %d superseded offsets",
     "floors_removed": "removed %d superseded floors",
+    "members_removed": "removed %d members of groups whose session is over",
+    "heartbeats_removed": "removed %d superseded heartbeats",
 }
 
 

@@ -26,6 +26,8 @@ STEPS: Final[Mapping[str, Step]] = MappingProxyType(
         "history": sweeps.purge_transactions,
         "offsets": sweeps.remove_superseded_offsets,
         "floors": sweeps.remove_superseded_floors,
+        "members": sweeps.remove_members,
+        "heartbeats": sweeps.remove_heartbeats,
     }
 )
 # Nothing of a round can be done then; any other failure is one step's own.

@@ -9,7 +9,7 @@ create function msgtx.append_and_decide(
     in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint, batches msgtx.batch[],
     group_names text[] default '{}', offset_partitions int[] default '{}', offsets bigint[] default '{}',
     metadata text[] default '{}', member_ids text[] default '{}', generations int[] default '{}',
-    wake boolean default true, read_identities text[] default '{}')
+    wake boolean default true, read_identities text[] default '{}', instance_ids text[] default '{}')
 returns table (error text, detail text, base_offset bigint, appended_at timestamptz, duplicate boolean)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off
@@ -30,7 +30,8 @@ begin
     ignored := msgtx.lock_producer(in_producer_id);
     if group_names <> '{}' then
         select c.error, c.detail into offsets_error, offsets_detail
-        from msgtx.check_offsets(group_names, offset_partitions, offsets, metadata, member_ids, read_identities) c;
+        from msgtx.check_offsets(group_names, offset_partitions, offsets, metadata, member_ids, generations, instance_ids,
+                                 read_identities) c;
     end if;
     ignored := msgtx.lock_partitions(batches);
 

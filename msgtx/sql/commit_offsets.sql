@@ -2,13 +2,14 @@
 -- Locks groups (share). Writes consumer_group, group_offset.
 create function msgtx.commit_offsets(
     group_names text[], partition_ids int[], offsets bigint[], metadata text[], member_ids text[], generations int[],
-    read_identities text[] default '{}', out error text, out detail text
+    read_identities text[] default '{}', instance_ids text[] default '{}', out error text, out detail text
 ) language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off
 set lock_timeout = '10s' as $$
 declare
     ignored boolean := msgtx.refuse_stale_snapshot();
-    refused record := msgtx.check_offsets(group_names, partition_ids, offsets, metadata, member_ids, read_identities);
+    refused record := msgtx.check_offsets(group_names, partition_ids, offsets, metadata, member_ids, generations, instance_ids,
+                                          read_identities);
 begin
     error := refused.error;
     detail := refused.detail;

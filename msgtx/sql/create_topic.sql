@@ -1,7 +1,9 @@
 -- create_topic(name, partitions, settings) creates a topic with its partitions, and raises if the name is taken. Settings
--- are the topic's columns as JSON; an unknown one raises. Writes topic, partition. Flushed.
+-- are the topic's columns as JSON; an unknown one raises. Members of
+-- groups notice by the version of the topics. Writes topic, partition, installation. Flushed.
 create function msgtx.create_topic(topic_name text, partition_count int, settings jsonb default '{}')
-returns int language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+returns int language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare
     new_id int;
     unknown text := (
@@ -37,5 +39,6 @@ begin
     end if;
     insert into msgtx.partition (topic_id, partition_index)
     select new_id, i from generate_series(0, partition_count - 1) i order by i;
+    update msgtx.installation i set topics_version = i.topics_version + 1;
     return new_id;
 end $$;

@@ -11,6 +11,7 @@ create function msgtx.decide(
     group_names text[] default '{}', offset_partitions int[] default '{}', offsets bigint[] default '{}',
     metadata text[] default '{}', member_ids text[] default '{}', generations int[] default '{}',
     in_decided_by text default 'client', wake boolean default true, read_identities text[] default '{}',
+    instance_ids text[] default '{}',
     out outcome text, out decided_by text, out error text, out detail text, out last_sequences bigint[]
 ) language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off
@@ -37,7 +38,8 @@ begin
 
     if state.status <> 'decided' then
         if in_outcome = 'COMMIT' and group_names <> '{}' then
-            refused := msgtx.check_offsets(group_names, offset_partitions, offsets, metadata, member_ids, read_identities);
+            refused := msgtx.check_offsets(group_names, offset_partitions, offsets, metadata, member_ids, generations,
+                                           instance_ids, read_identities);
             if refused.error is not null then
                 error := refused.error;
                 detail := refused.detail;

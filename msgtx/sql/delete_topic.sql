@@ -1,7 +1,8 @@
 -- delete_topic(name) removes a topic, its partitions and its log at once; raises if there is none. What a transaction that
 -- is open now wrote elsewhere can still be committed.
 -- Locks partitions (exclusive, ascending). Reads transaction_decision. Deletes from topic, partition, record_batch, producer_state,
--- transaction_partition, transaction_marker, partition_floor, group_offset. Flushed.
+-- transaction_partition, transaction_marker, partition_floor, group_offset. Writes installation: members of groups notice by the
+-- version of the topics. Flushed.
 create function msgtx.delete_topic(topic_name text)
 returns bigint language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
@@ -36,5 +37,6 @@ begin
     delete from msgtx.transaction_partition tp using msgtx.transaction_decision d
     where tp.partition_id = any(gone) and d.producer_id = tp.producer_id and d.producer_epoch = tp.producer_epoch
       and d.transaction_number = tp.transaction_number;
+    update msgtx.installation i set topics_version = i.topics_version + 1;
     return batches;
 end $$;

@@ -28,7 +28,7 @@ _WHOLE: Final = {
     "batches": "msgtx.batch[]",
     "wake": "bool",
 }
-# Without offsets their six arrays are not sent: a tenth of the call's cost.
+# Without offsets their arrays are not sent: a tenth of the call's cost.
 APPEND_AND_DECIDE: Final = Function("append_and_decide", _WHOLE)
 APPEND_AND_DECIDE_WITH_OFFSETS: Final = Function("append_and_decide", {**_WHOLE, **OFFSET_ARGUMENTS})
 

@@ -17,6 +17,7 @@ OFFSET_ARGUMENTS: Final = {
     "member_ids": "text[]",
     "generations": "int4[]",
     "read_identities": "text[]",
+    "instance_ids": "text[]",
 }
 COMMIT_OFFSETS: Final = Function(
     "commit_offsets",
@@ -25,7 +26,7 @@ COMMIT_OFFSETS: Final = Function(
 COMMITTED_OFFSETS: Final = Function("committed_offsets", {"group_name": "text", "partition_ids": "int4[]"})
 
 GroupOffsets = Mapping[GroupMetadata, Mapping[int, OffsetAndMetadata]]
-OffsetRows = dict[tuple[str, int], tuple[str, int, int, str, str | None, int | None, str | None]]
+OffsetRows = dict[tuple[str, int], tuple[str, int, int, str, str | None, int | None, str | None, str | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class OffsetColumns:
     member_ids: tuple[str | None, ...] = ()
     generations: tuple[int | None, ...] = ()
     read_identities: tuple[str | None, ...] = ()
+    instance_ids: tuple[str | None, ...] = ()
 
     def arguments(self) -> tuple[object, ...]:
         """Return the array parameters of the database's functions."""
@@ -50,6 +52,7 @@ class OffsetColumns:
             TextArray(self.member_ids),
             Int4Array(self.generations),
             TextArray(self.read_identities),
+            TextArray(self.instance_ids),
         )
 
 
@@ -68,6 +71,7 @@ def offset_rows(group: GroupMetadata, positions: Mapping[int, OffsetAndMetadata]
             group.member_id,
             generation,
             group.read_identities.get(partition),
+            group.group_instance_id if group.member_id else None,
         )
         for partition, at in positions.items()
     }

@@ -15,6 +15,8 @@ REMOVE_PRODUCERS: Final = Function("remove_idle_producers", _RESUMABLE)
 PURGE: Final = Function("purge_transactions", _RESUMABLE, flushed=False)
 REMOVE_OFFSETS: Final = Function("remove_superseded_offsets", _RESUMABLE, flushed=False)
 REMOVE_FLOORS: Final = Function("remove_superseded_floors", _RESUMABLE, flushed=False)
+REMOVE_MEMBERS: Final = Function("remove_members", _RESUMABLE)
+REMOVE_HEARTBEATS: Final = Function("remove_heartbeats", _RESUMABLE, flushed=False)
 LOOKED_AT_ONCE: Final = 500  # rows that one call looks at: a SQL transaction of some milliseconds, also when all are to go
 MANY_MARKERS: Final = 1_000
 
@@ -60,3 +62,7 @@ purge_transactions: Step = partial(_resume, function=PURGE, field="transactions_
 remove_superseded_offsets: Step = partial(_resume, function=REMOVE_OFFSETS, field="offsets_removed")
 # Removes floors below the newest of their partition.
 remove_superseded_floors: Step = partial(_resume, function=REMOVE_FLOORS, field="floors_removed")
+# Removes members whose session is over from their groups.
+remove_members: Step = partial(_resume, function=REMOVE_MEMBERS, field="members_removed")
+# Removes heartbeats below the newest of their member, and those of members that are gone.
+remove_heartbeats: Step = partial(_resume, function=REMOVE_HEARTBEATS, field="heartbeats_removed")

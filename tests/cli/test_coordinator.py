@@ -13,7 +13,7 @@ from tests.cli.program import Ended
 Msgtx = Callable[..., Ended]
 COUNTS = {
     "transactions_aborted", "markers_written", "floors_moved", "producer_ids_removed", "transactions_purged",
-    "offsets_removed", "floors_removed",
+    "offsets_removed", "floors_removed", "members_removed", "heartbeats_removed",
 }  # fmt: skip
 
 

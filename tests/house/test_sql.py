@@ -20,7 +20,10 @@ TABLES = (
 )  # fmt: skip
 NAMES = [path.stem for path in FILES]
 # What takes away what nobody needs any more.
-SWEEPS = {"forget_transactions", "remove_idle_producers", "remove_superseded_offsets", "remove_superseded_floors"}
+SWEEPS = {
+    "forget_transactions", "remove_idle_producers", "remove_superseded_offsets", "remove_superseded_floors",
+    "remove_heartbeats",
+}  # fmt: skip
 
 
 def parts(path: Path) -> tuple[str, str]:

@@ -533,4 +533,4 @@ def test_a_decision_may_stand_in_a_users_transaction_and_rolls_back_with_it(engi
 
 def test_offset_columns_name_member_and_generation() -> None:
     columns = offset_columns({GroupMetadata("g", "m", 4): {1: OffsetAndMetadata(2, "x")}, GroupMetadata("h"): {}})
-    assert columns.arguments() == (("g",), (1,), (2,), ("x",), ("m",), (4,), (None,))
+    assert columns.arguments() == (("g",), (1,), (2,), ("x",), ("m",), (4,), (None,), (None,))

@@ -8,9 +8,10 @@ import pytest
 from msgtx import errors
 from msgtx.store import sweeps
 from msgtx.store.coordinators import Leases, find_coordinator, lease_shards, list_shards, release_shards
+from msgtx.store.members import heartbeat
 from tests.databases import Connection
 from tests.store.conftest import Settings
-from tests.store.steps import Writer, counts, new_partition, offsets_of, unique
+from tests.store.steps import Writer, counts, join, new_partition, offsets_of, unique
 
 Clock = Callable[[object], None]
 Sessions = Callable[[], Connection]
@@ -22,6 +23,8 @@ STEPS = {
     "history": sweeps.purge_transactions,
     "offsets": sweeps.remove_superseded_offsets,
     "floors": sweeps.remove_superseded_floors,
+    "members": sweeps.remove_members,
+    "heartbeats": sweeps.remove_heartbeats,
 }
 pytestmark = pytest.mark.usefixtures("bare")
 
@@ -240,6 +243,9 @@ def something_of_everything(connection: Connection, clock: Clock) -> None:
         writer.commit(offsets_of((f"group-{number}", partition, 1)))
         writer.commit(offsets_of((f"group-{number}", partition, 2)))
         sweeps.mark(connection, None, None)
+        member = join(connection, f"group-{number}", "member")
+        beat = {"member_number": member.member_number, "member_id": "member", "group_instance_id": None}
+        heartbeat(connection, f"group-{number}", **beat, number=1)
     clock("9 days")
     for outcome in ("COMMIT", "ABORT"):
         writer = Writer(connection)

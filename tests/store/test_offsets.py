@@ -92,7 +92,7 @@ def test_a_commit_for_a_partition_that_is_gone_is_refused(connection: Connection
 def test_an_empty_commit_asks_nothing_of_the_database(connection: Connection) -> None:
     commit_offsets(connection, {GroupMetadata(unique("group")): {}})
     commit_offsets(connection, {})
-    assert OffsetColumns().arguments() == ((), (), (), (), (), (), ())
+    assert OffsetColumns().arguments() == ((), (), (), (), (), (), (), ())
 
 
 def test_a_deleted_topic_takes_its_offsets_along(connection: Connection) -> None:

@@ -1,0 +1,43 @@
+-- describe_members(group) → a row per member; of a group without members one row with nulls, of an unknown group none. One snapshot:
+-- an assignment that is made of it is written by its generation (assign_partitions).
+--   stale                                 the assignment was made of other members
+--   group_topics_version, topics_version  of the topics that the assignment was made of; as they are now
+--   owned, owned_since                    partitions, ascending, and the generation in which the member got each
+--   target                                partitions that it shall own
+-- Reads consumer_group, group_member, group_heartbeat, group_assignment, installation.
+create function msgtx.describe_members(group_name text)
+returns table (
+    group_id int, generation int, stale boolean, strategy text, group_topics_version bigint, topics_version bigint,
+    member_number bigint, member_id text, group_instance_id text, client_host text, client_process int,
+    session_timeout_ms int, joined_at timestamptz, heartbeat_at timestamptz, session_over boolean, topics text[],
+    pattern text, owned int[], owned_since int[], target int[])
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+    moment timestamptz := msgtx.clock();
+begin
+    return query
+    with asked as (
+        select c.* from msgtx.consumer_group c where c.name = group_name),
+    owners as (
+        select a.owner, array_agg(a.partition_id order by a.partition_id) as partitions,
+               array_agg(a.owner_since order by a.partition_id) as since
+        from asked g join msgtx.group_assignment a on a.group_id = g.group_id group by a.owner),
+    targets as (
+        select a.target, array_agg(a.partition_id order by a.partition_id) as partitions
+        from asked g join msgtx.group_assignment a on a.group_id = g.group_id group by a.target)
+    select g.group_id, g.generation, g.stale, g.strategy, g.topics_version, i.topics_version,
+           m.member_number, m.member_id, m.group_instance_id, m.client_host, m.client_process,
+           m.session_timeout_ms, m.joined_at, newest.heartbeat_at,
+           msgtx.is_session_over(newest.heartbeat_at, m.session_timeout_ms, moment),
+           m.topics, m.pattern, coalesce(o.partitions, '{}'), coalesce(o.since, '{}'), coalesce(t.partitions, '{}')
+    from asked g
+    cross join msgtx.installation i
+    left join msgtx.group_member m on m.group_id = g.group_id
+    left join owners o on o.owner = m.member_number
+    left join targets t on t.target = m.member_number
+    left join lateral (
+        select h.heartbeat_at from msgtx.group_heartbeat h where h.member_number = m.member_number
+        order by h.heartbeat_number desc limit 1) newest on true
+    order by m.member_number;
+end $$;

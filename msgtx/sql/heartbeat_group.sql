@@ -1,0 +1,61 @@
+-- heartbeat_group(group, member, …, number) says that a member lives; → the group's generation, and whether its assignment was made of
+-- other members or topics than there are now. Numbers are counted by the member, on from the one before; an older one that comes
+-- late changes nothing. Also removes other members whose session is over, if the group's lock is free; else the next one does.
+--   error   FencedInstance: another member has its instance id; UnknownMember: it is not a member (any more)
+-- Tries the group's lock. Reads consumer_group, group_member, group_heartbeat, installation. Writes group_heartbeat and, through
+-- take_out_members, the rest. Not flushed by itself: a crash of the server takes back a heartbeat, not a session.
+create function msgtx.heartbeat_group(
+    group_name text, in_member_number bigint, in_member_id text, in_instance_id text, in_heartbeat_number bigint,
+    out error text, out detail text, out generation int, out stale boolean
+) language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off
+set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set lock_timeout = '10s' as $$
+#variable_conflict use_column
+declare
+    moment timestamptz := msgtx.clock();
+    member record;
+    gone bigint[];
+    ignored boolean := msgtx.refuse_stale_snapshot();
+begin
+    -- One statement: each one, and each expression, is set up anew in every SQL transaction.
+    select g.group_id, g.generation, g.stale or g.topics_version <> i.topics_version as stale,
+           same.member_id is not null as known, holder.member_id as holder,
+           exists (
+               select from msgtx.overdue_members(g.group_id, moment) o
+               where o.member_number <> in_member_number) as others_overdue
+    into member
+    from msgtx.consumer_group g
+    cross join msgtx.installation i
+    left join lateral (
+        select m.member_id from msgtx.group_member m
+        where m.member_number = in_member_number and m.group_id = g.group_id and m.member_id = in_member_id limit 1) same on true
+    left join lateral (
+        select m.member_id from msgtx.group_member m
+        where m.group_id = g.group_id and m.group_instance_id = in_instance_id limit 1) holder on true
+    where g.name = group_name;
+    if member.holder <> in_member_id then
+        error := 'FencedInstance';
+        detail := format('group %s: group_instance_id %s belongs to member %s now, not to %s',
+                         group_name, in_instance_id, member.holder, in_member_id);
+        return;
+    end if;
+    if member.known is not true then
+        error := 'UnknownMember';
+        detail := format('group %s has no member %s (any more)', group_name, in_member_id);
+        return;
+    end if;
+    insert into msgtx.group_heartbeat (member_number, heartbeat_number, heartbeat_at)
+    values (in_member_number, in_heartbeat_number, moment) on conflict do nothing;
+    generation := member.generation;
+    stale := member.stale;
+    if member.others_overdue and msgtx.try_lock_group(group_name) then
+        -- Behind the lock they are looked at again: what lives has said so meanwhile.
+        gone := array(
+            select o.member_number from msgtx.overdue_members(member.group_id, moment) o
+            where o.member_number <> in_member_number);
+        if gone <> '{}' then
+            generation := msgtx.take_out_members(member.group_id, gone);
+            stale := true;
+        end if;
+    end if;
+end $$;

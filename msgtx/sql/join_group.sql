@@ -1,0 +1,102 @@
+-- join_group(group, member, …) makes a client a member; error and detail say why not. The first one makes the group. A member that
+-- joins again has a new subscription, and keeps what it owns; asked again for the same, nothing changes. A static member (with
+-- instance id) that comes back under another member id replaces the one before, which is fenced: what that owned is its own from
+-- the new generation on, and if it subscribes to the same, the assignment stays. Removes others whose session is over.
+--   in_topics, in_pattern   the subscription: one of the two
+--   member_number           by which the group's tables know it; a number is never given out twice
+-- Locks the group (exclusive). Writes consumer_group, group_member, group_assignment, group_heartbeat (number 0). Flushed.
+create function msgtx.join_group(
+    group_name text, in_member_id text, in_instance_id text, in_client_host text, in_client_process int,
+    in_session_timeout_ms int, in_strategy text, in_topics text[], in_pattern text,
+    out error text, out detail text, out group_id int, out member_number bigint, out generation int
+) language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off
+set enable_bitmapscan = off set lock_timeout = '10s' as $$
+#variable_conflict use_column
+declare
+    joined record;
+    before msgtx.group_member;
+    gone bigint[];
+    changed boolean;
+    ignored boolean := msgtx.refuse_stale_snapshot();
+begin
+    detail := case
+        when coalesce(group_name, '') = '' then 'a consumer group has a name'
+        when coalesce(in_member_id, '') = '' then format('group %s: a member has an id', group_name)
+        when in_instance_id = '' then format('group %s: the group_instance_id of member %s is empty', group_name, in_member_id)
+        when coalesce(in_session_timeout_ms, 0) <= 0 then format(
+            'group %s: the session timeout of member %s is not above 0', group_name, in_member_id)
+        when (in_topics is null) = (in_pattern is null) then format(
+            'group %s: member %s subscribes to topics or to a pattern, to one of the two', group_name, in_member_id) end;
+    if detail is not null then
+        error := 'InvalidRequest';
+        return;
+    end if;
+    if in_strategy is null or in_strategy not in ('range', 'roundrobin', 'cooperative-sticky') then
+        error := 'ConfigError';
+        detail := format('there is no assignment strategy %s; known are range, roundrobin, cooperative-sticky',
+                         quote_nullable(in_strategy));
+        return;
+    end if;
+
+    ignored := msgtx.lock_group(group_name);
+    if not exists (select from msgtx.consumer_group g where g.name = group_name) then
+        insert into msgtx.consumer_group (name) values (group_name) on conflict do nothing;
+    end if;
+    select g.group_id, g.generation, g.strategy into joined from msgtx.consumer_group g where g.name = group_name;
+    gone := array(
+        select o.member_number from msgtx.overdue_members(joined.group_id, msgtx.clock()) o
+        where o.member_id <> in_member_id
+          and (in_instance_id is null or o.group_instance_id is distinct from in_instance_id));
+    if gone <> '{}' then
+        joined.generation := msgtx.take_out_members(joined.group_id, gone);
+    end if;
+
+    select m.* into before from msgtx.group_member m where m.group_id = joined.group_id and m.member_id = in_member_id;
+    if not found and in_instance_id is not null then
+        select m.* into before from msgtx.group_member m
+        where m.group_id = joined.group_id and m.group_instance_id = in_instance_id;
+    elsif before.group_instance_id is distinct from in_instance_id then
+        error := 'InvalidRequest';
+        detail := format('group %s: member %s has the group_instance_id %s, and asks for %s', group_name, in_member_id,
+                         quote_nullable(before.group_instance_id), quote_nullable(in_instance_id));
+        return;
+    end if;
+    if joined.strategy <> in_strategy and exists (
+        select from msgtx.group_member m
+        where m.group_id = joined.group_id and m.member_number is distinct from before.member_number) then
+        error := 'ConfigError';
+        detail := format('group %s assigns by %s; member %s asks for %s: all members of a group use one strategy',
+                         group_name, joined.strategy, in_member_id, in_strategy);
+        return;
+    end if;
+
+    group_id := joined.group_id;
+    changed := (before.topics, before.pattern, joined.strategy) is distinct from (in_topics, in_pattern, in_strategy);
+    if before.member_id = in_member_id then
+        member_number := before.member_number;
+        ignored := msgtx.flush_at_commit();
+        update msgtx.group_member m
+        set client_host = in_client_host, client_process = in_client_process, session_timeout_ms = in_session_timeout_ms,
+            topics = in_topics, pattern = in_pattern
+        where m.member_number = before.member_number;
+        generation := case when changed then msgtx.raise_generation(group_id, true) else joined.generation end;
+    else
+        delete from msgtx.group_member m where m.member_number = before.member_number;
+        insert into msgtx.group_member (
+            group_id, member_id, group_instance_id, client_host, client_process, session_timeout_ms, topics, pattern, joined_at)
+        values (joined.group_id, in_member_id, in_instance_id, in_client_host, in_client_process, in_session_timeout_ms,
+                in_topics, in_pattern, msgtx.clock())
+        returning msgtx.group_member.member_number into member_number;
+        insert into msgtx.group_heartbeat (member_number, heartbeat_number, heartbeat_at)
+        values (join_group.member_number, 0, msgtx.clock());
+        generation := msgtx.raise_generation(group_id, changed);
+        update msgtx.group_assignment a
+        set owner = join_group.member_number, owner_since = join_group.generation
+        where a.group_id = joined.group_id and a.owner = before.member_number;
+        update msgtx.group_assignment a set target = join_group.member_number
+        where a.group_id = joined.group_id and a.target = before.member_number;
+    end if;
+    update msgtx.consumer_group g set strategy = in_strategy
+    where g.group_id = joined.group_id and g.strategy is distinct from in_strategy;
+end $$;

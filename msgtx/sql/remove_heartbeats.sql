@@ -1,0 +1,60 @@
+-- remove_heartbeats(after, most) removes heartbeats below the newest of their member, and all of members that are gone, after looking
+-- at so many members, and at most 10,000 rows; → how many.
+--   in_after, next_after   where the last call came to: member number; null: from the start, and: this was the end
+--   shards, epochs         those of a coordinator; null: all
+-- Locks the leases (share); passes by rows that are locked. Reads group_member. Deletes from group_heartbeat. Not flushed by itself.
+create function msgtx.remove_heartbeats(
+    in_after bigint[] default null, most int default 500, shards int[] default null, epochs int[] default null,
+    out removed int, out next_after bigint[]
+) language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set plan_cache_mode = force_generic_plan
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    newest record;
+    looked_at int := 0;
+    rows_at_once constant int := 10000;  -- in one SQL transaction
+    removed_now int;
+    ignored boolean := msgtx.refuse_stale_snapshot();
+begin
+    removed := 0;
+    ignored := msgtx.require_leases(shards, epochs);
+    for newest in
+        with recursive lowest(member_number, heartbeat_number) as (
+            (select h.member_number, h.heartbeat_number from msgtx.group_heartbeat h
+             where h.member_number > coalesce(in_after[1], -1) order by h.member_number, h.heartbeat_number limit 1)
+            union all
+            select next.member_number, next.heartbeat_number from lowest n
+            cross join lateral (
+                select h.member_number, h.heartbeat_number from msgtx.group_heartbeat h
+                where h.member_number > n.member_number order by h.member_number, h.heartbeat_number limit 1) next)
+        select n.member_number, n.heartbeat_number as lowest, case
+                   when exists (select from msgtx.group_member m where m.member_number = n.member_number) then (
+                       select h.heartbeat_number from msgtx.group_heartbeat h
+                       where h.member_number = n.member_number order by h.heartbeat_number desc limit 1)
+                   else 9223372036854775807 end as highest
+        from lowest n limit most
+    loop
+        looked_at := looked_at + 1;
+        next_after := array[newest.member_number];
+        if newest.lowest < newest.highest and (shards is null or newest.member_number % 50 = any(shards)) then
+            begin
+                delete from msgtx.group_heartbeat h
+                where (h.member_number, h.heartbeat_number) in (
+                    select s.member_number, s.heartbeat_number from msgtx.group_heartbeat s
+                    where s.member_number = newest.member_number and s.heartbeat_number < newest.highest
+                    order by s.heartbeat_number limit rows_at_once - removed for update skip locked);
+                get diagnostics removed_now = row_count;
+                removed := removed + removed_now;
+            exception when others then
+                raise warning 'heartbeats of member % could not be removed: %', newest.member_number, sqlerrm;
+            end;
+        end if;
+        if removed >= rows_at_once then
+            next_after := array[newest.member_number - 1];  -- on with this member
+            return;
+        end if;
+    end loop;
+    if looked_at < most then
+        next_after := null;
+    end if;
+end $$;

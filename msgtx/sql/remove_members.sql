@@ -1,0 +1,52 @@
+-- remove_members(after, most) removes members whose session is over from their groups, after looking at so many; → how many. One bad
+-- row does not stop the rest.
+--   in_after, next_after   where the last call came to: member number; null: from the start, and: this was the end
+--   shards, epochs         those of a coordinator; null: all
+-- Locks the leases (share); tries the groups' locks and never waits. Reads group_member, group_heartbeat, consumer_group. Deletes and
+-- writes through take_out_members. Flushed.
+create function msgtx.remove_members(
+    in_after bigint[] default null, most int default 500, shards int[] default null, epochs int[] default null,
+    out removed int, out next_after bigint[]
+) language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set plan_cache_mode = force_generic_plan
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    moment timestamptz := msgtx.clock();
+    candidate record;
+    gone bigint[];
+    looked_at int := 0;
+    ignored boolean := msgtx.refuse_stale_snapshot();
+begin
+    removed := 0;
+    ignored := msgtx.require_leases(shards, epochs);
+    for candidate in
+        select m.member_number, m.group_id,
+               msgtx.is_session_over(newest.heartbeat_at, m.session_timeout_ms, moment) as overdue
+        from msgtx.group_member m
+        left join lateral (
+            select h.heartbeat_at from msgtx.group_heartbeat h where h.member_number = m.member_number
+            order by h.heartbeat_number desc limit 1) newest on true
+        where m.member_number > coalesce(in_after[1], -1)
+        order by m.member_number limit most
+    loop
+        looked_at := looked_at + 1;
+        next_after := array[candidate.member_number];
+        if candidate.overdue and (shards is null or candidate.group_id % 50 = any(shards)) then
+            begin
+                if msgtx.try_lock_group((select g.name from msgtx.consumer_group g where g.group_id = candidate.group_id)) then
+                    -- Behind the lock, and all of the group at once: each change is a generation.
+                    gone := array(select o.member_number from msgtx.overdue_members(candidate.group_id, moment) o);
+                    if gone <> '{}' then
+                        ignored := msgtx.take_out_members(candidate.group_id, gone) is not null;
+                        removed := removed + cardinality(gone);
+                    end if;
+                end if;
+            exception when others then
+                raise warning 'members of group % could not be removed: %', candidate.group_id, sqlerrm;
+            end;
+        end if;
+    end loop;
+    if looked_at < most then
+        next_after := null;
+    end if;
+end $$;

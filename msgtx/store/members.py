@@ -1,0 +1,226 @@
+"""Members of consumer groups: who they are, what each owns, and what each shall own (semantics 7).
+
+A member's partitions are handed over in steps: an assignment says who shall own what, and takes effect at once where nobody
+owns; a partition that has another owner stays with it until that one releases it, leaves, or dies.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from msgtx.database.engine import Function, RawConnection, call
+from msgtx.database.wire import Int4Array, Int8Array, TextArray
+from msgtx.errors import BY_NAME, GroupNotFound, UnknownMember
+
+JOIN: Final = Function(
+    "join_group",
+    {
+        "group_name": "text",
+        "in_member_id": "text",
+        "in_instance_id": "text",
+        "in_client_host": "text",
+        "in_client_process": "int4",
+        "in_session_timeout_ms": "int4",
+        "in_strategy": "text",
+        "in_topics": "text[]",
+        "in_pattern": "text",
+    },
+)
+DESCRIBE: Final = Function("describe_members", {"group_name": "text"})
+ASSIGN: Final = Function(
+    "assign_partitions",
+    {
+        "group_name": "text",
+        "expected_generation": "int4",
+        "in_topics_version": "int8",
+        "partition_ids": "int4[]",
+        "targets": "int8[]",
+    },
+)
+RELEASE: Final = Function(
+    "release_partitions", {"group_name": "text", "in_member_number": "int8", "partition_ids": "int4[]"}
+)
+LEAVE: Final = Function("leave_group", {"group_name": "text", "in_member_id": "text"})
+HEARTBEAT: Final = Function(
+    "heartbeat_group",
+    {
+        "group_name": "text",
+        "in_member_number": "int8",
+        "in_member_id": "text",
+        "in_instance_id": "text",
+        "in_heartbeat_number": "int8",
+    },
+    flushed=False,
+)
+ASSIGNMENT: Final = Function("member_assignment", {"group_name": "text", "in_member_number": "int8"})
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A member's number, by which the database knows it, and the group's generation."""
+
+    group_id: int
+    member_number: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """The answer to a heartbeat. `stale`: the assignment was made of other members or topics than there are now."""
+
+    generation: int
+    stale: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a member owns, by partition id with the generation since which it does, and what it shall own.
+
+    What it owns and shall not, it releases; what it shall own and does not, another one still has.
+    """
+
+    generation: int
+    stale: bool
+    owned: dict[int, int]
+    target: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member of a group: a subscription to topics or to a pattern, `owned` and `target` as in `Assignment`."""
+
+    number: int
+    member_id: str
+    group_instance_id: str | None
+    client_host: str | None
+    client_process: int | None
+    session_timeout_ms: int
+    joined_at: datetime
+    heartbeat_at: datetime
+    session_over: bool
+    topics: tuple[str, ...] | None
+    pattern: str | None
+    owned: dict[int, int]
+    target: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """A group in one snapshot, members in the order of their numbers.
+
+    `topics_version` is today's: an assignment is made of it. `stale` as in `Beat`. `strategy`: None before the first member.
+    """
+
+    group_id: int
+    generation: int
+    stale: bool
+    strategy: str | None
+    topics_version: int
+    members: list[Member]
+
+
+def join_group(
+    connection: RawConnection,
+    group: str,
+    *,
+    member_id: str,
+    group_instance_id: str | None,
+    client_host: str | None,
+    client_process: int | None,
+    session_timeout_ms: int,
+    strategy: str,
+    topics: Collection[str] | None,
+    pattern: str | None,
+) -> Joined:
+    """Join, or change the subscription: one of `topics` and `pattern`. The same again changes nothing.
+
+    The join is heartbeat 0 of a new `member_number`. With the same number as before, the count of heartbeats goes on.
+    Raise `ConfigError` for a strategy that is not the group's, `InvalidRequest` for what cannot be.
+    """
+    names = None if topics is None else TextArray(sorted(set(topics)))
+    who = (member_id, group_instance_id, client_host, client_process)
+    ((error, detail, *joined),) = call(connection, JOIN, group, *who, session_timeout_ms, strategy, names, pattern)
+    if error is not None:
+        raise BY_NAME[error](detail)
+    return Joined(*joined)
+
+
+def describe_members(connection: RawConnection, group: str) -> GroupState | None:
+    """Return a group as it stands; None if there is none."""
+    rows = call(connection, DESCRIBE, group)
+    if not rows:
+        return None
+    group_id, generation, stale, strategy, assigned_of, topics_version, *_ = rows[0]
+    members = [_member(row[6:]) for row in rows if row[6] is not None]
+    return GroupState(group_id, generation, stale or assigned_of != topics_version, strategy, topics_version, members)
+
+
+def assign_partitions(
+    connection: RawConnection, group: str, *, generation: int, topics_version: int, targets: Mapping[int, int]
+) -> bool:
+    """Say which member, by number, shall own each partition, by id; what is not named shall be nobody's.
+
+    Return False, and change nothing, if the group is not at `generation` any more: look again. `topics_version`: of the
+    state that this was made of.
+    """
+    partitions, numbers = Int4Array(targets), Int8Array(targets.values())
+    ((done,),) = call(connection, ASSIGN, group, generation, topics_version, partitions, numbers)
+    return bool(done)
+
+
+def release_partitions(connection: RawConnection, group: str, member_number: int, partition_ids: Collection[int]) -> int:
+    """End a member's ownership of these partitions. Return the group's generation.
+
+    One that shall be the member's own (again) is given back to it, since the new generation. Raise `GroupNotFound`.
+    """
+    ((generation,),) = call(connection, RELEASE, group, member_number, Int4Array(partition_ids))
+    if generation is None:
+        raise GroupNotFound(f"there is no consumer group {group}")
+    return int(generation)
+
+
+def leave_group(connection: RawConnection, group: str, member_id: str) -> bool:
+    """Remove a member; what it owned goes at once to those that shall own it. Return whether it was there."""
+    ((left,),) = call(connection, LEAVE, group, member_id)
+    return bool(left)
+
+
+def heartbeat(
+    connection: RawConnection,
+    group: str,
+    *,
+    member_number: int,
+    member_id: str,
+    group_instance_id: str | None,
+    number: int,
+) -> Beat:
+    """Say that a member lives, and remove others whose session is over. `number` counts on from the join's 0.
+
+    Raise `FencedInstance` if another member has taken the instance id, `UnknownMember` if it is not a member any more.
+    """
+    ((error, detail, generation, stale),) = call(
+        connection, HEARTBEAT, group, member_number, member_id, group_instance_id, number
+    )
+    if error is not None:
+        raise BY_NAME[error](detail)
+    return Beat(generation, stale)
+
+
+def member_assignment(connection: RawConnection, group: str, member_number: int) -> Assignment:
+    """Return what a member owns and shall own. Raise `UnknownMember` if it is not a member any more."""
+    rows = call(connection, ASSIGNMENT, group, member_number)
+    if not rows:
+        raise UnknownMember(f"group {group} has no member of number {member_number} (any more)")
+    ((generation, stale, owned, since, target),) = rows
+    return Assignment(generation, stale, _owned(owned, since), frozenset(target))
+
+
+def _member(row: tuple[Any, ...]) -> Member:
+    *who, topics, pattern, owned, since, target = row
+    names = None if topics is None else tuple(topics)
+    return Member(*(*who, names, pattern, _owned(owned, since), frozenset(target)))
+
+
+def _owned(partition_ids: list[int], since: list[int]) -> dict[int, int]:
+    return dict(zip(partition_ids, since, strict=True))
