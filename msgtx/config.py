@@ -10,15 +10,14 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Any, Final, Literal, TypeVar, cast, get_args
 
 from msgtx.errors import ConfigError, InvalidTransactionTimeout
-from msgtx.types import Isolation
+from msgtx.types import Isolation, Strategy
 
 Acks = Literal["0", "1", "all"]
 OffsetReset = Literal["earliest", "latest", "none"]
 Partitioner = Literal["crc32", "murmur2"]
-Strategy = Literal["range", "roundrobin", "cooperative-sticky"]
 MAX_IDEMPOTENT_IN_FLIGHT: Final = 5  # Kafka's bound; more requests than this cannot be told from reordering
 
 KAFKA_NAMES: Final = {
@@ -98,7 +97,7 @@ class ConsumerConfig:
 Config = TypeVar("Config", ProducerConfig, ConsumerConfig)
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "acks": ("0", "1", "all"),
-    "assignment": ("range", "roundrobin", "cooperative-sticky"),
+    "assignment": get_args(Strategy),
     "auto_offset_reset": ("earliest", "latest", "none"),
     "partitioner": ("crc32", "murmur2"),
     "isolation": tuple(Isolation),

@@ -249,6 +249,9 @@ class Consumer:
                 progress = self._fetcher.fetch()
                 self._failing_since = None
             except MsgtxError as error:
+                if isinstance(error, errors.UnknownTopicOrPartition) and self._membership is not None:
+                    self._membership.topics_changed()  # deleted; the group hears of it now
+                    continue
                 if not error.retriable or self._given_up():
                     raise
                 progress = False

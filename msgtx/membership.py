@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Collection
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple
 
 from msgtx.config import ConsumerConfig
 from msgtx.database.engine import Engine, RawConnection
@@ -111,9 +111,9 @@ class Membership:
         """Note that the consumer is being used: within `max_poll_interval_ms` it has to come again."""
         self._polled_at = time.monotonic()
 
-    def check(self) -> None:
-        """Have the group looked at with the next poll."""
-        self.due = True
+    def topics_changed(self) -> None:
+        """Have the partitions divided anew with the next look, if the topics are not those of the assignment any more."""
+        self.due = self._shall_divide = True
 
     def look(self, connection: RawConnection) -> Assignment:
         """Join if this is no member, divide the partitions if that falls to it, and return what is its own.
@@ -130,9 +130,11 @@ class Membership:
         if self._shall_divide:
             self._shall_divide = False
             divide(connection, self.group)
-        found = member_assignment(connection, self.group, self._member.number)
-        if found is None:
+        try:
+            found = member_assignment(connection, self.group, self._member.number)
+        except UnknownMember:
             self._gone(connection, self._member)
+            raise
         self.generation = found.generation
         return found
 
@@ -161,7 +163,8 @@ class Membership:
         if self._member is not None and self._config.group_instance_id is None:
             try:
                 with self._engine.connection() as connection:
-                    self._leave(connection)
+                    leave_group(connection, self.group, self._member.member_id)
+                    divide(connection, self.group)
             except MsgtxError as error:
                 log.warning("group %r: %s could not leave, its session has to end: %s", self.group, self.member_id, error)
         self._member = None
@@ -187,12 +190,8 @@ class Membership:
             self._thread = threading.Thread(target=self._live, name="msgtx-heartbeat", daemon=True)
             self._thread.start()
 
-    def _leave(self, connection: RawConnection) -> None:
-        if self._member is not None and leave_group(connection, self.group, self._member.member_id):
-            divide(connection, self.group)
-
-    def _gone(self, connection: RawConnection, member: _Member) -> NoReturn:
-        """Ask why the group does not know this member, and raise that."""
+    def _gone(self, connection: RawConnection, member: _Member) -> None:
+        """Ask why the group does not know this member: `FencedInstance` ends it, else it may join again."""
         self._member = None
         self.due = True
         try:
@@ -207,7 +206,6 @@ class Membership:
         except FencedInstance as error:
             self._fenced = error  # joining again would fence the other one in turn
             raise
-        raise UnknownMember(f"group {self.group!r} has no member {member.member_id} (any more)")
 
     # ── the thread ──
 
@@ -235,7 +233,8 @@ class Membership:
                     self.group,
                     self._config.max_poll_interval_ms,
                 )
-                self._leave(connection)
+                leave_group(connection, self.group, member.member_id)
+                divide(connection, self.group)
                 self._changed()
                 return
             try:

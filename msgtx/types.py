@@ -4,12 +4,15 @@ import enum
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, NewType, Self
+from typing import Literal, NamedTuple, NewType, Self
 
 from msgtx.errors import InvalidRequest
 
 PartitionId = NewType("PartitionId", int)
 Headers = tuple[tuple[str, bytes | None], ...]
+
+
+Strategy = Literal["range", "roundrobin", "cooperative-sticky"]  # how a group's partitions are divided
 
 
 class TopicPartition(NamedTuple):

@@ -10,11 +10,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import cycle
-from typing import Final, Literal, assert_never, get_args
+from typing import Final, assert_never, get_args
 
 from msgtx.errors import InvalidRequest
+from msgtx.types import Strategy
 
-Strategy = Literal["range", "roundrobin", "cooperative-sticky"]
 STRATEGIES: Final[tuple[Strategy, ...]] = get_args(Strategy)
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 from msgtx.database.engine import Function, RawConnection, call
 from msgtx.database.wire import Int4Array, Int8Array, TextArray
 from msgtx.errors import BY_NAME, GroupNotFound, UnknownMember
+from msgtx.types import Strategy
 
 JOIN: Final = Function(
     "join_group",
@@ -115,7 +116,7 @@ class GroupState:
     group_id: int
     generation: int
     stale: bool
-    strategy: str | None
+    strategy: Strategy | None
     topics_version: int
     members: list[Member]
 

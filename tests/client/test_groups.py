@@ -172,6 +172,7 @@ def test_a_consumer_that_is_not_polled_leaves_and_comes_back(members: Members, w
     members.until(lambda: len(other.assignment()) == 4)
     with pytest.raises(errors.UnknownMember):
         slow.commit({TopicPartition(wide, 0): 1})
+    slow.poll(0)
     members.alive.append(slow)
     members.until(lambda: members.shares() == [2, 2])
     assert [event for event, _ in members.told(slow)] == ["assign", "lost", "assign"]
@@ -286,15 +287,16 @@ def test_a_transaction_of_partitions_that_were_taken_away_is_aborted(
     with client.producer(transactional_id=unique("worker")) as producer:
         records = first.poll(SECONDS)
         assert sorted(filter(None, (record.value for record in records))) == values
-        with pytest.raises(errors.NotAssigned), producer.transaction() as transaction:
-            for record in records:
-                producer.send(target, record.value)
-            members.join(wide)
-            members.until(lambda: members.shares() == [2, 2])
-            transaction.send_offsets(first)
+        producer.begin_transaction()
+        for record in records:
+            producer.send(target, record.value)
+        members.join(wide)
+        members.until(lambda: members.shares() == [2, 2])
+        with pytest.raises(errors.NotAssigned):
+            producer.send_offsets_to_transaction(first)
+        producer.abort_transaction()
         first.rewind()
-        members.values.clear()
-        members.until(lambda: len(members.values) >= 8)
+        members.until(lambda: len(set(members.values)) == 8)
         with producer.transaction() as transaction:
             producer.send(target, b"of what is left")
             transaction.send_offsets(first)

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from msgtx.errors import InvalidRequest
-from msgtx.rules.assignment import STRATEGIES, Strategy, Subscriber, assign, subscribed
+from msgtx.rules.assignment import STRATEGIES, Subscriber, assign, subscribed
+from msgtx.types import Strategy
 
 Topics = dict[str, list[int]]
 
