@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from msgtx.database.wire import BatchColumns
@@ -10,7 +10,6 @@ from msgtx.store.append import Appended, append, append_and_decide
 from msgtx.store.decide import Decided, decide
 from msgtx.store.fetch import FetchedPartition, Position, fetch
 from msgtx.store.groups import NO_OFFSETS, OffsetColumns, offset_columns
-from msgtx.store.members import Joined, join_group
 from msgtx.store.producers import init_producer_id
 from msgtx.store.topics import create_topic, delete_topic, describe_topics
 from msgtx.types import GroupMetadata, Isolation, OffsetAndMetadata, ProducerId, TransactionId
@@ -91,32 +90,6 @@ def offsets_of(*entries: tuple[str | GroupMetadata, int, int | OffsetAndMetadata
         metadata = GroupMetadata(group) if isinstance(group, str) else group
         found.setdefault(metadata, {})[partition] = at if isinstance(at, OffsetAndMetadata) else OffsetAndMetadata(at)
     return offset_columns(found)
-
-
-def join(
-    connection: Connection,
-    group: str,
-    member_id: str,
-    *,
-    instance: str | None = None,
-    topics: Collection[str] | None = ("topic",),
-    pattern: str | None = None,
-    strategy: str = "cooperative-sticky",
-    session_timeout_ms: int = 45_000,
-) -> Joined:
-    """Make a client a member of a group."""
-    return join_group(
-        connection,
-        group,
-        member_id=member_id,
-        group_instance_id=instance,
-        client_host="here",
-        client_process=1,
-        session_timeout_ms=session_timeout_ms,
-        strategy=strategy,
-        topics=topics,
-        pattern=pattern,
-    )
 
 
 class Writer:

@@ -11,7 +11,8 @@ from msgtx.store.coordinators import Leases, find_coordinator, lease_shards, lis
 from msgtx.store.members import heartbeat
 from tests.databases import Connection
 from tests.store.conftest import Settings
-from tests.store.steps import Writer, counts, join, new_partition, offsets_of, unique
+from tests.store.roster import join
+from tests.store.steps import Writer, counts, new_partition, offsets_of, unique
 
 Clock = Callable[[object], None]
 Sessions = Callable[[], Connection]

@@ -1,15 +1,29 @@
 """Consumer offsets: which row counts (semantics 7)."""
 
+import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from msgtx import errors
+from msgtx.database.engine import call
 from msgtx.store.fetch import Position
-from msgtx.store.groups import CommittedOffset, OffsetColumns, commit_offsets, committed_offsets
+from msgtx.store.groups import (
+    COMMIT_OFFSETS,
+    CommittedOffset,
+    OffsetColumns,
+    OffsetRows,
+    columns_of,
+    commit_offsets,
+    committed_offsets,
+    offset_rows,
+)
+from msgtx.store.members import release_partitions
 from msgtx.store.topics import delete_topic
 from msgtx.types import GroupMetadata, OffsetAndMetadata, TransactionId
-from tests.databases import Connection
+from tests.databases import Connection, backend, wait_for_lock
+from tests.store.roster import Roster
 from tests.store.steps import Writer, count, look, new_partition, new_topic, offsets_of, plain, seal, unique
 
 
@@ -239,3 +253,168 @@ def test_a_position_behind_rows_that_are_there_or_were_removed_is_stored(
         )
     commit_by(connection, read, partition, 3)
     assert committed_offsets(connection, group, None) == {partition: at(3)}
+
+
+# ── whose offsets (I11, P15) ──
+
+# Who commits for which partition at which generation, and what comes of it. In the group "a" has owned 0 since generation 4,
+# "b" owns 1 since 4 and 3 since 6, "s" (instance i, has replaced "old") owns 2 since 5; generation 6.
+FENCING = [
+    pytest.param("a", 0, 4, None, None, id="since it got it"),
+    pytest.param("a", 0, 5, None, None, id="between"),
+    pytest.param("a", 0, 6, None, None, id="today"),
+    pytest.param("a", 0, 3, None, errors.IllegalGeneration, id="before it got it"),
+    pytest.param("a", 0, -1, None, errors.IllegalGeneration, id="no generation"),
+    pytest.param("a", 0, 7, None, errors.IllegalGeneration, id="newer than the group"),
+    pytest.param("b", 3, 5, None, errors.IllegalGeneration, id="before it was released to it"),
+    pytest.param("b", 3, 6, None, None, id="released to it"),
+    pytest.param("b", 0, 6, None, errors.NotAssigned, id="another one's"),
+    pytest.param("a", 3, 6, None, errors.NotAssigned, id="released by it"),
+    pytest.param("a", 3, 4, None, errors.NotAssigned, id="released by it, of then"),
+    pytest.param("a", 4, 6, None, errors.NotAssigned, id="nobody's"),
+    pytest.param("a", 4, 7, None, errors.IllegalGeneration, id="nobody's, newer than the group"),
+    pytest.param("s", 2, 5, "i", None, id="static"),
+    pytest.param("s", 2, 6, None, None, id="static, without its instance"),
+    pytest.param("s", 2, 4, "i", errors.IllegalGeneration, id="static, before it came back"),
+    pytest.param("old", 2, 6, "i", errors.FencedInstance, id="replaced"),
+    pytest.param("old", 0, 99, "i", errors.FencedInstance, id="replaced, and wrong in all else"),
+    pytest.param("old", 2, 6, None, errors.UnknownMember, id="replaced, without its instance"),
+    pytest.param("stranger", 2, 6, "j", errors.UnknownMember, id="an instance that nobody has"),
+    pytest.param("stranger", 4, 99, None, errors.UnknownMember, id="a stranger, newer than the group"),
+    pytest.param(None, 4, -1, None, errors.UnknownMember, id="no member"),
+]
+
+
+@pytest.fixture
+def group(connection: Connection) -> Roster:
+    made = Roster(connection, 5)
+    for name, instance in (("a", None), ("b", None), ("old", "i")):
+        made.join(name, instance)
+    first, second, third, fourth, _ = made.partitions
+    assert made.assign({first: "a", second: "b", third: "old", fourth: "a"})
+    made.join("s", "i")
+    with connection.transaction():  # the target of the release, without another generation
+        connection.execute(
+            "update msgtx.group_assignment set target = %s where partition_id = %s", [made.numbers["b"], fourth]
+        )
+    assert made.release("a", fourth) == made.generation == 6
+    return made
+
+
+@pytest.mark.parametrize("commit_by", [plainly, with_a_decision, in_one_call])
+@pytest.mark.parametrize(("member", "partition", "generation", "instance", "refusal"), FENCING)
+def test_a_member_commits_for_what_it_owns_since_it_got_it(
+    connection: Connection,
+    group: Roster,
+    commit_by: Commit,
+    member: str | None,
+    partition: int,
+    generation: int,
+    instance: str | None,
+    refusal: type[errors.MsgtxError] | None,
+) -> None:
+    """I11: also in a transaction (P15). What is refused stores nothing."""
+    at_partition = group.partitions[partition]
+    who = GroupMetadata(group.name, member, generation, instance)
+    if refusal is None:
+        commit_by(connection, who, at_partition, 7)
+        assert committed_offsets(connection, group.name, None) == {at_partition: at(7)}
+    else:
+        with pytest.raises(refusal, match=rf"group {group.name}\b.*-{partition}\b") as raised:
+            commit_by(connection, who, at_partition, 7)
+        assert type(raised.value) is refusal
+        assert raised.value.requires_abort
+        for said in (member, instance if refusal is errors.FencedInstance else None):
+            assert said is None or said in str(raised.value)
+        if refusal is errors.IllegalGeneration:
+            assert re.search(rf"generation {generation}\b", str(raised.value))
+        assert committed_offsets(connection, group.name, None) == {}
+
+
+# One offset each that is refused for this reason; the ones further up are told first.
+RANKS: dict[str, Callable[[Roster], tuple[GroupMetadata, int, OffsetAndMetadata]]] = {
+    "UnknownTopicOrPartition": lambda group: (group.metadata("a"), 2**31 - 1, OffsetAndMetadata(1)),
+    "FencedInstance": lambda group: (group.metadata("old"), group.partitions[0], OffsetAndMetadata(1)),
+    "UnknownMember": lambda group: (group.metadata("stranger"), group.partitions[1], OffsetAndMetadata(1)),
+    "IllegalGeneration": lambda group: (group.metadata("b", 99), group.partitions[1], OffsetAndMetadata(1)),
+    "NotAssigned": lambda group: (group.metadata("b"), group.partitions[4], OffsetAndMetadata(1)),
+    "OffsetMetadataTooLarge": lambda group: (group.metadata("b"), group.partitions[3], OffsetAndMetadata(1, "x" * 4097)),
+    "LogTruncated": lambda group: (
+        GroupMetadata(group.name, "s", 6, "i", {group.partitions[2]: "5:1:0:0:0"}), group.partitions[2], OffsetAndMetadata(6)
+    ),
+    "InvalidRequest": lambda group: (group.metadata("a"), group.partitions[0], OffsetAndMetadata(-1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("first", range(len(RANKS)))
+def test_of_several_refusals_the_first_of_their_order_is_told(
+    connection: Connection, group: Roster, first: int, turned: bool
+) -> None:
+    """Wherever it stands among the offsets."""
+    rows: OffsetRows = {}
+    bad = [RANKS[name](group) for name in list(RANKS)[first:]]
+    for number, (metadata, partition, offset) in enumerate(reversed(bad) if turned else bad):
+        (rows[group.name, number],) = offset_rows(metadata, {partition: offset}).values()
+    ((error, _),) = call(connection, COMMIT_OFFSETS, *columns_of(rows).arguments())
+    assert error == list(RANKS)[first]
+
+
+def test_offsets_of_several_groups_are_checked_each_by_its_own(connection: Connection, group: Roster) -> None:
+    other = Roster(connection, 1)
+    other.join("a")
+    assert other.assign({group.partitions[0]: "a"})
+    at_one = {group.partitions[0]: OffsetAndMetadata(1)}
+    commit_offsets(connection, {group.metadata("a"): at_one, other.metadata("a"): at_one, GroupMetadata("free"): at_one})
+    with pytest.raises(errors.UnknownMember, match=f"group {other.name} has members, which alone commit its offsets"):
+        commit_offsets(connection, {group.metadata("a"): at_one, GroupMetadata(other.name): at_one})
+
+
+def test_a_client_of_before_says_no_instance_ids(connection: Connection, group: Roster) -> None:
+    """The argument is younger than the function."""
+    row = connection.execute(
+        "select error from msgtx.commit_offsets(%s, %s, %s, %s, %s, %s)",
+        [[group.name], [group.partitions[2]], [1], [""], ["s"], [6]],
+    ).fetchone()
+    assert row == (None,)
+
+
+@pytest.mark.parametrize("commit_by", [with_a_decision, in_one_call])
+def test_a_transaction_of_a_member_that_lost_its_partition_decides_nothing(
+    connection: Connection, group: Roster, commit_by: Commit
+) -> None:
+    """P15: the refusal is abortable; outputs and offsets are both absent."""
+    before = count(connection, "transaction_decision")
+    with pytest.raises(errors.NotAssigned):
+        commit_by(connection, group.metadata("a"), group.partitions[3], 7)
+    assert count(connection, "transaction_decision") == before
+
+
+def test_a_commit_that_waits_for_a_release_is_refused_behind_it(
+    connection: Connection, group: Roster, open_connection: Callable[[], Connection], background: ThreadPoolExecutor
+) -> None:
+    """P31, P39: the check sees what was committed while it waited."""
+    slow, member = open_connection(), open_connection()
+    stale = group.metadata("a")
+    with slow.transaction():
+        release_partitions(slow, group.name, group.numbers["a"], group.partitions)
+        waiting = background.submit(plainly, member, stale, group.partitions[0], 7)
+        wait_for_lock(connection, backend(member))
+    # It had no other target: its own again, but since a newer generation than it knew.
+    with pytest.raises(errors.IllegalGeneration):
+        waiting.result(30)
+    group.commit("a", group.partitions[0], 8)
+    assert group.committed(group.partitions[0]) == 8
+
+
+def test_a_release_waits_for_a_commit_that_has_been_checked(
+    connection: Connection, group: Roster, open_connection: Callable[[], Connection], background: ThreadPoolExecutor
+) -> None:
+    """P31: what the successor reads is the newest commit of the one before."""
+    slow, member = open_connection(), open_connection()
+    with slow.transaction():
+        plainly(slow, group.metadata("a"), group.partitions[0], 7)
+        waiting = background.submit(release_partitions, member, group.name, group.numbers["a"], [group.partitions[0]])
+        wait_for_lock(connection, backend(member))
+    assert waiting.result(30) == 7
+    assert group.committed(group.partitions[0]) == 7

@@ -1,0 +1,460 @@
+"""Heartbeats: who lives, who is removed, by whom; the sweeps of members and of their heartbeats (semantics 7)."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from msgtx import errors
+from msgtx.coordinator.sweep import sweep
+from msgtx.database.engine import Engine
+from msgtx.store.groups import commit_offsets
+from msgtx.store.members import Beat, heartbeat
+from msgtx.types import OffsetAndMetadata
+from tests.databases import Connection, backend, wait_for_lock
+from tests.store.roster import Roster
+from tests.store.steps import count, spoiled, unique
+
+Clock = Callable[[object], None]
+Sessions = Callable[[], Connection]
+pytestmark = pytest.mark.usefixtures("bare")
+AT_ONCE = 10_000  # rows that one call removes at most
+TABLES = ("consumer_group", "group_member", "group_assignment", "group_heartbeat")
+
+
+@pytest.fixture
+def group(connection: Connection) -> Roster:
+    return Roster(connection)
+
+
+# ── heartbeats ──
+
+
+def test_a_heartbeat_tells_the_generation_and_whether_the_assignment_is_stale(group: Roster) -> None:
+    group.join("a")
+    assert group.beat("a") == Beat(1, stale=True)
+    assert group.assign({group.partitions[0]: "a"})
+    assert group.beat("a") == Beat(2, stale=False)
+    group.join("b")
+    assert group.beat("a") == Beat(3, stale=True)
+
+
+@pytest.mark.parametrize("numbers", [(1, 2, 3), (1, 1, 1), (3, 1, 2), (7,)])
+def test_a_heartbeat_may_be_repeated_and_come_late(group: Roster, numbers: tuple[int, ...]) -> None:
+    group.join("a")
+    for number in numbers:
+        group.beat("a", number)
+    rows = group.connection.execute("select heartbeat_number from msgtx.group_heartbeat order by 1").fetchall()
+    assert [number for (number,) in rows] == sorted({0, *numbers})
+
+
+def test_a_session_lasts_as_long_as_its_own_timeout(group: Roster, clock: Clock) -> None:
+    """To the end, and no longer."""
+    start = datetime(2030, 1, 1, tzinfo=UTC)
+    clock(start)
+    group.join("short", session_timeout_ms=10_000)
+    group.join("long", session_timeout_ms=20_000)
+    for milliseconds, over in [(10_000, set()), (10_001, {"short"}), (20_000, {"short"}), (20_001, {"short", "long"})]:
+        for direction in (1, -1):
+            clock(start + direction * timedelta(milliseconds=milliseconds))
+            assert {member.member_id for member in group.state.members if member.session_over} == over, milliseconds
+
+
+def test_a_heartbeat_keeps_the_session_and_brings_it_back_while_nobody_has_removed_it(group: Roster, clock: Clock) -> None:
+    group.join("a", session_timeout_ms=10_000)
+    for seconds in (9, 18, 27):
+        clock(f"{seconds} seconds")
+        group.beat("a")
+        assert not group.state.members[0].session_over
+    clock("40 seconds")
+    assert group.state.members[0].session_over
+    group.beat("a")
+    assert not group.state.members[0].session_over
+
+
+def test_the_newest_heartbeat_is_the_one_with_the_highest_number(group: Roster) -> None:
+    """A clock that was set back: an earlier one is dated in the future, and says nothing."""
+    group.join("a", session_timeout_ms=10_000)
+    group.join("b")
+    group.connection.execute(
+        "insert into msgtx.group_heartbeat (member_number, heartbeat_number, heartbeat_at)"
+        " select member_number, 1, msgtx.clock() + interval '1 hour' from msgtx.group_member"
+    )
+    assert {member.session_over for member in group.state.members} == {True}
+    group.beat("a", 2)
+    with pytest.raises(errors.UnknownMember):
+        group.beat("b", 2)  # who is heard first after that finds the others over: their age is not known
+    group.join("c")
+    group.beat("c")
+    assert {member.member_id: member.session_over for member in group.state.members} == {"a": False, "c": False}
+
+
+def test_a_clock_that_was_set_back_a_little_ends_nothing(group: Roster, clock: Clock) -> None:
+    clock("1 minute")
+    group.join("a", session_timeout_ms=65_000)
+    group.join("b", session_timeout_ms=65_000)
+    clock(None)
+    group.beat("a")
+    assert group.members == ["a", "b"]
+
+
+def test_an_old_heartbeat_that_comes_late_does_not_prolong_a_session(group: Roster, clock: Clock) -> None:
+    group.join("a", session_timeout_ms=10_000)
+    group.beat("a", 5)
+    clock("11 seconds")
+    group.beat("a", 4)
+    assert group.state.members[0].session_over
+
+
+@pytest.mark.parametrize("stranger", ["nobody", "old number", "other id", "other group", "no group", "gone"])
+def test_who_is_not_a_member_is_told_so(group: Roster, stranger: str) -> None:
+    group.join("a")
+    who: dict[str, Any] = {"member_number": group.numbers["a"], "member_id": "a", "group_instance_id": None, "number": 1}
+    name = group.name
+    match stranger:
+        case "nobody":
+            who |= {"member_number": 2**40, "member_id": "nobody"}
+        case "old number":
+            group.leave("a")
+            group.join("a")
+        case "other id":
+            who["member_id"] = "b"
+        case "other group":
+            other = Roster(group.connection)
+            other.join("b")
+            name = other.name
+        case "no group":
+            name = unique("group")
+        case "gone":
+            group.leave("a")
+    before = count(group.connection, "group_heartbeat")
+    with pytest.raises(errors.UnknownMember, match=f"group {name} has no member {who['member_id']} "):
+        heartbeat(group.connection, name, **who)
+    assert count(group.connection, "group_heartbeat") == before
+
+
+def test_a_static_member_that_was_replaced_is_fenced(group: Roster) -> None:
+    group.join("a", "i")
+    group.join("a2", "i")
+    with pytest.raises(errors.FencedInstance, match="group_instance_id i belongs to member a2 now, not to a"):
+        group.beat("a")
+    group.beat("a2")
+    group.leave("a2")
+    with pytest.raises(errors.UnknownMember):
+        group.beat("a")
+
+
+def test_two_heartbeats_of_the_same_number_at_once_are_one(
+    group: Roster, open_connection: Sessions, background: ThreadPoolExecutor
+) -> None:
+    group.join("a")
+    slow, other = open_connection(), open_connection()
+    who = {"member_number": group.numbers["a"], "member_id": "a", "group_instance_id": None, "number": 1}
+    with slow.transaction():
+        heartbeat(slow, group.name, **who)
+        waiting = background.submit(lambda: heartbeat(other, group.name, **who))
+        wait_for_lock(group.connection, backend(other))
+    assert waiting.result(30) == Beat(1, stale=True)
+    assert count(group.connection, "group_heartbeat") == 2
+
+
+# ── removing whose session is over ──
+
+
+def test_a_heartbeat_removes_others_whose_session_is_over(group: Roster, clock: Clock) -> None:
+    first, second, third, _ = group.partitions
+    group.join("dead", session_timeout_ms=10_000)
+    group.join("dead, too", session_timeout_ms=10_000)
+    group.join("alive")
+    assert group.assign({first: "dead", second: "dead", third: "dead, too"})
+    assert group.assign({first: "alive", second: "dead, too", third: "alive"})
+    clock("11 seconds")
+    assert group.beat("alive") == Beat(6, stale=True), "all of them are one change"
+    assert group.members == ["alive"]
+    assert group.assignment("alive").owned == {first: 6, third: 6}
+    assert group.targets == {first: "alive", third: "alive"}
+    assert count(group.connection, "group_assignment") == 2
+    for dead in ("dead", "dead, too"):
+        with pytest.raises(errors.UnknownMember):
+            group.beat(dead)
+        with pytest.raises(errors.UnknownMember):
+            group.commit(dead, second, 1, generation=5)
+    group.commit("alive", third, 1)
+    assert group.beat("alive") == Beat(6, stale=True)
+
+
+def test_nobody_removes_itself_nor_members_of_other_groups(group: Roster, clock: Clock) -> None:
+    """Also with a number that comes late: who speaks lives."""
+    other = Roster(group.connection)
+    other.join("a")
+    group.join("a", session_timeout_ms=10_000)
+    group.beat("a", 5)
+    clock("1 hour")
+    assert group.beat("a", 4) == Beat(1, stale=True)
+    assert (group.members, other.members) == (["a"], ["a"])
+
+
+def test_whoever_cannot_have_the_groups_lock_leaves_it_to_the_next(
+    group: Roster, clock: Clock, open_connection: Sessions
+) -> None:
+    """P32: a heartbeat never waits for a lock."""
+    group.join("dead", session_timeout_ms=10_000)
+    group.join("alive")
+    clock("11 seconds")
+    holder = open_connection()
+    with holder.transaction():
+        holder.execute("select pg_advisory_xact_lock_shared(1836279554, hashtext(%s))", [group.name])
+        assert group.beat("alive") == Beat(2, stale=True)
+        assert group.members == ["dead", "alive"]
+    assert group.beat("alive") == Beat(3, stale=True)
+    assert group.members == ["alive"]
+
+
+def test_a_heartbeat_is_not_flushed_and_a_removal_is(group: Roster, clock: Clock, open_connection: Sessions) -> None:
+    group.join("dead", session_timeout_ms=10_000)
+    group.join("alive")
+    session = open_connection()
+    group.connection = session
+    for expected in ("off", "on"):
+        with session.transaction():
+            group.beat("alive")
+            assert session.execute("show synchronous_commit").fetchone() == (expected,)
+        clock("11 seconds")
+
+
+# ── the sweep of members ──
+
+
+def sweep_until_the_end(connection: Connection, function: str, most: int) -> list[int]:
+    """Run a sweep to its end. Returns what each call removed."""
+    removed, after = [], None
+    for _ in range(100):
+        row = connection.execute(f"select * from msgtx.{function}(%s::bigint[], %s)", [after, most]).fetchone()
+        assert row is not None
+        removed.append(row[0])
+        after = row[1]
+        if after is None:
+            return removed
+    raise AssertionError(f"it does not end: {removed}")
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 500])
+def test_the_sweep_removes_the_dead_of_all_groups(connection: Connection, clock: Clock, most: int) -> None:
+    groups = [Roster(connection, 1) for _ in range(3)]
+    for group in groups:
+        group.join("dead", session_timeout_ms=10_000)
+        group.join("alive")
+        group.join("dead, too", session_timeout_ms=10_000)
+        assert group.assign({group.partitions[0]: "dead"})
+        assert group.assign({group.partitions[0]: "alive"})
+    groups[0].leave("alive")
+    assert sweep_until_the_end(connection, "remove_members", most)[-1:] == [0]
+    clock("11 seconds")
+    assert sum(sweep_until_the_end(connection, "remove_members", most)) == 6
+    assert [group.members for group in groups] == [[], ["alive"], ["alive"]]
+    assert [group.generation for group in groups] == [7, 6, 6], "the dead of a group are one change"
+    assert [list(group.owners.values()) for group in groups] == [[], ["alive"], ["alive"]]
+    assert sum(sweep_until_the_end(connection, "remove_members", most)) == 0
+
+
+def test_the_sweep_passes_by_groups_that_are_busy(connection: Connection, clock: Clock, open_connection: Sessions) -> None:
+    busy, idle = Roster(connection), Roster(connection)
+    for group in (busy, idle):
+        group.join("dead")
+    clock("1 hour")
+    holder = open_connection()
+    with holder.transaction():
+        holder.execute("select pg_advisory_xact_lock_shared(1836279554, hashtext(%s))", [busy.name])
+        assert sweep_until_the_end(connection, "remove_members", 500) == [1]
+    assert (busy.members, idle.members) == (["dead"], [])
+    assert sweep_until_the_end(connection, "remove_members", 500) == [1]
+
+
+def test_one_bad_group_does_not_stop_the_rest(connection: Connection, clock: Clock) -> None:
+    """P12."""
+    groups = [Roster(connection) for _ in range(5)]
+    for group in groups:
+        group.join("dead")
+    clock("1 hour")
+    with spoiled(connection, "group_member", "delete", f"old.member_number = {groups[2].numbers['dead']}"):
+        assert sweep_until_the_end(connection, "remove_members", 500) == [4]
+    assert [group.members for group in groups] == [[], [], ["dead"], [], []]
+    assert [group.generation for group in groups] == [2, 2, 1, 2, 2]
+    assert sweep_until_the_end(connection, "remove_members", 500) == [1]
+
+
+def test_a_group_whose_members_all_died_takes_commits_without_a_member_again(connection: Connection, clock: Clock) -> None:
+    group = Roster(connection)
+    group.join("dead")
+    clock("1 hour")
+    with pytest.raises(errors.UnknownMember):
+        group.commit(None, group.partitions[0], 1)
+    assert sweep_until_the_end(connection, "remove_members", 500) == [1]
+    group.commit(None, group.partitions[0], 1)
+
+
+# ── the sweep of heartbeats ──
+
+
+def newest(connection: Connection) -> dict[int, list[int]]:
+    rows = connection.execute(
+        "select member_number, array_agg(heartbeat_number order by heartbeat_number) from msgtx.group_heartbeat group by 1"
+    ).fetchall()
+    return dict(rows)
+
+
+@pytest.mark.parametrize("most", [1, 2, 500])
+def test_only_the_newest_heartbeat_of_a_member_stays(group: Roster, most: int) -> None:
+    for name in ("a", "b", "c"):
+        group.join(name)
+        for _ in range(4):
+            group.beat(name)
+    group.join("silent")
+    group.join("gone")
+    group.beat("gone")
+    group.leave("gone")
+    assert sum(sweep_until_the_end(group.connection, "remove_heartbeats", most)) == 14
+    expected = {"a": [4], "b": [4], "c": [4], "silent": [0]}
+    assert newest(group.connection) == {group.numbers[name]: beats for name, beats in expected.items()}
+    assert sum(sweep_until_the_end(group.connection, "remove_heartbeats", most)) == 0
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_more_heartbeats_than_one_call_may_remove_go_in_several(group: Roster, gone: bool) -> None:
+    for name in ("a", "b"):
+        group.join(name)
+        group.connection.execute(
+            "insert into msgtx.group_heartbeat (member_number, heartbeat_number, heartbeat_at)"
+            " select %s, n, msgtx.clock() from generate_series(1, %s) n",
+            [group.numbers[name], 2 * AT_ONCE + 500],
+        )
+    if gone:
+        group.leave("a")
+    removed = sweep_until_the_end(group.connection, "remove_heartbeats", 500)
+    assert max(removed) <= AT_ONCE
+    assert sum(removed) == 2 * (2 * AT_ONCE + 500) + gone
+
+
+def test_one_bad_member_does_not_stop_the_rest(group: Roster) -> None:
+    """P12."""
+    for name in ("a", "b", "c"):
+        group.join(name)
+        group.beat(name)
+    with spoiled(group.connection, "group_heartbeat", "delete", f"old.member_number = {group.numbers['b']}"):
+        assert sweep_until_the_end(group.connection, "remove_heartbeats", 500) == [2]
+    assert sweep_until_the_end(group.connection, "remove_heartbeats", 500) == [1]
+
+
+def test_heartbeats_that_somebody_holds_are_passed_by(group: Roster, open_connection: Sessions) -> None:
+    group.join("a")
+    for _ in range(2):
+        group.beat("a")
+    holder = open_connection()
+    with holder.transaction():
+        holder.execute("select from msgtx.group_heartbeat where heartbeat_number = 0 for update")
+        assert sweep_until_the_end(group.connection, "remove_heartbeats", 500) == [1]
+    assert sweep_until_the_end(group.connection, "remove_heartbeats", 500) == [1]
+
+
+def test_a_member_that_just_joins_keeps_its_heartbeat(group: Roster, open_connection: Sessions) -> None:
+    """Member and heartbeat become visible together."""
+    session = open_connection()
+    with session.transaction():
+        Roster.join(_of(group, session), "a")
+        assert sweep_until_the_end(group.connection, "remove_heartbeats", 500) == [0]
+    assert sweep_until_the_end(group.connection, "remove_heartbeats", 500) == [0]
+    assert newest(group.connection) == {group.state.members[0].number: [0]}
+
+
+def _of(group: Roster, session: Connection) -> Roster:
+    """The same group, seen from another session."""
+    other = Roster(session)
+    other.name = group.name
+    return other
+
+
+def test_one_round_of_everything_removes_members_and_then_their_heartbeats(
+    group: Roster, engine: Engine, clock: Clock
+) -> None:
+    group.join("dead")
+    group.beat("dead")
+    clock("1 hour")
+    report = sweep(engine, dry_run=True)
+    assert (report.members_removed, report.heartbeats_removed) == (1, 2)
+    assert group.members == ["dead"]
+    assert sweep(engine) == report
+    assert (group.members, count(group.connection, "group_heartbeat")) == ([], 0)
+
+
+# ── look-ups ──
+
+
+FULL = (
+    "insert into msgtx.consumer_group (name) select 'full ' || n from generate_series(1, 2000) n",
+    "insert into msgtx.group_member (group_id, member_id, session_timeout_ms, pattern, joined_at)"
+    " select g.group_id, 'm' || n, 45000, '.*', msgtx.clock() from msgtx.consumer_group g, generate_series(1, 5) n",
+    "insert into msgtx.group_heartbeat (member_number, heartbeat_number, heartbeat_at)"
+    " select m.member_number, n, msgtx.clock() from msgtx.group_member m, generate_series(10, 15) n",
+    "insert into msgtx.group_assignment (group_id, partition_id, owner, owner_since, target)"
+    " select g.group_id, n, 1, 1, 1 from msgtx.consumer_group g, generate_series(100, 104) n",
+)
+
+
+@pytest.mark.parametrize("made", ["on empty tables", "on full tables"])
+def test_look_ups_read_only_what_they_look_for_also_by_plans_of_empty_tables(
+    connection: Connection, open_connection: Sessions, made: str
+) -> None:
+    """A generic plan is kept for the life of a connection."""
+    session = open_connection()
+    early = Roster(session)
+    if made == "on empty tables":
+        early.join("a")
+        early.assign({early.partitions[0]: "a"})
+        early.beat("a")
+        early.commit("a", early.partitions[0], 1)
+        sweep_until_the_end(session, "remove_members", 500)
+    for statement in FULL:
+        connection.execute(statement)
+    if made == "on full tables":
+        connection.execute("analyze")
+    group = Roster(session)
+    group.join("a")
+    group.join("b", "i")
+    assert group.assign(dict.fromkeys(group.partitions, "a"))
+    metadata, offsets = group.metadata("a"), dict.fromkeys(group.partitions, OffsetAndMetadata(1))
+    # With room for the planner, which looks at the ends of an index. Per heartbeat: itself, its instance's holder, the group's two members and the newest heartbeat of the other one.
+    with session.transaction():
+        for _ in range(20):
+            group.beat("a")
+            group.beat("b")
+        read = rows_read(session)
+    assert {table: scans for table, (scans, _) in read.items()} == dict.fromkeys(TABLES, 0)
+    assert read["group_member"][1] <= 40 * 4 * 2
+    assert read["group_heartbeat"][1] <= 40 * 2
+    assert read["consumer_group"][1] <= 40 * 2
+    # Per offset: its group, its member, its assignment.
+    with session.transaction():
+        for _ in range(20):
+            commit_offsets(session, {metadata: offsets})
+        read = rows_read(session)
+    assert {table: scans for table, (scans, _) in read.items()} == dict.fromkeys(TABLES, 0)
+    assert read["group_member"][1] <= 80 * 2
+    assert read["group_assignment"][1] <= 80 * 2
+    # The sweep reads every member, and the newest heartbeat of each.
+    with session.transaction():
+        sweep_until_the_end(session, "remove_members", 500)
+        read = rows_read(session)
+    members = count(connection, "group_member")
+    assert {table: scans for table, (scans, _) in read.items()} == dict.fromkeys(TABLES, 0)
+    assert members <= min(read["group_member"][1], read["group_heartbeat"][1])
+    assert max(read["group_member"][1], read["group_heartbeat"][1]) < members + 100
+
+
+def rows_read(session: Connection) -> dict[str, tuple[int, int]]:
+    """What this SQL transaction has read: scans of whole tables, and rows that were fetched by an index."""
+    rows = session.execute(
+        "select relname, seq_scan, idx_tup_fetch from pg_stat_xact_user_tables where relname = any(%s)", [list(TABLES)]
+    ).fetchall()
+    return {table: (scans, fetched) for table, scans, fetched in rows}
