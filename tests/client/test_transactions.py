@@ -589,8 +589,9 @@ def source(client: msgtx.Client, unique: Unique) -> str:
 
 
 def committed(client: msgtx.Client, group: str, topic: str) -> dict[int, int]:
-    with client.consumer(topic, group=group, enable_auto_commit=False) as consumer:
-        return {tp.partition: at.offset for tp, at in consumer.committed().items() if at is not None}
+    partitions = [TopicPartition(topic, index) for index in range(client.topics.describe(topic).partitions)]
+    with client.consumer(group=group, enable_auto_commit=False) as apart:
+        return {tp.partition: at.offset for tp, at in apart.committed(partitions).items() if at is not None}
 
 
 def test_a_consumers_positions_travel_with_the_transaction(
