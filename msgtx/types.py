@@ -150,6 +150,100 @@ class GroupMetadata:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupListing:
+    """A consumer group with its state (`msgtx.rules.group.State`), as `kafka-consumer-groups` lists them.
+
+    `members`: those whose session is not over. `strategy`: the last one it had; None if it never had a member.
+    """
+
+    group: str
+    state: str
+    strategy: str | None
+    members: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPartition:
+    """How far a group is on a partition, and who owns it.
+
+    `current_offset`: the committed one, None if there is none; then the lag is not known. `lag`: records that are still to
+    be delivered at read_committed. `lag_ms`: how old the first of them is, None when caught up. `pending`: a newer offset
+    waits for the decision of a sealed transaction.
+    """
+
+    topic: str
+    partition: int
+    current_offset: int | None
+    metadata: str
+    pending: bool
+    log_end_offset: int
+    lag: int | None
+    lag_ms: int | None
+    member_id: str | None
+    group_instance_id: str | None
+    client_host: str | None
+    client_process: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A consumer group, and its partitions: those with an offset, and those that a member owns.
+
+    `lag`: the sum over partitions where it is known. `lag_ms`: how old the oldest record is that is still to be delivered,
+    None when caught up.
+    """
+
+    group: str
+    state: str
+    strategy: str | None
+    generation: int
+    members: int
+    lag: int
+    lag_ms: int | None
+    partitions: list[GroupPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDescription:
+    """A member of a consumer group. Times are in milliseconds since 1970 UTC; `heartbeat_at`: of its newest one.
+
+    `session_over`: the next heartbeat of another member removes it. `target`: what it shall own; a partition that another
+    member still owns is handed over when that one releases it.
+    """
+
+    member_id: str
+    group_instance_id: str | None
+    client_host: str | None
+    client_process: int | None
+    session_timeout_ms: int
+    joined_at: int
+    heartbeat_at: int
+    session_over: bool
+    topics: tuple[str, ...] | None
+    pattern: str | None
+    owned: list[TopicPartition]
+    target: list[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftBy:
+    """A target of `client.admin.groups.reset`: so many offsets further; negative: back."""
+
+    offsets: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetReset:
+    """What a reset does to an offset. `note`: why it is another one than was asked for."""
+
+    topic: str
+    partition: int
+    current_offset: int | None
+    new_offset: int
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class TopicDescription:
     """A topic: name, number of partitions, settings."""
 

@@ -1,0 +1,23 @@
+"""The state of a consumer group, as Kafka names it. Source: Kafka's `GroupState`."""
+
+import enum
+
+
+class State(enum.StrEnum):
+    """What a group is doing. Dead: there is no such group, or nothing is left of it but its generation."""
+
+    STABLE = "Stable"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    EMPTY = "Empty"
+    DEAD = "Dead"
+
+
+def state_of(*, members: int, overdue: int, settled: bool, has_offsets: bool) -> State:
+    """Return the state of a group.
+
+    `members`, `overdue`: whose session is not over, and whose is. `settled`: the assignment was made of these members and of
+    today's topics, and each partition is owned by whom it shall be.
+    """
+    if not members:
+        return State.EMPTY if has_offsets or overdue else State.DEAD
+    return State.STABLE if settled and not overdue else State.PREPARING_REBALANCE

@@ -1,0 +1,66 @@
+"""Where a reset puts a group's offset: Kafka's targets, within the log. Source: Kafka's `ConsumerGroupCommand`."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Literal, assert_never
+
+from msgtx.errors import InvalidRequest
+from msgtx.types import PartitionDescription, ShiftBy, TopicPartition
+
+Word = Literal["earliest", "latest", "current"]
+# A number is an offset; a timedelta goes back from now; a mapping (Kafka's file) names each partition's offset.
+Target = Word | int | timedelta | datetime | ShiftBy | Mapping[TopicPartition, int]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def time_of(target: Target, now: datetime) -> int | None:
+    """Return the time that a target means, in milliseconds since 1970 UTC; None for a target that means none."""
+    if isinstance(target, timedelta):
+        if target < timedelta():
+            raise InvalidRequest(f"a duration of {target} does not go back in time")
+        moment = now - min(target, now - _EPOCH)
+    elif isinstance(target, datetime):
+        if target.utcoffset() is None:
+            raise InvalidRequest(f"{target.isoformat()} has no time zone: give it one, like UTC")
+        moment = max(target, _EPOCH)
+    else:
+        return None
+    return -((_EPOCH - moment) // timedelta(milliseconds=1))  # rounded up: at or after
+
+
+def new_offset(
+    partition: TopicPartition, target: Target, *, committed: int | None, ends: PartitionDescription, at_time: int | None
+) -> tuple[int, str]:
+    """Return the offset that a target means on a partition, and why it is another one than was asked for.
+
+    `at_time`: the first record at or after `time_of` the target. `latest` is the last stable offset: what is undecided now
+    is still to be delivered. Raise `InvalidRequest` where nothing can be shifted.
+    """
+    latest, note = ends.last_stable_offset, ""
+    match target:
+        case "earliest":
+            wanted = ends.log_start_offset
+        case "latest":
+            wanted = latest
+        case "current":
+            wanted = latest if committed is None else committed
+            note = "no offset is committed: latest" if committed is None else ""
+        case timedelta() | datetime():
+            wanted = latest if at_time is None else at_time
+            note = "no record is that young: latest" if at_time is None else ""
+        case ShiftBy(offsets):
+            if committed is None:
+                raise InvalidRequest(f"{partition} has no committed offset that could be shifted")
+            wanted = committed + offsets
+        case int():
+            wanted = target
+        case Mapping():
+            wanted = target[partition]
+        case _:
+            assert_never(target)
+    if wanted < ends.log_start_offset:
+        return ends.log_start_offset, f"{wanted} is below the log start"
+    if wanted > ends.log_end_offset:
+        return ends.log_end_offset, f"{wanted} is above the log end"
+    return wanted, note
