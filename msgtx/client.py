@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 from msgtx import errors
 from msgtx.admin import doctor
 from msgtx.admin.doctor.findings import Limits
+from msgtx.admin.groups import GroupsAdmin
 from msgtx.admin.partitions import PartitionsAdmin
 from msgtx.admin.producers import ProducersAdmin
 from msgtx.admin.topics import TopicsAdmin
@@ -43,10 +44,11 @@ SCHEMA_VERSION: Final = 3  # the schema that this client was made for; it accept
 
 
 class Admin:
-    """`client.admin`: transactions, producers, partitions and coordinators; what hurts."""
+    """`client.admin`: groups, transactions, producers, partitions and coordinators; what hurts."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self.groups = GroupsAdmin(engine)
         self.producers = ProducersAdmin(engine)
         self.transactions = TransactionsAdmin(engine)
         self.partitions = PartitionsAdmin(engine)

@@ -344,6 +344,24 @@ class GroupNotFound(UsageError):
     code = 69
 
 
+class GroupNotEmpty(UsageError):
+    """The group has members, and this is for a group without any.
+
+    Stop its consumers, or wait until their sessions are over.
+    """
+
+    code = 68
+
+
+class GroupSubscribedToTopic(UsageError):
+    """A living member of the group owns the partition.
+
+    Stop that consumer, or wait until its session is over.
+    """
+
+    code = 86
+
+
 class TransactionalIdNotFound(UsageError):
     """There is no such transactional id.
 

@@ -1,4 +1,4 @@
-"""Consumer groups' offsets: committed alone, or with a transaction's decision."""
+"""Consumer groups and their offsets: committed alone, with a transaction's decision, or by an administrator."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +24,10 @@ COMMIT_OFFSETS: Final = Function(
     {("partition_ids" if name == "offset_partitions" else name): kind for name, kind in OFFSET_ARGUMENTS.items()},
 )
 COMMITTED_OFFSETS: Final = Function("committed_offsets", {"group_name": "text", "partition_ids": "int4[]"})
+LIST_GROUPS: Final = Function("list_groups", {"names": "text[]"})
+DELETE_GROUP: Final = Function("delete_group", {"group_name": "text"})
+DELETE_OFFSETS: Final = Function("delete_offsets", {"group_name": "text", "partition_ids": "int4[]"})
+RESET_OFFSETS: Final = Function("reset_offsets", {"group_name": "text", "partition_ids": "int4[]", "offsets": "int8[]"})
 
 GroupOffsets = Mapping[GroupMetadata, Mapping[int, OffsetAndMetadata]]
 OffsetRows = dict[tuple[str, int], tuple[str, int, int, str, str | None, int | None, str | None, str | None]]
@@ -118,3 +122,48 @@ def committed_offsets(
         partition: CommittedOffset(None if offset is None else OffsetAndMetadata(offset, metadata), pending)
         for partition, offset, metadata, pending in rows
     }
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    """A group as its rows tell it; see `list_groups.sql`."""
+
+    name: str
+    generation: int
+    strategy: str | None
+    members: int
+    overdue: int
+    settled: bool
+    has_offsets: bool
+
+
+def list_groups(connection: RawConnection, names: Sequence[str] | None) -> list[ListedGroup]:
+    """Return groups by name (None: all), in order of their names; unknown ones are absent."""
+    return [ListedGroup(*row) for row in call(connection, LIST_GROUPS, None if names is None else TextArray(names))]
+
+
+def delete_group(connection: RawConnection, group: str) -> None:
+    """Delete a group with its offsets. Raise `GroupNotFound`, `GroupNotEmpty`."""
+    ((name, detail),) = call(connection, DELETE_GROUP, group)
+    if name is not None:
+        raise BY_NAME[name](detail)
+
+
+def delete_offsets(connection: RawConnection, group: str, partition_ids: Sequence[int]) -> list[int]:
+    """Delete a group's offsets, pending ones too. Returns the partitions that had one. All or nothing.
+
+    Raise `GroupNotFound`, `GroupSubscribedToTopic`.
+    """
+    ((name, detail, removed),) = call(connection, DELETE_OFFSETS, group, Int4Array(partition_ids))
+    if name is not None:
+        raise BY_NAME[name](detail)
+    return list(removed)
+
+
+def reset_offsets(connection: RawConnection, group: str, offsets: Mapping[int, int]) -> None:
+    """Commit offsets by partition id for a group without members. Raise `GroupNotEmpty`, and what a commit raises."""
+    if not offsets:
+        return
+    ((name, detail),) = call(connection, RESET_OFFSETS, group, Int4Array(offsets), Int8Array(offsets.values()))
+    if name is not None:
+        raise BY_NAME[name](detail)

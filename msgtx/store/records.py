@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import islice, repeat
 from typing import Final
 
@@ -11,6 +12,23 @@ from msgtx.store.fetch import FetchedBatch
 from msgtx.types import Headers, Isolation, Record, TopicPartition
 
 COUNT: Final = Function("count_records", {"partition_ids": "int4[]", "positions": "int8[]", "isolation": "text"})
+
+FIRST: Final = Function("first_records", {"partition_ids": "int4[]", "positions": "int8[]"})
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRecord:
+    """The first record that a reader would be given: where it is, its time, and how old it is, in milliseconds."""
+
+    offset: int
+    timestamp: int
+    age_ms: int
+
+
+def first_records(connection: RawConnection, positions: Mapping[int, int]) -> dict[int, FirstRecord]:
+    """Return, by partition id, the first committed record at or after a position; where there is none, it is absent."""
+    rows = call(connection, FIRST, Int4Array(positions), Int8Array(positions.values()))
+    return {row[0]: FirstRecord(*row[1:]) for row in rows}
 
 
 def count_records(connection: RawConnection, positions: Mapping[int, int], isolation: Isolation) -> dict[int, int]:

@@ -7,11 +7,13 @@ import pytest
 
 import msgtx
 from msgtx import errors
+from msgtx.admin.groups import GroupsAdmin
 
 PUBLIC = [
-    "BatchMetadata", "Client", "Consumer", "Coordinator", "Finding", "GroupMetadata", "HangingTransaction", "Isolation",
-    "Level", "OffsetAndMetadata", "OffsetAndTimestamp", "Outcome", "OutputRecord", "PartitionDescription", "ProcessReport",
-    "Producer", "ProducerId", "ProducerState", "Record", "RecordMetadata", "SweepReport", "TopicDescription",
+    "BatchMetadata", "Client", "Consumer", "Coordinator", "Finding", "GroupDescription", "GroupListing", "GroupMetadata",
+    "GroupPartition", "HangingTransaction", "Isolation", "Level", "MemberDescription", "OffsetAndMetadata",
+    "OffsetAndTimestamp", "OffsetReset", "Outcome", "OutputRecord", "PartitionDescription", "ProcessReport", "Producer",
+    "ProducerId", "ProducerState", "Record", "RecordMetadata", "ShiftBy", "SweepReport", "TopicDescription",
     "TopicPartition", "Transaction", "TransactionDescription", "TransactionId", "TransactionListing", "VerifyReport",
     "Violation", "connect",
 ]  # fmt: skip
@@ -32,6 +34,14 @@ FIELDS = {
     msgtx.OffsetAndTimestamp: "offset timestamp",
     msgtx.GroupMetadata: "group member_id generation group_instance_id read_identities",
     msgtx.TopicDescription: "name partitions settings",
+    msgtx.GroupListing: "group state strategy members",
+    msgtx.GroupDescription: "group state strategy generation members lag lag_ms partitions",
+    msgtx.GroupPartition: "topic partition current_offset metadata pending log_end_offset lag lag_ms member_id"
+    " group_instance_id client_host client_process",
+    msgtx.MemberDescription: "member_id group_instance_id client_host client_process session_timeout_ms joined_at"
+    " heartbeat_at session_over topics pattern owned target",
+    msgtx.OffsetReset: "topic partition current_offset new_offset note",
+    msgtx.ShiftBy: "offsets",
     msgtx.PartitionDescription: "log_start_offset last_stable_offset log_end_offset",
     msgtx.TransactionListing: "transactional_id producer_id state",
     msgtx.ProducerState: "producer_id epoch last_sequence last_timestamp coordinator_epoch transaction_start_offset",
@@ -51,6 +61,13 @@ SIGNATURES = {
     msgtx.Consumer.commit: "offsets wait",
     msgtx.Consumer.committed: "partitions require_stable timeout",
     msgtx.Consumer.seek: "partition offset",
+    GroupsAdmin.list: "states",
+    GroupsAdmin.describe: "group",
+    GroupsAdmin.members: "group",
+    GroupsAdmin.offsets: "group",
+    GroupsAdmin.delete: "group",
+    GroupsAdmin.delete_offsets: "group partitions",
+    GroupsAdmin.reset: "group target *topics *partitions *dry_run",
     msgtx.Client.transaction_outcome: "transaction_id *resolve",
     msgtx.connect: "url *create *pool_size",
 }
@@ -92,7 +109,7 @@ def test_the_errors_are_these() -> None:
         " IncarnationChanged AuthorizationFailed",
         errors.UsageError: "ConfigError IllegalState InvalidRequest InvalidTransactionTimeout InvalidTransactionState"
         " UnknownTopicOrPartition TopicExists InvalidTopic NoOffset OffsetOutOfRange GroupNotFound"
-        " TransactionalIdNotFound DeserializationError",
+        " GroupNotEmpty GroupSubscribedToTopic TransactionalIdNotFound DeserializationError",
     }
     for family, names in families.items():
         for name in names.split():

@@ -1,0 +1,269 @@
+"""Consumer groups as an administrator sees them."""
+
+import builtins
+from collections.abc import Collection, Iterable, Mapping
+from datetime import UTC
+from typing import get_args
+
+from msgtx import errors
+from msgtx.database.engine import Engine, RawConnection, clock
+from msgtx.rules.group import State, state_of
+from msgtx.rules.reset import Target, Word, new_offset, time_of
+from msgtx.store.append import milliseconds
+from msgtx.store.fetch import LATEST, list_offsets
+from msgtx.store.groups import (
+    ListedGroup,
+    committed_offsets,
+    delete_group,
+    delete_offsets,
+    list_groups,
+    reset_offsets,
+)
+from msgtx.store.members import Member, describe_members
+from msgtx.store.records import count_records, first_records
+from msgtx.store.topics import describe_topics
+from msgtx.types import (
+    GroupDescription,
+    GroupListing,
+    GroupPartition,
+    Isolation,
+    MemberDescription,
+    OffsetAndMetadata,
+    OffsetReset,
+    PartitionDescription,
+    TopicPartition,
+)
+
+
+class GroupsAdmin:
+    """`client.admin.groups`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def list(self, states: Collection[str] | None = None) -> list[GroupListing]:
+        """List groups with their state, by name; those of which nothing is left only if `states` asks for Dead."""
+        unknown = set(states or ()) - set(State)
+        if unknown:
+            raise errors.InvalidRequest(f"unknown state {min(unknown)!r}; the states are {', '.join(State)}")
+        with self._engine.connection() as connection:
+            found = list_groups(connection, None)
+        wanted = set(states) if states else set(State) - {State.DEAD}
+        return [
+            GroupListing(group.name, state, group.strategy, group.members)
+            for group in found
+            if (state := _state(group)) in wanted
+        ]
+
+    def describe(self, group: str) -> GroupDescription:
+        """Describe a group, with its lag on each partition. One that does not exist is Dead, as Kafka has it."""
+        with self._engine.connection() as connection:
+            listed = next(iter(list_groups(connection, [group])), ListedGroup(group, 0, None, 0, 0, True, False))
+            known = describe_members(connection, group)
+            partitions = _partitions(connection, group, known.members if known else [])
+        ages = [one.lag_ms for one in partitions if one.lag_ms is not None]
+        return GroupDescription(
+            group=group,
+            state=_state(listed),
+            strategy=listed.strategy,
+            generation=listed.generation,
+            members=listed.members,
+            lag=sum(one.lag or 0 for one in partitions),
+            lag_ms=max(ages, default=None),
+            partitions=partitions,
+        )
+
+    def members(self, group: str) -> "builtins.list[MemberDescription]":
+        """Return the members of a group, in the order in which they joined; also those whose session is over."""
+        with self._engine.connection() as connection:
+            known = describe_members(connection, group)
+            names = _names(connection)
+        return [_member(member, names) for member in known.members] if known else []
+
+    def offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return a group's committed offsets; those of a sealed transaction wait for its decision, and are left out."""
+        with self._engine.connection() as connection:
+            found = committed_offsets(connection, group, None)
+            names = _names(connection)
+        committed = {
+            names[partition_id]: offset.at
+            for partition_id, offset in found.items()
+            if offset.at is not None and partition_id in names
+        }
+        return dict(sorted(committed.items()))
+
+    def delete(self, group: str) -> None:
+        """Delete a group with its offsets. Raise `GroupNotFound`, `GroupNotEmpty` while it has members."""
+        with self._engine.connection() as connection:
+            delete_group(connection, group)
+
+    def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> "builtins.list[TopicPartition]":
+        """Delete a group's offsets, also those that wait for a decision. Returns the partitions that had one.
+
+        All or nothing. Raise `GroupNotFound`, `UnknownTopicOrPartition`, and `GroupSubscribedToTopic` for a partition that a
+        living member owns.
+        """
+        with self._engine.connection() as connection:
+            ids = _ids(connection, partitions)
+            removed = delete_offsets(connection, group, [*ids.values()])
+        return [partition for partition, partition_id in ids.items() if partition_id in removed]
+
+    def reset(
+        self,
+        group: str,
+        target: Target,
+        *,
+        topics: Iterable[str] | None = None,
+        partitions: Iterable[TopicPartition] | None = None,
+        dry_run: bool = False,
+    ) -> "builtins.list[OffsetReset]":
+        """Put a group's offsets elsewhere, and return what that does; with `dry_run` only that.
+
+        `target`: `"earliest"`, `"latest"` (the last stable offset), `"current"`; a number (an offset); `ShiftBy(n)`; an
+        aware datetime, or a timedelta back from now (the first record at or after that time); a mapping of offsets. An
+        offset outside the log is moved to its nearest end, and the result says so. `topics` and `partitions`: only these;
+        neither: where the group has an offset. A group that does not exist is made. Raise `GroupNotEmpty` while it has
+        members, `UnknownTopicOrPartition`, `InvalidRequest`, and `GroupNotFound` if no partition is named, either.
+        """
+        if isinstance(target, str) and target not in get_args(Word):
+            raise errors.InvalidRequest(f"{target!r} is no target; known words are {', '.join(get_args(Word))}")
+        if isinstance(target, Mapping):
+            if topics is not None or partitions is not None:
+                raise errors.InvalidRequest("a mapping of offsets names its partitions itself: give no topics or partitions")
+            partitions = target
+        with self._engine.connection() as connection:
+            ids = _scope(connection, group, topics, partitions)
+            planned = _plan(connection, group, target, ids)
+            if not dry_run:
+                offsets = {ids[TopicPartition(one.topic, one.partition)]: one.new_offset for one in planned}
+                reset_offsets(connection, group, offsets)
+        return planned
+
+
+def _state(group: ListedGroup) -> State:
+    return state_of(members=group.members, overdue=group.overdue, settled=group.settled, has_offsets=group.has_offsets)
+
+
+def _names(connection: RawConnection) -> dict[int, TopicPartition]:
+    return {
+        partition_id: TopicPartition(topic.name, index)
+        for topic in describe_topics(connection, None).values()
+        for index, partition_id in enumerate(topic.partition_ids)
+    }
+
+
+def _member(member: Member, names: Mapping[int, TopicPartition]) -> MemberDescription:
+    return MemberDescription(
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        client_host=member.client_host,
+        client_process=member.client_process,
+        session_timeout_ms=member.session_timeout_ms,
+        joined_at=milliseconds(member.joined_at),
+        heartbeat_at=milliseconds(member.heartbeat_at),
+        session_over=member.session_over,
+        topics=member.topics,
+        pattern=member.pattern,
+        owned=sorted(names[partition_id] for partition_id in member.owned if partition_id in names),
+        target=sorted(names[partition_id] for partition_id in member.target if partition_id in names),
+    )
+
+
+def _partitions(connection: RawConnection, group: str, members: Iterable[Member]) -> list[GroupPartition]:
+    """Return how far a group is where it has an offset or an owner."""
+    committed = committed_offsets(connection, group, None)
+    owners = {partition_id: member for member in members for partition_id in member.owned}
+    names = {
+        partition_id: name
+        for partition_id, name in sorted(_names(connection).items(), key=lambda item: item[1])
+        if partition_id in committed or partition_id in owners
+    }
+    positions = {
+        partition_id: offset.at.offset
+        for partition_id, offset in committed.items()
+        if offset.at is not None and partition_id in names
+    }
+    # In this order: what was counted is still there to have an age, and lies below the ends.
+    counted = count_records(connection, positions, Isolation.READ_COMMITTED)
+    first = first_records(connection, positions)
+    ends = list_offsets(connection, dict.fromkeys(names, LATEST), Isolation.READ_COMMITTED)
+    rows = []
+    for partition_id, name in names.items():
+        if partition_id not in ends:  # deleted meanwhile
+            continue
+        offset, owner = committed.get(partition_id), owners.get(partition_id)
+        at = None if offset is None else offset.at
+        lag = counted.get(partition_id)
+        waiting = first.get(partition_id) if lag else None
+        rows.append(
+            GroupPartition(
+                topic=name.topic,
+                partition=name.partition,
+                current_offset=None if at is None else at.offset,
+                metadata="" if at is None else at.metadata,
+                pending=offset is not None and offset.pending,
+                log_end_offset=ends[partition_id].log_end_offset,
+                lag=lag,
+                lag_ms=None if waiting is None else waiting.age_ms,
+                member_id=None if owner is None else owner.member_id,
+                group_instance_id=None if owner is None else owner.group_instance_id,
+                client_host=None if owner is None else owner.client_host,
+                client_process=None if owner is None else owner.client_process,
+            )
+        )
+    return rows
+
+
+def _ids(connection: RawConnection, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """Return partition ids, in order of the names. Raise `UnknownTopicOrPartition`."""
+    wanted = sorted({TopicPartition(*partition) for partition in partitions})
+    known = describe_topics(connection, sorted({partition.topic for partition in wanted}))
+    for name, index in wanted:
+        if name not in known:
+            raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}")
+        if not 0 <= index < len(known[name].partition_ids):
+            raise errors.UnknownTopicOrPartition(f"there is no partition {name}-{index}")
+    return {partition: known[partition.topic].partition_ids[partition.partition] for partition in wanted}
+
+
+def _scope(
+    connection: RawConnection, group: str, topics: Iterable[str] | None, partitions: Iterable[TopicPartition] | None
+) -> dict[TopicPartition, int]:
+    """Return the partitions to reset: the named ones and those of the named topics, else those with an offset."""
+    if topics is None and partitions is None:
+        if not list_groups(connection, [group]):
+            raise errors.GroupNotFound(f"there is no consumer group {group!r}; to make it, name topics or partitions")
+        names = _names(connection)
+        found = committed_offsets(connection, group, None)
+        partitions = [names[partition_id] for partition_id in found if partition_id in names]
+    wanted = [*(partitions or ())]
+    asked = [topics] if isinstance(topics, str) else [*(topics or ())]
+    known = describe_topics(connection, asked) if asked else {}
+    for name in asked:
+        if name not in known:
+            raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}")
+        wanted += (TopicPartition(name, index) for index in range(len(known[name].partition_ids)))
+    return _ids(connection, wanted)
+
+
+def _plan(connection: RawConnection, group: str, target: Target, ids: Mapping[TopicPartition, int]) -> list[OffsetReset]:
+    """Decide what each offset becomes; nothing is changed."""
+    time = time_of(target, clock(connection).astimezone(UTC))
+    committed = committed_offsets(connection, group, [*ids.values()])
+    times = dict.fromkeys(ids.values(), LATEST if time is None else time)
+    listed = list_offsets(connection, times, Isolation.READ_COMMITTED)
+    planned = []
+    for partition, partition_id in ids.items():
+        if partition_id not in listed:
+            raise errors.UnknownTopicOrPartition(f"there is no partition {partition} (any more)")
+        ends, offset = listed[partition_id], committed.get(partition_id)
+        current = None if offset is None or offset.at is None else offset.at.offset
+        new, note = new_offset(
+            partition,
+            target,
+            committed=current,
+            ends=PartitionDescription(ends.log_start_offset, ends.last_stable_offset, ends.log_end_offset),
+            at_time=None if time is None else ends.offset,
+        )
+        planned.append(OffsetReset(partition.topic, partition.partition, current, new, note))
+    return planned

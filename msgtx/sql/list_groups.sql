@@ -1,0 +1,31 @@
+-- list_groups(names) → consumer groups by name, null: all. An unknown one is absent.
+--   members, overdue   how many members live, and of how many the session is over
+--   settled            the assignment was made of these members and of today's topics, and each owner is whom it shall be
+--   has_offsets        something is committed, or waits for a decision
+-- Reads consumer_group, installation, group_member, group_heartbeat, group_assignment, group_offset.
+create function msgtx.list_groups(names text[] default null)
+returns table (
+    group_name text, generation int, strategy text, members int, overdue int, settled boolean, has_offsets boolean)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp set enable_hashjoin = off set enable_mergejoin = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare
+    moment timestamptz := msgtx.clock();
+begin
+    return query
+    select g.name, g.generation, g.strategy, (m.members - o.overdue)::int, o.overdue::int,
+           not g.stale and g.topics_version = i.topics_version and unsettled.found is null, offsets.found is not null
+    from msgtx.consumer_group g
+    cross join msgtx.installation i
+    cross join lateral (
+        select count(*) as members from msgtx.group_member m where m.group_id = g.group_id) m
+    cross join lateral (
+        select count(*) as overdue from msgtx.overdue_members(g.group_id, moment) o) o
+    left join lateral (
+        select true as found from msgtx.group_assignment a
+        where a.group_id = g.group_id and a.owner is distinct from a.target limit 1) unsettled on true
+    left join lateral (
+        select true as found from msgtx.group_offset o where o.group_id = g.group_id limit 1) offsets on true
+    where names is null or g.name = any(names)
+    order by g.name;
+end $$;

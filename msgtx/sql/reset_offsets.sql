@@ -1,0 +1,34 @@
+-- reset_offsets(group, partitions, offsets) commits offsets for a group without members, which need not exist; error and detail
+-- say why not: GroupNotEmpty, and those of check_offsets. Members whose session is over are removed. A transaction that is open
+-- may still commit offsets of its own over these: the newest counts (P17).
+-- Locks the group (exclusive). Deletes and writes through take_out_members. Writes consumer_group, group_offset. Flushed.
+create function msgtx.reset_offsets(
+    group_name text, partition_ids int[], offsets bigint[], out error text, out detail text
+) language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set enable_seqscan = off as $$
+declare
+    found_group int;
+    gone bigint[];
+    refused record;
+    named text[] := array_fill(group_name, array[cardinality(partition_ids)]);
+    ignored boolean := msgtx.refuse_stale_snapshot();
+begin
+    ignored := msgtx.lock_group(group_name);
+    select g.group_id into found_group from msgtx.consumer_group g where g.name = group_name;
+    detail := msgtx.why_not_empty(group_name, found_group);
+    if detail is not null then
+        error := 'GroupNotEmpty';
+        return;
+    end if;
+    gone := array(select m.member_number from msgtx.group_member m where m.group_id = found_group);
+    if gone <> '{}' then
+        ignored := msgtx.take_out_members(found_group, gone) is not null;
+    end if;
+    refused := msgtx.check_offsets(named, partition_ids, offsets, '{}', '{}', '{}', '{}', '{}');
+    error := refused.error;
+    detail := refused.detail;
+    if error is null then
+        ignored := msgtx.insert_offsets(named, partition_ids, offsets, '{}', '{}', '{}', null, null, null);
+        ignored := msgtx.flush_at_commit();
+    end if;
+end $$;

@@ -1,0 +1,309 @@
+"""What an administrator asks of consumer groups, and does to them (semantics 7)."""
+
+import concurrent.futures
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+
+from msgtx import errors
+from msgtx.store.groups import (
+    ListedGroup,
+    commit_offsets,
+    committed_offsets,
+    delete_group,
+    delete_offsets,
+    list_groups,
+    reset_offsets,
+)
+from msgtx.store.members import assign_partitions, describe_members, leave_group, release_partitions
+from msgtx.store.records import first_records
+from msgtx.types import GroupMetadata, OffsetAndMetadata, TransactionId
+from tests.databases import Connection, backend, wait_for_lock
+from tests.store.roster import join
+from tests.store.steps import Writer, count, new_partition, new_topic, plain, seal, unique
+
+
+def commit(connection: Connection, group: str, partition: int, offset: int) -> None:
+    commit_offsets(connection, {GroupMetadata(group): {partition: OffsetAndMetadata(offset)}})
+
+
+def committed_by_hand(connection: Connection, name: TransactionId) -> None:
+    """Decide a sealed transaction: whoever sealed it does that."""
+    connection.execute(
+        "insert into msgtx.transaction_decision (producer_id, producer_epoch, transaction_number, outcome, decided_at,"
+        " decided_by, partitions, first_offsets, last_offsets)"
+        " values (%s, %s, %s, 'COMMIT', msgtx.clock(), 'admin', '{}', '{}', '{}')",
+        name,
+    )
+
+
+def offsets(connection: Connection, group: str) -> dict[int, int]:
+    return {p: at.at.offset for p, at in committed_offsets(connection, group, None).items() if at.at is not None}
+
+
+def assigned(connection: Connection, group: str, targets: dict[int, int]) -> None:
+    state = describe_members(connection, group)
+    assert state is not None
+    assert assign_partitions(
+        connection, group, generation=state.generation, topics_version=state.topics_version, targets=targets
+    )
+
+
+def listed(connection: Connection, group: str) -> ListedGroup:
+    (found,) = list_groups(connection, [group])
+    return found
+
+
+# ── list ──
+
+
+def test_groups_are_listed_by_name_and_unknown_ones_are_not(connection: Connection) -> None:
+    partition = new_partition(connection)
+    one, other = sorted((unique("group"), unique("group")))
+    for name in (other, one):
+        commit(connection, name, partition, 1)
+    assert [group.name for group in list_groups(connection, [other, unique("none"), one])] == [one, other]
+    assert {one, other} <= {group.name for group in list_groups(connection, None)}
+    assert list_groups(connection, []) == []
+
+
+def test_a_group_is_listed_as_its_rows_are(connection: Connection, clock: Callable[..., None]) -> None:
+    first, second = new_topic(connection, 2)
+    group = unique("group")
+    one = join(connection, group, "one")
+    assert listed(connection, group) == ListedGroup(group, one.generation, "cooperative-sticky", 1, 0, False, False)
+    assigned(connection, group, {first: one.member_number, second: one.member_number})
+    assert listed(connection, group).settled
+    two = join(connection, group, "two")
+    assert (listed(connection, group).members, listed(connection, group).settled) == (2, False)
+    assigned(connection, group, {first: one.member_number, second: two.member_number})
+    assert not listed(connection, group).settled, "the second partition is not handed over yet"
+    release_partitions(connection, group, one.member_number, [second])
+    assert listed(connection, group).settled
+    new_partition(connection)
+    assert not listed(connection, group).settled, "there are other topics than the assignment was made of"
+    clock("1 minute")
+    assert (listed(connection, group).members, listed(connection, group).overdue) == (0, 2)
+
+
+def test_a_group_without_members_keeps_its_name_and_its_offsets_are_told(connection: Connection) -> None:
+    group, partition = unique("group"), new_partition(connection)
+    join(connection, group, "one")
+    assert leave_group(connection, group, "one")
+    assert (listed(connection, group).members, listed(connection, group).has_offsets) == (0, False)
+    commit(connection, group, partition, 1)
+    assert listed(connection, group).has_offsets
+
+
+# ── delete ──
+
+
+def test_a_group_is_deleted_with_its_offsets_and_another_one_is_not(connection: Connection) -> None:
+    partition, group, other = new_partition(connection), unique("group"), unique("group")
+    writer = Writer(connection)
+    commit(connection, other, partition, 2)
+    commit(connection, group, partition, 1)
+    seal(connection, writer.name, "external", offset=(group, partition, 5))
+    delete_group(connection, group)
+    assert list_groups(connection, [group]) == []
+    committed_by_hand(connection, writer.name)
+    assert committed_offsets(connection, group, None) == {}, "P17: a pending one does not come back"
+    assert offsets(connection, other) == {partition: 2}
+    commit(connection, group, partition, 7)
+    assert offsets(connection, group) == {partition: 7}
+
+
+def test_a_group_that_is_not_there_is_not_deleted(connection: Connection) -> None:
+    with pytest.raises(errors.GroupNotFound, match="nowhere"):
+        delete_group(connection, "nowhere")
+
+
+def test_a_group_with_members_is_not_deleted_until_their_sessions_are_over(
+    connection: Connection, clock: Callable[..., None]
+) -> None:
+    partition, group = new_partition(connection), unique("group")
+    one = join(connection, group, "one")
+    assigned(connection, group, {partition: one.member_number})
+    with pytest.raises(errors.GroupNotEmpty, match=rf"group {group} has a member \(one on here\)"):
+        delete_group(connection, group)
+    join(connection, group, "two")
+    with pytest.raises(errors.GroupNotEmpty, match=r"has 2 members \(one on here, …\)"):
+        delete_group(connection, group)
+    clock("1 minute")
+    delete_group(connection, group)
+    assert list_groups(connection, [group]) == []
+    for table in ("group_member", "group_assignment", "group_offset"):
+        assert count(connection, table, "group_id = %s", one.group_id) == 0
+    again = join(connection, group, "three")
+    assert again.member_number > one.member_number
+    metadata = GroupMetadata(group, "one", one.generation)
+    with pytest.raises(errors.UnknownMember):  # P16
+        commit_offsets(connection, {metadata: {partition: OffsetAndMetadata(1)}})
+
+
+# ── delete offsets ──
+
+
+def test_offsets_are_deleted_with_the_pending_ones_and_others_stay(connection: Connection) -> None:
+    first, second, third = new_topic(connection, 3)
+    group, writer = unique("group"), Writer(connection)
+    for partition in (first, second):
+        commit(connection, group, partition, 1)
+        commit(connection, group, partition, 2)
+    seal(connection, writer.name, "external", offset=(group, first, 5))
+    assert delete_offsets(connection, group, [first, third]) == [first]
+    committed_by_hand(connection, writer.name)
+    assert offsets(connection, group) == {second: 2}
+    assert delete_offsets(connection, group, [first]) == []
+    with pytest.raises(errors.GroupNotFound):
+        delete_offsets(connection, "nowhere", [first])
+
+
+def test_an_offset_that_only_waits_for_a_decision_is_deleted(connection: Connection) -> None:
+    """P17."""
+    partition, group, writer = new_partition(connection), unique("group"), Writer(connection)
+    seal(connection, writer.name, "external", offset=(group, partition, 5))
+    assert delete_offsets(connection, group, [partition]) == [partition]
+    committed_by_hand(connection, writer.name)
+    assert committed_offsets(connection, group, None) == {}
+
+
+def test_offsets_that_a_living_member_owns_are_not_deleted(connection: Connection, clock: Callable[..., None]) -> None:
+    first, second = new_topic(connection, 2)
+    group = unique("group")
+    commit(connection, group, first, 1)
+    commit(connection, group, second, 1)
+    one = join(connection, group, "one")
+    assigned(connection, group, {second: one.member_number})
+    with pytest.raises(errors.GroupSubscribedToTopic, match=rf"group {group}: member one on here owns topic-\d+-1"):
+        delete_offsets(connection, group, [first, second])
+    assert offsets(connection, group) == {first: 1, second: 1}
+    assert delete_offsets(connection, group, [first]) == [first]
+    clock("1 minute")
+    assert delete_offsets(connection, group, [first, second]) == [second]
+
+
+# ── reset ──
+
+
+def test_a_reset_counts_over_what_was_committed_and_what_is_pending(connection: Connection) -> None:
+    first, second = new_topic(connection, 2)
+    group, writer = unique("group"), Writer(connection)
+    commit(connection, group, first, 9)
+    seal(connection, writer.name, "external", offset=(group, first, 12))
+    reset_offsets(connection, group, {first: 3, second: 4})
+    assert offsets(connection, group) == {first: 3, second: 4}
+    committed_by_hand(connection, writer.name)
+    assert offsets(connection, group) == {first: 3, second: 4}
+    reset_offsets(connection, group, {})
+
+
+def test_a_reset_of_a_group_that_is_not_there_makes_it(connection: Connection) -> None:
+    partition, group = new_partition(connection), unique("group")
+    reset_offsets(connection, group, {partition: 5})
+    assert offsets(connection, group) == {partition: 5}
+
+
+def test_a_group_with_members_is_not_reset_and_those_whose_session_is_over_are_removed(
+    connection: Connection, clock: Callable[..., None]
+) -> None:
+    partition, group = new_partition(connection), unique("group")
+    one = join(connection, group, "one")
+    assigned(connection, group, {partition: one.member_number})
+    with pytest.raises(errors.GroupNotEmpty, match="one on here"):
+        reset_offsets(connection, group, {partition: 5})
+    assert offsets(connection, group) == {}
+    clock("1 minute")
+    reset_offsets(connection, group, {partition: 5})
+    assert offsets(connection, group) == {partition: 5}
+    state = describe_members(connection, group)
+    assert state is not None
+    assert state.members == []
+    assert state.generation > one.generation
+    with pytest.raises(errors.UnknownMember):
+        commit_offsets(connection, {GroupMetadata(group, "one", state.generation): {partition: OffsetAndMetadata(1)}})
+
+
+@pytest.mark.parametrize(("offset", "refusal"), [(-1, errors.InvalidRequest), (1, errors.UnknownTopicOrPartition)])
+def test_a_reset_that_cannot_be_changes_nothing(
+    connection: Connection, offset: int, refusal: type[errors.MsgtxError]
+) -> None:
+    partition, group = new_partition(connection), unique("group")
+    other = partition if offset < 0 else 2**31 - 1
+    with pytest.raises(refusal):
+        reset_offsets(connection, group, {partition: 1} | {other: offset})
+    assert committed_offsets(connection, group, None) == {}
+
+
+def test_what_an_administrator_changes_waits_for_commits_that_are_on_the_way(
+    connection: Connection,
+    open_connection: Callable[[], Connection],
+    background: concurrent.futures.ThreadPoolExecutor,
+) -> None:
+    """A commit holds the group's lock to its end: a reset is newer than it, a deletion takes it along."""
+    for change, left in (
+        (lambda c, g, p: reset_offsets(c, g, {p: 1}), 1),
+        (lambda c, g, p: delete_offsets(c, g, [p]), None),
+    ):
+        partition, group = new_partition(connection), unique("group")
+        commit(connection, group, partition, 3)
+        committing, changing = open_connection(), open_connection()
+        with committing.transaction():
+            commit(committing, group, partition, 9)
+            waiting = background.submit(change, changing, group, partition)
+            wait_for_lock(connection, backend(changing))
+        waiting.result(10)
+        assert offsets(connection, group).get(partition) == left
+
+
+# ── first records ──
+
+
+def test_the_first_record_is_the_first_that_would_be_delivered(connection: Connection, clock: Callable[..., None]) -> None:
+    clock(datetime(2026, 1, 1, tzinfo=UTC))
+    now_ms = 1_767_225_600_000
+    partition, empty = new_topic(connection, 2)
+    gone, writer, undecided = Writer(connection), Writer(connection), Writer(connection)
+    gone.send(partition, b"a", b"b")
+    gone.decide("ABORT")
+    plain(connection, partition, b"c", b"d", timestamps=[now_ms - 5_000, now_ms - 4_000])  # offsets 2, 3
+    writer.send(partition, b"e", timestamp=now_ms - 3_000)
+    writer.decide("COMMIT")
+    plain(connection, partition, b"f", timestamp=now_ms + 9_000)
+    undecided.send(partition, b"g")
+    plain(connection, partition, b"h")
+
+    def first(position: int) -> tuple[int, int] | None:
+        found = first_records(connection, {partition: position, empty: 0})
+        assert set(found) <= {partition}
+        return (found[partition].offset, found[partition].age_ms) if found else None
+
+    expected = {0: (2, 5_000), 1: (2, 5_000), 2: (2, 5_000), 3: (3, 4_000), 4: (4, 3_000), 5: (5, 0), 6: None, 99: None}
+    assert {position: first(position) for position in expected} == expected
+    undecided.decide("COMMIT")
+    assert first(6) is not None
+    connection.execute("update msgtx.partition set log_start_offset = 4 where partition_id = %s", [partition])
+    assert first(0) == (4, 3_000)
+    connection.execute(
+        "update msgtx.record_batch set offset_deltas = '{}', \"values\" = '{}', timestamps = null, record_count = 0"
+        " where partition_id = %s and base_offset = 4",
+        [partition],
+    )
+    assert first(0) == (5, 0), "a row that compaction has emptied"
+
+
+def test_a_look_for_the_first_record_reads_no_more_than_it_must(connection: Connection) -> None:
+    """A plan made on an empty log reads one row of a long one."""
+    partition = new_partition(connection)
+    assert first_records(connection, {partition: 0}) == {}
+    for _ in range(300):
+        plain(connection, partition, b"x")
+    with connection.transaction():
+        assert first_records(connection, {partition: 150})[partition].offset == 150
+        (read,) = connection.execute(
+            "select pg_stat_get_xact_tuples_fetched('msgtx.record_batch'::regclass)"
+            " + pg_stat_get_xact_tuples_returned('msgtx.record_batch'::regclass)"
+        ).fetchone() or (None,)
+    assert read is not None
+    assert read < 50
