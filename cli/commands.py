@@ -14,6 +14,7 @@ NAMES = (
     "consume",
     "process",
     "transactions",
+    "groups",
     "offsets",
     "sweep",
     "coordinator",

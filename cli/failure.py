@@ -23,7 +23,13 @@ _FENCED_OR_ABORTED: Final = (
     errors.TransactionAborted,
 )
 # The state of the database is not what the call expects: no other arguments would help.
-_NOT_THE_ARGUMENTS: Final = (errors.IllegalState, errors.InvalidTransactionState, errors.DeserializationError)
+_NOT_THE_ARGUMENTS: Final = (
+    errors.IllegalState,
+    errors.InvalidTransactionState,
+    errors.GroupNotEmpty,
+    errors.GroupSubscribedToTopic,
+    errors.DeserializationError,
+)
 
 
 class Failed(click.ClickException):

@@ -1,7 +1,7 @@
 """`client.admin.groups`: who reads what, how far it is, and putting offsets elsewhere (semantics 7)."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -81,7 +81,7 @@ class Groups:
 
 
 @pytest.fixture
-def groups(client: msgtx.Client, connection: Connection) -> Iterator[Groups]:
+def groups(client: msgtx.Client, connection: Connection) -> Groups:
     return Groups(client, connection)
 
 
