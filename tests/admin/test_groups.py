@@ -1,6 +1,7 @@
 """`client.admin.groups`: who reads what, how far it is, and putting offsets elsewhere (semantics 7)."""
 
 import itertools
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -14,7 +15,7 @@ from msgtx.store.groups import commit_offsets
 from msgtx.store.members import assign_partitions, describe_members, join_group, release_partitions
 from msgtx.store.topics import describe_topics
 from msgtx.types import GroupMetadata
-from tests.databases import Connection
+from tests.databases import Connection, wait_until
 from tests.store.steps import seal
 
 SECONDS = 30.0
@@ -367,3 +368,20 @@ def test_a_wrong_reset_is_refused(groups: Groups, target: Any, scope: dict[str, 
     with pytest.raises(error):
         groups.admin.reset(groups.group, target, **scope)
     assert groups.offsets() == {0: 0}
+
+
+def test_a_consumer_is_seen_while_it_reads_and_gone_when_it_is_closed(groups: Groups) -> None:
+    groups.produce(0, 5)
+    with groups.client.consumer(groups.topic, group=groups.group, auto_offset_reset="earliest") as consumer:
+        read = wait_until(lambda: consumer.poll(0.1, max_records=2), "the consumer reads")
+        consumer.commit()
+        found = groups.admin.describe(groups.group)
+        assert (found.state, found.members, found.lag) == ("Stable", 1, 5 - len(read))
+        assert {row.client_process for row in found.partitions} == {os.getpid()}
+        with pytest.raises(errors.GroupNotEmpty):
+            groups.admin.delete(groups.group)
+    assert groups.state() == "Empty"
+    groups.admin.reset(groups.group, "earliest")
+    with groups.client.consumer(groups.topic, group=groups.group) as consumer:
+        assert wait_until(lambda: consumer.poll(0.1), "the consumer reads again")[0].offset == 0
+    groups.admin.delete(groups.group)
