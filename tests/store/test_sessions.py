@@ -7,14 +7,17 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from msgtx import errors
+from msgtx.store import sweeps
 from msgtx.store.append import append, append_and_decide
 from msgtx.store.decide import decide
 from msgtx.store.groups import commit_offsets, committed_offsets
+from msgtx.store.members import assign_partitions, heartbeat, leave_group, release_partitions
 from msgtx.store.producers import fence_producer, init_producer_id
 from msgtx.store.topics import create_topic, delete_topic
 from msgtx.store.transactions import end_transaction, expire_transaction, mark, transaction_outcome
 from msgtx.types import GroupMetadata, OffsetAndMetadata, Outcome
 from tests.databases import Connection, backend, wait_for_lock
+from tests.store.roster import Roster, join
 from tests.store.steps import (
     UNCOMMITTED,
     Writer,
@@ -271,7 +274,7 @@ def test_every_function_that_waits_for_a_lock_has_a_limit(connection: Connection
     """A `set` clause of the function: set_config would reach the user's later statements."""
     without = connection.execute(
         "select proname from pg_proc where pronamespace = 'msgtx'::regnamespace and prosecdef and provolatile = 'v'"
-        " and (prosrc ~ 'lock_(producer|partition)' or prosrc ~ 'check_offsets')"
+        " and (prosrc ~ 'lock_(producer|partition|group)' or prosrc ~ 'check_offsets')"
         " and proname not in ('expire_transaction', 'expire_transactions')"
         " and not coalesce(array_to_string(proconfig, ' ') like '%lock_timeout%', false)"
     ).fetchall()
@@ -329,6 +332,18 @@ def test_the_newest_commit_wins_also_when_an_older_one_stalls(connection: Connec
         ),
         pytest.param(lambda c, w, p: create_topic(c, unique("topic"), 1, {}), id="create_topic"),
         pytest.param(lambda c, w, p: delete_topic(c, unique("topic")), id="delete_topic"),
+        pytest.param(lambda c, w, p: join(c, "g", "a"), id="join_group"),
+        pytest.param(
+            lambda c, w, p: assign_partitions(c, "g", generation=0, topics_version=0, targets={}), id="assign_partitions"
+        ),
+        pytest.param(lambda c, w, p: release_partitions(c, "g", 1, [p]), id="release_partitions"),
+        pytest.param(lambda c, w, p: leave_group(c, "g", "a"), id="leave_group"),
+        pytest.param(
+            lambda c, w, p: heartbeat(c, "g", member_number=1, member_id="a", group_instance_id=None, number=1),
+            id="heartbeat_group",
+        ),
+        pytest.param(lambda c, w, p: sweeps.remove_members(c, None, None), id="remove_members"),
+        pytest.param(lambda c, w, p: sweeps.remove_heartbeats(c, None, None), id="remove_heartbeats"),
     ],
 )
 def test_a_session_above_read_committed_is_refused(
@@ -394,6 +409,15 @@ def test_a_decision_raises_off_to_on_and_leaves_all_other_settings_alone(
             assert dict(settings(session)) == {**before, "synchronous_commit": expected}
 
 
+def member_of_a_group(session: Connection, partition: int) -> Roster:
+    """A group of one member that owns a partition; what was flushed until now does not count."""
+    group = Roster(session)
+    group.join("a")
+    assert group.assign({partition: "a"})
+    session.execute("set local synchronous_commit = off")
+    return group
+
+
 @pytest.mark.parametrize(
     "action",
     [
@@ -406,6 +430,10 @@ def test_a_decision_raises_off_to_on_and_leaves_all_other_settings_alone(
             lambda c, w, p: commit_offsets(c, {GroupMetadata("g"): {p: OffsetAndMetadata(1)}}), id="commit_offsets"
         ),
         pytest.param(lambda c, w, p: create_topic(c, unique("topic"), 1, {}), id="create_topic"),
+        pytest.param(lambda c, w, p: join(c, unique("group"), "a"), id="join_group"),
+        pytest.param(lambda c, w, p: member_of_a_group(c, p).assign({}), id="assign_partitions"),
+        pytest.param(lambda c, w, p: member_of_a_group(c, p).release("a", p), id="release_partitions"),
+        pytest.param(lambda c, w, p: member_of_a_group(c, p).leave("a"), id="leave_group"),
     ],
 )
 def test_what_must_last_is_flushed_also_where_a_user_has_turned_it_off(
