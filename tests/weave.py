@@ -24,7 +24,7 @@ GATE_CLASS: Final = 1_886_220_000  # the n-th gate of a SQL transaction is the l
 GATES: Final = 8  # that the weaver holds per actor: more than the locks of any call
 LOCKS: Final = re.compile(r"\b(pg_(?:try_)?advisory_xact_lock(?:_shared)?)\(")
 # Between two statements of one function that see different snapshots, there is a gate, too.
-STATEMENTS: Final = re.compile(r"^(?= +insert into msgtx\.partition_floor)", re.MULTILINE)
+STATEMENTS: Final = re.compile(r"^(?= +insert into msgtx\.(?:partition_floor|group_heartbeat))", re.MULTILINE)
 SCHEMA: Final = """
 create schema if not exists weave;
 create or replace function weave.gate() returns void language plpgsql as $$

@@ -32,6 +32,8 @@ ORDERS: Final = {
     "two removals": 16, "two purges": 16, "purge and mark": 50, "purge and late decision": 16, "removal and init": 12,
     "removal and append": 20, "removal and whole": 20,
     "takeover and mark": 40, "release and lease": 36, "offsets and sweep": 16,
+    "commit and assign": 50, "commit and release": 400, "commit and reap": 100, "two joins": 24, "release and leave": 14,
+    "heartbeat and reap": 190, "two reapers": 70,
 }  # fmt: skip
 TIMEOUT_MS: Final = 60_000
 _numbers = itertools.count(1)
