@@ -5,7 +5,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,8 +15,10 @@ from msgtx.cli.interruption import deferred, stopping
 from msgtx.cli.options import Command, Invocation, option, pass_invocation
 from msgtx.cli.output import row_of, show_one
 from msgtx.cli.progress import progress
-from msgtx.process import OnError
 from msgtx.types import OutputRecord, ProcessReport, Record
+
+if TYPE_CHECKING:
+    from msgtx.process import OnError
 
 
 @click.command("process", cls=Command)
@@ -42,7 +44,7 @@ def command(
     transactional_id: str,
     partition: tuple[int, ...],
     batch: bool,
-    on_error: OnError,
+    on_error: "OnError",
     dead_letter: str | None,
     transaction_ms: int,
     idle_timeout: float | None,
