@@ -20,7 +20,7 @@ from msgtx.consumer import Consumer, Deserializer
 from msgtx.coordinator.completion import Completion
 from msgtx.coordinator.sweep import sweep
 from msgtx.database import embedded, migrate
-from msgtx.database.engine import POOL_SIZE, Engine, public_url
+from msgtx.database.engine import POOL_SIZE, Engine, RawConnection, public_url
 from msgtx.intake import Serializer
 from msgtx.process import OnError, Transform, process
 from msgtx.producer import Producer
@@ -88,7 +88,7 @@ class Client:
     def __init__(self, engine: Engine, *, embedded: bool = False) -> None:
         self.engine = engine
         self.embedded = embedded  # whether the database is the embedded one
-        self._completion = Completion(engine)
+        self._completion = Completion(engine, self._look_at_topics)
         self._listener = Listener(engine)
         self._lock = threading.Lock()
         self._known: dict[str, Topic] = {}
@@ -243,6 +243,18 @@ class Client:
             else:
                 self._known[name] = found
         return found
+
+    def _look_at_topics(self, connection: RawConnection) -> None:
+        """See what became of the topics in use. One that was deleted stays known until its use is refused."""
+        with self._lock:
+            names = sorted(self._known)
+        found = describe_topics(connection, names)
+        with self._lock:
+            self._known.update(found)
+            producers = [user for user in self._open if isinstance(user, Producer) and not user.closed]
+        for producer in producers:
+            for topic in found.values():
+                producer.topic_changed(topic)
 
     def _remember(self, user: Producer | Consumer) -> None:
         """Close it with the client; what is closed is forgotten."""

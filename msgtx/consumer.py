@@ -7,7 +7,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -17,6 +17,7 @@ from msgtx.database.engine import Engine, RawConnection
 from msgtx.errors import IllegalState, MsgtxError
 from msgtx.fetcher import Assigned, Fetcher, readable
 from msgtx.membership import Membership, Subscription
+from msgtx.rules.assignment import subscribed
 from msgtx.store.fetch import (
     EARLIEST,
     LATEST,
@@ -32,6 +33,7 @@ from msgtx.wakeup import Listener, Waiter
 
 log = logging.getLogger("msgtx.consumer")
 FETCH_BYTES: Final = 8 * 1024 * 1024  # of all partitions in one fetch, if fetch_max_bytes allows: enough to hide its cost
+LOOK_SECONDS: Final = 5.0  # between two looks for new partitions of what was subscribed to without a group
 Deserializer = Callable[[bytes | None], Any]
 Topics = Callable[[str, bool], Topic | None]
 Callback = Callable[[list[TopicPartition]], object]
@@ -70,6 +72,8 @@ class Consumer:
         self._failing_since: float | None = None
         self._background: concurrent.futures.ThreadPoolExecutor | None = None
         self._membership: Membership | None = None
+        self._subscribed: Subscription | None = None  # without a group
+        self._next_look = time.monotonic() + LOOK_SECONDS
         self._told: dict[str, Callback | None] = {}
         self._keeps = False  # a transaction is being filled: partitions are not given away now
         self._taken_away: list[TopicPartition] = []  # with records that were handed out and are committed nowhere
@@ -84,11 +88,12 @@ class Consumer:
         with self._use():
             if self._membership is not None:
                 raise IllegalState("this consumer subscribed: its group gives it partitions; assign is for another one")
+            self._subscribed = None
             self._take([TopicPartition(*partition) for partition in partitions])
 
-    def _take(self, wanted: Iterable[TopicPartition]) -> None:
+    def _take(self, wanted: Iterable[TopicPartition], new: Container[TopicPartition] = ()) -> None:
         known = self._fetcher.assigned
-        self._fetcher.assign([known.get(tp) or Assigned(tp, self._partition_id(tp)) for tp in wanted])
+        self._fetcher.assign([known.get(tp) or Assigned(tp, self._partition_id(tp), new=tp in new) for tp in wanted])
         self._waiter.watch(assigned.partition_id for assigned in self._fetcher.assigned.values())
 
     def subscribe(
@@ -113,17 +118,17 @@ class Consumer:
             raise errors.ConfigError("subscribe takes topics, or pattern=")
         if pattern is not None:
             try:
-                expression = re.compile(pattern)
+                re.compile(pattern)
             except re.error as error:
                 raise errors.ConfigError(f"pattern {pattern!r}: {error}") from error
-        for name in topics:
-            self._topic(name)
         with self._use():
+            for name in topics:
+                self._topic(name)
             self._told = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
+            subscription = Subscription(None if pattern is not None else list(topics), pattern)
             if self.config.group is None:
-                names = topics if pattern is None else [name for name in self._all_topics() if expression.fullmatch(name)]
-                counts = {name: len(self._topic(name).partition_ids) for name in names}
-                self._take(TopicPartition(name, at) for name, count in counts.items() for at in range(count))
+                self._subscribed = subscription
+                self._take(self._all_of(subscription))
                 self._tell("assign", list(self._fetcher.assigned))
                 return
             if self._membership is None:
@@ -131,8 +136,25 @@ class Consumer:
                 self._membership = Membership(
                     self._engine, self.config, self.config.group, waiter=waiter, wakes=self._waiter
                 )
-            self._membership.subscribe(Subscription(None if pattern is not None else list(topics), pattern))
+            self._membership.subscribe(subscription)
             self._retried(self._look_after_membership)
+
+    def _all_of(self, subscription: Subscription) -> list[TopicPartition]:
+        names = subscription.topics
+        if names is None:
+            names = sorted(subscribed(None, subscription.pattern, list(self._all_topics())))
+        counts = {name: len(self._topic(name, fresh=True).partition_ids) for name in names}
+        return [TopicPartition(name, at) for name, count in counts.items() for at in range(count)]
+
+    def _look_for_partitions(self) -> None:
+        """Without a group, what is new in the topics that were subscribed to is looked for now and then."""
+        if self._subscribed is None or time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + LOOK_SECONDS
+        gained = [tp for tp in self._all_of(self._subscribed) if tp not in self._fetcher.assigned]
+        if gained:
+            self._take([*self._fetcher.assigned, *gained], new=gained)
+            self._tell("assign", gained)
 
     def assignment(self) -> set[TopicPartition]:
         """Return the partitions that this consumer reads."""
@@ -307,6 +329,7 @@ class Consumer:
     def _look_after_membership(self) -> None:
         """Take over what became this member's, and give away what is no longer."""
         if self._membership is None:
+            self._look_for_partitions()
             return
         self._membership.polled()
         while self._membership_is_due:
@@ -326,7 +349,8 @@ class Consumer:
                 continue
             gained = [tp for tp, each in owned.items() if each in found.target and tp not in self._fetcher.assigned]
             if gained:
-                self._take([*self._fetcher.assigned, *gained])
+                new = [tp for tp in gained if self._membership.is_new(owned[tp])]
+                self._take([*self._fetcher.assigned, *gained], new=new)
                 self._tell("assign", gained)
 
     def _give_away(self, partitions: list[TopicPartition], ids: Collection[int]) -> None:
@@ -554,8 +578,8 @@ class Consumer:
             raise IllegalState("this consumer has no group: give it one (group=…) to commit offsets")
         return self.config.group
 
-    def _topic(self, name: str) -> Topic:
-        topic = self._retried(lambda: self._topics(name, False))
+    def _topic(self, name: str, *, fresh: bool = False) -> Topic:
+        topic = self._retried(lambda: self._topics(name, fresh))
         if topic is None:
             raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}; create it first")
         return topic

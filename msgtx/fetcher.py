@@ -42,6 +42,7 @@ class Assigned:
     at: int = 0  # of `records`, the next one to hand out
     skip_to: int = 0  # the offset where reading began, for a batch that begins before it
     paused: bool = False
+    new: bool = False  # made since the consumer began: read from its beginning, whatever auto_offset_reset says
     handed: bool = False  # something was handed out that no commit holds yet, and no transaction's offsets
 
     @property
@@ -232,6 +233,8 @@ class Fetcher:
     def _reset_time(self, assigned: Assigned) -> int:
         if assigned.reset is not None:
             return assigned.reset
+        if assigned.new:
+            return EARLIEST
         if self._config.auto_offset_reset == "none":
             raise errors.NoOffset(
                 f"{assigned.topic_partition}: group {self._config.group!r} has no committed offset, and auto_offset_reset is"

@@ -305,9 +305,18 @@ class Intake:
 
     def _refresh(self, topic: str) -> Topic | None:
         found = self._topics(topic, True)
-        if found is not None and topic in self._routes:
-            self._routes[topic].limit = found.max_message_bytes
+        if found is not None:
+            self.topic_changed(found)
         return found
+
+    def topic_changed(self, topic: Topic) -> None:
+        """Hear what became of a topic: another limit, or more partitions, which then get their share."""
+        with self._lock:
+            route = self._routes.get(topic.name)
+            if route is not None and topic.partition_ids[: route.count] == route.topic.partition_ids:
+                route.topic, route.limit = topic, topic.max_message_bytes
+                route.lanes += [None] * (len(topic.partition_ids) - route.count)
+                route.count = len(route.lanes)
 
     def flush(self, timeout: float | None = None) -> None:
         """Send everything now and wait for the answers. Failed sends do not raise here; raise `TimeoutError`."""

@@ -94,6 +94,7 @@ class Membership:
         self._closing = False
         self._thread: threading.Thread | None = None
         self._places: dict[int, TopicPartition] = {}
+        self._newest: int | None = None  # of the partitions that were there when this member joined first
         self._fenced: FencedInstance | None = None
 
     @property
@@ -151,7 +152,13 @@ class Membership:
                 for topic in describe_topics(connection, None).values()
                 for index, each in enumerate(topic.partition_ids)
             }
+            if self._newest is None:
+                self._newest = max(self._places, default=0)
         return self._places.get(partition_id)
+
+    def is_new(self, partition_id: int) -> bool:
+        """Whether a partition was made after this member joined."""
+        return self._newest is not None and partition_id > self._newest
 
     def close(self) -> None:
         """Leave the group, so that others go on at once. A static member stays: its session tells when it is given up."""

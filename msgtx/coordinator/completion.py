@@ -1,11 +1,12 @@
-"""What a client does for its own transactions beside the calls: markers in bulk, and notifications that were put off."""
+"""What a client does beside the calls: markers in bulk, notifications that were put off, a look at what topics became."""
 
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
-from msgtx.database.engine import Engine, query
+from msgtx.database.engine import Engine, RawConnection, query
 from msgtx.errors import MsgtxError
 from msgtx.store.transactions import mark
 from msgtx.wakeup import LATER_SECONDS, Notifier
@@ -13,13 +14,16 @@ from msgtx.wakeup import LATER_SECONDS, Notifier
 log = logging.getLogger("msgtx.coordinator")
 AWAKE_SECONDS: Final = 0.1  # without a commit that was put off, before the thread sleeps until it is woken
 MARK_SECONDS: Final = 1.0  # between two rounds of markers of one client
+TOPICS_SECONDS: Final = 30.0  # until a producer that sends knows of new partitions and other limits
 
 
 class Completion:
-    """One thread per client; starts with the first decision."""
+    """One thread per client; starts with its first producer."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, look_at_topics: Callable[[RawConnection], object]) -> None:
         self._engine = engine
+        self._look_at_topics = look_at_topics
+        self._topics_due = time.monotonic() + TOPICS_SECONDS
         self._changed = threading.Condition()
         self.notifier = Notifier(self._changed)
         self._mark_due: float | None = None
@@ -59,6 +63,9 @@ class Completion:
                 self._notify(payload)
             if marking:
                 self._mark()
+            if time.monotonic() >= self._topics_due:
+                self._topics_due = time.monotonic() + TOPICS_SECONDS
+                self._ask_for_topics()
             if last:
                 return
 
@@ -93,3 +100,10 @@ class Completion:
                 mark(connection)
         except MsgtxError as error:
             log.debug("markers are left to the next round: %s", error)
+
+    def _ask_for_topics(self) -> None:
+        try:
+            with self._engine.connection() as connection:
+                self._look_at_topics(connection)
+        except MsgtxError as error:
+            log.debug("topics are looked at later: %s", error)

@@ -10,6 +10,7 @@ import pytest
 
 import msgtx
 from msgtx import Consumer, OffsetAndMetadata, TopicPartition, errors
+from msgtx import consumer as consumer_module
 
 Unique = Callable[[str], str]
 SECONDS = 30.0
@@ -194,6 +195,36 @@ def test_new_topics_and_partitions_are_picked_up(members: Members, client: msgtx
     client.topics.delete(f"{stem}.a")
     members.until(lambda: members.shares() == [1, 1])
     assert {tp.topic for each in (first, second) for tp in each.assignment()} == {f"{stem}.b"}
+
+
+def test_what_is_made_later_is_read_from_its_beginning(members: Members, client: msgtx.Client, unique: Unique) -> None:
+    """Also with auto_offset_reset=latest: nothing of it was there before the member was."""
+    stem = unique("stem")
+    client.topics.create(f"{stem}.a")
+    members.join(pattern=rf"{stem}\..*", heartbeat_interval_ms=50, auto_offset_reset="latest")
+    client.topics.create(f"{stem}.b")
+    values = fill(client, f"{stem}.b", 3)
+    members.until(lambda: len(members.values) == 3)
+    assert members.values == values
+
+
+def test_a_consumer_without_a_group_picks_up_new_topics(
+    client: msgtx.Client, unique: Unique, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer_module, "LOOK_SECONDS", 0.05)
+    stem = unique("stem")
+    client.topics.create(f"{stem}.a")
+    told: list[TopicPartition] = []
+    with client.consumer() as consumer:
+        consumer.subscribe(pattern=rf"{stem}\..*", on_assign=told.extend)
+        client.topics.create(f"{stem}.b", partitions=2)
+        values = fill(client, f"{stem}.b", 4)
+        found: list[bytes | None] = []
+        deadline = time.monotonic() + SECONDS
+        while len(found) < 4 and time.monotonic() < deadline:
+            found += [record.value for record in consumer.poll(0.05)]
+    assert sorted(filter(None, found)) == values
+    assert told == [TopicPartition(f"{stem}.a", 0), TopicPartition(f"{stem}.b", 0), TopicPartition(f"{stem}.b", 1)]
 
 
 def test_members_with_different_topics_get_only_their_own(members: Members, client: msgtx.Client, unique: Unique) -> None:
