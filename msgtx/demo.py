@@ -404,6 +404,7 @@ def _hints(output: Console, *, embedded: bool) -> None:
     name = name if Path(name).name == "msgtx" else "msgtx"
     output.print("\nLook around:")
     output.print(f"  {name} consume {TARGET} --from-beginning --max-messages 3")
+    output.print(f"  {name} groups describe {GROUP}")
     output.print(f"  {name} transactions list")
     if embedded:
         output.print(f"The embedded PostgreSQL goes on running; {name} db stop ends it.")
