@@ -124,7 +124,14 @@ class Membership:
         """
         if self._fenced is not None:
             raise self._fenced
-        self.due = False
+        self.due, divides = False, self._shall_divide
+        try:
+            return self._look(connection)
+        except MsgtxError:
+            self.due, self._shall_divide = True, self._shall_divide or divides
+            raise
+
+    def _look(self, connection: RawConnection) -> Assignment:
         if self._member is None or not self._subscribed:
             self._join(connection)
         assert self._member is not None
@@ -169,9 +176,7 @@ class Membership:
         self._waiter.watch(())
         if self._member is not None and self._config.group_instance_id is None:
             try:
-                with self._engine.connection() as connection:
-                    leave_group(connection, self.group, self._member.member_id)
-                    divide(connection, self.group)
+                self._leave(self._member)
             except MsgtxError as error:
                 log.warning("group %r: %s could not leave, its session has to end: %s", self.group, self.member_id, error)
         self._member = None
@@ -200,7 +205,6 @@ class Membership:
     def _gone(self, connection: RawConnection, member: _Member) -> None:
         """Ask why the group does not know this member: `FencedInstance` ends it, else it may join again."""
         self._member = None
-        self.due = True
         try:
             heartbeat(
                 connection,
@@ -218,6 +222,7 @@ class Membership:
 
     def _live(self) -> None:
         beats = 0
+        left: _Member | None = None
         next_beat = time.monotonic() + self._config.heartbeat_interval_ms / 1000
         while not self._closing:
             if self._waiter.sleep(next_beat - time.monotonic()):
@@ -225,25 +230,26 @@ class Membership:
                 continue
             member, beats = self._member, beats + 1
             next_beat = time.monotonic() + self._config.heartbeat_interval_ms / 1000
-            if member is not None and not self._closing:
-                try:
+            if member is None or member == left or self._closing:
+                continue
+            try:
+                if time.monotonic() - self._polled_at > self._config.max_poll_interval_ms / 1000:
+                    self._leave(member)
+                    left = member
+                    self._changed()
+                    log.warning(
+                        "group %r: no poll for max_poll_interval_ms=%s; left, the next poll joins again",
+                        self.group,
+                        self._config.max_poll_interval_ms,
+                    )
+                else:
                     self._beat(member, beats)
-                except MsgtxError as error:
-                    log.debug("group %r: no heartbeat: %s", self.group, error)
-                    next_beat = time.monotonic() + self._config.retry_backoff_ms / 1000
+            except MsgtxError as error:
+                log.debug("group %r: no heartbeat: %s", self.group, error)
+                next_beat = time.monotonic() + self._config.retry_backoff_ms / 1000
 
     def _beat(self, member: _Member, number: int) -> None:
         with self._engine.connection() as connection:
-            if time.monotonic() - self._polled_at > self._config.max_poll_interval_ms / 1000:
-                log.warning(
-                    "group %r: no poll for max_poll_interval_ms=%s; leaving, the next poll joins again",
-                    self.group,
-                    self._config.max_poll_interval_ms,
-                )
-                leave_group(connection, self.group, member.member_id)
-                divide(connection, self.group)
-                self._changed()
-                return
             try:
                 beat = heartbeat(
                     connection,
@@ -260,6 +266,11 @@ class Membership:
             self._shall_divide = True
         if beat.stale or beat.generation != self.generation:
             self._changed()
+
+    def _leave(self, member: _Member) -> None:
+        with self._engine.connection() as connection:
+            leave_group(connection, self.group, member.member_id)
+            divide(connection, self.group)
 
     def _changed(self) -> None:
         self.due = True
