@@ -1,19 +1,23 @@
-"""`msgtx db`: the schema, the embedded server, the settings of the installation."""
+"""`msgtx db`: the schema, the embedded server, the settings of the installation, the rights of roles."""
 
 import contextlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from msgtx.cli.database import open_engine
 from msgtx.cli.failure import FAILED, Failed
 from msgtx.cli.interruption import deferred
-from msgtx.cli.options import Group, Invocation, confirmed, destructive, option, pass_invocation
+from msgtx.cli.options import Decorated, Group, Invocation, confirmed, destructive, option, pass_invocation
 from msgtx.cli.output import row_of, show_many, show_one, write
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
+
+    from msgtx.database.rights import RoleRight
+
+RIGHTS: Final = ("produce", "consume", "admin")
 
 
 @contextlib.contextmanager
@@ -126,6 +130,62 @@ def settings(invocation: Invocation, name: str | None, value: int | None) -> Non
         raise Failed(f"unknown setting {name!r}; known are {', '.join(found)}")
     rows = [{"name": one, "value": found[one]} for one in found if name in {None, one}]
     show_many(invocation.format, rows, ("name", "value"))
+
+
+def _of_a_role(verb: Decorated) -> Decorated:
+    """Give a verb about a role's right its options."""
+    verb = option("--topic", default="*", show_default=True, help="A name, or the beginning of names with * at its end.")(
+        verb
+    )
+    verb = option("--can", type=click.Choice(RIGHTS), required=True, help="What the role may do there.")(verb)
+    return option("--role", required=True, help="A role of this PostgreSQL.")(verb)
+
+
+@command.command("grant")
+@_of_a_role
+@pass_invocation
+def grant(invocation: Invocation, *, role: str, can: str, topic: str) -> None:
+    """Let a role produce to topics, consume them or administer them, and nothing else.
+
+    The role must exist; its logins may then use msgtx with this right. Who administers every topic also runs sweeps,
+    coordinators, `doctor` and `verify`. Run it as the schema's owner, who needs no rights. Shows what the role may then.
+    """
+    with deferred():
+        from msgtx.database import rights
+    with _connection(invocation) as connection:
+        rights.grant(connection, role, can=rights.Right(can), topic=topic)
+        found = rights.read(connection)
+    _show_rights(invocation, [row for row in found if row.role == role])
+
+
+@command.command("revoke")
+@_of_a_role
+@pass_invocation
+def revoke(invocation: Invocation, *, role: str, can: str, topic: str) -> None:
+    """Take back what `grant` gave with the same options; every later call is refused. Shows what the role still may."""
+    with deferred():
+        from msgtx.database import rights
+    with _connection(invocation) as connection:
+        taken = rights.revoke(connection, role, can=rights.Right(can), topic=topic)
+        found = rights.read(connection)
+    _show_rights(invocation, [row for row in found if row.role == role])
+    if not taken:
+        raise Failed(f"role {role!r} had no right to {can} on {topic!r}: a right is revoked as it was granted")
+
+
+@command.command("grants")
+@pass_invocation
+def grants(invocation: Invocation) -> None:
+    """Show what each role may do to which topics. Owner, its members and superusers may everything."""
+    with deferred():
+        from msgtx.database import rights
+    with _connection(invocation) as connection:
+        found = rights.read(connection)
+    _show_rights(invocation, found)
+
+
+def _show_rights(invocation: Invocation, found: "Sequence[RoleRight]") -> None:
+    show_many(invocation.format, map(row_of, found), ("role", "can", "topic", "exists"))
 
 
 @command.command("after-failover")

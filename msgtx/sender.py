@@ -175,7 +175,7 @@ class Sender:
 
     def _drain(self, connection: RawConnection) -> None:
         batch_array(connection, ())  # asks for the type once, which a pipeline could not
-        with translated(), connection.pipeline() as pipeline:
+        with translated(connection), connection.pipeline() as pipeline:
             while True:
                 call = self._take(connection) if len(self._in_flight) < self._config.max_in_flight else None
                 if call is not None:
@@ -263,7 +263,7 @@ class Sender:
     # ── answers ──
 
     def _settle(self, call: CallInFlight) -> None:
-        with translated():
+        with translated(call.cursor.connection):
             rows = call.cursor.fetchall()
         answers = read_appended(rows)
         if not call.woke:

@@ -22,6 +22,7 @@ from psycopg import errors as pg
 from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 
 from msgtx import errors
+from msgtx.database import privileges
 from msgtx.database.wire import BatchArray, BatchColumns, Cursor
 
 RawConnection = psycopg.Connection[Any]
@@ -44,7 +45,6 @@ _BY_SQLSTATE: Final[dict[str, type[errors.MsgtxError]]] = {
     "MX050": errors.InvalidTransactionTimeout,
     "MX067": errors.CoordinatorFenced,
     "MX090": errors.ProducerFenced,
-    "42501": errors.AuthorizationFailed,
     "28000": errors.AuthorizationFailed,
     "28P01": errors.AuthorizationFailed,
     "55P03": errors.LockTimeout,
@@ -58,6 +58,7 @@ _BY_SQLSTATE: Final[dict[str, type[errors.MsgtxError]]] = {
     "3D000": errors.ConfigError,
 }
 _NO_SCHEMA: Final = {"3F000", "42P01", "42883", "42704", "42703"}
+_LACKS_A_RIGHT: Final = "42501"
 _READ_ONLY: Final = "25006"
 _CANCELED: Final = "57014"
 _FULL: Final = re.compile("too many (connections|clients)|connection slots are reserved")  # a refused one has no SQLSTATE
@@ -90,7 +91,7 @@ class Function:
 
 def call(connection: RawConnection, function: Function, *arguments: object) -> list[tuple[Any, ...]]:
     """Call a database function in one round trip. Returns its rows. Errors of the database are msgtx's."""
-    with translated():
+    with translated(connection):
         cursor = Cursor(connection)
         cursor.execute(function.statement, arguments, prepare=True)
         return cursor.fetchall()
@@ -116,7 +117,7 @@ logging.getLogger("psycopg").addFilter(_raised_anyway)
 
 def query(connection: RawConnection, statement: str, *arguments: object) -> list[tuple[Any, ...]]:
     """Run one statement of the `database` folder or over a view. Returns its rows."""
-    with translated():
+    with translated(connection):
         cursor = Cursor(connection)
         cursor.execute(statement, arguments)
         return cursor.fetchall() if cursor.description else []
@@ -130,7 +131,7 @@ def clock(connection: RawConnection) -> datetime:
 
 def select(connection: RawConnection, view: Literal["transactions", "partitions"]) -> list[dict[str, Any]]:
     """Return all rows of a view of msgtx, as dictionaries."""
-    with translated():
+    with translated(connection):
         cursor = Cursor(connection)
         cursor.execute(f"select * from msgtx.{view}")  # noqa: S608 - one of two constants
         names = [column.name for column in cursor.description or ()]
@@ -160,8 +161,8 @@ def batch_array(connection: RawConnection, batches: Sequence[BatchColumns]) -> B
     return BatchArray(oid, batches)
 
 
-def translate(error: Exception) -> Exception:
-    """Return the msgtx error for an error of psycopg or SQLAlchemy."""
+def translate(error: Exception, connection: RawConnection | None = None) -> Exception:
+    """Return the msgtx error for an error of psycopg or SQLAlchemy. `connection`: the one that raised it, if it is known."""
     original = getattr(error, "orig", None) or error
     if not isinstance(original, psycopg.Error):
         return error
@@ -183,6 +184,9 @@ def translate(error: Exception) -> Exception:
         return errors.LockTimeout(
             f"{message}; if it comes again, statement_timeout of this role and database is too short for msgtx"
         )
+    if state == _LACKS_A_RIGHT:
+        role = "ROLE" if connection is None or connection.closed else connection.info.user
+        return errors.AuthorizationFailed(_told_what_to_grant(message, role))
     if state in _BY_SQLSTATE:
         return _BY_SQLSTATE[state](message)
     # Without a state, the connection itself failed. Other states of psycopg's OperationalError are no passing condition:
@@ -201,13 +205,24 @@ def translate(error: Exception) -> Exception:
     return error
 
 
+def _told_what_to_grant(message: str, role: str) -> str:
+    """Add to PostgreSQL's own refusals what the owner runs; in every language they name what was asked for."""
+    names = set(re.findall(r"\w+", message))
+    if "`" in message or not (known := names & privileges.MANAGED or names & {"msgtx"}):
+        return message
+    rights = privileges.rights_on(min(known)) if known != {"msgtx"} else tuple(privileges.Right)
+    if not rights:
+        return f"{message}: only the owner of the schema may"
+    return f"{message}: the owner of the schema gives the right with `msgtx db grant --role {role} --can {'|'.join(rights)}`"
+
+
 @contextlib.contextmanager
-def translated() -> Iterator[None]:
+def translated(connection: RawConnection | None = None) -> Iterator[None]:
     """Translate database errors raised inside, in the one place where that is done."""
     try:
         yield
     except (psycopg.Error, sqlalchemy.exc.DBAPIError) as error:
-        other = translate(error)
+        other = translate(error, connection)
         if other is error:
             raise
         raise other from error

@@ -15,11 +15,11 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
-from msgtx.database import functions
+from msgtx.database import functions, privileges
 from msgtx.database.functions import functions_hash
 from msgtx.errors import ConfigError
 
-__all__ = ["Upgrade", "check", "current", "downgrade", "functions_hash", "upgrade"]
+__all__ = ["Upgrade", "check", "current", "downgrade", "functions_hash", "lock", "upgrade"]
 
 UPGRADE_LOCK = (0x6D736710, 0)  # class and key; msgtx's other lock classes begin with the same three bytes ("msg")
 LOCK_TIMEOUT = "30s"  # longer, and all readers of a view would queue behind an upgrade that waits for one long report
@@ -38,10 +38,10 @@ class Upgrade:
 def upgrade(connection: Connection) -> Upgrade:
     """Bring the schema to the version of this package, and its functions and views to the text of `msgtx/sql`.
 
-    Rights on functions and views are kept. Does not commit. Raises ConfigError if the schema is newer than this
+    Rights on functions and views are kept; those of `msgtx.role_right` extend to new ones. Does not commit. Raises ConfigError if the schema is newer than this
     package, if an object of the user stands on a view or function of ours, or above READ COMMITTED.
     """
-    _lock(connection)
+    lock(connection)
     before = current(connection)
     head = _head()
     if before is not None and int(before) > int(head):
@@ -54,6 +54,7 @@ def upgrade(connection: Connection) -> Upgrade:
     functions.drop(connection)
     _alembic(connection, lambda config: command.upgrade(config, "head"))
     functions.create(connection, given)
+    privileges.derive(connection)
     connection.execute(
         text("update msgtx.installation set schema_version = :version, functions_hash = :hash"),
         {"version": int(head), "hash": functions_hash()},
@@ -90,7 +91,7 @@ def check(connection: Connection) -> list[str]:
 
 def downgrade(connection: Connection, revision: str) -> None:
     """Go back to an older version (`base`: none), without functions and views: they fit the newest version only."""
-    _lock(connection)
+    lock(connection)
     functions.drop(connection)
     _alembic(connection, lambda config: command.downgrade(config, revision))
     if (after := current(connection)) is not None:
@@ -100,7 +101,7 @@ def downgrade(connection: Connection, revision: str) -> None:
         )
 
 
-def _lock(connection: Connection) -> None:
+def lock(connection: Connection) -> None:
     """Take the upgrade lock to the end of the SQL transaction, in which nothing of the user's hides what is PostgreSQL's."""
     connection.execute(text("select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true)"))
     isolation = connection.scalar(text("select current_setting('transaction_isolation')"))

@@ -65,6 +65,11 @@ begin
         return next;
     end loop;
 
+    -- Behind the look: a topic that is created meanwhile is one that the look did not see, or one that is seen here.
+    if not msgtx.acts_for_owner() then
+        ignored := msgtx.require_rights('{produce}', array(select u.partition_id from unnest(batches) u));
+    end if;
+
     if stores then
         ignored := msgtx.store_batches(batches, base_offsets, times, log_append_time, first_here);
     end if;

@@ -42,6 +42,9 @@ begin
                     and f.producer_epoch = in_producer_epoch and f.transaction_number = in_transaction_number)
     into partitions, first_offsets, last_offsets, times, log_append_time, fine
     from msgtx.look_at_batches(batches) f;
+    if not msgtx.acts_for_owner() then
+        ignored := msgtx.require_rights('{produce}', array(select u.partition_id from unnest(batches) u));
+    end if;
     if fine is not true or offsets_error is not null then
         return query select r.* from msgtx.refuse_whole(
             in_producer_id, in_producer_epoch, in_transaction_number, batches, offsets_error, offsets_detail) r;

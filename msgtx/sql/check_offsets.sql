@@ -100,4 +100,7 @@ begin
                        ' seek to where you want to go on', place, bad.read_offset)
             else format('group %s: offset %s cannot be committed', bad.group_name, bad.committed_offset) end;
     end loop;
+    if not msgtx.acts_for_owner() then
+        ignored := msgtx.require_rights('{consume}', partition_ids);
+    end if;
 end $$;

@@ -1,11 +1,17 @@
 -- committed_offsets(group, partitions) → the group's decided offset and metadata of each partition that has one; null
 -- partitions: all. pending: a newer one is sealed and undecided. A row counts unless its transaction is decided ABORT, or
--- sealed and undecided. Reads consumer_group, group_offset, transaction_decision, transaction_seal.
+-- sealed and undecided. All are those of topics that the caller may consume (or administer); others are refused when they are named.
+-- Reads consumer_group, group_offset, transaction_decision, transaction_seal.
 create function msgtx.committed_offsets(group_name text, partition_ids int[] default null)
 returns table (partition_id int, committed_offset bigint, metadata text, pending boolean)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
+declare
+    ignored boolean;
 begin
+    if not msgtx.acts_for_owner() then
+        ignored := msgtx.require_rights('{consume,admin}', partition_ids);
+    end if;
     return query
     select p.partition_id, newest.committed_offset, newest.metadata, coalesce(waiting.pending, false)
     from msgtx.consumer_group g
@@ -13,7 +19,10 @@ begin
         select u.partition_id from unnest(partition_ids) u(partition_id)
         union
         select distinct o.partition_id from msgtx.group_offset o
-        where partition_ids is null and o.group_id = g.group_id) p
+        where partition_ids is null and o.group_id = g.group_id
+          and ((select msgtx.topics_of_caller('{consume,admin}')) is null or exists (
+              select from msgtx.partition known where known.partition_id = o.partition_id
+              and known.topic_id = any((select msgtx.topics_of_caller('{consume,admin}'))::int[])))) p
     left join lateral (
         select o.committed_offset, o.metadata, o.commit_sequence from msgtx.group_offset o
         where o.group_id = g.group_id and o.partition_id = p.partition_id

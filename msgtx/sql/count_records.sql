@@ -6,7 +6,12 @@ returns table (partition_id int, records bigint)
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp set enable_sort = off set jit = off as $$
 #variable_conflict use_column
+declare
+    ignored boolean;
 begin
+    if not msgtx.acts_for_owner() then
+        ignored := msgtx.require_rights('{consume,admin}', partition_ids);
+    end if;
     return query
     select asked.partition_id, coalesce(n.records, 0)::bigint
     from unnest(partition_ids, positions) asked(partition_id, position)

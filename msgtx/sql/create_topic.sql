@@ -12,6 +12,9 @@ declare
                         'max_message_bytes', 'timestamp_type'));
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
+    if not msgtx.acts_for_owner() then
+        ignored := msgtx.require_right_on_topic('admin', topic_name);
+    end if;
     if unknown is not null then
         raise exception using errcode = 'MX040', message = format('unknown topic setting: %s', unknown);
     end if;

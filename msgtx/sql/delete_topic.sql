@@ -12,6 +12,9 @@ declare
     batches bigint;
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
+    if not msgtx.acts_for_owner() then
+        ignored := msgtx.require_right_on_topic('admin', topic_name);
+    end if;
     select array_agg(p.partition_id order by p.partition_id) into gone
     from msgtx.partition p join msgtx.topic t on t.topic_id = p.topic_id where t.name = topic_name;
     if gone is null then

@@ -10,7 +10,12 @@ language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
+declare
+    ignored boolean;
 begin
+    if not msgtx.acts_for_owner() then
+        ignored := msgtx.require_rights('{admin}', array[in_partition_id]);
+    end if;
     return query
     with recursive known(producer_id, position) as (
         select after_producer_id, 0

@@ -10,6 +10,7 @@ begin
     select t.name, p.partition_index, p.partition_id, t.cleanup_policy, t.retention_ms, t.retention_bytes,
            t.delete_retention_ms, t.max_message_bytes, t.timestamp_type
     from msgtx.topic t join msgtx.partition p on p.topic_id = t.topic_id
-    where names is null or t.name = any(names)
+    where (names is null or t.name = any(names))
+      and coalesce(t.topic_id = any((select msgtx.topics_of_caller('{produce,consume,admin}'))::int[]), true)
     order by t.name, p.partition_index;
 end $$;

@@ -8,6 +8,7 @@
 --   blocked_…        the undecided transaction that holds the last stable offset back, and whether it is overdue
 --   visible          false: a row of an aborted transaction, without its arrays; the reader's position passes it
 --   max_bytes        of visible rows and partition, more only to return one row; max_rows: of rows and partition
+-- Whoever may not consume a topic gets 42501; its ends alone (max_rows 0) are for all who have any right on it.
 -- Below the floor, absence of an ABORT marker means committed; above it, only a COMMIT decision does.
 -- STABLE: bound and rows must agree. Reads only. Rows of a partition come in the order of their offsets. No sort and no bitmap
 -- scan: a plan that was made while the log was empty must not read a whole partition later.
@@ -26,7 +27,13 @@ set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan s
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off
 set enable_sort = off as $$
 #variable_conflict use_column
+declare
+    ignored boolean;
 begin
+    if not msgtx.acts_for_owner() then
+        ignored := msgtx.require_rights(
+            case when max_rows = 0 then '{produce,consume,admin}'::text[] else '{consume}' end, partition_ids);
+    end if;
     return query
     select asked.partition_id, p.log_start_offset, bound.last_stable, bound.log_end,
            previous.identity, bound.truncated,

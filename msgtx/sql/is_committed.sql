@@ -2,7 +2,7 @@
 -- above it, a COMMIT decision. For views and look-ups; fetch_batches holds the same rule in its one statement.
 create function msgtx.is_committed(
     in_partition_id int, in_base_offset bigint, in_producer_id bigint, in_producer_epoch int, in_number bigint
-) returns boolean language plpgsql stable
+) returns boolean language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp as $$
 begin
     if in_base_offset < (

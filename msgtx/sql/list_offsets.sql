@@ -9,7 +9,12 @@ returns table (
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
+declare
+    ignored boolean;
 begin
+    if not msgtx.acts_for_owner() then
+        ignored := msgtx.require_rights('{produce,consume,admin}', partition_ids);
+    end if;
     return query
     select asked.partition_id, e.log_start_offset, e.last_stable_offset, e.log_end_offset,
            case asked.time when -2 then e.log_start_offset when -1 then e.readable_end else found.at_offset end,

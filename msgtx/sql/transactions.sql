@@ -1,7 +1,8 @@
 -- View transactions: each producer that has a transactional id or transactions, with its newest transaction and the state
 -- as Kafka names it (semantics 4). A transaction is complete when each of its partitions has its marker, or its floor is
--- above it.
-create view msgtx.transactions as
+-- above it. Who may not consume (or administer) every topic sees transactions that touch topics on which he may, and of their
+-- partitions those.
+create view msgtx.transactions with (security_barrier) as
 select p.transactional_id, p.producer_id, p.epoch as current_epoch, n.producer_epoch, n.transaction_number,
        case
            when n.transaction_number is null then 'Empty'
@@ -11,8 +12,8 @@ select p.transactional_id, p.producer_id, p.epoch as current_epoch, n.producer_e
            when n.outcome = 'COMMIT' then 'CompleteCommit'
            else 'CompleteAbort' end as state,
        coalesce(n.timeout_ms, p.timeout_ms) as timeout_ms, n.opened_at, n.decided_at, n.decided_by,
-       n.client_host, n.client_process, n.database_backend, coalesce(n.partitions, '{}') as partitions,
-       coalesce(n.first_offsets, '{}') as first_offsets, p.initialized_at
+       n.client_host, n.client_process, n.database_backend, coalesce(seen.partitions, n.partitions, '{}') as partitions,
+       coalesce(seen.first_offsets, n.first_offsets, '{}') as first_offsets, p.initialized_at
 from msgtx.producer p
 left join lateral (
     select k.producer_epoch, k.transaction_number, t.opened_at, t.timeout_ms, t.client_host, t.client_process,
@@ -50,4 +51,12 @@ left join lateral (
         from msgtx.transaction_partition tp
         where tp.producer_id = p.producer_id and tp.producer_epoch = k.producer_epoch
           and tp.transaction_number = k.transaction_number and d.outcome is null) o on true) n on true
-where p.transactional_id is not null or n.transaction_number is not null;
+left join lateral (
+    select array_agg(x.partition_id order by x.ordinal) as partitions,
+           array_agg(x.first_offset order by x.ordinal) as first_offsets
+    from unnest(n.partitions, n.first_offsets) with ordinality x(partition_id, first_offset, ordinal)
+    join msgtx.partition known on known.partition_id = x.partition_id
+    where (select msgtx.topics_of_caller('{consume,admin}')) is not null
+      and known.topic_id = any((select msgtx.topics_of_caller('{consume,admin}'))::int[])) seen on true
+where (p.transactional_id is not null or n.transaction_number is not null)
+  and (seen.partitions is not null or (select msgtx.topics_of_caller('{consume,admin}')) is null);

@@ -1,0 +1,129 @@
+"""What each right needs of the database: functions to call and views to read, given to the roles of `msgtx.role_right`.
+
+Rights on topics are checked inside the functions and views. What knows no topic is given to those alone who may
+administer every topic; the rest is the owner's.
+"""
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from sqlalchemy import Connection, text
+
+ALL_TOPICS: Final = "*"
+
+
+class Right(StrEnum):
+    """What a role may do to topics."""
+
+    PRODUCE = "produce"
+    CONSUME = "consume"
+    ADMIN = "admin"
+
+
+# Every call of the library stands here, or is the owner's. `fetch_batches` tells everybody who has a right on a topic its
+# ends, for view `partitions`; records it gives to those who may consume.
+_EVERYBODY: Final = frozenset(
+    {
+        "describe_installation",
+        "describe_topics",
+        "fetch_batches",
+        "list_offsets",
+        "topics_of_caller",
+        "transaction_outcome",
+        "partitions",
+    }
+)
+NEEDS: Final[Mapping[Right, frozenset[str]]] = MappingProxyType(
+    {
+        Right.PRODUCE: _EVERYBODY
+        | {"init_producer_id", "append", "append_and_decide", "decide", "lock_producer", "end_transaction", "mark"},
+        Right.CONSUME: _EVERYBODY
+        | {"count_records", "commit_offsets", "committed_offsets", "expire_transaction"}
+        | {"join_group", "describe_members", "assign_partitions", "release_partitions"}
+        | {"leave_group", "heartbeat_group", "member_assignment"}
+        | {"records", "committed_records", "committed_records_now", "transactions", "is_committed", "last_stable_offset"},
+        Right.ADMIN: _EVERYBODY
+        | {"create_topic", "alter_topic", "delete_topic", "describe_producers", "transactions"}
+        | {"committed_offsets", "count_records"},
+    }
+)
+# Beside `NEEDS[ADMIN]`, for those who administer every topic: what is about the whole installation.
+EVERYWHERE: Final = frozenset(
+    {
+        *("end_transaction", "expire_transaction", "expire_transactions", "fence_producer", "mark"),
+        *("remove_idle_producers", "purge_transactions", "remove_superseded_offsets", "remove_superseded_floors"),
+        *("remove_members", "remove_heartbeats"),
+        *("lease_shards", "release_shards", "list_coordinators", "find_coordinator"),
+        *("undecided_transactions", "undecided_seals", "unfinished_decisions"),
+        *("describe_members", "list_groups", "delete_group", "delete_offsets", "reset_offsets"),
+        *("describe_server", "describe_sessions", "lock_holders", "snapshot_holders", "table_statistics"),
+        *("verify_partition", "verify_batches", "verify_beginnings", "verify_markers", "verify_decisions", "verify_offsets"),
+    }
+)
+OWNERS: Final = frozenset({"change_incarnation", "fence_everybody", "fence_plain_producers", "end_sessions"})
+MANAGED: Final = frozenset().union(*NEEDS.values(), EVERYWHERE, OWNERS)
+
+
+def needed(rights: Iterable[tuple[Right, str]]) -> frozenset[str]:
+    """Return the functions and views that a role with these rights needs: pairs of a right and its pattern of topics."""
+    found: set[str] = set()
+    for right, pattern in rights:
+        found |= NEEDS[right]
+        if right is Right.ADMIN and pattern == ALL_TOPICS:
+            found |= EVERYWHERE
+    return frozenset(found)
+
+
+def rights_on(name: str) -> tuple[Right, ...]:
+    """Return the rights of which each lets a role call this function or read this view; none: it is the owner's."""
+    found = tuple(right for right in Right if name in NEEDS[right])
+    return found or ((Right.ADMIN,) if name in EVERYWHERE else ())
+
+
+def derive(connection: Connection) -> None:
+    """Bring every role of `role_right` to what its rights need; forget those of roles that are gone."""
+    connection.execute(text(FORGET_THE_GONE))
+    for (role,) in connection.execute(text("select distinct role_name::text from msgtx.role_right order by 1")).all():
+        bring(connection, role)
+
+
+def bring(connection: Connection, role: str) -> None:
+    """Give a role what its rights need, and take from it what only others need. The role exists."""
+    rows = connection.execute(text(RIGHTS_OF), {"role": role}).all()
+    wanted = needed((Right(can), pattern) for can, pattern in rows)
+    (grantee,) = connection.execute(text("select quote_ident(:role)"), {"role": role}).one()
+    for names, verb, word in ((MANAGED - wanted, "revoke", "from"), (wanted, "grant", "to")):
+        for kind, privilege, identities in connection.execute(text(OBJECTS_NAMED), {"names": sorted(names)}).all():
+            cascade = " cascade" if verb == "revoke" else ""
+            _run(connection, f"{verb} {privilege} on {kind} {identities} {word} {grantee}{cascade}")
+    _run(
+        connection,
+        f"grant usage on schema msgtx to {grantee}" if wanted else f"revoke usage on schema msgtx from {grantee} cascade",
+    )
+
+
+def _run(connection: Connection, statement: str) -> None:
+    """Run a statement whose identifiers the database has quoted: no parameters, so that `:` and `%` are PostgreSQL's."""
+    connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
+
+
+# A role that was dropped and made anew has lost its USAGE: the rights were its predecessor's.
+FORGET_THE_GONE = """
+    delete from msgtx.role_right r
+    where not exists (
+        select from pg_roles g where g.rolname = r.role_name and has_schema_privilege(g.oid, 'msgtx', 'USAGE'))"""
+RIGHTS_OF = """
+    select can, topic_pattern from msgtx.role_right where role_name::text = :role order by 1, 2"""
+OBJECTS_NAMED = """
+    select kind, privilege, string_agg(identity, ', ' order by identity)
+    from (
+        select 'function' as kind, 'execute' as privilege, p.proname as name,
+               format('msgtx.%I(%s)', p.proname, pg_get_function_identity_arguments(p.oid)) as identity
+        from pg_proc p where p.pronamespace = to_regnamespace('msgtx') and p.prokind = 'f'
+        union all
+        select 'table', 'select', c.relname, format('msgtx.%I', c.relname)
+        from pg_class c where c.relnamespace = to_regnamespace('msgtx') and c.relkind = 'v') objects
+    where name::text = any(:names)
+    group by kind, privilege order by kind"""

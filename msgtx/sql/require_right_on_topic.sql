@@ -1,0 +1,9 @@
+-- require_right_on_topic(can, topic) raises 42501 if the caller lacks this right on topics of this name, whether there is one
+-- or not. Asked of callers who do not act for the owner.
+create function msgtx.require_right_on_topic(can text, topic_name text) returns boolean language plpgsql stable as $$
+declare
+    patterns text[] := msgtx.patterns_of_caller(array[can]);
+begin
+    return patterns is null or msgtx.is_in_patterns(topic_name, patterns)
+        or msgtx.refuse_right(array[can], topic_name, null);
+end $$;

@@ -1,0 +1,28 @@
+-- require_rights(cans, partitions) raises 42501 if the caller has none of these rights on the topic of one of the partitions.
+-- One that does not exist is nobody's secret: the call answers as it does to everybody. A topic's name is told to those who
+-- have some right on it, else it is a partition. Asked of callers who do not act for the owner.
+-- Reads partition, topic, role_right.
+create function msgtx.require_rights(cans text[], partition_ids int[]) returns boolean language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    patterns text[] := msgtx.patterns_of_caller(cans);
+    lacking record;
+begin
+    if patterns is null then
+        return true;
+    end if;
+    select asked.partition_id, t.name into lacking
+    from unnest(partition_ids) asked(partition_id)
+    cross join lateral (
+        select p.topic_id from msgtx.partition p where p.partition_id = asked.partition_id limit 1) p
+    cross join lateral (
+        select t.name from msgtx.topic t where t.topic_id = p.topic_id limit 1) t
+    where not msgtx.is_in_patterns(t.name, patterns)
+    limit 1;
+    if found then
+        patterns := msgtx.patterns_of_caller('{produce,consume,admin}');
+        return msgtx.refuse_right(cans, case when msgtx.is_in_patterns(lacking.name, patterns) then lacking.name end,
+                                  lacking.partition_id);
+    end if;
+    return true;
+end $$;
