@@ -152,8 +152,9 @@ def grant(invocation: Invocation, *, role: str, can: str, topic: str) -> None:
     """
     with deferred():
         from msgtx.database import rights
+        from msgtx.database.privileges import Right
     with _connection(invocation) as connection:
-        rights.grant(connection, role, can=rights.Right(can), topic=topic)
+        rights.grant(connection, role, can=Right(can), topic=topic)
         found = rights.read(connection)
     _show_rights(invocation, [row for row in found if row.role == role])
 
@@ -165,8 +166,9 @@ def revoke(invocation: Invocation, *, role: str, can: str, topic: str) -> None:
     """Take back what `grant` gave with the same options; every later call is refused. Shows what the role still may."""
     with deferred():
         from msgtx.database import rights
+        from msgtx.database.privileges import Right
     with _connection(invocation) as connection:
-        taken = rights.revoke(connection, role, can=rights.Right(can), topic=topic)
+        taken = rights.revoke(connection, role, can=Right(can), topic=topic)
         found = rights.read(connection)
     _show_rights(invocation, [row for row in found if row.role == role])
     if not taken:

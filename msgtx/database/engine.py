@@ -207,10 +207,10 @@ def translate(error: Exception, connection: RawConnection | None = None) -> Exce
 
 def _told_what_to_grant(message: str, role: str) -> str:
     """Add to PostgreSQL's own refusals what the owner runs; in every language they name what was asked for."""
-    names = set(re.findall(r"\w+", message))
-    if "`" in message or not (known := names & privileges.MANAGED or names & {"msgtx"}):
+    known = set(re.findall(r"\w+", message)) & privileges.MANAGED
+    if "`" in message or not known:
         return message
-    rights = privileges.rights_on(min(known)) if known != {"msgtx"} else tuple(privileges.Right)
+    rights = privileges.rights_on(min(known))
     if not rights:
         return f"{message}: only the owner of the schema may"
     return f"{message}: the owner of the schema gives the right with `msgtx db grant --role {role} --can {'|'.join(rights)}`"

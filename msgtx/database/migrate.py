@@ -38,8 +38,9 @@ class Upgrade:
 def upgrade(connection: Connection) -> Upgrade:
     """Bring the schema to the version of this package, and its functions and views to the text of `msgtx/sql`.
 
-    Rights on functions and views are kept; those of `msgtx.role_right` extend to new ones. Does not commit. Raises ConfigError if the schema is newer than this
-    package, if an object of the user stands on a view or function of ours, or above READ COMMITTED.
+    Rights on functions and views are kept; those of `msgtx.role_right` extend to new ones. Does not commit. Raises
+    ConfigError if the schema is newer than this package, if an object of the user stands on a view or function of ours, or
+    above READ COMMITTED.
     """
     lock(connection)
     before = current(connection)

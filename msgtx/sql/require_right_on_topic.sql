@@ -4,6 +4,11 @@ create function msgtx.require_right_on_topic(can text, topic_name text) returns 
 declare
     patterns text[] := msgtx.patterns_of_caller(array[can]);
 begin
-    return patterns is null or msgtx.is_in_patterns(topic_name, patterns)
-        or msgtx.refuse_right(array[can], topic_name, null);
+    if patterns is null then
+        return true;
+    end if;
+    if not msgtx.is_in_patterns(topic_name, patterns) then
+        raise exception using errcode = '42501', message = msgtx.lacking_right(array[can], topic_name, null);
+    end if;
+    return true;
 end $$;

@@ -21,8 +21,8 @@ begin
     limit 1;
     if found then
         patterns := msgtx.patterns_of_caller('{produce,consume,admin}');
-        return msgtx.refuse_right(cans, case when msgtx.is_in_patterns(lacking.name, patterns) then lacking.name end,
-                                  lacking.partition_id);
+        raise exception using errcode = '42501', message = msgtx.lacking_right(
+            cans, case when msgtx.is_in_patterns(lacking.name, patterns) then lacking.name end, lacking.partition_id);
     end if;
     return true;
 end $$;

@@ -1,0 +1,92 @@
+"""Logins for tests of rights: made by the superuser, granted rights by the owner, gone at the end."""
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from typing import Final
+
+import sqlalchemy
+
+from msgtx.database import rights
+from msgtx.database.engine import Engine
+from msgtx.database.privileges import Right
+from tests.databases import Connection, Server, connect
+
+PASSWORD: Final = "x"  # noqa: S105 - of roles that live as long as one test
+_number = itertools.count(1)
+
+
+class Roles:
+    """Roles of one database. A right is written `produce:orders*`."""
+
+    def __init__(self, server: Server, url: str) -> None:
+        self.server = server
+        self.url = url
+        self.owner = server.role
+        self.made: list[str] = []
+
+    def make(self, *granted: str, options: str = "login") -> str:
+        """Make a role and grant it rights. Returns its name."""
+        role = f"{self.owner}_{next(_number)}"
+        self.sql(f"create role {role} {options} password '{PASSWORD}'")
+        self.made.append(role)
+        self.grant(role, *granted)
+        return role
+
+    def sql(self, statement: str) -> None:
+        """Run a statement as the superuser."""
+        with self.server.administrator(sqlalchemy.make_url(self.url).database) as administrator:
+            administrator.execute(statement)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sqlalchemy.Connection]:
+        """Open a SQL transaction as the owner."""
+        engine = Engine(self.url, pool_size=1)
+        try:
+            with engine.transaction() as connection:
+                yield connection
+        finally:
+            engine.close()
+
+    def grant(self, role: str, *granted: str) -> None:
+        """Grant rights to a role."""
+        with self.transaction() as connection:
+            for right in granted:
+                can, _, topic = right.partition(":")
+                rights.grant(connection, role, can=Right(can), topic=topic or "*")
+
+    def revoke(self, role: str, right: str) -> bool:
+        """Take a right from a role."""
+        can, _, topic = right.partition(":")
+        with self.transaction() as connection:
+            return rights.revoke(connection, role, can=Right(can), topic=topic or "*")
+
+    def read(self) -> list[tuple[str, str, str, bool]]:
+        """Return all rights, as their owner sees them."""
+        with self.transaction() as connection:
+            return [(row.role, str(row.can), row.topic, row.exists) for row in rights.read(connection)]
+
+    def url_of(self, role: str) -> str:
+        """Return the address of the database for a login."""
+        return sqlalchemy.make_url(self.url).set(username=role, password=PASSWORD).render_as_string(hide_password=False)
+
+    def connect(self, role: str) -> Connection:
+        """Open a connection as a login; the caller closes it."""
+        return connect(self.url_of(role))
+
+    def drop(self) -> None:
+        """Remove the roles and what they were given."""
+        self.sql("delete from msgtx.role_right")
+        for role in self.made:
+            self.sql(f"drop owned by {role}")
+            self.sql(f"drop role {role}")
+
+
+@contextlib.contextmanager
+def open_roles(server: Server, url: str) -> Iterator[Roles]:
+    """Make roles for a database; they are gone at the end."""
+    roles = Roles(server, url)
+    try:
+        yield roles
+    finally:
+        roles.drop()

@@ -1,0 +1,594 @@
+"""What roles may: each verb of the client, and each function called by hand, against each right."""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pytest
+
+import msgtx
+from msgtx import TopicPartition, errors
+from msgtx.store.append import append, append_and_decide
+from msgtx.store.fetch import Position, fetch, list_offsets
+from msgtx.store.groups import commit_offsets, committed_offsets
+from msgtx.store.producers import describe_producers, init_producer_id
+from msgtx.store.records import count_records
+from msgtx.store.topics import create_topic, delete_topic, describe_topics
+from msgtx.types import GroupMetadata, Isolation, OffsetAndMetadata, TransactionId
+from tests.databases import Connection, Server, backend, connect, wait_for_lock
+from tests.roles import Roles, open_roles
+from tests.store.steps import Writer, append_one, batch, offsets_of, plain, unique
+
+SECONDS = 30.0
+COMMITTED = Isolation.READ_COMMITTED
+WATCHED = ("topic", "partition", "record_batch", "group_offset", "transaction_decision")
+
+
+@pytest.fixture(scope="module")
+def roles(server: Server, database_url: str) -> Iterator[Roles]:
+    with open_roles(server, database_url) as made:
+        yield made
+
+
+@pytest.fixture
+def guest(roles: Roles) -> Iterator[Callable[..., Connection]]:
+    """Connect as a new login with these rights."""
+    with contextlib.ExitStack() as stack:
+        yield lambda *granted: stack.enter_context(contextlib.closing(roles.connect(roles.make(*granted))))
+
+
+@pytest.fixture
+def topics(connection: Connection) -> tuple[str, str]:
+    """Names of two topics with a record each: one of `orders`, one of others."""
+    names = unique("orders"), unique("secret")
+    for name in names:
+        create_topic(connection, name, 2, {})
+        plain(connection, ids_of(connection, name)[0], f"record of {name}".encode(), keys=[b"key"])
+    return names
+
+
+def ids_of(connection: Connection, topic: str) -> tuple[int, ...]:
+    return describe_topics(connection, [topic])[topic].partition_ids
+
+
+def content(connection: Connection) -> dict[str, Any]:
+    return {
+        table: connection.execute(f"select array_agg(t::text order by t::text) from msgtx.{table} t").fetchone()
+        for table in WATCHED
+    }
+
+
+# ── verbs ──
+
+
+def send(client: msgtx.Client, topic: str) -> None:
+    with client.producer(max_block_ms=2_000) as producer:
+        producer.send(topic, b"sent").result(SECONDS)
+
+
+def send_in_a_transaction(client: msgtx.Client, topic: str) -> None:
+    with client.producer(transactional_id=unique("id"), max_block_ms=2_000) as producer, producer.transaction():
+        producer.send(topic, b"sent", partition=0)
+        producer.flush(SECONDS)
+        producer.send(topic, b"sent", partition=1)
+
+
+def poll(client: msgtx.Client, topic: str) -> None:
+    with client.consumer(auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        assert consumer.poll(SECONDS)
+        assert consumer.lag() == {TopicPartition(topic, 0): 0}
+
+
+def poll_as_a_member(client: msgtx.Client, topic: str) -> None:
+    with client.consumer(topic, group=unique("group"), auto_offset_reset="earliest") as consumer:
+        assert consumer.poll(SECONDS)
+        consumer.commit()
+        assert consumer.committed([TopicPartition(topic, 0)])
+
+
+def commit(client: msgtx.Client, topic: str) -> None:
+    with client.consumer(group=unique("group"), enable_auto_commit=False) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        consumer.commit({TopicPartition(topic, 0): 1})
+
+
+def ends(client: msgtx.Client, topic: str) -> None:
+    assert client.admin.partitions.describe(TopicPartition(topic, 0)).log_end_offset > 0
+
+
+def describe(client: msgtx.Client, topic: str) -> None:
+    assert client.topics.describe(topic).partitions == 2
+
+
+def create(client: msgtx.Client, topic: str) -> None:
+    client.topics.create(f"{topic}-new")
+
+
+def delete(client: msgtx.Client, topic: str) -> None:
+    client.topics.delete(topic)
+
+
+def producers(client: msgtx.Client, topic: str) -> None:
+    client.admin.producers.describe(TopicPartition(topic, 0))
+
+
+def sweep(client: msgtx.Client, topic: str) -> None:
+    client.sweep()
+
+
+def fence(client: msgtx.Client, topic: str) -> None:
+    with contextlib.suppress(errors.TransactionalIdNotFound):
+        client.admin.transactions.fence("nobody's")
+
+
+def verify(client: msgtx.Client, topic: str) -> None:
+    assert client.admin.verify([topic]).violations == []
+
+
+def coordinators(client: msgtx.Client, topic: str) -> None:
+    assert len(client.admin.coordinators()) == 50
+
+
+def hanging(client: msgtx.Client, topic: str) -> None:
+    assert client.admin.transactions.find_hanging(topic=topic) == []
+
+
+ANY = {"produce", "consume", "admin"}
+VERBS: dict[Callable[[msgtx.Client, str], None], set[str]] = {
+    send: {"produce"},
+    send_in_a_transaction: {"produce"},
+    poll: {"consume"},
+    poll_as_a_member: {"consume"},
+    commit: {"consume"},
+    ends: ANY,
+    describe: ANY,
+    create: {"admin"},
+    delete: {"admin"},
+    producers: {"admin"},
+    sweep: {"admin everywhere"},
+    fence: {"admin everywhere"},
+    verify: {"admin everywhere"},
+    coordinators: {"admin everywhere"},
+    hanging: {"admin everywhere"},
+}
+RIGHTS = {
+    "produce": "produce:orders*",
+    "consume": "consume:orders*",
+    "admin": "admin:orders*",
+    "admin everywhere": "admin:*",
+    "elsewhere": "",  # every right, on other topics
+}
+
+
+@pytest.fixture(scope="module")
+def clients(roles: Roles) -> Iterator[dict[str, msgtx.Client]]:
+    """A client for each of `RIGHTS`."""
+    with contextlib.ExitStack() as stack:
+        made = {}
+        for name, right in RIGHTS.items():
+            granted = [right] if right else [f"{can}:elsewhere*" for can in sorted(ANY)]
+            made[name] = stack.enter_context(msgtx.connect(roles.url_of(roles.make(*granted))))
+        yield made
+
+
+@pytest.mark.parametrize("role", RIGHTS)
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__name__)
+def test_a_role_may_do_what_it_has_the_right_to_and_nothing_else(
+    verb: Callable[[msgtx.Client, str], None],
+    role: str,
+    clients: dict[str, msgtx.Client],
+    topics: tuple[str, str],
+    connection: Connection,
+) -> None:
+    allowed = VERBS[verb] | ({"admin everywhere"} if "admin" in VERBS[verb] else set())
+    if role in allowed:
+        verb(clients[role], topics[0])
+        return
+    before = content(connection)
+    hidden = (errors.UnknownTopicOrPartition,) if role == "elsewhere" else ()
+    with pytest.raises((errors.AuthorizationFailed, *hidden)) as refused:
+        verb(clients[role], topics[0])
+    assert content(connection) == before
+    if isinstance(refused.value, errors.AuthorizationFailed):
+        assert "`msgtx db grant --role " in str(refused.value)
+    if role != "elsewhere" and allowed - {"admin everywhere"}:
+        assert f"--can {min(allowed)}" in str(refused.value)
+
+
+def test_what_only_the_owner_may_is_refused_to_all(clients: dict[str, msgtx.Client]) -> None:
+    for client in clients.values():
+        for statement in ("select msgtx.change_incarnation()", "table msgtx.record_batch", "table msgtx.setting"):
+            with client.engine.connection() as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute(statement)
+
+
+def test_every_function_is_refused_to_a_role_without_rights(roles: Roles, connection: Connection) -> None:
+    role = roles.make()
+    with pytest.raises(errors.AuthorizationFailed, match="permission denied for schema msgtx"):
+        msgtx.connect(roles.url_of(role))
+    roles.sql(f"grant usage on schema msgtx to {role}")
+    with pytest.raises(errors.AuthorizationFailed, match=rf"db grant --role {role} --can produce\|consume\|admin"):
+        msgtx.connect(roles.url_of(role))
+
+
+def test_a_worker_consumes_and_produces_with_its_two_rights(
+    roles: Roles, topics: tuple[str, str], client: msgtx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All that a client does in the background works, too: notifications, markers, heartbeats."""
+    source, target = topics
+    url = roles.url_of(roles.make(f"consume:{source}", f"produce:{target}"))
+    with caplog.at_level(logging.DEBUG, "msgtx"), msgtx.connect(url) as worker:
+        report = worker.process(
+            source,
+            to=target,
+            group=source,
+            transactional_id=source,
+            transform=lambda record: record.value,
+            idle_timeout=0.1,
+        )
+        assert report.records_out == 1
+        with pytest.raises(errors.AuthorizationFailed, match=rf"lacks the right to produce on topic {source}"):
+            send(worker, source)
+        with pytest.raises(errors.AuthorizationFailed, match=rf"lacks the right to consume on topic {target}"):
+            poll(worker, target)
+    assert [record.getMessage() for record in caplog.records if "permission" in record.getMessage()] == []
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    with client.engine.connection() as connection:
+        states = dict(connection.execute("select transactional_id, state from msgtx.transactions").fetchall())
+    assert states[source] == "CompleteCommit"
+    assert [record.value for record in everything(client, target)] == [
+        f"record of {name}".encode() for name in (target, source)
+    ]
+
+
+def everything(client: msgtx.Client, topic: str) -> list[Any]:
+    with client.consumer(topic, auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
+        found: list[Any] = []
+        while any(consumer.lag().values()) or not found:
+            found += consumer.poll(SECONDS)
+        return found
+
+
+# ── by hand ──
+
+
+@dataclass(frozen=True)
+class Places:
+    """A partition of the topic on which the caller has every right, one of another topic; its producer."""
+
+    ours: int
+    theirs: int
+    theirs_name: str
+    producer: tuple[int, int]
+
+    @property
+    def name(self) -> TransactionId:
+        return TransactionId(*self.producer, 0)
+
+    def rows(self) -> list[Any]:
+        return [
+            batch(partition, b"x", producer=self.producer, number=0, sequence=0)
+            for partition in sorted((self.ours, self.theirs))
+        ]
+
+
+def decide_with_offsets(connection: Connection, places: Places) -> None:
+    writer = Writer(connection)
+    writer.send(places.ours, b"x")
+    try:
+        writer.decide("COMMIT", offsets=offsets_of(("g", places.theirs, 1)))
+    finally:
+        writer.abort()
+
+
+BY_HAND: dict[str, Callable[[Connection, Places], object]] = {
+    "append": lambda c, p: append_one(c, batch(p.theirs, b"x")),
+    "append a refused one": lambda c, p: append_one(c, batch(p.theirs, b"x", producer=(1, 77), sequence=9)),
+    "append to both": lambda c, p: append(c, [batch(at, b"x") for at in sorted((p.ours, p.theirs))]),
+    "append in a transaction": lambda c, p: append(c, p.rows()),
+    "append and decide": lambda c, p: append_and_decide(c, p.name, p.rows()),
+    "append and decide with offsets": lambda c, p: append_and_decide(
+        c, p.name, [row for row in p.rows() if row.partition_id == p.ours], offsets=offsets_of(("g", p.theirs, 1))
+    ),
+    "decide with offsets": decide_with_offsets,
+    "commit offsets": lambda c, p: commit_offsets(
+        c, {GroupMetadata("g"): {p.ours: OffsetAndMetadata(1), p.theirs: OffsetAndMetadata(1)}}
+    ),
+    "commit as a member": lambda c, p: commit_offsets(c, {GroupMetadata("g", "m", 1): {p.theirs: OffsetAndMetadata(1)}}),
+    "committed offsets": lambda c, p: committed_offsets(c, "g", [p.ours, p.theirs]),
+    "fetch": lambda c, p: fetch(
+        c, {p.ours: Position(0), p.theirs: Position(0)}, isolation=COMMITTED, max_bytes=1_000_000, max_rows=10
+    ),
+    "fetch no rows": lambda c, p: fetch(c, {p.theirs: Position(0)}, isolation=COMMITTED, max_bytes=0, max_rows=0),
+    "fetch all rows": lambda c, p: c.execute(
+        "select * from msgtx.fetch_batches(%s::int[], '{0}', '{null}', 'x', 10000, null)", [[p.theirs]]
+    ),
+    "list offsets": lambda c, p: list_offsets(c, {p.theirs: 0}, COMMITTED),
+    "count records": lambda c, p: count_records(c, {p.theirs: 0}, COMMITTED),
+    "last stable offset": lambda c, p: c.execute("select msgtx.last_stable_offset(%s)", [p.theirs]),
+    "describe producers": lambda c, p: describe_producers(c, p.theirs),
+    "create topic": lambda c, p: create_topic(c, "secret-new", 1, {}),
+    "delete topic": lambda c, p: delete_topic(c, p.theirs_name),
+    "delete no topic": lambda c, p: delete_topic(c, "secret-unknown"),
+}
+
+
+@pytest.mark.parametrize("call", BY_HAND)
+def test_other_topics_are_refused_to_calls_by_hand(
+    call: str, guest: Callable[..., Connection], topics: tuple[str, str], connection: Connection
+) -> None:
+    ours, theirs = (ids_of(connection, name)[0] for name in topics)
+    caller = guest(*(f"{can}:orders*" for can in ANY))
+    places = Places(ours, theirs, topics[1], init_producer_id(connection, unique("hand"), timeout_ms=60_000))
+    before = content(connection)
+    with pytest.raises((psycopg.errors.InsufficientPrivilege, errors.AuthorizationFailed)) as refused:
+        BY_HAND[call](caller, places)
+    told = str(refused.value)
+    assert "lacks the right to" in told
+    if "topic" not in call:
+        assert topics[1] not in told  # its name is nobody's who has no right on it
+        assert f"partition {theirs}" in told
+    after = content(connection)
+    if call.startswith("decide"):
+        before.pop("transaction_decision"), after.pop("transaction_decision")  # its abort
+        before.pop("record_batch"), after.pop("record_batch")
+    assert after == before
+
+
+PARTITION_LOCK, GROUP_LOCK = 1836279555, 1836279554
+
+
+@pytest.mark.parametrize("call", ["append", "append and decide", "commit offsets"])
+def test_a_partition_that_comes_while_a_call_waits_is_not_written(
+    call: str,
+    guest: Callable[..., Connection],
+    connection: Connection,
+    server: Server,
+    background: ThreadPoolExecutor,
+) -> None:
+    """Nobody has rights on a partition that does not exist: what counts is what is there when the call writes."""
+    caller, helper = guest("produce:orders*", "consume:orders*"), guest("produce:orders*")
+    create_topic(connection, unique("orders"), 1, {})
+    (last,) = connection.execute("select max(partition_id) from msgtx.partition").fetchone() or (0,)
+    name = TransactionId(*init_producer_id(connection, unique("x"), timeout_ms=60_000), 0)
+    calls: dict[str, Callable[[], object]] = {
+        "append": lambda: append_one(caller, batch(last + 1, b"x")),
+        "append and decide": lambda: append_and_decide(
+            caller, name, [batch(last + 1, b"x", producer=(name.producer_id, 0), number=0, sequence=0)]
+        ),
+        "commit offsets": lambda: commit_offsets(caller, {GroupMetadata("race"): {last + 1: OffsetAndMetadata(1)}}),
+    }
+    helper.execute("begin")
+    if call == "commit offsets":
+        helper.execute("select pg_advisory_xact_lock(%s, hashtext('race'))", [GROUP_LOCK])
+    else:
+        helper.execute("select pg_advisory_xact_lock(%s, %s)", [PARTITION_LOCK, last + 1])
+    waiting: Future[object] = background.submit(calls[call])
+    with server.administrator() as administrator:
+        wait_for_lock(administrator, backend(caller))
+    create_topic(connection, unique("secret"), 1, {})
+    helper.execute("rollback")
+    with pytest.raises(errors.AuthorizationFailed, match=f"partition {last + 1}"):
+        waiting.result(SECONDS)
+    for table in ("record_batch", "group_offset"):
+        stored = connection.execute(f"select count(*) from msgtx.{table} where partition_id > %s", [last]).fetchone()
+        assert stored == (0,)
+
+
+def test_a_partition_that_is_gone_answers_a_role_as_it_answers_the_owner(guest: Callable[..., Connection]) -> None:
+    caller = guest("produce", "consume:orders*", "produce:orders*")
+    assert isinstance(append_one(caller, batch(2_000_000_000, b"x")).error, errors.UnknownTopicOrPartition)
+    assert fetch(caller, {2_000_000_000: Position(0)}, isolation=COMMITTED, max_bytes=1, max_rows=1) == {}
+    with pytest.raises(errors.UnknownTopicOrPartition):
+        commit_offsets(caller, {GroupMetadata("g"): {2_000_000_000: OffsetAndMetadata(1)}})
+
+
+def test_a_group_shows_offsets_of_topics_that_the_role_may_consume(
+    guest: Callable[..., Connection], topics: tuple[str, str], connection: Connection
+) -> None:
+    ours, theirs = (ids_of(connection, name)[0] for name in topics)
+    group = unique("group")
+    commit_offsets(connection, {GroupMetadata(group): {ours: OffsetAndMetadata(1), theirs: OffsetAndMetadata(1)}})
+    assert set(committed_offsets(connection, group, None)) == {ours, theirs}
+    assert set(committed_offsets(guest("consume:orders*"), group, None)) == {ours}
+    assert set(committed_offsets(guest("consume"), group, None)) == {ours, theirs}
+
+
+# ── who the caller is ──
+
+
+def test_a_right_is_for_a_name_or_for_all_that_begin_so(guest: Callable[..., Connection], connection: Connection) -> None:
+    for name in ("a_b", "axb", "a_b-c", "a_bcd"):
+        create_topic(connection, name, 1, {})
+    for pattern, seen in (("a_b", ["a_b"]), ("a_b*", ["a_b", "a_b-c", "a_bcd"]), ("a_bc*", ["a_bcd"]), ("a_b-c", ["a_b-c"])):
+        assert list(describe_topics(guest(f"consume:{pattern}"), None)) == seen, pattern
+
+
+def test_set_role_counts_and_nothing_of_the_login(roles: Roles, topics: tuple[str, str], connection: Connection) -> None:
+    partition = ids_of(connection, topics[0])[0]
+    team = roles.make("consume:orders*", options="nologin")
+    login = roles.make("produce:orders*", options="login noinherit")
+    roles.sql(f"grant {team} to {login}, {roles.owner}")
+    with contextlib.closing(roles.connect(login)) as caller:
+        plain(caller, partition, b"x")
+        with pytest.raises(errors.AuthorizationFailed):
+            list(count_records(caller, {partition: 0}, COMMITTED))
+        caller.execute(f"set role {team}")
+        assert count_records(caller, {partition: 0}, COMMITTED) == {partition: 2}
+        with pytest.raises(errors.AuthorizationFailed):
+            plain(caller, partition, b"x")
+        caller.execute("reset role")
+        plain(caller, partition, b"x")
+    with contextlib.closing(connect(roles.url)) as owner:
+        assert set(describe_topics(owner, None)) >= set(topics)
+        owner.execute(f"set role {team}")
+        assert topics[1] not in describe_topics(owner, None)
+        with pytest.raises(errors.AuthorizationFailed):
+            plain(owner, partition, b"x")
+        owner.execute("set role none")
+        plain(owner, partition, b"x")
+
+
+def test_members_have_their_roles_rights_and_the_owners_members_all(
+    roles: Roles, topics: tuple[str, str], connection: Connection
+) -> None:
+    partitions = [ids_of(connection, name)[0] for name in topics]
+    team = roles.make("produce:orders*", options="nologin")
+    member, owner, superuser = roles.make(), roles.make(), roles.make(options="login superuser")
+    roles.sql(f"grant {team} to {member}")
+    roles.sql(f"grant {roles.owner} to {owner}")
+    for role, may in ((member, partitions[:1]), (owner, partitions), (superuser, partitions)):
+        with contextlib.closing(roles.connect(role)) as caller:
+            for partition in partitions:
+                with contextlib.nullcontext() if partition in may else pytest.raises(errors.AuthorizationFailed):
+                    plain(caller, partition, b"x")
+    with contextlib.closing(roles.connect(owner)) as caller:
+        values = {value for (value,) in caller.execute("select value from msgtx.records where topic = %s", [topics[1]])}
+        assert b"x" in values
+
+
+def test_a_revoked_right_is_gone_for_the_next_call_of_an_open_session(
+    roles: Roles, topics: tuple[str, str], connection: Connection
+) -> None:
+    partition = ids_of(connection, topics[0])[0]
+    role = roles.make("produce:orders*", f"produce:{topics[0]}", "produce:unrelated")
+    with contextlib.closing(roles.connect(role)) as caller:
+        for right in ("produce:orders*", f"produce:{topics[0]}", "produce:unrelated"):
+            with contextlib.nullcontext() if right == "produce:orders*" else pytest.raises(errors.AuthorizationFailed):
+                plain(caller, partition, b"x")
+                assert roles.revoke(role, right)
+                plain(caller, partition, b"x")
+            roles.revoke(role, right)
+        with pytest.raises(errors.AuthorizationFailed, match="permission denied"):
+            plain(caller, partition, b"x")
+
+
+# ── views ──
+
+VIEWS = ("records", "committed_records", "committed_records_now")
+LEAK = """
+    create or replace function pg_temp.leak(anything anyelement) returns boolean language plpgsql cost 0.0000001 as $$
+    begin
+        raise notice 'leaked %', anything;
+        return true;
+    end $$"""
+
+
+def test_views_show_the_topics_of_the_caller(
+    guest: Callable[..., Connection], topics: tuple[str, str], connection: Connection
+) -> None:
+    consumer, producer = guest("consume:orders*"), guest("produce:orders*")
+    for view in VIEWS:
+        statement = f"select value from msgtx.{view} where topic = any(%s) order by 1"
+        assert len(connection.execute(statement, [list(topics)]).fetchall()) == 2, view
+        assert consumer.execute(statement, [list(topics)]).fetchall() == [(f"record of {topics[0]}".encode(),)], view
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            producer.execute(statement, [list(topics)])
+    for caller in (consumer, producer):
+        seen = {topic for (topic,) in caller.execute("select topic from msgtx.partitions")}
+        assert {*topics} & seen == {topics[0]}
+    assert {*topics} <= {topic for (topic,) in connection.execute("select topic from msgtx.partitions")}
+
+
+def test_the_view_of_transactions_shows_of_each_what_the_caller_may_see(
+    guest: Callable[..., Connection], topics: tuple[str, str], connection: Connection
+) -> None:
+    ours, theirs = (ids_of(connection, name)[0] for name in topics)
+    both, other, empty = Writer(connection), Writer(connection), Writer(connection)
+    for writer, partitions in ((both, (ours, theirs)), (other, (theirs,))):
+        for partition in partitions:
+            writer.send(partition, b"open")
+    ids = [both.id.producer_id, other.id.producer_id, empty.id.producer_id]
+    statement = (
+        "select producer_id, partitions, first_offsets from msgtx.transactions where producer_id = any(%s) order by 1"
+    )
+
+    def seen(caller: Connection) -> dict[int, tuple[list[int], list[int]]]:
+        return {producer: (partitions, first) for producer, partitions, first in caller.execute(statement, [ids])}
+
+    whole = {ids[0]: ([ours, theirs], [1, 1]), ids[1]: ([theirs], [2]), ids[2]: ([], [])}
+    try:
+        for right in ("consume", "admin"):
+            assert seen(guest(f"{right}:orders*")) == {ids[0]: ([ours], [1])}
+            assert seen(guest(right)) == whole
+        assert seen(guest("consume:elsewhere*")) == {}
+        assert seen(connection) == whole
+    finally:
+        both.abort(), other.abort()
+
+
+@pytest.mark.parametrize("view", [*VIEWS, "partitions", "transactions"])
+def test_a_function_in_a_query_learns_nothing_of_other_topics(
+    view: str, guest: Callable[..., Connection], topics: tuple[str, str], connection: Connection
+) -> None:
+    """A cheap function is asked before dearer conditions; not before the one that says which topics are the caller's."""
+    caller = guest("consume:orders*")
+    theirs = ids_of(connection, topics[1])[0]
+    Writer(connection, f"id of {topics[1]}").send(theirs, b"open")
+    notices: list[str] = []
+    caller.add_notice_handler(lambda notice: notices.append(notice.message_primary or ""))
+    caller.execute(LEAK)
+    columns = [column.name for column in caller.execute(f"select * from msgtx.{view} limit 0").description or ()]
+    for column in columns:
+        for settings in ("on", "off"):
+            caller.execute(f"set enable_nestloop = {settings}")
+            caller.execute(f'select 1 from msgtx.{view} v where pg_temp.leak(v."{column}")').fetchall()
+    assert notices
+    leaked = {f"leaked {value}" for value in (topics[1], f"id of {topics[1]}", theirs)}
+    leaked |= {f"leaked \\x{f'record of {topics[1]}'.encode().hex()}"}
+    assert leaked & {*notices} - ({f"leaked {theirs}"} if view == "transactions" else set()) == set()
+
+
+@pytest.mark.parametrize("who", ["owner", "consumer"])
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_range_of_a_partition_is_read_by_the_index(
+    view: str, who: str, guest: Callable[..., Connection], topics: tuple[str, str], connection: Connection
+) -> None:
+    caller = connection if who == "owner" else guest("consume:orders*")
+    with caller.transaction():
+        caller.execute("set local enable_seqscan = off")
+        plan = "\n".join(
+            line
+            for (line,) in caller.execute(
+                f"explain select value from msgtx.{view} where topic = 'a' and partition = 0 and base_offset >= 7"
+            )
+        )
+    assert "record_batch_pkey" in plan
+    assert "(base_offset >= 7))" in plan
+
+
+# ── the whole client ──
+
+
+def test_an_administrator_of_everything_runs_what_an_operator_runs(
+    roles: Roles, topics: tuple[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with msgtx.connect(roles.url_of(roles.make("admin"))) as operator:
+        checks = {finding.subject for finding in operator.admin.doctor() if finding.text.startswith("cannot be checked")}
+        assert checks <= {"schema"}  # the tables' versions are the owner's
+        assert operator.admin.transactions.list() is not None
+        assert operator.topics.list() != []
+        with pytest.raises(errors.AuthorizationFailed, match="lacks the right to consume"):
+            poll(operator, topics[0])
+    assert caplog.records == []
+
+
+def test_a_client_hears_of_commits_of_others(
+    roles: Roles, topics: tuple[str, str], database_url: str, client: msgtx.Client
+) -> None:
+    """LISTEN needs no right of msgtx's; what a reader of one topic is woken by is a partition's number."""
+    url = roles.url_of(roles.make(f"consume:{topics[0]}"))
+    with contextlib.ExitStack() as stack:
+        reader = stack.enter_context(msgtx.connect(url))
+        consumer = stack.enter_context(reader.consumer(topics[0], auto_offset_reset="latest", enable_auto_commit=False))
+        consumer.poll(0.05)
+        timer = threading.Timer(0.05, send, [client, topics[0]])
+        timer.start()
+        assert [record.value for record in consumer.poll(SECONDS)] == [b"sent"]
+        timer.join()
