@@ -7,7 +7,7 @@ begin
     if patterns is null then
         return true;
     end if;
-    if not msgtx.is_in_patterns(topic_name, patterns) then
+    if topic_name like any(patterns) is not true then
         raise exception using errcode = '42501', message = msgtx.lacking_right(array[can], topic_name, null);
     end if;
     return true;

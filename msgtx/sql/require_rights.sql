@@ -17,12 +17,12 @@ begin
         select p.topic_id from msgtx.partition p where p.partition_id = asked.partition_id limit 1) p
     cross join lateral (
         select t.name from msgtx.topic t where t.topic_id = p.topic_id limit 1) t
-    where not msgtx.is_in_patterns(t.name, patterns)
+    where not t.name like any(patterns)
     limit 1;
     if found then
         patterns := msgtx.patterns_of_caller('{produce,consume,admin}');
         raise exception using errcode = '42501', message = msgtx.lacking_right(
-            cans, case when msgtx.is_in_patterns(lacking.name, patterns) then lacking.name end, lacking.partition_id);
+            cans, case when lacking.name like any(patterns) then lacking.name end, lacking.partition_id);
     end if;
     return true;
 end $$;

@@ -12,5 +12,5 @@ begin
     if patterns is null then
         return null;
     end if;
-    return array(select t.topic_id from msgtx.topic t where msgtx.is_in_patterns(t.name, patterns));
+    return array(select t.topic_id from msgtx.topic t where t.name like any(patterns));
 end $$;

@@ -407,7 +407,10 @@ def test_a_right_is_for_a_name_or_for_all_that_begin_so(guest: Callable[..., Con
     for name in ("a_b", "axb", "a_b-c", "a_bcd"):
         create_topic(connection, name, 1, {})
     for pattern, seen in (("a_b", ["a_b"]), ("a_b*", ["a_b", "a_b-c", "a_bcd"]), ("a_bc*", ["a_bcd"]), ("a_b-c", ["a_b-c"])):
-        assert list(describe_topics(guest(f"consume:{pattern}"), None)) == seen, pattern
+        for strings in ("on", "off"):
+            caller = guest(f"consume:{pattern}")
+            caller.execute(f"set standard_conforming_strings = {strings}")
+            assert list(describe_topics(caller, None)) == seen, pattern
 
 
 def test_set_role_counts_and_nothing_of_the_login(roles: Roles, topics: tuple[str, str], connection: Connection) -> None:
