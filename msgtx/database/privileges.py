@@ -45,7 +45,7 @@ NEEDS: Final[Mapping[Right, frozenset[str]]] = MappingProxyType(
         | {"leave_group", "heartbeat_group", "member_assignment"}
         | {"records", "committed_records", "committed_records_now", "transactions", "is_committed", "last_stable_offset"},
         Right.ADMIN: _EVERYBODY
-        | {"create_topic", "alter_topic", "delete_topic", "describe_producers", "transactions"}
+        | {"create_topic", "alter_topic", "delete_topic", "delete_records", "describe_producers", "transactions"}
         | {"committed_offsets", "count_records"},
     }
 )
@@ -54,10 +54,11 @@ EVERYWHERE: Final = frozenset(
     {
         *("end_transaction", "expire_transaction", "expire_transactions", "fence_producer", "mark"),
         *("remove_idle_producers", "purge_transactions", "remove_superseded_offsets", "remove_superseded_floors"),
-        *("remove_members", "remove_heartbeats"),
+        *("remove_members", "remove_heartbeats", "remove_old_batches"),
+        *("find_dirty_log", "read_keys", "compact_batches", "finish_compaction"),
         *("lease_shards", "release_shards", "list_coordinators", "find_coordinator"),
         *("undecided_transactions", "undecided_seals", "unfinished_decisions"),
-        *("describe_members", "list_groups", "delete_group", "delete_offsets", "reset_offsets"),
+        *("describe_members", "first_records", "list_groups", "delete_group", "delete_offsets", "reset_offsets"),
         *("describe_server", "describe_sessions", "lock_holders", "snapshot_holders", "table_statistics"),
         *("verify_partition", "verify_batches", "verify_beginnings", "verify_markers", "verify_decisions", "verify_offsets"),
     }

@@ -26,6 +26,7 @@ from tests.store.steps import Writer, append_one, batch, offsets_of, plain, uniq
 
 SECONDS = 30.0
 COMMITTED = Isolation.READ_COMMITTED
+GROUP = "seen by an administrator"
 WATCHED = ("topic", "partition", "record_batch", "group_offset", "transaction_decision")
 
 
@@ -139,6 +140,11 @@ def hanging(client: msgtx.Client, topic: str) -> None:
     assert client.admin.transactions.find_hanging(topic=topic) == []
 
 
+def groups(client: msgtx.Client, topic: str) -> None:
+    assert client.admin.groups.describe(GROUP).lag
+    assert client.admin.groups.reset(GROUP, "earliest", topics=[topic], dry_run=True)
+
+
 ANY = {"produce", "consume", "admin"}
 VERBS: dict[Callable[[msgtx.Client, str], None], set[str]] = {
     send: {"produce"},
@@ -156,6 +162,7 @@ VERBS: dict[Callable[[msgtx.Client, str], None], set[str]] = {
     verify: {"admin everywhere"},
     coordinators: {"admin everywhere"},
     hanging: {"admin everywhere"},
+    groups: {"admin everywhere"},
 }
 RIGHTS = {
     "produce": "produce:orders*",
@@ -186,6 +193,8 @@ def test_a_role_may_do_what_it_has_the_right_to_and_nothing_else(
     topics: tuple[str, str],
     connection: Connection,
 ) -> None:
+    if verb is groups:
+        commit_offsets(connection, {GroupMetadata(GROUP): {ids_of(connection, topics[0])[0]: OffsetAndMetadata(0)}})
     allowed = VERBS[verb] | ({"admin everywhere"} if "admin" in VERBS[verb] else set())
     if role in allowed:
         verb(clients[role], topics[0])
