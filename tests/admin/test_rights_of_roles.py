@@ -298,33 +298,33 @@ def decide_with_offsets(connection: Connection, places: Places) -> None:
 
 BY_HAND: dict[str, Callable[[Connection, Places], object]] = {
     "append": lambda c, p: append_one(c, batch(p.theirs, b"x")),
-    "append a refused one": lambda c, p: append_one(c, batch(p.theirs, b"x", producer=(1, 77), sequence=9)),
-    "append to both": lambda c, p: append(c, [batch(at, b"x") for at in sorted((p.ours, p.theirs))]),
-    "append in a transaction": lambda c, p: append(c, p.rows()),
-    "append and decide": lambda c, p: append_and_decide(c, p.name, p.rows()),
-    "append and decide with offsets": lambda c, p: append_and_decide(
+    "append_a_refused_one": lambda c, p: append_one(c, batch(p.theirs, b"x", producer=(1, 77), sequence=9)),
+    "append_to_both": lambda c, p: append(c, [batch(at, b"x") for at in sorted((p.ours, p.theirs))]),
+    "append_in_a_transaction": lambda c, p: append(c, p.rows()),
+    "append_and_decide": lambda c, p: append_and_decide(c, p.name, p.rows()),
+    "append_and_decide_with_offsets": lambda c, p: append_and_decide(
         c, p.name, [row for row in p.rows() if row.partition_id == p.ours], offsets=offsets_of(("g", p.theirs, 1))
     ),
-    "decide with offsets": decide_with_offsets,
-    "commit offsets": lambda c, p: commit_offsets(
+    "decide_with_offsets": decide_with_offsets,
+    "commit_offsets": lambda c, p: commit_offsets(
         c, {GroupMetadata("g"): {p.ours: OffsetAndMetadata(1), p.theirs: OffsetAndMetadata(1)}}
     ),
-    "commit as a member": lambda c, p: commit_offsets(c, {GroupMetadata("g", "m", 1): {p.theirs: OffsetAndMetadata(1)}}),
-    "committed offsets": lambda c, p: committed_offsets(c, "g", [p.ours, p.theirs]),
+    "commit_as_a_member": lambda c, p: commit_offsets(c, {GroupMetadata("g", "m", 1): {p.theirs: OffsetAndMetadata(1)}}),
+    "committed_offsets": lambda c, p: committed_offsets(c, "g", [p.ours, p.theirs]),
     "fetch": lambda c, p: fetch(
         c, {p.ours: Position(0), p.theirs: Position(0)}, isolation=COMMITTED, max_bytes=1_000_000, max_rows=10
     ),
-    "fetch no rows": lambda c, p: fetch(c, {p.theirs: Position(0)}, isolation=COMMITTED, max_bytes=0, max_rows=0),
-    "fetch all rows": lambda c, p: c.execute(
+    "fetch_no_rows": lambda c, p: fetch(c, {p.theirs: Position(0)}, isolation=COMMITTED, max_bytes=0, max_rows=0),
+    "fetch_all_rows": lambda c, p: c.execute(
         "select * from msgtx.fetch_batches(%s::int[], '{0}', '{null}', 'x', 10000, null)", [[p.theirs]]
     ),
-    "list offsets": lambda c, p: list_offsets(c, {p.theirs: 0}, COMMITTED),
-    "count records": lambda c, p: count_records(c, {p.theirs: 0}, COMMITTED),
-    "last stable offset": lambda c, p: c.execute("select msgtx.last_stable_offset(%s)", [p.theirs]),
-    "describe producers": lambda c, p: describe_producers(c, p.theirs),
-    "create topic": lambda c, p: create_topic(c, "secret-new", 1, {}),
-    "delete topic": lambda c, p: delete_topic(c, p.theirs_name),
-    "delete no topic": lambda c, p: delete_topic(c, "secret-unknown"),
+    "list_offsets": lambda c, p: list_offsets(c, {p.theirs: 0}, COMMITTED),
+    "count_records": lambda c, p: count_records(c, {p.theirs: 0}, COMMITTED),
+    "last_stable_offset": lambda c, p: c.execute("select msgtx.last_stable_offset(%s)", [p.theirs]),
+    "describe_producers": lambda c, p: describe_producers(c, p.theirs),
+    "create_topic": lambda c, p: create_topic(c, "secret-new", 1, {}),
+    "delete_topic": lambda c, p: delete_topic(c, p.theirs_name),
+    "delete_no_topic": lambda c, p: delete_topic(c, "secret-unknown"),
 }
 
 
@@ -353,7 +353,7 @@ def test_other_topics_are_refused_to_calls_by_hand(
 PARTITION_LOCK, GROUP_LOCK = 1836279555, 1836279554
 
 
-@pytest.mark.parametrize("call", ["append", "append and decide", "commit offsets"])
+@pytest.mark.parametrize("call", ["append", "append_and_decide", "commit_offsets"])
 def test_a_partition_that_comes_while_a_call_waits_is_not_written(
     call: str,
     guest: Callable[..., Connection],
@@ -368,13 +368,13 @@ def test_a_partition_that_comes_while_a_call_waits_is_not_written(
     name = TransactionId(*init_producer_id(connection, unique("x"), timeout_ms=60_000), 0)
     calls: dict[str, Callable[[], object]] = {
         "append": lambda: append_one(caller, batch(last + 1, b"x")),
-        "append and decide": lambda: append_and_decide(
+        "append_and_decide": lambda: append_and_decide(
             caller, name, [batch(last + 1, b"x", producer=(name.producer_id, 0), number=0, sequence=0)]
         ),
-        "commit offsets": lambda: commit_offsets(caller, {GroupMetadata("race"): {last + 1: OffsetAndMetadata(1)}}),
+        "commit_offsets": lambda: commit_offsets(caller, {GroupMetadata("race"): {last + 1: OffsetAndMetadata(1)}}),
     }
     helper.execute("begin")
-    if call == "commit offsets":
+    if call == "commit_offsets":
         helper.execute("select pg_advisory_xact_lock(%s, hashtext('race'))", [GROUP_LOCK])
     else:
         helper.execute("select pg_advisory_xact_lock(%s, %s)", [PARTITION_LOCK, last + 1])
