@@ -64,7 +64,8 @@ begin
                 when o.member_id is not null and a.owner is distinct from m.member_number then 5
                 when octet_length(o.note) > 4096 then 6
                 when was_read.truncated then 7
-                when o.committed_offset < 0 or o.group_name = '' or o.group_name is null then 8 end) refused(rank)
+                when o.committed_offset < 0 or o.group_name = '' or o.group_name is null then 8 end
+            offset 0) refused(rank)  -- evaluated in one place: each one is set up for every call
         where refused.rank is not null
         order by refused.rank, o.ordinal limit 1
     loop

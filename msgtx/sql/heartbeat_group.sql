@@ -1,6 +1,8 @@
 -- heartbeat_group(group, member, …, number) says that a member lives; → the group's generation, and whether its assignment was made of
 -- other members or topics than there are now. Numbers are counted by the member, on from the one before; an older one that comes
--- late changes nothing. Also removes other members whose session is over, if the group's lock is free; else the next one does.
+-- late changes nothing. Also removes other members whose session is over, if the group's lock is free; else the next one does. It
+-- watches those that come next by their ids, around to its own, so that a heartbeat of a large group costs no more: before whoever
+-- is dead there is one that lives.
 --   error   FencedInstance: another member has its instance id; UnknownMember: it is not a member (any more)
 -- Tries the group's lock. Reads consumer_group, group_member, group_heartbeat, installation. Writes group_heartbeat and, through
 -- take_out_members, the rest. Not flushed by itself: a crash of the server takes back a heartbeat, not a session.
@@ -9,10 +11,11 @@ create function msgtx.heartbeat_group(
     out error text, out detail text, out generation int, out stale boolean
 ) language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off
-set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set lock_timeout = '10s' as $$
+set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
     moment timestamptz := msgtx.clock();
+    watched constant int := 20;
     member record;
     gone bigint[];
     ignored boolean := msgtx.refuse_stale_snapshot();
@@ -21,8 +24,17 @@ begin
     select g.group_id, g.generation, g.stale or g.topics_version <> i.topics_version as stale,
            same.member_id is not null as known, holder.member_id as holder,
            exists (
-               select from msgtx.overdue_members(g.group_id, moment) o
-               where o.member_number <> in_member_number) as others_overdue
+               select from (
+                   (select m.member_number, m.session_timeout_ms from msgtx.group_member m
+                    where m.group_id = g.group_id and m.member_id > in_member_id order by m.member_id limit watched)
+                   union all
+                   (select m.member_number, m.session_timeout_ms from msgtx.group_member m
+                    where m.group_id = g.group_id and m.member_id < in_member_id order by m.member_id limit watched)
+                   limit watched) m
+               cross join lateral (
+                   select h.heartbeat_at from msgtx.group_heartbeat h where h.member_number = m.member_number
+                   order by h.heartbeat_number desc limit 1) newest
+               where msgtx.is_session_over(newest.heartbeat_at, m.session_timeout_ms, moment)) as others_overdue
     into member
     from msgtx.consumer_group g
     cross join msgtx.installation i
@@ -49,7 +61,7 @@ begin
     generation := member.generation;
     stale := member.stale;
     if member.others_overdue and msgtx.try_lock_group(group_name) then
-        -- Behind the lock they are looked at again: what lives has said so meanwhile.
+        -- Behind the lock, and at all of them: who lives has said so meanwhile.
         gone := array(
             select o.member_number from msgtx.overdue_members(member.group_id, moment) o
             where o.member_number <> in_member_number);

@@ -197,6 +197,34 @@ def test_nobody_removes_itself_nor_members_of_other_groups(group: Roster, clock:
     assert (group.members, other.members) == (["a"], ["a"])
 
 
+@pytest.mark.parametrize("dead", [0, 1, 21, 44])
+def test_in_a_large_group_somebody_watches_each_member(group: Roster, clock: Clock, dead: int) -> None:
+    """Each heartbeat looks at a few; nobody is overlooked by all of them."""
+    names = [f"m{number:02}" for number in range(45)]
+    for name in names:
+        group.join(name, session_timeout_ms=10_000 if name == names[dead] else 45_000)
+    clock("11 seconds")
+    watchers = 0
+    for name in names:
+        if name != names[dead]:
+            with group.connection.transaction(force_rollback=True):
+                group.beat(name)
+                watchers += names[dead] not in group.members
+    assert watchers == 20
+    group.beat(names[dead - 1])
+    assert group.members == [name for name in names if name != names[dead]]
+
+
+@pytest.mark.parametrize("alive", [0, 22, 44])
+def test_the_last_one_alive_removes_all_others_at_once(group: Roster, clock: Clock, alive: int) -> None:
+    names = [f"m{number:02}" for number in range(45)]
+    for name in names:
+        group.join(name, session_timeout_ms=10_000)
+    clock("11 seconds")
+    assert group.beat(names[alive]) == Beat(46, stale=True)
+    assert group.members == [names[alive]]
+
+
 def test_whoever_cannot_have_the_groups_lock_leaves_it_to_the_next(
     group: Roster, clock: Clock, open_connection: Sessions
 ) -> None:
@@ -425,12 +453,12 @@ def test_look_ups_read_only_what_they_look_for_also_by_plans_of_empty_tables(
     group.join("b", "i")
     assert group.assign(dict.fromkeys(group.partitions, "a"))
     metadata, offsets = group.metadata("a"), dict.fromkeys(group.partitions, OffsetAndMetadata(1))
-    # Itself, its instance's holder, the group's two members; the newest heartbeat of the other one.
+    # Itself, its instance's holder, the other member and the newest heartbeat of that.
     with reading(session) as read:
         for _ in range(20):
             group.beat("a")
             group.beat("b")
-    assert read == {"consumer_group": 40, "group_member": 20 * 3 + 20 * 4, "group_assignment": 0, "group_heartbeat": 40}
+    assert read == {"consumer_group": 40, "group_member": 20 * 2 + 20 * 3, "group_assignment": 0, "group_heartbeat": 40}
     # For each offset; the group by the check, and twice by the insert.
     with reading(session) as read:
         for _ in range(20):
