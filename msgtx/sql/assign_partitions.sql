@@ -6,7 +6,7 @@
 create function msgtx.assign_partitions(
     group_name text, expected_generation int, in_topics_version bigint, partition_ids int[], targets bigint[]
 ) returns boolean language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
+set search_path = pg_catalog, pg_temp set enable_seqscan = off set lock_timeout = '10s' as $$
 declare
     assigned int;
     raised int;
@@ -25,13 +25,13 @@ begin
 
     select array_agg(w.partition_id), array_agg(w.target) into named, heirs
     from unnest(partition_ids, targets) w(partition_id, target)
-    join msgtx.group_member m on m.member_number = w.target and m.group_id = assigned
-    join msgtx.partition p on p.partition_id = w.partition_id;
+    where (select m.group_id from msgtx.group_member m where m.member_number = w.target) = assigned
+      and (select true from msgtx.partition p where p.partition_id = w.partition_id);
     insert into msgtx.group_assignment as a (group_id, partition_id, owner, owner_since, target)
     select assigned, w.partition_id, w.target, raised, w.target from unnest(named, heirs) w(partition_id, target)
     on conflict (group_id, partition_id) do update set target = excluded.target where a.target is distinct from excluded.target;
     delete from msgtx.group_assignment a
-    where a.group_id = assigned and not exists (select from msgtx.partition p where p.partition_id = a.partition_id);
+    where a.group_id = assigned and (select true from msgtx.partition p where p.partition_id = a.partition_id) is null;
     update msgtx.group_assignment a set target = null
     where a.group_id = assigned and a.target is not null
       and not exists (select from unnest(named) n where n = a.partition_id);

@@ -41,8 +41,9 @@ begin
             select m.member_number from msgtx.group_member m
             where m.group_id = g.group_id and m.member_id = o.member_id limit 1) m on true
         left join lateral (
-            select m.member_id from msgtx.group_member m
-            where m.group_id = g.group_id and m.group_instance_id = o.instance_id limit 1) holder on true
+            select s.member_id from msgtx.group_member s
+            where s.group_id = g.group_id and s.group_instance_id = o.instance_id and m.member_number is null limit 1
+            ) holder on true
         left join lateral (
             select a.owner, a.owner_since from msgtx.group_assignment a
             where a.group_id = g.group_id and a.partition_id = o.partition_id and o.member_id is not null limit 1) a on true

@@ -11,29 +11,31 @@ returns table (
     member_number bigint, member_id text, group_instance_id text, client_host text, client_process int,
     session_timeout_ms int, joined_at timestamptz, heartbeat_at timestamptz, session_over boolean, topics text[],
     pattern text, owned int[], owned_since int[], target int[])
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     moment timestamptz := msgtx.clock();
+    asked msgtx.consumer_group;
 begin
+    select g.* into asked from msgtx.consumer_group g where g.name = group_name;
+    if not found then
+        return;
+    end if;
     return query
-    with asked as (
-        select c.* from msgtx.consumer_group c where c.name = group_name),
-    owners as (
+    with owners as (
         select a.owner, array_agg(a.partition_id order by a.partition_id) as partitions,
                array_agg(a.owner_since order by a.partition_id) as since
-        from asked g join msgtx.group_assignment a on a.group_id = g.group_id group by a.owner),
+        from msgtx.group_assignment a where a.group_id = asked.group_id group by a.owner),
     targets as (
         select a.target, array_agg(a.partition_id order by a.partition_id) as partitions
-        from asked g join msgtx.group_assignment a on a.group_id = g.group_id group by a.target)
-    select g.group_id, g.generation, g.stale, g.strategy, g.topics_version, i.topics_version,
+        from msgtx.group_assignment a where a.group_id = asked.group_id group by a.target)
+    select asked.group_id, asked.generation, asked.stale, asked.strategy, asked.topics_version, i.topics_version,
            m.member_number, m.member_id, m.group_instance_id, m.client_host, m.client_process,
            m.session_timeout_ms, m.joined_at, newest.heartbeat_at,
            msgtx.is_session_over(newest.heartbeat_at, m.session_timeout_ms, moment),
            m.topics, m.pattern, coalesce(o.partitions, '{}'), coalesce(o.since, '{}'), coalesce(t.partitions, '{}')
-    from asked g
-    cross join msgtx.installation i
-    left join msgtx.group_member m on m.group_id = g.group_id
+    from msgtx.installation i
+    left join (select m.* from msgtx.group_member m where m.group_id = asked.group_id offset 0) m on true  -- sorted after that
     left join owners o on o.owner = m.member_number
     left join targets t on t.target = m.member_number
     left join lateral (

@@ -22,7 +22,7 @@ declare
 begin
     -- One statement: each one, and each expression, is set up anew in every SQL transaction.
     select g.group_id, g.generation, g.stale or g.topics_version <> i.topics_version as stale,
-           same.member_id is not null as known, holder.member_id as holder,
+           same.known, holder.member_id as holder,
            exists (
                select from (
                    (select m.member_number, m.session_timeout_ms from msgtx.group_member m
@@ -39,11 +39,11 @@ begin
     from msgtx.consumer_group g
     cross join msgtx.installation i
     left join lateral (
-        select m.member_id from msgtx.group_member m
-        where m.member_number = in_member_number and m.group_id = g.group_id and m.member_id = in_member_id limit 1) same on true
+        select m.group_id = g.group_id and m.member_id = in_member_id as known from msgtx.group_member m
+        where m.member_number = in_member_number limit 1) same on true
     left join lateral (
-        select m.member_id from msgtx.group_member m
-        where m.group_id = g.group_id and m.group_instance_id = in_instance_id limit 1) holder on true
+        select s.member_id from msgtx.group_member s
+        where s.group_id = g.group_id and s.group_instance_id = in_instance_id and same.known is not true limit 1) holder on true
     where g.name = group_name;
     if member.holder <> in_member_id then
         error := 'FencedInstance';

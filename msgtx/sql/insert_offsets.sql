@@ -11,7 +11,7 @@ begin
     end if;
     insert into msgtx.consumer_group (name)
     select g from unnest(group_names) g
-    where not exists (select from msgtx.consumer_group c where c.name = g)
+    where (select true from msgtx.consumer_group c where c.name = g) is null
     group by g order by g
     on conflict do nothing;
     insert into msgtx.group_offset (
@@ -21,6 +21,6 @@ begin
            o.member_id, o.generation, in_producer_id, in_producer_epoch, in_transaction_number, msgtx.clock()
     from unnest(group_names, partition_ids, offsets, metadata, member_ids, generations)
         o(group_name, partition_id, committed_offset, note, member_id, generation)
-    join msgtx.consumer_group c on c.name = o.group_name;
+    cross join lateral (select c.group_id from msgtx.consumer_group c where c.name = o.group_name limit 1) c;
     return true;
 end $$;

@@ -3,18 +3,20 @@
 -- Reads consumer_group, group_member, group_assignment, installation.
 create function msgtx.member_assignment(group_name text, in_member_number bigint)
 returns table (generation int, stale boolean, owned int[], owned_since int[], target int[])
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 #variable_conflict use_column
+declare
+    asked msgtx.consumer_group;
 begin
+    select g.* into asked from msgtx.consumer_group g where g.name = group_name;
+    if not exists (
+        select from msgtx.group_member m where m.member_number = in_member_number and m.group_id = asked.group_id) then
+        return;
+    end if;
     return query
-    select g.generation, g.stale or g.topics_version <> i.topics_version,
+    select asked.generation, asked.stale or asked.topics_version <> (select i.topics_version from msgtx.installation i),
            coalesce(array_agg(a.partition_id order by a.partition_id) filter (where a.owner = in_member_number), '{}'),
            coalesce(array_agg(a.owner_since order by a.partition_id) filter (where a.owner = in_member_number), '{}'),
            coalesce(array_agg(a.partition_id order by a.partition_id) filter (where a.target = in_member_number), '{}')
-    from msgtx.consumer_group g
-    cross join msgtx.installation i
-    join msgtx.group_member m on m.member_number = in_member_number and m.group_id = g.group_id
-    left join msgtx.group_assignment a on a.group_id = g.group_id and in_member_number in (a.owner, a.target)
-    where g.name = group_name
-    group by g.group_id, i.topics_version;
+    from msgtx.group_assignment a where a.group_id = asked.group_id and in_member_number in (a.owner, a.target);
 end $$;
