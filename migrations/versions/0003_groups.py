@@ -15,7 +15,8 @@ def upgrade() -> None:
     op.execute("alter table msgtx.installation add column topics_version bigint not null default 0")
     op.execute(
         """alter table msgtx.consumer_group add column strategy text,
-            add column topics_version bigint not null default 0, add column stale boolean not null default false"""
+            add column topics_version bigint not null default 0, add column stale boolean not null default false,
+            add column emptied_at timestamptz"""
     )
     op.execute("alter table msgtx.partition add column compacted_offset bigint not null default 0")
     op.execute("alter table msgtx.record_batch add column compacted_at timestamptz")
@@ -26,7 +27,10 @@ def downgrade() -> None:
     """Remove what `upgrade` made."""
     op.execute("alter table msgtx.record_batch drop column compacted_at")
     op.execute("alter table msgtx.partition drop column compacted_offset")
-    op.execute("alter table msgtx.consumer_group drop column strategy, drop column topics_version, drop column stale")
+    op.execute(
+        """alter table msgtx.consumer_group drop column strategy, drop column topics_version, drop column stale,
+            drop column emptied_at"""
+    )
     op.execute("alter table msgtx.installation drop column topics_version")
     for table in ("role_right", "group_heartbeat", "group_assignment", "group_member"):
         op.execute(f"drop table msgtx.{table}")

@@ -1,10 +1,11 @@
 -- remove_superseded_offsets(after, most) removes committed offsets for which a newer one counts, after looking at so many keys
 -- (group and partition), and at most 10,000 rows; → how many. A pending one supersedes nothing (P43). What was committed
--- while its topic was being deleted goes, too.
+-- while its topic was being deleted goes, too; and the last one of a group that has had no members, and has committed nothing
+-- there, for offsets_retention_ms, unless one is pending.
 --   in_after, next_after   where the last call came to: group, partition; null: from the start, and: this was the end
 --   shards, epochs         those of a coordinator; null: all
--- Locks the leases (share); passes by rows that are locked. Reads partition, transaction_decision, transaction_seal. Deletes
--- from group_offset. Not flushed by itself.
+-- Locks the leases (share); passes by rows that are locked. Reads partition, transaction_decision, transaction_seal, consumer_group,
+-- group_member, setting. Deletes from group_offset. Not flushed by itself.
 create function msgtx.remove_superseded_offsets(
     in_after bigint[] default null, most int default 500, shards int[] default null, epochs int[] default null,
     out removed int, out next_after bigint[]
@@ -16,6 +17,8 @@ declare
     looked_at int := 0;
     rows_at_once constant int := 10000;  -- in one SQL transaction
     removed_now int;
+    expired_before timestamptz := msgtx.clock() - make_interval(
+        secs => msgtx.setting_value('offsets_retention_ms') / 1000.0);
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     removed := 0;
@@ -32,14 +35,27 @@ begin
                 where (o.group_id, o.partition_id) > (k.group_id, k.partition_id)
                 order by o.group_id, o.partition_id limit 1) next)
         select k.group_id, k.partition_id, case
-                   when exists (select from msgtx.partition p where p.partition_id = k.partition_id) then newest.commit_sequence
-                   else 9223372036854775807 end as commit_sequence
+                   when not exists (select from msgtx.partition p where p.partition_id = k.partition_id) then 9223372036854775807
+                   when expired.is_so then newest.commit_sequence + 1
+                   else newest.commit_sequence end as commit_sequence
         from keys k
         left join lateral (
-            select o.commit_sequence from msgtx.group_offset o
+            select o.commit_sequence, o.committed_at from msgtx.group_offset o
             where o.group_id = k.group_id and o.partition_id = k.partition_id
               and msgtx.offset_counts(o.producer_id, o.producer_epoch, o.transaction_number)
             order by o.commit_sequence desc limit 1) newest on true
+        left join lateral (
+            select (select true from msgtx.group_member m where m.group_id = k.group_id limit 1) is null
+                   and (select true from msgtx.group_offset o
+                        join msgtx.transaction_seal s on s.producer_id = o.producer_id
+                            and s.producer_epoch = o.producer_epoch and s.transaction_number = o.transaction_number
+                        where o.group_id = k.group_id and o.partition_id = k.partition_id
+                          and o.commit_sequence > newest.commit_sequence
+                          and (select true from msgtx.transaction_decision d
+                               where d.producer_id = o.producer_id and d.producer_epoch = o.producer_epoch
+                                 and d.transaction_number = o.transaction_number) is null limit 1) is null as is_so
+            from msgtx.consumer_group g
+            where g.group_id = k.group_id and greatest(g.emptied_at, newest.committed_at) < expired_before) expired on true
         limit most
     loop
         looked_at := looked_at + 1;

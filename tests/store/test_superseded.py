@@ -9,6 +9,7 @@ from msgtx.coordinator.sweep import sweep
 from msgtx.database.engine import Engine
 from msgtx.store import sweeps
 from msgtx.store.groups import commit_offsets, committed_offsets
+from msgtx.store.members import join_group, leave_group
 from msgtx.store.transactions import mark
 from msgtx.types import GroupMetadata, OffsetAndMetadata
 from tests.databases import Connection
@@ -103,6 +104,57 @@ def test_a_pending_one_supersedes_nothing(connection: Connection) -> None:
     assert committed(connection, "group", partition) == (2, False)
 
 
+RETENTION_DAYS = 7
+
+
+def days(number: float) -> str:
+    return f"{number} days"
+
+
+def test_the_last_offset_of_a_group_without_members_expires(connection: Connection, clock: Clock) -> None:
+    """Semantics 7: since its last commit there."""
+    first, second = new_topic(connection, 2)
+    clock(days(0))
+    commit(connection, "group", first, 1, 2)
+    clock(days(RETENTION_DAYS - 1))
+    commit(connection, "group", second, 3)
+    assert remove_offsets(connection) == [1]
+    clock(days(RETENTION_DAYS + 0.01))
+    assert remove_offsets(connection) == [1]
+    assert (committed(connection, "group", first), committed(connection, "group", second)) == ((None, False), (3, False))
+    clock(days(2 * RETENTION_DAYS))
+    assert remove_offsets(connection) == [1]
+    assert count(connection, "consumer_group") == 1, "its generation stays (P16)"
+
+
+def test_offsets_of_a_group_with_members_do_not_expire_and_then_count_from_the_last_leave(
+    connection: Connection, clock: Clock
+) -> None:
+    partition = new_partition(connection)
+    clock(days(0))
+    commit(connection, "group", partition, 1)
+    member = {"group_instance_id": None, "client_host": None, "client_process": None, "strategy": "range", "topics": ["t"]}
+    join_group(connection, "group", member_id="m", session_timeout_ms=2**31 - 1, pattern=None, **member)  # type: ignore[arg-type]
+    clock(days(RETENTION_DAYS + 1))
+    assert remove_offsets(connection) == [0]
+    assert leave_group(connection, "group", "m")
+    clock(days(2 * RETENTION_DAYS))
+    assert remove_offsets(connection) == [0]
+    clock(days(2 * RETENTION_DAYS + 1.01))
+    assert remove_offsets(connection) == [1]
+
+
+def test_an_offset_does_not_expire_beside_a_pending_one(connection: Connection, clock: Clock) -> None:
+    """Semantics 7: it may be the one that counts again."""
+    partition, writer = new_partition(connection), Writer(connection)
+    clock(days(0))
+    commit(connection, "group", partition, 1)
+    seal(connection, writer.name, "external", offset=("group", partition, 2))
+    clock(days(RETENTION_DAYS + 1))
+    assert remove_offsets(connection) == [0]
+    assert committed(connection, "group", partition) == (1, True)
+
+
 @pytest.mark.parametrize("outcome", ["COMMIT", "ABORT"])
 def test_a_sealed_one_counts_when_it_is_decided_commit(connection: Connection, outcome: str) -> None:
     partition, writer = new_partition(connection), Writer(connection)
@@ -128,7 +180,10 @@ def test_a_pending_one_below_one_that_counts_goes(connection: Connection) -> Non
 
 
 @pytest.mark.parametrize("kind", ["in steps", "whole", "sealed"])
-def test_a_commit_counts_also_when_its_history_is_gone(connection: Connection, clock: Clock, kind: str) -> None:
+def test_a_commit_counts_also_when_its_history_is_gone(
+    connection: Connection, clock: Clock, settings: Callable[..., None], kind: str
+) -> None:
+    settings(offsets_retention_ms=30 * 86_400_000)
     partition, writer = new_partition(connection), Writer(connection)
     commit(connection, "group", partition, 1, 2)
     match kind:
