@@ -5,27 +5,36 @@ from typing import Any
 import click
 
 from msgtx.cli.database import connect
-from msgtx.cli.options import Group, Invocation, confirmed, destructive, option, pass_invocation
+from msgtx.cli.options import Decorated, Group, Invocation, confirmed, destructive, option, pass_invocation
 from msgtx.cli.output import row_of, show_many, show_one, show_table
 from msgtx.types import TopicPartition
 
 ENDS = ("partition", "log_start_offset", "last_stable_offset", "log_end_offset")
 
 
+def topic_settings(verb: Decorated) -> Decorated:
+    """Give a verb the settings of a topic."""
+    for setting in (
+        option("--timestamp-type", type=click.Choice(["CreateTime", "LogAppendTime"])),
+        option("--max-message-bytes", type=int, help="Of one record: key, value and headers."),
+        option("--delete-retention-ms", type=int, help="How long tombstones stay after compaction."),
+        option("--cleanup-policy", type=click.Choice(["delete", "compact", "compact,delete"])),
+        option("--retention-bytes", type=int, help="Of each partition; -1: no limit."),
+        option("--retention-ms", type=int, help="-1: for ever."),
+    ):
+        verb = setting(verb)
+    return verb
+
+
 @click.group("topics", cls=Group)
 def command() -> None:
-    """Create, show and delete topics."""
+    """Create, show, alter and delete topics."""
 
 
 @command.command("create")
 @click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
 @option("--partitions", type=click.IntRange(min=1), default=1)
-@option("--retention-ms", type=int, help="-1: for ever.")
-@option("--retention-bytes", type=int, help="Of each partition; -1: no limit.")
-@option("--cleanup-policy", type=click.Choice(["delete", "compact", "compact,delete"]))
-@option("--delete-retention-ms", type=int, help="How long tombstones stay after compaction.")
-@option("--max-message-bytes", type=int, help="Of one record: key, value and headers.")
-@option("--timestamp-type", type=click.Choice(["CreateTime", "LogAppendTime"]))
+@topic_settings
 @option("--if-not-exists", is_flag=True, help="A topic that is there is left as it is.")
 @pass_invocation
 def create(
@@ -74,6 +83,29 @@ def describe(invocation: Invocation, name: str) -> None:
         show_one(invocation.format, {**row_of(topic), "ends": ends})
 
 
+@command.command("alter")
+@click.argument("name", metavar="TOPIC")
+@option("--partitions", type=click.IntRange(min=1), help="So many altogether; never fewer than there are.")
+@topic_settings
+@pass_invocation
+def alter(invocation: Invocation, /, name: str, partitions: int | None, **settings: Any) -> None:
+    """Change settings of a topic, or add partitions. What is not named stays as it is.
+
+    More partitions: keys move. A record goes to a partition by the hash of its
+    key modulo their number, so later records of a key may go to another one than
+    its earlier ones, and their order is lost; compaction, too, is for each
+    partition. Producers and consumers that run already see the change when they
+    start anew.
+    """
+    given = {setting: value for setting, value in settings.items() if value is not None}
+    if partitions is None and not given:
+        raise click.UsageError("say what to change")
+    with connect(invocation) as client:
+        topic = client.topics.alter(name, partitions, **given)
+    flat = {"name": topic.name, "partitions": topic.partitions, **topic.settings}
+    show_one(invocation.format, flat if invocation.format == "table" else row_of(topic))
+
+
 @command.command("delete")
 @click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
 @destructive
@@ -86,3 +118,26 @@ def delete(invocation: Invocation, names: tuple[str, ...], *, dry_run: bool, yes
             what = f"delete topic {topic.name} ({topic.partitions} partitions, with its records)"
             if confirmed(what, dry_run=dry_run, yes=yes):
                 client.topics.delete(topic.name)
+
+
+@command.command("delete-records")
+@click.argument("name", metavar="TOPIC")
+@option("--partition", type=click.IntRange(min=0), required=True)
+@option("--before", type=click.IntRange(min=-1), required=True, metavar="OFFSET", help="-1: the log end.")
+@destructive
+@pass_invocation
+def delete_records(invocation: Invocation, name: str, *, partition: int, before: int, dry_run: bool, yes: bool) -> None:
+    """Delete a partition's records below an offset.
+
+    The log start moves there at once, also past what is still open. The space is
+    given back by the sweep `retention`.
+    """
+    with connect(invocation) as client:
+        place = TopicPartition(name, partition)
+        ends = client.admin.partitions.describe(place)
+        upto = ends.log_end_offset if before == -1 else before
+        extent = f"it goes from {ends.log_start_offset} to {ends.log_end_offset}"
+        what = f"delete the records of {place} below offset {upto} ({extent})"
+        if confirmed(what, dry_run=dry_run, yes=yes):
+            start = client.admin.partitions.delete_records({place: before})[place]
+            show_one(invocation.format, {"topic": name, "partition": partition, "log_start_offset": start})

@@ -257,8 +257,9 @@ class Client:
                 producer.topic_changed(topic)
 
     def _remember(self, user: Producer | Consumer) -> None:
-        """Close it with the client; what is closed is forgotten."""
+        """Close it with the client; what is closed is forgotten. Topics may have been altered: it looks at them anew."""
         with self._lock:
+            self._known.clear()
             self._open = [other for other in self._open if not other.closed]
             self._open.append(user)
 

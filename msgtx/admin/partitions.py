@@ -1,9 +1,12 @@
 """Partitions as an administrator sees them."""
 
+from collections.abc import Mapping
+
 from msgtx import errors
 from msgtx.database.engine import Engine
 from msgtx.store.fetch import LATEST, ListedOffset, list_offsets
-from msgtx.store.topics import partitions_of, require_topics
+from msgtx.store.retention import delete_records
+from msgtx.store.topics import partitions_of, require_partitions, require_topics
 from msgtx.types import Isolation, PartitionDescription, TopicPartition
 
 
@@ -26,3 +29,15 @@ class PartitionsAdmin:
             ids = partitions_of(require_topics(connection, topics).values())
             listed = list_offsets(connection, dict.fromkeys(ids, timestamp), isolation)
         return {name: listed[partition_id] for partition_id, name in ids.items() if partition_id in listed}
+
+    def delete_records(self, befores: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete the records below these offsets (−1: all up to the log end). Returns the log starts, which move at once.
+
+        An offset below the log start changes nothing. The space is given back by the sweep `retention`. Raise
+        `UnknownTopicOrPartition`, `OffsetOutOfRange` beyond a log end: nothing is deleted then.
+        """
+        wanted = {TopicPartition(*partition): before for partition, before in befores.items()}
+        with self._engine.connection() as connection:
+            ids = require_partitions(connection, wanted)
+            starts = delete_records(connection, {ids[partition]: before for partition, before in wanted.items()})
+        return {partition: starts[partition_id] for partition, partition_id in ids.items()}

@@ -1,8 +1,10 @@
 """Topics: `client.topics`."""
 
+from collections.abc import Mapping
+
 from msgtx import errors
 from msgtx.database.engine import Engine
-from msgtx.store.topics import SETTINGS, create_topic, delete_topic, describe_topics, require_topics
+from msgtx.store.topics import SETTINGS, alter_topic, create_topic, delete_topic, describe_topics, require_topics
 from msgtx.types import TopicDescription
 
 
@@ -14,9 +16,7 @@ class TopicsAdmin:
 
     def create(self, name: str, partitions: int = 1, **settings: int | str) -> TopicDescription:
         """Create a topic. Raise `TopicExists`, `InvalidTopic`, `ConfigError` for an unknown setting or value."""
-        unknown = settings.keys() - set(SETTINGS)
-        if unknown:
-            raise errors.ConfigError(f"unknown topic setting {min(unknown)!r}; known are {', '.join(SETTINGS)}")
+        _require_known(settings)
         with self._engine.connection() as connection:
             create_topic(connection, name, partitions, settings)
         return self.describe(name)
@@ -32,7 +32,24 @@ class TopicsAdmin:
             found = require_topics(connection, [name])[name]
         return TopicDescription(found.name, len(found.partition_ids), found.settings)
 
+    def alter(self, name: str, partitions: int | None = None, **settings: int | str) -> TopicDescription:
+        """Change settings of a topic, or give it more partitions; what is not named stays.
+
+        With more partitions, keys go to others than before. Consumers that subscribed take them up within seconds,
+        producers within half a minute. Raise `UnknownTopicOrPartition`, `ConfigError` for an unknown setting or value, `InvalidRequest`
+        for fewer partitions than there are.
+        """
+        _require_known(settings)
+        with self._engine.connection() as connection:
+            alter_topic(connection, name, partitions, settings)
+        return self.describe(name)
+
     def delete(self, name: str) -> None:
         """Delete a topic with everything in it. Raise `UnknownTopicOrPartition`."""
         with self._engine.connection() as connection:
             delete_topic(connection, name)
+
+
+def _require_known(settings: Mapping[str, object]) -> None:
+    if unknown := settings.keys() - set(SETTINGS):
+        raise errors.ConfigError(f"unknown topic setting {min(unknown)!r}; known are {', '.join(SETTINGS)}")

@@ -35,6 +35,7 @@ KEEPALIVES: Final = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalive
 
 # SQLSTATEs of msgtx's own functions are "MX" and Kafka's number of the error.
 _BY_SQLSTATE: Final[dict[str, type[errors.MsgtxError]]] = {
+    "MX001": errors.OffsetOutOfRange,
     "MX003": errors.UnknownTopicOrPartition,
     "MX016": errors.NotCoordinator,
     "MX017": errors.InvalidTopic,

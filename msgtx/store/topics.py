@@ -11,6 +11,7 @@ from msgtx.database.wire import TextArray
 from msgtx.types import TopicPartition
 
 CREATE: Final = Function("create_topic", {"topic_name": "text", "partition_count": "int4", "settings": "jsonb"})
+ALTER: Final = Function("alter_topic", {"topic_name": "text", "partition_count": "int4", "settings": "jsonb"})
 DELETE: Final = Function("delete_topic", {"topic_name": "text"})
 DESCRIBE: Final = Function("describe_topics", {"names": "text[]"})
 SETTINGS: Final = (
@@ -42,6 +43,11 @@ class Topic:
 def create_topic(connection: RawConnection, name: str, partitions: int, settings: Mapping[str, object]) -> None:
     """Create a topic. Raise `TopicExists`, `InvalidTopic`, `ConfigError` for an unknown setting."""
     call(connection, CREATE, name, partitions, json.dumps(dict(settings)))
+
+
+def alter_topic(connection: RawConnection, name: str, partitions: int | None, settings: Mapping[str, object]) -> None:
+    """Change settings, add partitions (None: as many as there are). Raise `UnknownTopicOrPartition`, `InvalidRequest`."""
+    call(connection, ALTER, name, partitions, json.dumps(dict(settings)))
 
 
 def delete_topic(connection: RawConnection, name: str) -> None:

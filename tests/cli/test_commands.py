@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from msgtx import Client
+from msgtx import Client, TopicPartition, errors
 from tests.cli.program import Ended, Program
 from tests.databases import Server
 
@@ -30,6 +30,40 @@ def test_a_topic_is_created_shown_and_deleted(msgtx: Msgtx) -> None:
     assert "t.1" in {row["name"] for row in msgtx("topics", "list", "-o", "jsonl").rows}
     assert msgtx("topics", "delete", "t.1", "--yes").code == 0
     assert "t.1" not in {row["name"] for row in msgtx("topics", "list", "-o", "jsonl").rows}
+
+
+def test_a_topic_is_altered(msgtx: Msgtx, client: Client, topic: str) -> None:
+    with client.producer() as producer:
+        producer.send(topic, b"a").result(10)
+    done = msgtx("topics", "alter", topic, "--partitions", "3", "--retention-ms", "1000", "-o", "json")
+    described = json.loads(done.out)
+    assert (described["partitions"], described["settings"]["retention_ms"]) == (3, 1000)
+    assert b"retention_ms" in msgtx("topics", "alter", topic, "--partitions", "3").out
+    with client.producer() as producer:  # which knows the topic from before
+        assert producer.send(topic, b"b", partition=2).result(10).offset == 0
+    assert msgtx("topics", "alter", topic, "--partitions", "2").code == 2
+    assert msgtx("topics", "alter", topic).code == 2
+    assert msgtx("topics", "alter", "nowhere", "--partitions", "2").code == 2
+    assert b"keys move" in msgtx("topics", "alter", "--help").out
+
+
+def test_records_are_deleted(msgtx: Msgtx, client: Client, topic: str) -> None:
+    with client.producer() as producer:
+        for value in (b"a", b"b", b"c"):
+            producer.send(topic, value).result(10)
+    verb = ("topics", "delete-records", topic, "--partition", "0", "--before")
+    assert msgtx(*verb, "2", "--dry-run").err == (
+        f"would delete the records of {topic}-0 below offset 2 (it goes from 0 to 3)\n"
+    )
+    assert msgtx(*verb, "2").code == 1  # nobody is there to answer
+    assert json.loads(msgtx("topics", "describe", topic, "-o", "json").out)["ends"][0]["log_start_offset"] == 0
+    assert msgtx(*verb, "2", "--yes", "-o", "jsonl").rows == [{"topic": topic, "partition": 0, "log_start_offset": 2}]
+    assert msgtx(*verb, "1", "--yes", "-o", "jsonl").rows[0]["log_start_offset"] == 2
+    assert msgtx(*verb, "4", "--yes").code == 2
+    assert msgtx(*verb, "-1", "--yes", "-o", "jsonl").rows[0]["log_start_offset"] == 3
+    assert msgtx("topics", "delete-records", topic, "--partition", "1", "--before", "0", "--yes").code == 2
+    with pytest.raises(errors.UnknownTopicOrPartition):
+        client.admin.partitions.delete_records({TopicPartition("nowhere", 0): 0})
 
 
 def test_what_destroys_asks_first(msgtx: Msgtx, topic: str) -> None:
@@ -241,7 +275,7 @@ def test_shells_complete_commands_and_options(msgtx: Msgtx, monkeypatch: pytest.
     monkeypatch.setenv("_MSGTX_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", "msgtx topics de")
     monkeypatch.setenv("COMP_CWORD", "2")
-    assert sorted(msgtx().out.split()) == [b"plain,delete", b"plain,describe"]
+    assert sorted(msgtx().out.split()) == [b"plain,delete", b"plain,delete-records", b"plain,describe"]
 
 
 def test_tables_are_plain_in_a_pipe(msgtx: Msgtx) -> None:

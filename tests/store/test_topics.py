@@ -3,7 +3,7 @@
 import pytest
 
 from msgtx import errors
-from msgtx.store.topics import create_topic, delete_topic, describe_topics
+from msgtx.store.topics import alter_topic, create_topic, delete_topic, describe_topics
 from tests.databases import Connection
 from tests.store.steps import Writer, count, plain, unique, values
 
@@ -133,3 +133,69 @@ def test_a_topic_may_be_deleted_under_an_open_transaction(connection: Connection
     delete_topic(connection, gone)
     writer.commit()
     assert values(connection, topics[kept].partition_ids[0]) == [b"b"]
+
+
+# ── altering ──
+
+
+def topics_version(connection: Connection) -> int:
+    row = connection.execute("select topics_version from msgtx.installation").fetchone()
+    assert row is not None
+    version: int = row[0]
+    return version
+
+
+def test_what_is_altered_changes_and_the_rest_stays(connection: Connection) -> None:
+    name = unique("topic")
+    create_topic(connection, name, 2, {"retention_ms": 5, "cleanup_policy": "compact"})
+    before, version = describe_topics(connection, [name])[name], topics_version(connection)
+    alter_topic(connection, name, None, {"retention_bytes": 7, "max_message_bytes": 8})
+    after = describe_topics(connection, [name])[name]
+    assert after.settings == {**before.settings, "retention_bytes": 7, "max_message_bytes": 8}
+    assert after.partition_ids == before.partition_ids
+    assert topics_version(connection) == version + 1, "members of groups see that a topic was altered"
+
+
+def test_a_topic_gets_more_partitions_behind_those_that_it_has(connection: Connection) -> None:
+    name = unique("topic")
+    create_topic(connection, name, 2, {})
+    before = describe_topics(connection, [name])[name].partition_ids
+    for _ in range(2):  # the same again changes nothing
+        alter_topic(connection, name, 4, {})
+        after = describe_topics(connection, [name])[name].partition_ids
+        assert (after[:2], len(after)) == (before, 4)
+    assert plain(connection, after[3], b"a") == 0
+
+
+@pytest.mark.parametrize(
+    ("partitions", "settings", "error"),
+    [
+        (1, {}, errors.InvalidRequest),
+        (0, {}, errors.InvalidRequest),
+        (100_001, {}, errors.InvalidRequest),
+        (None, {"unknown": 1}, errors.ConfigError),
+        (None, {"retention_ms": -2}, errors.ConfigError),
+        (None, {"retention_bytes": -2}, errors.ConfigError),
+        (None, {"delete_retention_ms": -1}, errors.ConfigError),
+        (None, {"cleanup_policy": "keep"}, errors.ConfigError),
+        (None, {"max_message_bytes": 0}, errors.ConfigError),
+        (None, {"retention_ms": "long"}, errors.InvalidRequest),
+        (3, {"timestamp_type": "Never"}, errors.ConfigError),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused_and_changes_nothing(
+    connection: Connection, partitions: int | None, settings: dict[str, object], error: type[Exception]
+) -> None:
+    """I16."""
+    name = unique("topic")
+    create_topic(connection, name, 2, {})
+    before, version = describe_topics(connection, [name])[name], topics_version(connection)
+    with pytest.raises(error):
+        alter_topic(connection, name, partitions, settings)
+    assert describe_topics(connection, [name])[name] == before
+    assert topics_version(connection) == version
+
+
+def test_a_topic_that_is_not_there_cannot_be_altered(connection: Connection) -> None:
+    with pytest.raises(errors.UnknownTopicOrPartition, match="nowhere"):
+        alter_topic(connection, "nowhere", 2, {})

@@ -1,0 +1,34 @@
+-- alter_topic(name, partitions, settings) changes a topic's settings and adds partitions; raises if there is none. What is not
+-- named (null, or absent from the JSON) stays as it is; fewer partitions than there are raise.
+-- Locks the topic's row. Writes topic, partition, installation (the version that members of groups compare). Flushed.
+create function msgtx.alter_topic(topic_name text, partition_count int default null, settings jsonb default '{}')
+returns boolean language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
+declare
+    altered_id int;
+    there int;
+    ignored boolean := msgtx.refuse_stale_snapshot();
+begin
+    ignored := msgtx.check_topic_settings(settings);
+    ignored := msgtx.flush_at_commit();
+    update msgtx.topic t
+    set cleanup_policy = coalesce(settings ->> 'cleanup_policy', t.cleanup_policy),
+        retention_ms = coalesce((settings ->> 'retention_ms')::bigint, t.retention_ms),
+        retention_bytes = coalesce((settings ->> 'retention_bytes')::bigint, t.retention_bytes),
+        delete_retention_ms = coalesce((settings ->> 'delete_retention_ms')::bigint, t.delete_retention_ms),
+        max_message_bytes = coalesce((settings ->> 'max_message_bytes')::int, t.max_message_bytes),
+        timestamp_type = coalesce(settings ->> 'timestamp_type', t.timestamp_type)
+    where t.name = topic_name returning t.topic_id into altered_id;
+    if altered_id is null then
+        raise exception using errcode = 'MX003', message = format('topic %s does not exist', topic_name);
+    end if;
+    there := (select count(*) from msgtx.partition p where p.topic_id = altered_id);
+    if partition_count < there or partition_count > 100000 then
+        raise exception using errcode = 'MX042', message = format(
+            'topic %s has %s partitions: it can have more, up to 100000, and not %s', topic_name, there, partition_count);
+    end if;
+    insert into msgtx.partition (topic_id, partition_index)
+    select altered_id, i from generate_series(there, partition_count - 1) i order by i;
+    update msgtx.installation set topics_version = topics_version + 1;
+    return true;
+end $$;

@@ -1,0 +1,22 @@
+-- check_topic_settings(settings) raises if one of a topic's settings, as JSON, is unknown or out of range. What is not named is
+-- not looked at; the table's own constraints hold the rest.
+create function msgtx.check_topic_settings(settings jsonb) returns boolean language plpgsql stable as $$
+declare
+    unknown text := (
+        select string_agg(k, ', ') from jsonb_object_keys(settings) k
+        where k not in ('cleanup_policy', 'retention_ms', 'retention_bytes', 'delete_retention_ms',
+                        'max_message_bytes', 'timestamp_type'));
+    wrong record;
+begin
+    if unknown is not null then
+        raise exception using errcode = 'MX040', message = format('unknown topic setting: %s', unknown);
+    end if;
+    select s.name, settings ->> s.name as given, s.least into wrong
+    from (values ('retention_ms', -1), ('retention_bytes', -1), ('delete_retention_ms', 0)) s(name, least)
+    where (settings ->> s.name)::bigint < s.least limit 1;
+    if found then
+        raise exception using errcode = 'MX040', message = format(
+            '%s must be at least %s, not %s', wrong.name, wrong.least, wrong.given);
+    end if;
+    return true;
+end $$;

@@ -1,0 +1,19 @@
+"""Retention: the log start moves, and what lies in front of it goes."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from msgtx.database.engine import Function, RawConnection, call
+from msgtx.database.wire import Int4Array, Int8Array
+
+DELETE_RECORDS: Final = Function("delete_records", {"partition_ids": "int4[]", "befores": "int8[]"})
+LOG_END: Final = -1
+
+
+def delete_records(connection: RawConnection, befores: Mapping[int, int]) -> dict[int, int]:
+    """Move log starts up to these offsets (`LOG_END`), by partition id. Returns the log starts; none moves back.
+
+    Raise `OffsetOutOfRange` beyond a log end, `UnknownTopicOrPartition`; then nothing has changed.
+    """
+    rows = call(connection, DELETE_RECORDS, Int4Array(befores), Int8Array(befores.values()))
+    return {partition_id: start for partition_id, start in rows}  # noqa: C416 - typed, which dict(rows) is not
