@@ -384,6 +384,7 @@ class SweepReport:
     transactions_aborted: int = 0  # overdue ones
     markers_written: int = 0
     floors_moved: int = 0
+    batches_removed: int = 0  # by retention, rows of logs
     producer_ids_removed: int = 0  # idle ones, with and without transactional id
     transactions_purged: int = 0  # complete ones past their history
     offsets_removed: int = 0  # superseded by newer ones

@@ -18,7 +18,13 @@ def upgrade() -> None:
             add column topics_version bigint not null default 0, add column stale boolean not null default false,
             add column emptied_at timestamptz"""
     )
-    op.execute("alter table msgtx.partition add column compacted_offset bigint not null default 0")
+    # counted_bytes: of the rows below counted_offset, compacted_bytes: of those below compacted_offset. Only cleaning
+    # writes them, and for many rows at once: a log is not read from end to end to learn how large it is.
+    op.execute(
+        """alter table msgtx.partition add column compacted_offset bigint not null default 0,
+            add column compacted_bytes bigint not null default 0, add column counted_offset bigint not null default 0,
+            add column counted_bytes bigint not null default 0, add column tombstones_since timestamptz"""
+    )
     op.execute("alter table msgtx.record_batch add column compacted_at timestamptz")
     op.execute("update msgtx.installation set schema_version = 3")
 
@@ -26,7 +32,10 @@ def upgrade() -> None:
 def downgrade() -> None:
     """Remove what `upgrade` made."""
     op.execute("alter table msgtx.record_batch drop column compacted_at")
-    op.execute("alter table msgtx.partition drop column compacted_offset")
+    op.execute(
+        """alter table msgtx.partition drop column compacted_offset, drop column compacted_bytes,
+            drop column counted_offset, drop column counted_bytes, drop column tombstones_since"""
+    )
     op.execute(
         """alter table msgtx.consumer_group drop column strategy, drop column topics_version, drop column stale,
             drop column emptied_at"""

@@ -22,6 +22,7 @@ TOLD: Final = {  # what a line of the log says of a field of the report
     "transactions_aborted": "aborted %d overdue transactions",
     "markers_written": "wrote %d markers",
     "floors_moved": "moved the floors of %d partitions",
+    "batches_removed": "removed %d batches past their retention",
     "producer_ids_removed": "removed %d idle producer ids",
     "transactions_purged": "purged %d transactions past their history",
     "offsets_removed": "removed %d superseded offsets",

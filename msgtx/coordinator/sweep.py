@@ -22,6 +22,7 @@ STEPS: Final[Mapping[str, Step]] = MappingProxyType(
     {
         "overdue": sweeps.expire_transactions,
         "markers": sweeps.mark,
+        "retention": sweeps.remove_old_batches,
         "ids": sweeps.remove_idle_producers,
         "history": sweeps.purge_transactions,
         "offsets": sweeps.remove_superseded_offsets,
@@ -30,6 +31,8 @@ STEPS: Final[Mapping[str, Step]] = MappingProxyType(
         "heartbeats": sweeps.remove_heartbeats,
     }
 )
+# In rounds that come again and again these rest for so many seconds after a pass: what they look for takes its time.
+REST_SECONDS: Final[Mapping[str, float]] = MappingProxyType({"retention": 10.0})
 # Nothing of a round can be done then; any other failure is one step's own.
 _ENDS_THE_ROUND: Final = (DatabaseUnavailable, CoordinatorFenced, NotCoordinator)
 
@@ -46,6 +49,7 @@ class Sweeper:
             raise ConfigError(f"there is no sweep {unknown[0]!r}; known are {', '.join(STEPS)}")
         self._steps = {name: step for name, step in STEPS.items() if not names or name in names}
         self._after: dict[str, Position | None] = {}
+        self._rests_until: dict[str, float] = {}
         self.seconds: dict[str, float] = {}  # that each step took in the last round
         self.failures: dict[str, MsgtxError | psycopg.Error] = {}  # of the last round
 
@@ -57,6 +61,9 @@ class Sweeper:
         self.failures.clear()
         for name, step in self._steps.items():
             began = time.monotonic()
+            if step_seconds is not None and began < self._rests_until.get(name, 0.0):
+                self.seconds[name] = 0.0
+                continue
             try:
                 while True:
                     with savepoint(connection):
@@ -66,7 +73,10 @@ class Sweeper:
                         done[field] = done.get(field, 0) + count
                     self.seconds[name] = time.monotonic() - began
                     idle = not any(swept.done.values())
-                    if swept.after is None or (step_seconds is not None and (idle or self.seconds[name] >= step_seconds)):
+                    if swept.after is None:
+                        self._rests_until[name] = began + REST_SECONDS.get(name, 0.0)
+                        break
+                    if step_seconds is not None and (idle or self.seconds[name] >= step_seconds):
                         break
             except _ENDS_THE_ROUND:
                 raise

@@ -1,5 +1,6 @@
 -- unsettled_partitions(shards) → the partitions whose floor is below their log end and on which a transaction began or wrote
--- last, and deleted ones on which one began: whatever is open, or misses its marker, is on one of them. shards null: of all.
+-- last, or which retention has emptied, and deleted ones on which one began: whatever is open, misses its marker, or waits for
+-- the floor, is on one of them. shards null: of all.
 -- Reads partition, transaction_partition, partition_floor, record_batch: a few index probes for each partition.
 create function msgtx.unsettled_partitions(shards int[] default null)
 returns table (partition_id int, stable_floor bigint) language plpgsql stable
@@ -18,6 +19,7 @@ begin
         select t.partition_id from touched t where t.partition_id is not null
         union
         select p.partition_id from msgtx.partition p) a
+    left join msgtx.partition p on p.partition_id = a.partition_id
     left join lateral (
         select true as is_known from msgtx.transaction_partition tp
         where tp.partition_id = a.partition_id limit 1) began on true
@@ -29,7 +31,7 @@ begin
         where r.partition_id = a.partition_id order by r.base_offset desc limit 1) tail on true
     where (shards is null or a.partition_id % 50 = any(shards))
       -- A transaction in one call has no row of where it began: the last batch tells of it.
-      and ((began.is_known and tail.last_offset is null)
+      and ((tail.last_offset is null and (began.is_known or p.log_start_offset > coalesce(floor.stable_floor, 0)))
            or ((began.is_known or tail.transaction_number is not null)
                and tail.last_offset >= coalesce(floor.stable_floor, 0)));
 end $$;

@@ -17,6 +17,7 @@ REMOVE_OFFSETS: Final = Function("remove_superseded_offsets", _RESUMABLE, flushe
 REMOVE_FLOORS: Final = Function("remove_superseded_floors", _RESUMABLE, flushed=False)
 REMOVE_MEMBERS: Final = Function("remove_members", _RESUMABLE)
 REMOVE_HEARTBEATS: Final = Function("remove_heartbeats", _RESUMABLE, flushed=False)
+REMOVE_BATCHES: Final = Function("remove_old_batches", _RESUMABLE)
 LOOKED_AT_ONCE: Final = 500  # rows that one call looks at: a SQL transaction of some milliseconds, also when all are to go
 MANY_MARKERS: Final = 1_000
 
@@ -66,3 +67,5 @@ remove_superseded_floors: Step = partial(_resume, function=REMOVE_FLOORS, field=
 remove_members: Step = partial(_resume, function=REMOVE_MEMBERS, field="members_removed")
 # Removes heartbeats below the newest of their member, and those of members that are gone.
 remove_heartbeats: Step = partial(_resume, function=REMOVE_HEARTBEATS, field="heartbeats_removed")
+# Removes what retention has let go from the fronts of logs (semantics 8).
+remove_old_batches: Step = partial(_resume, function=REMOVE_BATCHES, field="batches_removed")

@@ -21,7 +21,7 @@ TABLES = (
 NAMES = [path.stem for path in FILES]
 # What takes away what nobody needs any more.
 SWEEPS = {
-    "forget_transactions", "remove_idle_producers", "remove_superseded_offsets", "remove_superseded_floors",
+    "forget_transactions", "remove_front", "remove_idle_producers", "remove_superseded_offsets", "remove_superseded_floors",
     "remove_heartbeats",
 }  # fmt: skip
 

@@ -1,12 +1,24 @@
 """Retention: the log start moves, rows go from the front, and nothing else changes (semantics 8)."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
+import msgtx
 from msgtx import errors
+from msgtx.coordinator.sweep import REST_SECONDS, Sweeper, sweep
+from msgtx.database.engine import Engine
+from msgtx.store import sweeps
+from msgtx.store.groups import commit_offsets
+from msgtx.store.producers import describe_producers, init_producer_id
 from msgtx.store.retention import LOG_END, delete_records
+from msgtx.store.topics import alter_topic
+from msgtx.store.transactions import mark
+from msgtx.types import GroupMetadata, OffsetAndMetadata
 from tests.databases import Connection
+from tests.store.conftest import Settings
 from tests.store.steps import (
-    COMMITTED,
     UNCOMMITTED,
     Writer,
     append_one,
@@ -18,8 +30,51 @@ from tests.store.steps import (
     new_topic,
     plain,
     read,
+    spoiled,
     values,
 )
+
+Clock = Callable[[object], None]
+Sessions = Callable[[], Connection]
+pytestmark = pytest.mark.usefixtures("bare")
+HOUR_MS = 3_600_000
+
+
+def retain(connection: Connection) -> int:
+    """Run the sweep to its end. Returns how many rows it removed."""
+    removed, after = 0, None
+    while True:
+        swept = sweeps.remove_old_batches(connection, after, None)
+        removed += swept.done["batches_removed"]
+        after = swept.after
+        if after is None:
+            return removed
+
+
+def now_ms(connection: Connection) -> int:
+    row = connection.execute("select floor(extract(epoch from msgtx.clock()) * 1000)::bigint").fetchone()
+    assert row is not None
+    milliseconds: int = row[0]
+    return milliseconds
+
+
+def rows(connection: Connection, partition: int) -> int:
+    return count(connection, "record_batch", "partition_id = %s", partition)
+
+
+def topic_of(connection: Connection, partition: int) -> str:
+    row = connection.execute(
+        "select t.name from msgtx.topic t join msgtx.partition p using (topic_id) where p.partition_id = %s", [partition]
+    ).fetchone()
+    assert row is not None
+    name: str = row[0]
+    return name
+
+
+def verified(client: msgtx.Client) -> None:
+    report = client.admin.verify()
+    assert report.violations == []
+
 
 # ── delete_records ──
 
@@ -66,7 +121,7 @@ def test_the_log_start_passes_an_open_transaction_whose_later_records_stay_reada
     writer.send(partition, b"d")
     assert ends(connection, partition) == (3, 3, 4)
     writer.commit()
-    assert read(connection, partition, 3, isolation=COMMITTED) == [(3, b"d")]
+    assert read(connection, partition, 3) == [(3, b"d")]
 
 
 def test_an_append_behind_an_emptied_log_gets_the_next_offset(connection: Connection) -> None:
@@ -75,3 +130,386 @@ def test_an_append_behind_an_emptied_log_gets_the_next_offset(connection: Connec
     delete_records(connection, {partition: LOG_END})
     assert append_one(connection, batch(partition, b"c")).base_offset == 2
     assert values(connection, partition, 2) == [b"c"]
+
+
+# ── by age ──
+
+
+def test_old_rows_go_from_the_front_and_the_log_start_moves_with_them(connection: Connection, client: msgtx.Client) -> None:
+    partition, now = new_partition(connection, retention_ms=HOUR_MS), now_ms(connection)
+    for age in (3, 2, 0, 2):
+        plain(connection, partition, b"a", b"b", timestamp=now - age * HOUR_MS)
+    assert retain(connection) == 2
+    assert ends(connection, partition) == (4, 8, 8)
+    assert [offset for offset, _ in read(connection, partition, 4)] == [4, 5, 6, 7], "an old one behind a new one stays"
+    assert retain(connection) == 0
+    verified(client)
+
+
+def test_an_emptied_log_goes_on_where_it_was(connection: Connection, client: msgtx.Client) -> None:
+    """I2: offsets are not used again (P24)."""
+    partition = new_partition(connection, retention_ms=HOUR_MS)
+    plain(connection, partition, b"a", b"b")
+    assert retain(connection) == 1
+    assert (rows(connection, partition), ends(connection, partition)) == (0, (2, 2, 2))
+    assert plain(connection, partition, b"c", timestamp=now_ms(connection)) == 2
+    assert read(connection, partition, 2) == [(2, b"c")]
+    verified(client)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "goes"),
+    [(1_000, True), (0, True), (-1, False), (-5_000, False), (1 << 60, False)],
+    ids=["long ago", "1970", "none", "below none", "in the future"],
+)
+def test_a_timestamp_that_cannot_be_the_age_counts_as_the_time_of_the_append(
+    connection: Connection, clock: Clock, timestamp: int, goes: bool
+) -> None:
+    """A clock that is ahead does not keep what lies behind its records for ever."""
+    partition = new_partition(connection, retention_ms=HOUR_MS)
+    plain(connection, partition, b"a", timestamp=timestamp)
+    assert (retain(connection) == 1) is goes
+    clock("61 minutes")
+    retain(connection)
+    assert rows(connection, partition) == 0
+
+
+def test_without_retention_and_on_a_compacted_topic_age_removes_nothing(connection: Connection) -> None:
+    for settings in ({"retention_ms": -1}, {"retention_ms": 1, "cleanup_policy": "compact"}):
+        plain(connection, new_partition(connection, **settings), b"a", keys=[b"k"])
+    both = new_partition(connection, retention_ms=1, cleanup_policy="compact,delete")
+    plain(connection, both, b"a", keys=[b"k"])
+    assert retain(connection) == 1
+    assert rows(connection, both) == 0
+
+
+# ── by size ──
+
+
+def test_the_front_goes_as_long_as_the_rest_is_large_enough(connection: Connection, client: msgtx.Client) -> None:
+    """As in Kafka: retention_bytes is what is kept at least."""
+    partition = new_partition(connection, retention_bytes=5_000)
+    for _ in range(10):
+        plain(connection, partition, b"x" * 1_000)
+    (size,) = connection.execute(
+        "select max(byte_size) from msgtx.record_batch where partition_id = %s", [partition]
+    ).fetchone() or (0,)
+    kept = -(-5_000 // size)
+    assert retain(connection) == 10 - kept
+    assert ends(connection, partition) == (10 - kept, 10, 10)
+    assert retain(connection) == 0
+    plain(connection, partition, b"x" * 1_000)
+    assert retain(connection) == 1
+    alter_topic(connection, topic_of(connection, partition), None, {"retention_bytes": 0})
+    assert retain(connection) == kept
+    assert ends(connection, partition) == (11, 11, 11)
+    verified(client)
+
+
+def counters(connection: Connection, partition: int) -> tuple[int, int]:
+    row = connection.execute(
+        "select counted_offset, counted_bytes from msgtx.partition where partition_id = %s", [partition]
+    ).fetchone()
+    assert row is not None
+    return row[0], row[1]
+
+
+def test_a_long_log_is_counted_once(connection: Connection) -> None:
+    """What was counted is not read again; what goes is taken off."""
+    partition = new_partition(connection, retention_bytes=1 << 40)
+    connection.execute(
+        "insert into msgtx.record_batch (partition_id, base_offset, last_offset, appended_at, max_timestamp, record_count,"
+        " byte_size, \"values\") select %s, n, n, msgtx.clock(), 0, 1, 100, array['x'::bytea] from generate_series(0, 11999)"
+        " n",
+        [partition],
+    )
+    assert retain(connection) == 0
+    assert counters(connection, partition) == (10_000, 1_000_000)
+    assert retain(connection) == 0
+    assert counters(connection, partition) == (12_000, 1_200_000)
+    plain(connection, partition, b"x")
+    assert retain(connection) == 0
+    assert counters(connection, partition) == (12_000, 1_200_000), "few rows more are not worth an update"
+    topic = topic_of(connection, partition)
+    alter_topic(connection, topic, None, {"retention_bytes": 300_000})
+    assert retain(connection) == 9_000
+    assert counters(connection, partition) == (12_000, 300_000)
+    alter_topic(connection, topic, None, {"retention_bytes": 0})
+    assert retain(connection) == 3_001
+    assert counters(connection, partition) == (12_000, 0)
+
+
+# ── what is undecided stays ──
+
+
+@pytest.mark.parametrize("settings", [{"retention_ms": 1}, {"retention_bytes": 0}, {"deleted": True}])
+def test_what_is_undecided_stays_whatever_the_policy(
+    connection: Connection, client: msgtx.Client, settings: dict[str, Any]
+) -> None:
+    """And what lies behind it; once it is decided both go."""
+    deleted = settings.pop("deleted", False)
+    partition, writer = new_partition(connection, **settings), Writer(connection)
+    plain(connection, partition, b"before")
+    writer.send(partition, b"open")
+    plain(connection, partition, b"behind")
+    if deleted:
+        delete_records(connection, {partition: LOG_END})
+    assert retain(connection) == 1
+    assert rows(connection, partition) == 2
+    assert ends(connection, partition) == ((3, 3, 3) if deleted else (1, 1, 3))
+    (writer.abort if deleted else writer.commit)()
+    assert retain(connection) == 2
+    assert ends(connection, partition) == (3, 3, 3)
+    writer.send(partition, b"next")
+    writer.commit()
+    assert read(connection, partition, 3) == [(3, b"next")]
+    verified(client)
+
+
+def test_a_row_that_holds_the_log_start_stays(connection: Connection, client: msgtx.Client) -> None:
+    partition = new_partition(connection, cleanup_policy="compact")
+    for _ in range(2):
+        plain(connection, partition, b"a", b"b", keys=[b"k", b"l"])
+    delete_records(connection, {partition: 1})
+    assert retain(connection) == 0
+    delete_records(connection, {partition: 3})
+    assert retain(connection) == 1
+    assert read(connection, partition, 3) == [(3, b"b")]
+    verified(client)
+
+
+# ── what is known of producers ──
+
+
+def test_a_retry_of_a_batch_that_is_gone_is_a_duplicate(connection: Connection, client: msgtx.Client) -> None:
+    """I1: dedup survives retention."""
+    partition, producer = new_partition(connection, retention_bytes=0), init_producer_id(connection, None, timeout_ms=1_000)
+    for sequence in (0, 2):
+        append_one(connection, batch(partition, b"a", b"b", producer=producer, sequence=sequence))
+    assert retain(connection) == 2
+    for sequence in (2, 0):
+        retried = append_one(connection, batch(partition, b"a", b"b", producer=producer, sequence=sequence))
+        assert (retried.error, retried.duplicate, retried.base_offset) == (None, True, -1)
+    gap = append_one(connection, batch(partition, b"c", producer=producer, sequence=5))
+    assert isinstance(gap.error, errors.OutOfOrderSequence)
+    assert append_one(connection, batch(partition, b"c", producer=producer, sequence=4)).base_offset == 4
+    (known,) = describe_producers(connection, partition)
+    assert known.last_sequence == 4
+    assert retain(connection) == 1
+    (known,) = describe_producers(connection, partition)
+    assert (known.producer_id, known.epoch, known.last_sequence) == (*producer, 4), "the newest is what is kept"
+    verified(client)
+
+
+def test_a_transactional_producer_goes_on_behind_what_is_gone(connection: Connection, client: msgtx.Client) -> None:
+    partition, writer = new_partition(connection, retention_bytes=0), Writer(connection)
+    writer.send(partition, b"a", b"b")
+    writer.commit()
+    (whole,) = writer.commit_whole(writer.row(partition, b"c"))
+    assert retain(connection) == 2
+    writer.send(partition, b"d")
+    assert writer.decide("ABORT").last_sequences == {partition: 3}
+    writer.next()
+    assert retain(connection) == 1
+    assert writer.decide("ABORT", tails={partition: 9}).last_sequences == {partition: 3}, "told from what is kept"
+    writer.next()
+    writer.commit_whole(writer.row(partition, b"e"))
+    assert read(connection, partition, whole + 2) == [(4, b"e")]
+    verified(client)
+
+
+def test_a_call_that_decided_is_answered_by_its_decision(connection: Connection) -> None:
+    partition, writer = new_partition(connection, retention_bytes=0), Writer(connection)
+    row = writer.row(partition, b"a")
+    (first,) = writer.whole(row)
+    assert retain(connection) == 1
+    (again,) = writer.whole(row)
+    assert (again.error, again.duplicate, again.base_offset) == (None, True, first.base_offset)
+
+
+def test_only_the_newest_row_of_a_producer_is_worth_keeping_and_only_for_its_time(
+    connection: Connection, clock: Clock, settings: Settings
+) -> None:
+    settings(producer_id_expiration_ms=HOUR_MS)
+    partition = new_partition(connection, retention_bytes=100)
+    stays, goes = (init_producer_id(connection, None, timeout_ms=1_000) for _ in range(2))
+    for sequence, producer in ((0, stays), (0, goes), (1, stays)):
+        append_one(connection, batch(partition, b"x" * 200, producer=producer, sequence=sequence))
+    assert retain(connection) == 2
+    kept = connection.execute("select producer_id, last_sequence from msgtx.producer_state").fetchall()
+    assert kept == [(goes.producer_id, 0)]
+    clock("61 minutes")
+    sweep_ids(connection)
+    assert count(connection, "producer_state") == 0, "what is kept expires with the producer's id"
+    delete_records(connection, {partition: LOG_END})
+    assert retain(connection) == 1
+    assert count(connection, "producer_state") == 0, "what has expired is not kept"
+
+
+def sweep_ids(connection: Connection) -> None:
+    assert sweeps.remove_idle_producers(connection, None, None).after is None
+
+
+# ── history ──
+
+
+@pytest.mark.parametrize("first", ["retention", "history"])
+def test_an_abort_marker_goes_with_its_history_and_its_last_batch(
+    connection: Connection, clock: Clock, client: msgtx.Client, first: str
+) -> None:
+    """P29: while one of them is there, it is."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    writer.send(partition, b"b")
+    writer.abort()
+    writer.commit_whole(writer.row(partition, b"c"))
+    mark(connection, everything=True)
+    clock("8 days")
+    aborts = ("transaction_marker", "outcome = 'ABORT'")
+    for step in (first, {"retention": "history", "history": "retention"}[first]):
+        assert count(connection, *aborts) == 1
+        if step == "history":
+            assert sweeps.purge_transactions(connection, None, None).done == {"transactions_purged": 1}
+        else:
+            delete_records(connection, {partition: 1})
+            assert retain(connection) == 1
+            assert values(connection, partition, 1) == [b"c"]
+            assert count(connection, *aborts) == 1
+            delete_records(connection, {partition: 2})
+            assert retain(connection) == 1
+    assert count(connection, *aborts) == 0
+    assert values(connection, partition, 2) == [b"c"]
+    verified(client)
+
+
+def test_the_history_of_an_emptied_log_can_go(connection: Connection, clock: Clock) -> None:
+    """What retention removed before its markers were written is below the floor, too."""
+    partition, writer = new_partition(connection, retention_bytes=0), Writer(connection)
+    for _ in range(3):
+        writer.commit_whole(writer.row(partition, b"a"))
+    assert retain(connection) == 3
+    mark(connection, everything=True)
+    clock("8 days")
+    assert sweeps.purge_transactions(connection, None, None).done == {"transactions_purged": 2}
+    plain(connection, new_partition(connection, retention_bytes=0), b"a")
+    assert retain(connection) == 1
+    mark(connection, everything=True)
+    assert mark(connection, everything=True) == (0, 0), "an emptied log is settled once"
+
+
+# ── readers ──
+
+
+def test_a_reader_goes_on_with_its_token_and_its_commits_over_a_cleaning(connection: Connection) -> None:
+    """A row that retention removed is no truncation; one below the log start is out of range."""
+    partition = new_partition(connection)
+    for value in (b"a", b"b", b"c", b"d"):
+        plain(connection, partition, value)
+    answer = look(connection, partition, max_rows=2)
+    assert answer.position == 2
+    assert answer.token is not None
+    metadata = GroupMetadata("cleaned", read_identities={partition: answer.token.partition(" ")[2]})
+    for before in (1, 2):
+        delete_records(connection, {partition: before})
+        retain(connection)
+        again = look(connection, partition, 2, token=answer.token)
+        assert (again.truncated, again.batches[0].base_offset) == (False, 2)
+        commit_offsets(connection, {metadata: {partition: OffsetAndMetadata(2)}})
+    delete_records(connection, {partition: LOG_END})
+    retain(connection)
+    again = look(connection, partition, 2, token=answer.token)
+    assert (again.truncated, again.log_start_offset, again.batches) == (False, 4, [])
+    commit_offsets(connection, {metadata: {partition: OffsetAndMetadata(2)}})
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest", "none"])
+def test_a_consumer_that_retention_has_overtaken_is_reset(client: msgtx.Client, connection: Connection, reset: str) -> None:
+    partition = new_partition(connection)
+    topic = topic_of(connection, partition)
+    for value in (b"a", b"b", b"c"):
+        plain(connection, partition, value)
+    with client.consumer(topic, auto_offset_reset=reset) as consumer:
+        consumer.seek(msgtx.TopicPartition(topic, 0), 0)
+        client.admin.partitions.delete_records({msgtx.TopicPartition(topic, 0): 2})
+        if reset == "none":
+            with pytest.raises(errors.OffsetOutOfRange):
+                consumer.poll(5)
+            return
+        found = consumer.poll(5 if reset == "earliest" else 0.2)
+        plain(connection, partition, b"d")
+        found += consumer.poll(5)
+        assert [record.value for record in found] == ([b"c", b"d"] if reset == "earliest" else [b"d"])
+
+
+# ── beside others ──
+
+
+def test_producers_are_not_held_up_and_another_cleaner_is_passed_by(
+    connection: Connection, open_connection: Sessions
+) -> None:
+    partition, writer = new_partition(connection, retention_bytes=0), Writer(connection)
+    writer.commit_whole(writer.row(partition, b"a"))
+    cleaner, other = open_connection(), open_connection()
+    with cleaner.transaction():
+        assert retain(cleaner) == 1
+        assert retain(other) == 0
+        writer.connection = other
+        writer.send(partition, b"b")
+        writer.commit()
+        (again,) = writer.whole(writer.row(partition, b"c"))
+        assert (again.error, again.base_offset) == (None, 2)
+        assert read(other, partition) == [(0, b"a"), (1, b"b"), (2, b"c")]
+    assert ends(connection, partition) == (1, 3, 3)
+    assert read(connection, partition, 1) == [(1, b"b"), (2, b"c")]
+    assert retain(connection) == 2
+
+
+def test_one_bad_partition_does_not_stop_the_rest(connection: Connection) -> None:
+    """P12."""
+    partitions = new_topic(connection, 3, retention_bytes=0)
+    for partition in partitions:
+        plain(connection, partition, b"a")
+    with spoiled(connection, "record_batch", "delete", f"old.partition_id = {partitions[1]}"):
+        assert retain(connection) == 2
+    assert [ends(connection, partition)[0] for partition in partitions] == [1, 0, 1]
+    assert retain(connection) == 1
+
+
+def test_a_long_front_goes_in_bounded_batches(connection: Connection) -> None:
+    partition, other = new_topic(connection, 2, retention_ms=1)
+    for where in (partition, other):
+        connection.execute(
+            "insert into msgtx.record_batch (partition_id, base_offset, last_offset, appended_at, max_timestamp,"
+            " record_count, byte_size, \"values\") select %s, n, n, msgtx.clock(), 0, 1, 100, array['x'::bytea]"
+            " from generate_series(0, 2499) n",
+            [where],
+        )
+    after, removed = None, []
+    while True:
+        swept = sweeps.remove_old_batches(connection, after, None)
+        removed.append(swept.done["batches_removed"])
+        after = swept.after
+        if after is None:
+            break
+    assert removed == [1_000] * 5 + [0]
+    assert (ends(connection, partition)[0], ends(connection, other)[0]) == (2_500, 2_500)
+
+
+def test_a_dry_run_removes_nothing(connection: Connection, engine: Engine) -> None:
+    partition = new_partition(connection, retention_bytes=0)
+    plain(connection, partition, b"a")
+    assert sweep(engine, dry_run=True).batches_removed == 1
+    assert ends(connection, partition) == (0, 1, 1)
+    assert sweep(engine).batches_removed == 1
+    assert ends(connection, partition) == (1, 1, 1)
+
+
+def test_in_a_daemon_the_sweep_rests_after_a_pass(connection: Connection) -> None:
+    """What it looks for takes its time; cron's round does all at once."""
+    partition, sweeper = new_partition(connection, retention_bytes=0), Sweeper(["retention"])
+    assert REST_SECONDS["retention"] > 1
+    removed = []
+    for seconds in (0.1, 0.1, None):
+        plain(connection, partition, b"a")
+        removed.append(sweeper.round(connection, step_seconds=seconds).batches_removed)
+    assert removed == [1, 0, 2]

@@ -1,0 +1,23 @@
+-- count_bytes(partition) → the bytes of all rows of a log (their byte_size); null while so many rows are uncounted that one call
+-- does not come to the end. What was counted is kept, for many rows at once, so that the next call reads only what came since.
+-- The caller has locked the partition's row.
+-- Reads record_batch. Writes partition.
+create function msgtx.count_bytes(in_partition_id int) returns bigint language plpgsql volatile
+set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+declare
+    rows_at_once constant int := 10000;  -- some milliseconds
+    rows_uncounted constant int := 1000;  -- so many are read again and again, fewer updates of the partition's row
+    counted record;
+    more record;
+begin
+    select p.counted_offset, p.counted_bytes into counted from msgtx.partition p where p.partition_id = in_partition_id;
+    select count(*) as batches, coalesce(sum(r.byte_size), 0)::bigint as bytes, max(r.last_offset) + 1 as next_offset into more
+    from (select b.byte_size, b.last_offset from msgtx.record_batch b
+          where b.partition_id = in_partition_id and b.base_offset >= counted.counted_offset
+          order by b.base_offset limit rows_at_once) r;
+    if more.batches >= rows_uncounted then
+        update msgtx.partition p set counted_offset = more.next_offset, counted_bytes = p.counted_bytes + more.bytes
+        where p.partition_id = in_partition_id;
+    end if;
+    return case when more.batches < rows_at_once then counted.counted_bytes + more.bytes end;
+end $$;

@@ -1,0 +1,25 @@
+-- decided_end(partition) → where on a partition the first undecided transaction begins, else the log end (0 if no row is there):
+-- all rows in front of it are committed or aborted for good. The last stable offset, but for a log start that was moved past
+-- what is open (delete_records). It holds for later, too: what opens from now on begins behind it.
+-- Reads record_batch, partition_floor, transaction_partition, transaction_decision.
+create function msgtx.decided_end(in_partition_id int) returns bigint language plpgsql stable
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off
+set enable_sort = off as $$
+begin
+    return (
+        select least(blocking.first_offset, coalesce(tail.next_offset, 0))
+        from (select in_partition_id as partition_id offset 0) asked
+        left join lateral (
+            select r.last_offset + 1 as next_offset from msgtx.record_batch r
+            where r.partition_id = asked.partition_id order by r.base_offset desc limit 1) tail on true
+        left join lateral (
+            select f.stable_floor from msgtx.partition_floor f
+            where f.partition_id = asked.partition_id order by f.stable_floor desc limit 1) floor on true
+        left join lateral (
+            select tp.first_offset from msgtx.transaction_partition tp
+            where tp.partition_id = asked.partition_id and tp.first_offset >= coalesce(floor.stable_floor, 0)
+              and (select true from msgtx.transaction_decision d
+                   where d.producer_id = tp.producer_id and d.producer_epoch = tp.producer_epoch
+                     and d.transaction_number = tp.transaction_number) is null
+            order by tp.first_offset limit 1) blocking on true);
+end $$;

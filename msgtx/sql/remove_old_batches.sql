@@ -1,0 +1,63 @@
+-- remove_old_batches(after, most) removes what retention has let go from the fronts of logs (semantics 8), after looking at so many
+-- partitions, at most 1,000 rows and some 32 MiB; → how many. One bad partition does not stop the rest.
+--   in_after, next_after   where the last call came to: partition; null: from the start, and: this was the end
+--   shards, epochs         those of a coordinator; null: all
+-- Locks the leases (share); remove_front passes by partitions that another cleaner has locked. Reads partition, topic,
+-- record_batch. Deletes through remove_front. Flushed if a row goes.
+create function msgtx.remove_old_batches(
+    in_after bigint[] default null, most int default 500, shards int[] default null, epochs int[] default null,
+    out removed int, out next_after bigint[]
+) language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set plan_cache_mode = force_generic_plan
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    rows_at_once constant int := 1000;  -- in one SQL transaction
+    bytes_at_once constant bigint := 33554432;
+    bytes bigint := 0;
+    now_at timestamptz := msgtx.clock();
+    candidate record;
+    front record;
+    looked_at int := 0;
+    ignored boolean := msgtx.refuse_stale_snapshot();
+begin
+    removed := 0;
+    ignored := msgtx.require_leases(shards, epochs);
+    for candidate in
+        select p.partition_id,
+               (shards is null or p.partition_id % 50 = any(shards)) and first.last_offset is not null and (
+                   first.last_offset < p.log_start_offset
+                   or (t.cleanup_policy <> 'compact' and (
+                       t.retention_bytes >= 0
+                       or msgtx.is_old(first.max_timestamp, first.appended_at, t.retention_ms, now_at)))) as is_worth_it
+        from msgtx.partition p
+        join msgtx.topic t on t.topic_id = p.topic_id
+        left join lateral (
+            select r.last_offset, r.max_timestamp, r.appended_at from msgtx.record_batch r
+            where r.partition_id = p.partition_id order by r.base_offset limit 1) first on true
+        where p.partition_id > coalesce(in_after[1], -1)
+        order by p.partition_id limit most
+    loop
+        looked_at := looked_at + 1;
+        next_after := array[candidate.partition_id];
+        if candidate.is_worth_it then
+            begin
+                front := msgtx.remove_front(candidate.partition_id, rows_at_once - removed, bytes_at_once - bytes);
+                removed := removed + front.removed;
+                bytes := bytes + front.bytes;
+            exception when others then
+                raise warning 'partition % could not be cleaned: %', candidate.partition_id, sqlerrm;
+                continue;
+            end;
+            if front.is_more then
+                next_after := array[candidate.partition_id - 1];  -- on with this partition
+                return;
+            end if;
+            if removed >= rows_at_once or bytes >= bytes_at_once then
+                return;
+            end if;
+        end if;
+    end loop;
+    if looked_at < most then
+        next_after := null;
+    end if;
+end $$;
