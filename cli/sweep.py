@@ -15,13 +15,14 @@ def command(invocation: Invocation, *, only: tuple[str, ...], dry_run: bool) -> 
     """Do one round of everything that time brings, to its end. For cron; a coordinator daemon does the same.
 
     \b
-    overdue    abort transactions that are past their timeout
-    markers    write missing markers, move the floors
-    retention  remove batches past their topic's retention, or below log start
-    ids        remove transactional ids and producer ids that are idle too long
-    history    purge complete transactions past transaction_history_ms
-    offsets    remove committed offsets for which newer ones count
-    floors     remove floors below the newest of their partition
+    overdue     abort transactions that are past their timeout
+    markers     write missing markers, move the floors
+    retention   remove batches past their topic's retention, or below log start
+    compaction  remove records of compacted topics that newer ones supersede
+    ids         remove transactional ids and producer ids that are idle too long
+    history     purge complete transactions past transaction_history_ms
+    offsets     remove committed offsets for which newer ones count
+    floors      remove floors below the newest of their partition
 
     It tries locks and never waits for one; it may run beside clients, daemons
     and itself.

@@ -385,6 +385,7 @@ class SweepReport:
     markers_written: int = 0
     floors_moved: int = 0
     batches_removed: int = 0  # by retention, rows of logs
+    records_compacted: int = 0  # removed: superseded by newer ones of their key, aborted, or tombstones whose time is up
     producer_ids_removed: int = 0  # idle ones, with and without transactional id
     transactions_purged: int = 0  # complete ones past their history
     offsets_removed: int = 0  # superseded by newer ones

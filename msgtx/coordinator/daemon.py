@@ -23,6 +23,7 @@ TOLD: Final = {  # what a line of the log says of a field of the report
     "markers_written": "wrote %d markers",
     "floors_moved": "moved the floors of %d partitions",
     "batches_removed": "removed %d batches past their retention",
+    "records_compacted": "compacted %d records away",
     "producer_ids_removed": "removed %d idle producer ids",
     "transactions_purged": "purged %d transactions past their history",
     "offsets_removed": "removed %d superseded offsets",

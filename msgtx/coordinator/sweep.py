@@ -8,6 +8,7 @@ from typing import Final
 
 import psycopg
 
+from msgtx.coordinator.compactor import Compactor
 from msgtx.database.engine import Engine, RawConnection, savepoint
 from msgtx.errors import ConfigError, CoordinatorFenced, DatabaseUnavailable, MsgtxError, NotCoordinator
 from msgtx.store import sweeps
@@ -18,11 +19,12 @@ from msgtx.types import SweepReport
 log = logging.getLogger("msgtx.coordinator")
 
 # In this order: what is aborted gets its markers, what is marked moves the floor, what is below the floor may go.
-STEPS: Final[Mapping[str, Step]] = MappingProxyType(
+STEPS: Final[Mapping[str, Step | type[Compactor]]] = MappingProxyType(
     {
         "overdue": sweeps.expire_transactions,
         "markers": sweeps.mark,
         "retention": sweeps.remove_old_batches,
+        "compaction": Compactor,
         "ids": sweeps.remove_idle_producers,
         "history": sweeps.purge_transactions,
         "offsets": sweeps.remove_superseded_offsets,
@@ -32,7 +34,7 @@ STEPS: Final[Mapping[str, Step]] = MappingProxyType(
     }
 )
 # In rounds that come again and again these rest for so many seconds after a pass: what they look for takes its time.
-REST_SECONDS: Final[Mapping[str, float]] = MappingProxyType({"retention": 10.0})
+REST_SECONDS: Final[Mapping[str, float]] = MappingProxyType({"retention": 10.0, "compaction": 15.0})
 # Nothing of a round can be done then; any other failure is one step's own.
 _ENDS_THE_ROUND: Final = (DatabaseUnavailable, CoordinatorFenced, NotCoordinator)
 
@@ -47,7 +49,9 @@ class Sweeper:
         names = list(only)
         if unknown := [name for name in names if name not in STEPS]:
             raise ConfigError(f"there is no sweep {unknown[0]!r}; known are {', '.join(STEPS)}")
-        self._steps = {name: step for name, step in STEPS.items() if not names or name in names}
+        wanted = {name: step for name, step in STEPS.items() if not names or name in names}
+        # What knows more than a position is each sweeper's own.
+        self._steps: dict[str, Step] = {name: step() if isinstance(step, type) else step for name, step in wanted.items()}
         self._after: dict[str, Position | None] = {}
         self._rests_until: dict[str, float] = {}
         self.seconds: dict[str, float] = {}  # that each step took in the last round
@@ -72,7 +76,7 @@ class Sweeper:
                     for field, count in swept.done.items():
                         done[field] = done.get(field, 0) + count
                     self.seconds[name] = time.monotonic() - began
-                    idle = not any(swept.done.values())
+                    idle = not any(swept.done.values()) and not swept.is_busy
                     if swept.after is None:
                         self._rests_until[name] = began + REST_SECONDS.get(name, 0.0)
                         break

@@ -60,6 +60,12 @@ class TextArray(tuple[str | None, ...]):
     __slots__ = ()
 
 
+class ByteaArray(tuple[bytes | None, ...]):
+    """A `bytea[]` parameter; None is NULL."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class BatchArray:
     """A `msgtx.batch[]` parameter. `type_oid` is that of `msgtx.batch` in this database."""
@@ -184,6 +190,13 @@ class _TextArrayDumper(_BinaryDumper):
         return encode_text_array(obj, self.encoding)
 
 
+class _ByteaArrayDumper(_BinaryDumper):
+    oid = BYTEA_ARRAY
+
+    def dump(self, obj: ByteaArray) -> Buffer:
+        return encode_bytea_array(obj)
+
+
 class _Int8Dumper(_BinaryDumper):
     # Every int is a bigint: psycopg's own choice by size would prepare a statement per combination of sizes.
     oid = INT8
@@ -198,6 +211,7 @@ def _adapters() -> AdaptersMap:
     adapters.register_dumper(Int8Array, _Int8ArrayDumper)
     adapters.register_dumper(Int4Array, _Int4ArrayDumper)
     adapters.register_dumper(TextArray, _TextArrayDumper)
+    adapters.register_dumper(ByteaArray, _ByteaArrayDumper)
     adapters.register_dumper(int, _Int8Dumper)
     adapters.register_dumper(Int8, _Int8Dumper)
     return adapters

@@ -31,8 +31,9 @@ begin
     bound := msgtx.decided_end(in_partition_id);
     if place.deletes and place.retention_bytes >= 0 then
         total := msgtx.count_bytes(in_partition_id);
+        is_more := total is null;
     end if;
-    select count(*), coalesce(sum(w.byte_size), 0), max(w.last_offset), coalesce(bool_or(w.is_last), false)
+    select count(*), coalesce(sum(w.byte_size), 0), max(w.last_offset), is_more or coalesce(bool_or(w.is_last), false)
     into removed, bytes, upto, is_more
     from (
         select r.*, bool_and(

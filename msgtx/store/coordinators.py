@@ -19,6 +19,9 @@ LIST: Final = Function("list_coordinators", {})
 FIND: Final = Function("find_coordinator", {"in_transactional_id": "text"})
 
 
+SHARDS: Final = 50
+
+
 @dataclass(frozen=True, slots=True)
 class Leases:
     """What a coordinator holds: its id, and the coordinator epoch of each of its shards."""

@@ -97,6 +97,12 @@ def _partition(row: tuple[Any, ...], offset: int) -> FetchedPartition:
     )
 
 
+def _holds_records(row: tuple[Any, ...], start: int) -> bool:
+    """Return whether compaction has left records at or after this offset in a row."""
+    base_offset, deltas = row[10], row[21]
+    return deltas is None or (len(deltas) > 0 and base_offset + deltas[-1] >= start)
+
+
 def fetch(
     connection: RawConnection,
     positions: Mapping[int, Position],
@@ -131,7 +137,7 @@ def fetch(
         base_offset, last_offset, identity, visible = row[10:14]
         if base_offset is None:
             continue
-        if visible:
+        if visible and _holds_records(row, positions[partition_id].offset):
             answer.batches.append(FetchedBatch(base_offset, last_offset, identity, identities[partition_id], *row[14:22]))
         answer.position = last_offset + 1
         identities[partition_id] = identity

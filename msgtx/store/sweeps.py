@@ -26,10 +26,14 @@ Position = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What one call did, by field of `SweepReport`, and where the next one goes on; None: it has come to the end."""
+    """What one call did, by field of `SweepReport`, and where the next one goes on; None: it has come to the end.
+
+    `is_busy`: it did nothing that counts, and is not idle.
+    """
 
     done: dict[str, int]
     after: Position | None = None
+    is_busy: bool = False
 
 
 Step = Callable[[RawConnection, Position | None, Leases | None], Swept]

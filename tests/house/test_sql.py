@@ -21,8 +21,8 @@ TABLES = (
 NAMES = [path.stem for path in FILES]
 # What takes away what nobody needs any more.
 SWEEPS = {
-    "forget_transactions", "remove_front", "remove_idle_producers", "remove_superseded_offsets", "remove_superseded_floors",
-    "remove_heartbeats",
+    "compact_batches", "forget_transactions", "remove_front", "remove_heartbeats", "remove_idle_producers",
+    "remove_superseded_floors", "remove_superseded_offsets",
 }  # fmt: skip
 
 

@@ -60,7 +60,7 @@ class History(RuleBasedStateMachine):
         self.values = itertools.count()
         topics = [place.name("topic"), place.name("topic")]
         for topic, count in zip(topics, (PARTITIONS - 1, 1), strict=True):
-            place.observer.topics.create(topic, partitions=count)
+            place.observer.topics.create(topic, partitions=count, retention_ms=-1)
         self.topics = topics
         self.partitions = [TopicPartition(topics[0], i) for i in range(PARTITIONS - 1)] + [TopicPartition(topics[1], 0)]
         self.partition_ids = place.partition_ids(topics)

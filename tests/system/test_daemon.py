@@ -28,10 +28,13 @@ INTERVAL_MS = 50
 ALL = set(range(50))
 STARTED_SECONDS = 30.0
 COUNTS = (
-    "transactions_aborted", "markers_written", "floors_moved", "batches_removed", "producer_ids_removed",
-    "transactions_purged", "offsets_removed", "floors_removed", "members_removed", "heartbeats_removed",
+    "transactions_aborted", "markers_written", "floors_moved", "batches_removed", "records_compacted",
+    "producer_ids_removed", "transactions_purged", "offsets_removed", "floors_removed", "members_removed",
+    "heartbeats_removed",
 )  # fmt: skip
-SWEEPS = ("overdue", "markers", "retention", "ids", "history", "offsets", "floors", "members", "heartbeats")
+SWEEPS = (
+    "overdue", "markers", "retention", "compaction", "ids", "history", "offsets", "floors", "members", "heartbeats",
+)  # fmt: skip
 _number = itertools.count(1)
 
 

@@ -1,0 +1,86 @@
+-- compact_batches(partition, rows…) rewrites rows of a log with those of their records that stay; offsets, sequences and identity
+-- are as before. → whether that is done, and when; not if another cleaner has the partition or has changed one of these rows,
+-- or if the topic is no longer compacted: then nothing is written. Rows that retention has removed meanwhile are passed over.
+--   base_offsets, identities, record_counts   which rows, as they were read
+--   stay          per row a bit per record (the lowest of the first byte is the first record); null: none stays
+--   waiting       per row 1 if tombstones are among what stays: their time counts from the first pass that has seen them
+--   seen          rows of which all stays, with tombstones that no pass had seen
+--   shards, epochs   those of a coordinator; null: all
+-- Locks the leases (share) and the partition's row. Producers are not held up. Reads topic. Writes record_batch, partition. Not
+-- flushed by itself: whoever reads less than before has lost nothing when a crash brings it back.
+create function msgtx.compact_batches(
+    in_partition_id int, base_offsets bigint[], identities text[], record_counts int[], stay bytea[], waiting int[],
+    seen bigint[], shards int[] default null, epochs int[] default null, out done boolean, out done_at timestamptz
+) language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set plan_cache_mode = force_generic_plan
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    place record;
+    ignored boolean := msgtx.refuse_stale_snapshot();
+begin
+    done := false;
+    done_at := msgtx.clock();
+    ignored := msgtx.require_leases(shards, epochs);
+    select p.counted_offset, p.compacted_offset into place
+    from msgtx.partition p join msgtx.topic t on t.topic_id = p.topic_id
+    where p.partition_id = in_partition_id and t.cleanup_policy like 'compact%' for no key update of p skip locked;
+    if not found or exists (
+        select from unnest(base_offsets, identities, record_counts) a(base_offset, identity, record_count)
+        join msgtx.record_batch r on r.partition_id = in_partition_id and r.base_offset = a.base_offset
+        where r.record_count <> a.record_count or a.identity <> msgtx.batch_identity(
+            r.base_offset, r.producer_id, r.producer_epoch, r.base_sequence, r.appended_at)) then
+        return;
+    end if;
+    update msgtx.record_batch r set compacted_at = done_at
+    where r.partition_id = in_partition_id and r.base_offset = any(seen) and r.compacted_at is null;
+
+    with made as materialized (
+        select r.base_offset, r.byte_size as bytes_before, a.waiting = 1 as waits, left_over.*, headers.*
+        from unnest(base_offsets, stay, waiting) a(base_offset, stay, waiting)
+        join msgtx.record_batch r on r.partition_id = in_partition_id and r.base_offset = a.base_offset
+        cross join lateral (
+            select coalesce(array_agg(u.record_key order by u.ordinal), '{}') as keys,
+                   coalesce(array_agg(u.record_value order by u.ordinal), '{}') as "values",
+                   coalesce(array_agg(u.record_timestamp order by u.ordinal), '{}') as timestamps,
+                   coalesce(array_agg(u.header_count order by u.ordinal), '{}') as header_counts,
+                   coalesce(array_agg(coalesce(u.offset_delta, u.ordinal::int - 1) order by u.ordinal), '{}') as offset_deltas
+            from unnest(case when a.stay is not null then r.keys end, case when a.stay is not null then r."values" end,
+                        case when a.stay is not null then r.timestamps end,
+                        case when a.stay is not null then r.header_counts end,
+                        case when a.stay is not null then r.offset_deltas end)
+                with ordinality u(record_key, record_value, record_timestamp, header_count, offset_delta, ordinal)
+            where get_bit(a.stay, u.ordinal - 1) = 1) left_over
+        cross join lateral (
+            select coalesce(array_agg(h.header_key order by h.ordinal), '{}') as header_keys,
+                   coalesce(array_agg(h.header_value order by h.ordinal), '{}') as header_values
+            from unnest(case when a.stay is not null then r.header_keys end,
+                        case when a.stay is not null then r.header_values end, array(
+                            select c.ordinal from unnest(case when a.stay is not null then r.header_counts end)
+                                with ordinality c(header_count, ordinal)
+                            cross join generate_series(1, c.header_count) order by c.ordinal))
+                with ordinality h(header_key, header_value, owner, ordinal)
+            where get_bit(a.stay, h.owner - 1) = 1) headers),
+    changed as (
+        update msgtx.record_batch r
+        set record_count = cardinality(m."values"), "values" = m."values", offset_deltas = m.offset_deltas,
+            keys = case when r.keys is not null then m.keys end,
+            timestamps = case when r.timestamps is not null then m.timestamps end,
+            header_counts = case when r.header_counts is not null then m.header_counts end,
+            header_keys = case when r.header_keys is not null then m.header_keys end,
+            header_values = case when r.header_values is not null then m.header_values end,
+            byte_size = msgtx.batch_bytes(
+                case when r.keys is not null then m.keys end, m."values",
+                case when r.header_keys is not null then m.header_keys end,
+                case when r.header_values is not null then m.header_values end),
+            compacted_at = case when m.waits then coalesce(r.compacted_at, done_at) end
+        from made m
+        where r.partition_id = in_partition_id and r.base_offset = m.base_offset
+        returning r.base_offset, r.byte_size - m.bytes_before as difference)
+    update msgtx.partition p
+    set counted_bytes = p.counted_bytes + (
+            select coalesce(sum(c.difference), 0) from changed c where c.base_offset < p.counted_offset),
+        compacted_bytes = p.compacted_bytes + (
+            select coalesce(sum(c.difference), 0) from changed c where c.base_offset < p.compacted_offset)
+    where p.partition_id = in_partition_id and base_offsets <> '{}';
+    done := true;
+end $$;

@@ -1,0 +1,71 @@
+-- find_dirty_log(after, most, min_dirty_ratio) → the next partition of a compacted topic that is worth a pass, after looking at so
+-- many: at least this part of its decided bytes was never compacted, or the time of a tombstone is up. What it finds is
+-- flushed: no crash takes back what a pass then reads and decides by.
+--   compacted_offset, until_offset   between them lie the rows that no pass has compacted, all of them decided
+--   partition_id                     null: none is
+--   in_after, next_after             where the last call came to: partition; null: from the start, and: this was the end
+--   shards, epochs                   those of a coordinator; null: all
+-- Locks the leases (share) and partitions' rows, passing by those that another cleaner has. Reads partition, topic,
+-- record_batch. Writes partition through count_bytes.
+create function msgtx.find_dirty_log(
+    in_after bigint[], most int, min_dirty_ratio float8, shards int[] default null, epochs int[] default null,
+    out partition_id int, out compacted_offset bigint, out until_offset bigint, out next_after bigint[]
+) language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set plan_cache_mode = force_generic_plan
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare
+    now_at timestamptz := msgtx.clock();
+    candidate record;
+    place record;
+    total bigint;
+    bound bigint;
+    undecided_bytes bigint;
+    looked_at int := 0;
+    ignored boolean := msgtx.refuse_stale_snapshot();
+begin
+    ignored := msgtx.require_leases(shards, epochs);
+    for candidate in
+        select p.partition_id, t.delete_retention_ms,
+               (shards is null or p.partition_id % 50 = any(shards)) and (
+                   tail.last_offset >= p.compacted_offset
+                   or p.tombstones_since < now_at - t.delete_retention_ms * interval '1 ms') as may_be
+        from msgtx.partition p
+        join msgtx.topic t on t.topic_id = p.topic_id
+        left join lateral (
+            select r.last_offset from msgtx.record_batch r
+            where r.partition_id = p.partition_id order by r.base_offset desc limit 1) tail on true
+        where t.cleanup_policy like 'compact%' and p.partition_id > coalesce(in_after[1], -1)
+        order by p.partition_id limit most
+    loop
+        looked_at := looked_at + 1;
+        next_after := array[candidate.partition_id];
+        continue when candidate.may_be is not true;
+        select p.compacted_offset, p.tombstones_since into place
+        from msgtx.partition p where p.partition_id = candidate.partition_id for no key update skip locked;
+        continue when not found;
+        total := msgtx.count_bytes(candidate.partition_id);
+        if total is null then
+            next_after := array[candidate.partition_id - 1];  -- on with this partition
+            return;
+        end if;
+        bound := msgtx.decided_end(candidate.partition_id);
+        undecided_bytes := (
+            select coalesce(sum(r.byte_size), 0) from msgtx.record_batch r
+            where r.partition_id = candidate.partition_id and r.base_offset >= bound);
+        if place.tombstones_since < now_at - candidate.delete_retention_ms * interval '1 ms'
+           or (bound > place.compacted_offset and (
+               select total - undecided_bytes - p.compacted_bytes >= min_dirty_ratio * (total - undecided_bytes)
+               from msgtx.partition p where p.partition_id = candidate.partition_id)) then
+            partition_id := candidate.partition_id;
+            compacted_offset := place.compacted_offset;
+            until_offset := greatest(bound, place.compacted_offset);
+            ignored := msgtx.flush_at_commit();
+            perform pg_logical_emit_message(true, 'msgtx', '');
+            return;
+        end if;
+    end loop;
+    if looked_at < most then
+        next_after := null;
+    end if;
+end $$;

@@ -1,0 +1,542 @@
+"""Compaction: the newest committed record of each key stays, where it was; nobody else notices (semantics 8)."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import msgtx
+from msgtx import errors
+from msgtx.coordinator.compactor import MIN_DIRTY_RATIO, Compactor
+from msgtx.coordinator.sweep import Sweeper, sweep
+from msgtx.database.engine import Engine
+from msgtx.store import compaction, sweeps
+from msgtx.store.fetch import list_offsets
+from msgtx.store.groups import commit_offsets
+from msgtx.store.producers import init_producer_id
+from msgtx.store.records import count_records, records_of
+from msgtx.store.retention import LOG_END, delete_records
+from msgtx.store.topics import alter_topic
+from msgtx.store.transactions import mark
+from msgtx.types import GroupMetadata, OffsetAndMetadata, TopicPartition
+from tests.databases import Connection
+from tests.store.steps import (
+    COMMITTED,
+    UNCOMMITTED,
+    Writer,
+    append_one,
+    batch,
+    count,
+    ends,
+    look,
+    new_partition,
+    plain,
+    read,
+    spoiled,
+)
+from tests.store.test_retention import now_ms, retain, topic_of, verified
+
+Clock = Callable[[object], None]
+Sessions = Callable[[], Connection]
+pytestmark = pytest.mark.usefixtures("bare")
+NEVER = 10**15
+
+
+def pieces(connection: Connection, compactor: Compactor) -> Iterator[int]:
+    """Do one SQL transaction of a pass over everything after the other. Yields how many records each removed."""
+    after = None
+    while True:
+        swept = compactor(connection, after, None)
+        yield swept.done.get("records_compacted", 0)
+        after = swept.after
+        if after is None:
+            return
+
+
+def compact(connection: Connection, **limits: Any) -> int:
+    """Run the sweep to its end, also where there is little to win. Returns how many records it removed."""
+    return sum(pieces(connection, Compactor(**{"min_dirty_ratio": 0, **limits})))
+
+
+def compacted_topic(connection: Connection, **settings: object) -> int:
+    return new_partition(connection, **{"cleanup_policy": "compact", **settings})
+
+
+def put(connection: Connection, partition: int, pairs: str) -> int:
+    """Append a row of records written as `a1 b2 a-`: key and value, - for none. Returns its offset."""
+    keys, values = [], []
+    for pair in pairs.split():
+        keys.append(pair[:1].encode() if pair[0] != "-" else None)
+        values.append(None if pair[1:] == "-" else pair[1:].encode())
+    return plain(connection, partition, *values, keys=keys)
+
+
+def row_columns(pairs: str) -> tuple[list[bytes], list[bytes]]:
+    return [pair[:1].encode() for pair in pairs.split()], [pair[1:].encode() for pair in pairs.split()]
+
+
+def seen(connection: Connection, partition: int, start: int = 0, **options: Any) -> str:
+    """What a reader gets, as `offset:key value`."""
+    position, token, found = start, None, []
+    while True:
+        answer = look(connection, partition, position, token=token, **options)
+        assert not answer.truncated
+        for fetched in answer.batches:
+            for record in records_of(fetched, TopicPartition("t", 0), position):
+                key = "-" if record.key is None else record.key.decode()
+                found.append(f"{record.offset}:{key}{'-' if record.value is None else record.value.decode()}")
+        if answer.position == position:
+            return " ".join(found)
+        position, token = answer.position, answer.token
+
+
+def place(connection: Connection, partition: int) -> tuple[int, bool]:
+    row = connection.execute(
+        "select compacted_offset, tombstones_since is not null, counted_bytes, compacted_bytes, counted_offset"
+        " from msgtx.partition where partition_id = %s",
+        [partition],
+    ).fetchone()
+    assert row is not None
+    compacted, waits, counted_bytes, compacted_bytes, counted = row
+    for bound, stored in ((counted, counted_bytes), (compacted, compacted_bytes)):
+        (found,) = connection.execute(
+            "select coalesce(sum(byte_size), 0) from msgtx.record_batch where partition_id = %s and base_offset < %s",
+            [partition, bound],
+        ).fetchone() or (None,)
+        assert stored == found
+    return compacted, waits
+
+
+# ── what stays ──
+
+
+def test_the_newest_of_each_key_stays_where_it_was(connection: Connection, client: msgtx.Client) -> None:
+    partition = compacted_topic(connection)
+    put(connection, partition, "a1 b1 a2 c1")
+    put(connection, partition, "a3")
+    put(connection, partition, "b2 d1")
+    assert compact(connection) == 3
+    assert seen(connection, partition) == "3:c1 4:a3 5:b2 6:d1"
+    assert ends(connection, partition) == (0, 7, 7)
+    assert place(connection, partition) == (7, False)
+    assert compact(connection) == 0
+    put(connection, partition, "a4 c2")
+    put(connection, partition, "e1 f1 g1")
+    assert compact(connection) == 2
+    assert seen(connection, partition) == "5:b2 6:d1 7:a4 8:c2 9:e1 10:f1 11:g1"
+    assert plain(connection, partition, b"9", keys=[b"z"]) == 12
+    verified(client)
+
+
+def test_every_way_to_read_sees_the_same(connection: Connection, client: msgtx.Client) -> None:
+    """Fetch from each offset, views, look-ups by time and counts, over sparse and emptied rows."""
+    partition = compacted_topic(connection)
+    for at, pairs in enumerate(("a1 b1", "a2 b2 c1 d1", "a3", "b3 c2 e1", "b4")):
+        keys, values = row_columns(pairs)
+        plain(connection, partition, *values, keys=keys, timestamps=[100 * at + n for n in range(len(keys))])
+    compact(connection)
+    left = {5: b"d1"[1:], 6: b"3", 8: b"2", 9: b"1", 10: b"4"}
+    for start in range(12):
+        expected = [(offset, value) for offset, value in left.items() if offset >= start]
+        for options in ({}, {"isolation": UNCOMMITTED}, {"max_rows": 1}, {"max_bytes": 1}):
+            if start <= 11:
+                assert read(connection, partition, start, **options) == expected
+        for isolation in (COMMITTED, UNCOMMITTED):
+            assert count_records(connection, {partition: start}, isolation) == {partition: len(expected)}
+    for view in ("records", "committed_records", "committed_records_now"):
+        rows = connection.execute(
+            f'select "offset", value from msgtx.{view} where partition_id = %s order by 1', [partition]
+        )
+        assert dict(rows.fetchall()) == left
+    for time, offset in ((0, 5), (103, 5), (104, 6), (201, 8), (302, 9), (303, 10), (400, 10), (401, None)):
+        assert list_offsets(connection, {partition: time}, COMMITTED)[partition].offset == offset, time
+    verified(client)
+
+
+def test_a_record_keeps_what_belongs_to_it(connection: Connection, client: msgtx.Client) -> None:
+    partition = compacted_topic(connection)
+    headers = [[("h", b"0")], [], [("x", None), ("y", b"2")], [("z", b"3")]]
+    plain(
+        connection,
+        partition,
+        b"0",
+        b"1",
+        b"2",
+        b"3",
+        keys=[b"a", b"b", b"c", b"a"],
+        timestamps=[7, 8, 9, 6],
+        headers=headers,
+    )
+    plain(connection, partition, b"4", b"5", keys=[b"b", b"d"], timestamp=50)
+    plain(connection, partition, b"6", keys=[b"d"])
+    compact(connection)
+    found = [
+        (record.offset, record.timestamp, record.key, record.value, record.headers)
+        for fetched in look(connection, partition).batches
+        for record in records_of(fetched, TopicPartition("t", 0), 0)
+    ]
+    assert found == [
+        (2, 9, b"c", b"2", (("x", None), ("y", b"2"))),
+        (3, 6, b"a", b"3", (("z", b"3"),)),
+        (4, 50, b"b", b"4", ()),
+        (6, 1_000, b"d", b"6", ()),
+    ]
+    verified(client)
+
+
+def test_aborted_records_go_and_supersede_nothing(connection: Connection, client: msgtx.Client) -> None:
+    """P3: with and without their markers."""
+    for marked in (False, True):
+        partition, writer = compacted_topic(connection), Writer(connection)
+        put(connection, partition, "a1 b1")
+        writer.send(partition, b"2", b"2", keys=[b"a", b"c"])
+        writer.abort()
+        writer.send(partition, b"3", keys=[b"b"])
+        writer.commit()
+        writer.commit_whole(writer.row(partition, b"4", keys=[b"d"]))
+        if marked:
+            mark(connection, everything=True)
+        assert compact(connection) == 3
+        for isolation in (COMMITTED, UNCOMMITTED):
+            assert seen(connection, partition, isolation=isolation) == "0:a1 4:b3 5:d4"
+        mark(connection, everything=True)
+        assert seen(connection, partition) == "0:a1 4:b3 5:d4"
+    verified(client)
+
+
+def test_what_is_undecided_is_left_alone_and_supersedes_nothing(connection: Connection, client: msgtx.Client) -> None:
+    partition, writer = compacted_topic(connection), Writer(connection)
+    put(connection, partition, "a1 a2 b1")
+    writer.send(partition, b"3", keys=[b"b"])
+    put(connection, partition, "a4 a5")
+    assert compact(connection) == 1
+    assert seen(connection, partition) == "1:a2 2:b1"
+    assert place(connection, partition) == (3, False)
+    writer.abort()
+    assert compact(connection) == 3
+    assert seen(connection, partition) == "2:b1 5:a5"
+    verified(client)
+
+
+def test_a_record_without_key_stays(connection: Connection, client: msgtx.Client) -> None:
+    """Of a topic that was not compacted before."""
+    partition = new_partition(connection)
+    put(connection, partition, "-1 a1 -2")
+    plain(connection, partition, b"3")
+    alter_topic(connection, topic_of(connection, partition), None, {"cleanup_policy": "compact"})
+    put(connection, partition, "a2")
+    assert compact(connection) == 1
+    assert seen(connection, partition) == "0:-1 2:-2 3:-3 4:a2"
+    refused = append_one(connection, batch(partition, b"4"))
+    assert isinstance(refused.error, errors.InvalidRecord)
+    verified(client)
+
+
+def test_a_topic_that_is_not_compacted_is_left_alone(connection: Connection) -> None:
+    partition = new_partition(connection)
+    put(connection, partition, "a1 a2")
+    assert compact(connection) == 0
+    compacted = compacted_topic(connection)
+    put(connection, compacted, "a1 a2")
+    run = pieces(connection, Compactor())
+    while not place_of_pass(run):
+        pass
+    alter_topic(connection, topic_of(connection, compacted), None, {"cleanup_policy": "delete"})
+    assert sum(run) == 0, "the policy was changed in the middle of a pass"
+    assert seen(connection, compacted) == "0:a1 1:a2"
+
+
+def place_of_pass(run: Iterator[int]) -> bool:
+    """Go on to where the keys are noted: found, noted, nothing more to note."""
+    assert list(itertools.islice(run, 3)) == [0, 0, 0]
+    return True
+
+
+# ── tombstones ──
+
+
+def test_a_tombstone_stays_for_its_time_from_the_first_pass_that_saw_it(
+    connection: Connection, client: msgtx.Client, clock: Clock
+) -> None:
+    partition = compacted_topic(connection, delete_retention_ms=60_000)
+    put(connection, partition, "a1 b1")
+    put(connection, partition, "a- c1")
+    clock("10 minutes")
+    assert compact(connection) == 1
+    assert seen(connection, partition) == "1:b1 2:a- 3:c1"
+    assert place(connection, partition) == (4, True)
+    clock("10 minutes 59 s")
+    assert compact(connection) == 0
+    put(connection, partition, "b2 d1 e- f1")
+    assert compact(connection) == 1
+    assert seen(connection, partition) == "2:a- 3:c1 4:b2 5:d1 6:e- 7:f1"
+    clock("11 minutes 2 s")
+    assert compact(connection) == 1, "its time alone is worth a pass"
+    assert seen(connection, partition) == "3:c1 4:b2 5:d1 6:e- 7:f1"
+    assert place(connection, partition) == (8, True)
+    clock("13 minutes")
+    assert compact(connection) == 1
+    assert seen(connection, partition) == "3:c1 4:b2 5:d1 7:f1"
+    assert place(connection, partition) == (8, False)
+    assert compact(connection) == 0
+    verified(client)
+
+
+def test_a_tombstone_that_is_superseded_goes_at_once(connection: Connection, clock: Clock) -> None:
+    partition = compacted_topic(connection, delete_retention_ms=60_000)
+    put(connection, partition, "a1 a- a2 b-")
+    put(connection, partition, "b3")
+    assert compact(connection) == 3
+    assert seen(connection, partition) == "2:a2 4:b3"
+    assert place(connection, partition) == (5, False)
+
+
+def test_a_tombstone_without_time_goes_with_the_second_pass(connection: Connection, clock: Clock) -> None:
+    partition = compacted_topic(connection, delete_retention_ms=0)
+    put(connection, partition, "a1 b1")
+    put(connection, partition, "a-")
+    assert next(n for n in pieces(connection, Compactor()) if n) == 1
+    assert seen(connection, partition) == "1:b1 2:a-"
+    clock("1 s")
+    compact(connection)
+    assert seen(connection, partition) == "1:b1"
+
+
+# ── passes ──
+
+
+def test_a_pass_is_worth_it_when_half_of_the_log_is_dirty(connection: Connection) -> None:
+    partition = compacted_topic(connection)
+    for key in "abcdefgh":
+        put(connection, partition, f"{key}1")
+    assert compact(connection, min_dirty_ratio=MIN_DIRTY_RATIO) == 0
+    assert place(connection, partition) == (8, False)
+    for key in "abcdefg":
+        put(connection, partition, f"{key}2")
+        assert compact(connection, min_dirty_ratio=MIN_DIRTY_RATIO) == 0
+    put(connection, partition, "h2")
+    assert compact(connection, min_dirty_ratio=MIN_DIRTY_RATIO) == 8
+    assert place(connection, partition) == (16, False)
+
+
+def test_a_small_window_takes_several_passes(connection: Connection, client: msgtx.Client) -> None:
+    """Memory is bounded: a pass notes as many keys as fit, and the next one goes on there."""
+    partition = compacted_topic(connection)
+    for n in range(12):
+        put(connection, partition, f"{'abcdef'[n % 6]}{n} {'ghij'[n % 4]}{n}")
+    passes = []
+    while True:
+        compactor, after = Compactor(min_dirty_ratio=0, window_bytes=600, rows_at_once=2), None
+        while (after := compactor(connection, after, None).after) is not None:
+            passes.append(place(connection, partition)[0])
+        if passes[-1] == 24:
+            break
+    assert 3 < len(set(passes)) < 14
+    assert seen(connection, partition) == "12:a6 14:b7 16:c8 17:g8 18:d9 19:h9 20:e10 21:i10 22:f11 23:j11"
+    verified(client)
+
+
+@pytest.mark.parametrize("limits", [{"rows_at_once": 1}, {"rows_at_once": 2, "window_bytes": 400}, {}])
+def test_a_pass_may_end_anywhere_and_another_one_goes_on(
+    connection: Connection, client: msgtx.Client, clock: Clock, limits: dict[str, int]
+) -> None:
+    """Killed after each of its SQL transactions in turn, it has lost nothing, and the next one comes to the same end."""
+    for stop in itertools.count():
+        clock("0")
+        partition, writer = compacted_topic(connection, delete_retention_ms=1_000), Writer(connection)
+        put(connection, partition, "a1 b1 c1")
+        put(connection, partition, "a- d1")
+        writer.send(partition, b"x", b"x", keys=[b"b", b"e"])
+        writer.abort()
+        put(connection, partition, "c2 b2")
+        put(connection, partition, "f-")
+        put(connection, partition, "g1 f1 d2")
+        run = pieces(connection, Compactor(**limits))
+        ended = len(list(itertools.islice(run, stop))) < stop
+        latest = {found.split(":")[1][0]: found.split(":")[1] for found in seen(connection, partition).split()}
+        assert latest == {"a": "a-", "b": "b2", "c": "c2", "d": "d2", "f": "f1", "g": "g1"}
+        verified(client)
+        clock("10 s")
+        compact(connection, **limits)  # it goes on where the last one came to
+        clock("20 s")
+        compact(connection, **limits)  # the tombstones' time is up
+        assert seen(connection, partition) == "7:c2 8:b2 10:g1 11:f1 12:d2"
+        assert place(connection, partition) == (13, False)
+        verified(client)
+        if ended:
+            break
+
+
+def test_two_compactors_at_one_log_do_each_other_no_harm(connection: Connection, client: msgtx.Client) -> None:
+    """Cron beside a daemon: who reads a row that the other has changed gives up."""
+    for lead in range(8):
+        partition = compacted_topic(connection)
+        put(connection, partition, "a1 b1 a2 c1")
+        put(connection, partition, "c2 a3 d1")
+        first, second = pieces(connection, Compactor(rows_at_once=1)), pieces(connection, Compactor(rows_at_once=1))
+        list(itertools.islice(first, lead))
+        for _ in itertools.zip_longest(first, second):
+            pass
+        compact(connection)
+        assert seen(connection, partition) == "1:b1 4:c2 5:a3 6:d1"
+        place(connection, partition)
+    verified(client)
+
+
+def test_rows_that_were_changed_since_they_were_read_are_left_alone(connection: Connection) -> None:
+    partition = compacted_topic(connection)
+    put(connection, partition, "a1 b1")
+    (row,) = compaction.read_keys(connection, partition, 0, 9, with_tombstones=True, most_rows=9, most_bytes=1 << 20)
+    first = [compaction.Rewrite(row, [1], waits=False)]
+    assert compaction.compact_batches(connection, partition, first, seen=[], leases=None) is not None
+    assert compaction.compact_batches(connection, partition, first, seen=[], leases=None) is None
+    assert seen(connection, partition) == "1:b1"
+    connection.execute(
+        "update msgtx.record_batch set record_count = 2, base_sequence = 7 where partition_id = %s", [partition]
+    )
+    assert compaction.compact_batches(connection, partition, first, seen=[], leases=None) is None, "another row"
+
+
+def test_one_bad_partition_does_not_stop_the_rest(connection: Connection, client: msgtx.Client) -> None:
+    """P12; and the next pass over it begins anew."""
+    partitions = [compacted_topic(connection) for _ in range(3)]
+    for partition in partitions:
+        put(connection, partition, "a1 b1 a2")
+    sweeper = Sweeper(["compaction"])
+    with spoiled(connection, "record_batch", "update", f"old.partition_id = {partitions[1]}"):
+        assert sweeper.round(connection).records_compacted == 2
+    assert [seen(connection, partition)[0] for partition in partitions] == ["1", "0", "1"]
+    assert sweeper.round(connection).records_compacted == 1
+    assert seen(connection, partitions[1]) == "1:b1 2:a2"
+
+
+def test_a_dry_run_compacts_nothing(connection: Connection, engine: Engine) -> None:
+    partition = compacted_topic(connection)
+    put(connection, partition, "a1 a2")
+    assert sweep(engine, dry_run=True).records_compacted == 1
+    assert seen(connection, partition) == "0:a1 1:a2"
+    assert sweep(engine).records_compacted == 1
+    assert not sweep(engine).records_compacted
+
+
+# ── dedup, readers, retention ──
+
+
+def test_a_retry_of_a_batch_that_was_emptied_is_a_duplicate(connection: Connection, client: msgtx.Client) -> None:
+    """I1: dedup survives compaction, with the offset as it was."""
+    partition, producer = compacted_topic(connection), init_producer_id(connection, None, timeout_ms=1_000)
+    rows = [
+        batch(partition, b"1", b"1", keys=[b"a", b"b"], producer=producer, sequence=0),
+        batch(partition, b"2", b"2", keys=[b"a", b"c"], producer=producer, sequence=2),
+        batch(partition, b"3", keys=[b"b"], producer=producer, sequence=4),
+    ]
+    for row in rows:
+        append_one(connection, row)
+    assert compact(connection) == 2
+    for row, offset in zip(rows, (0, 2, 4), strict=True):
+        again = append_one(connection, row)
+        assert (again.error, again.duplicate, again.base_offset) == (None, True, offset)
+    assert append_one(connection, batch(partition, b"4", keys=[b"d"], producer=producer, sequence=5)).base_offset == 5
+    assert seen(connection, partition) == "2:a2 3:c2 4:b3 5:d4"
+    verified(client)
+
+
+def test_a_reader_goes_on_with_its_token_and_its_commits_over_a_compaction(connection: Connection) -> None:
+    partition = compacted_topic(connection)
+    for pairs in ("a1 b1", "a2", "b2 c1"):
+        put(connection, partition, pairs)
+    tokens = {}
+    for most in (1, 2, 3):
+        answer = look(connection, partition, max_rows=most)
+        tokens[answer.position] = answer.token
+    assert compact(connection) == 2
+    for position, token in tokens.items():
+        assert token is not None
+        assert not look(connection, partition, position, token=token).truncated
+        metadata = GroupMetadata("compacted", read_identities={partition: token.partition(" ")[2]})
+        commit_offsets(connection, {metadata: {partition: OffsetAndMetadata(position)}})
+
+
+def test_a_consumer_passes_what_is_empty(client: msgtx.Client, connection: Connection) -> None:
+    """It is never stuck, and does not spin: thousands of emptied rows, and a sparse one in the middle of which it begins."""
+    partition = compacted_topic(connection)
+    for n in range(1_200):
+        plain(connection, partition, b"%d" % n, keys=[b"k"])
+    put(connection, partition, "a1 b1 k9 c1 c2")
+    compact(connection)
+    put(connection, partition, "b2 c3")
+    compact(connection)
+    topic = topic_of(connection, partition)
+    with client.consumer(topic, auto_offset_reset="earliest") as consumer:
+        found = consumer.poll(10)
+        assert [(record.offset, record.value) for record in found] == [
+            (1200, b"1"),
+            (1202, b"9"),
+            (1205, b"2"),
+            (1206, b"3"),
+        ]
+        for start, first in ((1, 1200), (1201, 1202), (1203, 1205), (1204, 1205)):
+            consumer.seek(TopicPartition(topic, 0), start)
+            assert consumer.poll(10)[0].offset == first
+        assert consumer.lag()[TopicPartition(topic, 0)] == 0
+        assert consumer.position(TopicPartition(topic, 0)) == 1207
+        assert consumer.poll(0.05) == []
+
+
+def test_compact_and_delete_do_both(connection: Connection, client: msgtx.Client) -> None:
+    partition = compacted_topic(connection, cleanup_policy="compact,delete", retention_ms=3_600_000)
+    now = now_ms(connection)
+    for n, age in enumerate((7_200_000, 7_200_000, 0, 0)):
+        keys, values = row_columns(f"a{n} b{n}" if n % 2 else f"a{n} c{n}")
+        plain(connection, partition, *values, keys=keys, timestamp=now - age)
+    assert compact(connection) == 5
+    assert seen(connection, partition) == "5:c2 6:a3 7:b3"
+    assert retain(connection) == 2
+    assert ends(connection, partition) == (4, 8, 8)
+    assert seen(connection, partition, 4) == "5:c2 6:a3 7:b3"
+    place(connection, partition)
+    verified(client)
+    delete_records(connection, {partition: LOG_END})
+    assert retain(connection) == 2
+    put(connection, partition, "a9 a8")
+    assert compact(connection) == 1
+    assert seen(connection, partition, 8) == "9:a8"
+    place(connection, partition)
+    verified(client)
+
+
+def test_producers_are_not_held_up_and_another_cleaner_is_passed_by(
+    connection: Connection, open_connection: Sessions
+) -> None:
+    partition = compacted_topic(connection)
+    put(connection, partition, "a1 a2")
+    cleaner, other = open_connection(), open_connection()
+    with cleaner.transaction():
+        assert compact(cleaner) == 1
+        assert compact(other) == 0
+        assert put(other, partition, "b1") == 2
+        assert seen(other, partition) == "0:a1 1:a2 2:b1"
+    assert seen(connection, partition) == "1:a2 2:b1"
+
+
+def test_history_may_go_before_and_after(connection: Connection, clock: Clock, client: msgtx.Client) -> None:
+    """P29: an aborted row without its decision is known by its marker."""
+    for first in ("history", "compaction"):
+        clock("0")
+        partition, writer = compacted_topic(connection), Writer(connection)
+        writer.send(partition, b"1", keys=[b"a"])
+        writer.commit()
+        writer.send(partition, b"2", keys=[b"a"])
+        writer.abort()
+        writer.commit_whole(writer.row(partition, b"3", keys=[b"b"]))
+        mark(connection, everything=True)
+        clock("8 days")
+        for step in (first, *({"history", "compaction"} - {first})):
+            if step == "history":
+                assert sweeps.purge_transactions(connection, None, None).done["transactions_purged"] >= 2
+            else:
+                assert compact(connection) == 1
+            assert seen(connection, partition) == "0:a1 2:b3"
+        verified(client)
+    assert count(connection, "transaction_marker", "outcome = 'ABORT'") == 2
