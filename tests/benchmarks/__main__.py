@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from msgtx.client import connect, open_engine
-from tests.benchmarks import bulk, growth, latency, memory, processing, reading, small, sweeping
+from tests.benchmarks import bulk, cleaning, growth, latency, memory, processing, reading, small, sweeping
 from tests.benchmarks.kafka import Kafka
 from tests.benchmarks.sheet import Settings, print_json, print_table, progress
 
@@ -22,6 +22,7 @@ TARGETS = {
     "r7-sweep": sweeping.sweeping,
     "r9": memory.memory,
     "r10": processing.processing,
+    "r11-cleaning": cleaning.cleaning,
 }
 
 

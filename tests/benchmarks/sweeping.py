@@ -27,7 +27,7 @@ ROUNDS = 20
 def sweeping(_: Settings) -> list[dict[str, object]]:
     """Time rounds with nothing to do, beside ten open transactions, and after 500 new commits; then the purge of all."""
     rounds = Rounds()
-    with _server() as url, msgtx.connect(url, create=True) as client:
+    with own_server() as url, msgtx.connect(url, create=True) as client:
         _fill(client)
         sweeper = Sweeper()
         with client.engine.connection() as connection:
@@ -74,7 +74,7 @@ def sweeping(_: Settings) -> list[dict[str, object]]:
 
 
 @contextlib.contextmanager
-def _server() -> Iterator[str]:
+def own_server() -> Iterator[str]:
     """A server of our own: a million transactions are left to nobody."""
     folder = Path(tempfile.mkdtemp(prefix="msgtx-benchmark-"))
     folder.chmod(0o755)  # as root, the server's user must get in
