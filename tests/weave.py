@@ -89,7 +89,7 @@ class _Actor:
 class Weaver:
     """Plays stories in one database, whose functions get gates."""
 
-    def __init__(self, url: str, *, actors: int = 2) -> None:
+    def __init__(self, url: str, *, actors: int = 2, statements: re.Pattern[str] = STATEMENTS) -> None:
         self._connection = connect(url)
         self._connections = [connect(url) for _ in range(actors)]
         self._threads = [concurrent.futures.ThreadPoolExecutor(1) for _ in range(actors)]
@@ -103,8 +103,8 @@ class Weaver:
             if not file.name.endswith(".sql"):
                 continue
             text, locks = LOCKS.subn(r"weave.\1(", file.read_text())
-            text, statements = STATEMENTS.subn("    perform weave.gate();\n", text)
-            if locks + statements:
+            text, between = statements.subn("    perform weave.gate();\n", text)
+            if locks + between:
                 self.gated += 1
                 self._connection.execute(text.replace("create function", "create or replace function", 1))
 
@@ -225,9 +225,9 @@ def _attempt(run: Callable[[Connection], Any], connection: Connection) -> Any:
 
 
 @contextlib.contextmanager
-def weaving(url: str, *, actors: int = 2) -> Iterator[Weaver]:
-    """A weaver, closed at the end."""
-    weaver = Weaver(url, actors=actors)
+def weaving(url: str, *, actors: int = 2, statements: re.Pattern[str] = STATEMENTS) -> Iterator[Weaver]:
+    """A weaver, closed at the end; `statements`: in front of which there are gates, too."""
+    weaver = Weaver(url, actors=actors, statements=statements)
     try:
         yield weaver
     finally:

@@ -29,7 +29,7 @@ begin
         select p.partition_id, t.delete_retention_ms,
                (shards is null or p.partition_id % 50 = any(shards)) and (
                    tail.last_offset >= p.compacted_offset
-                   or p.tombstones_since < now_at - t.delete_retention_ms * interval '1 ms') as may_be
+                   or extract(epoch from now_at - p.tombstones_since) * 1000 > t.delete_retention_ms) as may_be
         from msgtx.partition p
         join msgtx.topic t on t.topic_id = p.topic_id
         left join lateral (
@@ -53,7 +53,7 @@ begin
         undecided_bytes := (
             select coalesce(sum(r.byte_size), 0) from msgtx.record_batch r
             where r.partition_id = candidate.partition_id and r.base_offset >= bound);
-        if place.tombstones_since < now_at - candidate.delete_retention_ms * interval '1 ms'
+        if extract(epoch from now_at - place.tombstones_since) * 1000 > candidate.delete_retention_ms
            or (bound > place.compacted_offset and (
                select total - undecided_bytes - p.compacted_bytes >= min_dirty_ratio * (total - undecided_bytes)
                from msgtx.partition p where p.partition_id = candidate.partition_id)) then

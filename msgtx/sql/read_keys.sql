@@ -18,14 +18,14 @@ begin
     return query
     select w.base_offset, w.last_offset, w.record_count, w.committed, case when w.committed then w.keys end, w.offset_deltas,
            case when w.committed and with_tombstones then array_positions(w."values", null::bytea) end,
-           coalesce(w.compacted_at < w.expired_at, false), w.compacted_at,
+           coalesce(extract(epoch from w.now_at - w.compacted_at) * 1000 > w.delete_retention_ms, false), w.compacted_at,
            msgtx.batch_identity(w.base_offset, w.producer_id, w.producer_epoch, w.base_sequence, w.appended_at)
     from (
-        select b.*, c.committed, t.expired_at,
+        select b.*, c.committed, t.now_at, t.delete_retention_ms,
                coalesce(sum(b.byte_size) over (
                    order by b.base_offset rows between unbounded preceding and 1 preceding), 0) as bytes_before
         from (
-            select msgtx.clock() - t.delete_retention_ms * interval '1 ms' as expired_at
+            select msgtx.clock() as now_at, t.delete_retention_ms
             from msgtx.partition p join msgtx.topic t on t.topic_id = p.topic_id
             where p.partition_id = in_partition_id) t
         cross join lateral (

@@ -54,7 +54,7 @@ def cleaning(settings: Settings) -> list[dict[str, object]]:
             ]  # fmt: skip
         claims += [
             Claim(target="R11", what=f"{what} beside {kind}", unit="rec/s", value=f"{kind} {shape} beside",
-                  base=f"{kind} {shape} alone", at_least=0.8)
+                  base=f"{kind} {shape} alone")
             for shape, what in SHAPES.items()
         ]  # fmt: skip
     return rounds.judge(claims)

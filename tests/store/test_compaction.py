@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from msgtx.coordinator.compactor import MIN_DIRTY_RATIO, Compactor
 from msgtx.coordinator.sweep import Sweeper, sweep
 from msgtx.database.engine import Engine
 from msgtx.store import compaction, sweeps
+from msgtx.store.coordinators import lease_shards
 from msgtx.store.fetch import list_offsets
 from msgtx.store.groups import commit_offsets
 from msgtx.store.producers import init_producer_id
@@ -303,6 +305,16 @@ def test_a_tombstone_without_time_goes_with_the_second_pass(connection: Connecti
     assert seen(connection, partition) == "1:b1"
 
 
+def test_a_tombstone_may_stay_for_ever(connection: Connection, clock: Clock) -> None:
+    """And a time that is longer than any interval stops nobody."""
+    partition = compacted_topic(connection, delete_retention_ms=2**63 - 1)
+    put(connection, partition, "a1 a-")
+    assert compact(connection) == 1
+    clock("100 years")
+    assert compact(connection) == 0
+    assert seen(connection, partition) == "1:a-"
+
+
 # ── passes ──
 
 
@@ -540,3 +552,39 @@ def test_history_may_go_before_and_after(connection: Connection, clock: Clock, c
             assert seen(connection, partition) == "0:a1 2:b3"
         verified(client)
     assert count(connection, "transaction_marker", "outcome = 'ABORT'") == 2
+
+
+# ── coordinators ──
+
+
+def test_a_coordinator_compacts_for_its_shards_and_only_as_long_as_it_leads_them(connection: Connection) -> None:
+    partition = compacted_topic(connection)
+    put(connection, partition, "a1 a2 b1")
+    leases = lease_shards(connection, None, host="here", process=1)
+    others = {shard: epoch for shard, epoch in leases.epochs.items() if shard != partition % 50}
+    compactor = Compactor()
+    assert compactor(connection, None, replace(leases, epochs=others)).after is None, "another one's"
+    after = None
+    for _ in range(3):  # found, noted, nothing more to note
+        after = compactor(connection, after, leases).after
+    for stale, error in (
+        ({**leases.epochs, 7: 0}, errors.CoordinatorFenced),
+        ({**leases.epochs, 7: 99}, errors.NotCoordinator),
+    ):
+        with pytest.raises(error):
+            compactor(connection, after, replace(leases, epochs=stale))
+        assert seen(connection, partition) == "0:a1 1:a2 2:b1"
+        after = None
+        for _ in range(3):  # from the start
+            after = compactor(connection, after, leases).after
+    assert compactor(connection, after, replace(leases, epochs=others)).done == {}, "its shard has passed to another"
+    after = None
+    removed = 0
+    while True:
+        swept = compactor(connection, after, leases)
+        removed += swept.done.get("records_compacted", 0)
+        after = swept.after
+        if after is None:
+            break
+    assert removed == 1
+    assert seen(connection, partition) == "1:a2 2:b1"

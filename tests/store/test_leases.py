@@ -12,7 +12,7 @@ from msgtx.store.members import heartbeat
 from tests.databases import Connection
 from tests.store.conftest import Settings
 from tests.store.roster import join
-from tests.store.steps import Writer, counts, new_partition, offsets_of, unique
+from tests.store.steps import Writer, counts, new_partition, offsets_of, plain, unique
 
 Clock = Callable[[object], None]
 Sessions = Callable[[], Connection]
@@ -20,6 +20,7 @@ ALL = set(range(50))
 STEPS = {
     "overdue": sweeps.expire_transactions,
     "markers": sweeps.mark,
+    "retention": sweeps.remove_old_batches,
     "ids": sweeps.remove_idle_producers,
     "history": sweeps.purge_transactions,
     "offsets": sweeps.remove_superseded_offsets,
@@ -237,6 +238,8 @@ def test_an_empty_id_has_no_coordinator(connection: Connection) -> None:
 
 def something_of_everything(connection: Connection, clock: Clock) -> None:
     """Leave work for every sweep."""
+    for _ in range(3):
+        plain(connection, new_partition(connection, retention_bytes=0), b"too much")
     partition = new_partition(connection)
     for number in range(3):
         writer = Writer(connection)
