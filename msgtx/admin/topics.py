@@ -36,8 +36,8 @@ class TopicsAdmin:
         """Change settings of a topic, or give it more partitions; what is not named stays.
 
         With more partitions, keys go to others than before. Consumers that subscribed take them up within seconds,
-        producers within half a minute. Raise `UnknownTopicOrPartition`, `ConfigError` for an unknown setting or value, `InvalidRequest`
-        for fewer partitions than there are.
+        producers within half a minute. Raise `UnknownTopicOrPartition`, `ConfigError` for an unknown setting or value,
+        `InvalidRequest` for fewer partitions than there are.
         """
         _require_known(settings)
         with self._engine.connection() as connection:

@@ -9,6 +9,9 @@ declare
     there int;
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
+    if not msgtx.acts_for_owner() then
+        ignored := msgtx.require_right_on_topic('admin', topic_name);
+    end if;
     ignored := msgtx.check_topic_settings(settings);
     ignored := msgtx.flush_at_commit();
     update msgtx.topic t

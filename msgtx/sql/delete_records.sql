@@ -36,6 +36,9 @@ begin
         where p.partition_id = asked.partition_id and p.log_start_offset
             < case asked.before when -1 then place.log_end_offset else asked.before end;
     end loop;
+    if not msgtx.acts_for_owner() then
+        ignored := msgtx.require_rights('{admin}', partition_ids);
+    end if;
     return query
     select a.partition_id, p.log_start_offset
     from unnest(partition_ids) with ordinality a(partition_id, ordinal)

@@ -506,7 +506,10 @@ def test_an_unknown_sweep_is_named(engine: Engine) -> None:
         Sweeper(["x"])
 
 
-def test_a_sweep_goes_to_the_end_of_everything(connection: Connection, engine: Engine, clock: Clock) -> None:
+def test_a_sweep_goes_to_the_end_of_everything(
+    connection: Connection, engine: Engine, clock: Clock, settings: Settings
+) -> None:
+    settings(offsets_retention_ms=90 * 86_400_000)
     partition = new_partition(connection)
     for _ in range(3):
         writer = Writer(connection)
