@@ -239,16 +239,21 @@ class Consumer:
             if found:
                 self._committed_since_poll = False
                 for assigned in self._fetcher.in_turn():
-                    if not assigned.paused:
+                    if not assigned.paused and not self._membership_is_due:
                         yield from self._hand_out(assigned)
         self._stopped = False
 
     def _hand_out(self, assigned: Assigned) -> Iterator[Record]:
         # The position moves record by record, so that it is exact whenever the caller leaves the loop.
+        membership = self._membership
         for record in assigned.one_by_one(self.config.max_poll_records):
             yield self._deserialized([record])[0]
             if self._stopped or self._closed:
                 return
+            if membership is not None:
+                membership.polled()
+                if membership.due:
+                    return
 
     def stop(self) -> None:
         """End an iteration (or the poll that waits now) soon. The only call for another thread or a signal handler."""
@@ -258,6 +263,8 @@ class Consumer:
     def _wait_for_records(self, deadline: float) -> bool:
         """Fetch until something is buffered. Returns False when time is over, or after `stop`."""
         self._require_assignment()
+        if self._membership is not None:
+            self._membership.polled()
         while True:
             if self._fetcher.ready and not self._membership_is_due:
                 return True
@@ -331,7 +338,6 @@ class Consumer:
         if self._membership is None:
             self._look_for_partitions()
             return
-        self._membership.polled()
         while self._membership_is_due:
             try:
                 with self._engine.connection() as connection:

@@ -179,6 +179,37 @@ def test_a_consumer_that_is_not_polled_leaves_and_comes_back(members: Members, w
     assert [event for event, _ in members.told(slow)] == ["assign", "lost", "assign"]
 
 
+def test_polls_from_what_is_buffered_count_as_polls(members: Members, client: msgtx.Client, wide: str) -> None:
+    fill(client, wide, 200)
+    slow = members.join(wide, max_poll_interval_ms=300, max_poll_records=1, **QUICK)
+    deadline = time.monotonic() + 1.0
+    while time.monotonic() < deadline:
+        assert len(slow.poll(SECONDS)) == 1
+        time.sleep(0.02)
+    assert [event for event, _ in members.told(slow)] == ["assign"]
+
+
+def test_a_slow_iteration_stays_a_member_and_hands_over_between_two_records(
+    members: Members, client: msgtx.Client, wide: str
+) -> None:
+    fill(client, wide, 200)
+    slow = members.join(wide, max_poll_interval_ms=300, **QUICK)
+    members.alive.remove(slow)
+    begun = time.monotonic()
+    other = None
+    threading.Timer(2.5, slow.stop).start()  # all of it takes longer
+    for _ in slow:
+        time.sleep(0.02)
+        if other is None and time.monotonic() > begun + 0.8:
+            other = members.join(wide, **QUICK)
+        if other is not None:
+            other.poll(0)
+            if len(other.assignment()) == 2:
+                break
+    assert len(slow.assignment()) == 2
+    assert [event for event, _ in members.told(slow)] == ["assign", "revoke"]
+
+
 # ── subscriptions ──
 
 
