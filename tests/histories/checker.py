@@ -163,17 +163,49 @@ def _check_zombie(facts: Facts, transaction: Transaction, over: int) -> Iterator
 
 
 def check_offsets(facts: Facts) -> Iterator[Anomaly]:
-    """I10: a group stands where its last committed transaction put it. (Each partition has one transactional id.)"""
-    expected: dict[tuple[str, TopicPartition], tuple[int, str]] = {}
-    for transactions in facts.by_owner():
-        for transaction in transactions:
-            if transaction.committed:
-                expected.update({key: (at, transaction.name) for key, at in transaction.offsets.items()})
-    for group, partition in expected.keys() | facts.settled.offsets.keys():
-        at, name = expected.get((group, partition), (None, "nobody"))
-        found = facts.settled.offsets.get((group, partition))
+    """I10, I11: a group stands where the last committed transaction of whoever owned the partition put it.
+
+    A partition moves between transactional ids, whose numbers say nothing about each other. But every owner begins where the
+    group stands and never goes back behind that, and one at a time may commit: in whatever order they owned it, the offsets
+    of committed transactions only rise, in real time, too, and the group ends at the highest. Less is a zombie's.
+    """
+    committed: dict[tuple[str, TopicPartition], list[tuple[int, Transaction]]] = {}
+    for transaction in facts.transactions.values():
+        for key, at in transaction.offsets.items() if transaction.committed else ():
+            committed.setdefault(key, []).append((at, transaction))
+    for key in committed.keys() | facts.settled.offsets.keys():
+        group, partition = key
+        highest: tuple[int | None, str] = (None, "nobody")
+        if key in committed:
+            highest = max((at, transaction.name) for at, transaction in committed[key])
+        at, name = highest
+        found = facts.settled.offsets.get(key)
         if found != at:
             yield Anomaly(Name.OFFSET_OUTPUT_SPLIT, f"{group} is at {found} of {partition}; {name} committed {at}")
+        yield from _check_rising(key, committed.get(key, []))
+
+
+def _check_rising(key: tuple[str, TopicPartition], committed: list[tuple[int, Transaction]]) -> Iterator[Anomaly]:
+    """A commit that began after another one was answered is not behind it."""
+    begun = sorted(committed, key=lambda each: each[1].commits[-1].invoked)
+    answered = sorted(
+        (
+            (done, at, transaction)
+            for at, transaction in committed
+            if (done := transaction.commits[-1].completed) is not None
+        ),
+        key=lambda each: each[0],
+    )
+    highest: tuple[int, str] = (0, "")
+    following = 0
+    for at, transaction in begun:
+        while following < len(answered) and answered[following][0] < transaction.commits[-1].invoked:
+            highest = max(highest, (answered[following][1], answered[following][2].name))
+            following += 1
+        if at < highest[0]:
+            group, partition = key
+            yield Anomaly(Name.OFFSET_OUTPUT_SPLIT, f"{transaction.name} committed {at} of {partition} for {group} after "
+                                                    f"{highest[1]} had committed {highest[0]}")  # fmt: skip
 
 
 def check_image(facts: Facts) -> Iterator[Anomaly]:

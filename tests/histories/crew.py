@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from tests.histories.workers import AGAIN, COORDINATOR, FENCED, INPUT, TOPICS, Life, live
+from tests.histories.workers import AGAIN, COORDINATOR, FENCED, Life, live
 
 # Who has a transactional id: a successor may begin while it is stopped, and makes it a zombie.
 WITH_ID: Final = frozenset({"copy", "writer"})
@@ -24,7 +24,7 @@ WRITERS: Final = frozenset({"writer", "plain", "loose", "meddler"})
 READERS: Final = frozenset({"reader", "dirty", "hopper", "view"})
 TIDIERS: Final = frozenset({"sweeper", COORDINATOR})
 SMALL: Final = {
-    "copy": 2, "writer": 2, "plain": 1, "loose": 1, "reader": 1, "dirty": 1, "hopper": 1, "view": 1, "meddler": 1,
+    "copy": 3, "writer": 2, "plain": 1, "loose": 1, "reader": 1, "dirty": 1, "hopper": 1, "view": 1, "meddler": 1,
     "sweeper": 1, COORDINATOR: 1,
 }  # fmt: skip
 LARGE: Final = {**SMALL, "writer": 3, "plain": 2, COORDINATOR: 2}
@@ -86,11 +86,9 @@ class Crew:
 
     def start(self) -> None:
         """Start a life of every worker, the next one if there was one before, and wait until all of them work."""
-        copies = self.roles.get("copy", 0)
         for role, count in self.roles.items():
             for index in range(count):
-                own = [at for at in range(TOPICS[INPUT]) if at % copies == index] if role == "copy" else []
-                self._live(Life(role, f"{role}-{index}", 0, self.url, str(self.folder), self.seed, self.pace, own))
+                self._live(Life(role, f"{role}-{index}", 0, self.url, str(self.folder), self.seed, self.pace))
         self._await(lambda: all(process.life.began for process in self.living.values()), "everybody works", BEGIN_SECONDS)
 
     def _live(self, life: Life) -> None:

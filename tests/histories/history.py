@@ -12,7 +12,8 @@ What the kinds carry (a value is the record's text up to its first space, a tran
 | send | topic, partition, values, transaction, producer (a label), acks, once | offsets |
 | commit | transaction, group, offsets [topic, partition, next] | |
 | abort | transaction | |
-| poll | consumer, isolation | records [topic, partition, offsets, values], positions [topic, partition, next] |
+| poll | consumer, isolation | gained [topic, partition, next or null]: what it was assigned, before it was handed anything;
+  records [topic, partition, offsets, values], positions [topic, partition, next] |
 | seek | consumer, isolation | positions: where it goes on, whatever it read before |
 | drained | consumer, isolation | positions: it has read all that there is |
 | view | | transactions {name: {topic-partition: count}} |

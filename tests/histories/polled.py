@@ -37,6 +37,7 @@ def check_polls(facts: Facts) -> Iterator[Anomaly]:
         reader = readers.setdefault(about["consumer"], Reader(about["consumer"], about["isolation"], operation.invoked))
         worker = operation.process.rpartition(".")[0]
         if operation.kind == "poll":
+            _note_gained(reader, operation)
             yield from _check_poll(facts, reader, operation, seen.setdefault(worker, set()))
         elif operation.kind == "drained":
             drained.setdefault((worker, reader.isolation), set()).update(_positions(operation))
@@ -53,6 +54,14 @@ def check_polls(facts: Facts) -> Iterator[Anomaly]:
 def _positions(operation: Operation) -> dict[TopicPartition, int]:
     told = operation.answer.get("positions", ())
     return {TopicPartition(topic, index): position for topic, index, position in told}
+
+
+def _note_gained(reader: Reader, operation: Operation) -> None:
+    """A member goes on where the group stands, wherever it stood when it had the partition before."""
+    for topic, index, position in operation.answer.get("gained", ()):
+        reader.position.pop(TopicPartition(topic, index), None)
+        if position is not None:
+            reader.position[TopicPartition(topic, index)] = position
 
 
 def _check_poll(facts: Facts, reader: Reader, operation: Operation, seen: set[str]) -> Iterator[Anomaly]:

@@ -5,7 +5,7 @@ The recorded methods are put on the object itself, so that what the library call
 """
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgtx import Client, Consumer, Producer, Record, TopicPartition, errors
@@ -177,8 +177,26 @@ class ConsumerTape:
             "consumer": f"{recorder.process}#{next(_labels)}",
             "isolation": str(consumer.config.isolation),
         }
+        self._gained: dict[TopicPartition, int | None] = {}
         self._poll, self._rewind, self._seek = consumer.poll, consumer.rewind, consumer.seek
         consumer.poll, consumer.rewind, consumer.seek = self.poll, self.rewind, self.seek  # type: ignore[method-assign]
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        """Be a member of the group: partitions come and go within polls."""
+        self._consumer.subscribe(topics, on_assign=self._assigned)
+        self.begin()
+
+    def _assigned(self, partitions: list[TopicPartition]) -> None:
+        for partition in partitions:
+            try:
+                self._gained[partition] = self._consumer.position(partition)
+            except errors.MsgtxError:
+                self._gained[partition] = None  # nobody knows where it goes on
+
+    def _take_gained(self) -> list[list[object]]:
+        gained: list[list[object]] = [[*partition, position] for partition, position in self._gained.items()]
+        self._gained.clear()
+        return gained
 
     def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[Record]:
         number = self._recorder.invoke("poll", **self._who)
@@ -186,7 +204,8 @@ class ConsumerTape:
             records = self._poll(timeout, max_records)
         except errors.MsgtxError as error:
             failed = Result.FAIL if isinstance(error, errors.LogTruncated | errors.OffsetOutOfRange) else Result.INFO
-            self._recorder.complete(failed, number, error=type(error).__name__, detail=str(error))
+            told = {"error": type(error).__name__, "detail": str(error), "gained": self._take_gained()}
+            self._recorder.complete(failed, number, **told)
             raise
         grouped: dict[tuple[str, int], tuple[list[int], list[str]]] = {}
         for record in records:
@@ -194,7 +213,8 @@ class ConsumerTape:
             offsets.append(record.offset)
             values.append(text_of(record.value))
         rows = [[*tp, offsets, values] for tp, (offsets, values) in grouped.items()]
-        self._recorder.complete(Result.OK, number, records=rows, positions=self._positions())
+        gained = self._take_gained()
+        self._recorder.complete(Result.OK, number, records=rows, gained=gained, positions=self._positions())
         return records
 
     def _positions(self) -> list[list[object]]:
@@ -205,6 +225,7 @@ class ConsumerTape:
         """Note where reading begins. Raise `MsgtxError` when the database does not tell."""
         for partition in self._consumer.assignment():
             self._consumer.position(partition)
+        self._gained.clear()
         self._recorder.happened("seek", arguments=self._who, positions=self._positions())
 
     def rewind(self) -> None:

@@ -216,6 +216,30 @@ def test_a_name_of_which_nothing_was_handed_over_is_used_again() -> None:
     assert story.anomalies() == []
 
 
+def test_a_member_goes_on_where_another_one_has_committed() -> None:
+    """It had the partition before, and gets it back when others were further; it need not see what they copied."""
+    story = copying()
+    story.send("plain-0.0", SOURCE, "three")
+    story.send("copy-1.0", LEFT, "three>a", transaction="3.0.0")
+    story.send("copy-1.0", RIGHT, "three>b", transaction="3.0.0")
+    story.commit("copy-1.0", "3.0.0", input=3)
+    story.poll("copy-0.0", (SOURCE, 3, 3)).answer["gained"] = [[*SOURCE, 3]]
+    story.poll("reader-0.0", (SOURCE, 2, 3), (LEFT, 3, 4), (RIGHT, 2, 3))
+    assert story.anomalies() == []
+    story.poll("reader-0.0", (SOURCE, 3, 3)).answer["gained"] = [[*SOURCE, 0]]
+    story.poll("reader-0.0", (SOURCE, 3, 3))
+    assert story.found() == {Name.POLL_SKIP}
+
+
+def test_commits_of_two_owners_that_overlap_in_time_may_be_answered_in_any_order() -> None:
+    story = copying()
+    story.init("copy-1", 3, 0)
+    early = story.commit("copy-0.0", "1.0.1", input=2)
+    story.commit("copy-1.0", "3.0.0", input=2)
+    early.completed = None
+    assert story.anomalies() == []
+
+
 # ── planted anomalies ──
 
 
@@ -338,6 +362,18 @@ def offsets_of_an_aborted_transaction(story: Story) -> None:
     story.offsets[GROUP, SOURCE] = 3
 
 
+def offsets_of_a_zombie(story: Story) -> None:
+    """Another member has the partition by now, and was further."""
+    story.init("copy-1", 3, 0)
+    story.commit("copy-1.0", "3.0.0", input=2)
+    story.commit("copy-0.0", "1.0.1", input=1)
+
+
+def offsets_of_a_zombie_that_another_commit_hides(story: Story) -> None:
+    offsets_of_a_zombie(story)
+    story.commit("copy-1.0", "3.0.1", input=2)
+
+
 def zombie_write(story: Story) -> None:
     story.init("copy-0", 1, 1)
     story.send("copy-0.0", LEFT, "zombie", transaction="1.0.1")
@@ -442,7 +478,13 @@ PLANTED: Final[dict[Name, list[Callable[[Story], None]]]] = {
     Name.NON_MONOTONIC_SEND: [non_monotonic_send],
     Name.UNSEEN: [unseen],
     Name.TORN_TRANSACTION: [torn_transaction, torn_view],
-    Name.OFFSET_OUTPUT_SPLIT: [offsets_without_outputs, outputs_without_offsets, offsets_of_an_aborted_transaction],
+    Name.OFFSET_OUTPUT_SPLIT: [
+        offsets_without_outputs,
+        outputs_without_offsets,
+        offsets_of_an_aborted_transaction,
+        offsets_of_a_zombie,
+        offsets_of_a_zombie_that_another_commit_hides,
+    ],
     Name.ZOMBIE_WRITE: [zombie_write, zombie_commit],
     Name.IMAGE: [output_twice, output_missing, output_of_no_input],
     Name.CHANGED_RANGE: [changed_range, changed_range_in_a_crash],

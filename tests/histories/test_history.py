@@ -111,4 +111,10 @@ def missing(round_: Round) -> list[str]:
         found.append(f"no zombie that heard of its successor: {refused}")
     if not any(each.arguments["topic"] in LEDGERS for each in history.kind("send")):
         found.append("no copy")
+    owners: dict[tuple[str, int], set[str]] = {}
+    for commit in history.kind("commit"):
+        for topic, index, _ in commit.arguments["offsets"] if commit.ok else ():
+            owners.setdefault((topic, index), set()).add(commit.process.partition(".")[0])
+    if not any(len(workers) > 1 for workers in owners.values()):
+        found.append("no partition that two members copied")
     return found
