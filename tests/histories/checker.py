@@ -175,13 +175,11 @@ def check_offsets(facts: Facts) -> Iterator[Anomaly]:
             committed.setdefault(key, []).append((at, transaction))
     for key in committed.keys() | facts.settled.offsets.keys():
         group, partition = key
-        highest: tuple[int | None, str] = (None, "nobody")
-        if key in committed:
-            highest = max((at, transaction.name) for at, transaction in committed[key])
-        at, name = highest
+        offsets = [(at, transaction.name) for at, transaction in committed.get(key, ())]
+        highest, name = max(offsets) if offsets else (None, "nobody")
         found = facts.settled.offsets.get(key)
-        if found != at:
-            yield Anomaly(Name.OFFSET_OUTPUT_SPLIT, f"{group} is at {found} of {partition}; {name} committed {at}")
+        if found != highest:
+            yield Anomaly(Name.OFFSET_OUTPUT_SPLIT, f"{group} is at {found} of {partition}; {name} committed {highest}")
         yield from _check_rising(key, committed.get(key, []))
 
 
@@ -196,16 +194,16 @@ def _check_rising(key: tuple[str, TopicPartition], committed: list[tuple[int, Tr
         ),
         key=lambda each: each[0],
     )
-    highest: tuple[int, str] = (0, "")
+    furthest: tuple[int, str] = (0, "")
     following = 0
     for at, transaction in begun:
         while following < len(answered) and answered[following][0] < transaction.commits[-1].invoked:
-            highest = max(highest, (answered[following][1], answered[following][2].name))
+            furthest = max(furthest, (answered[following][1], answered[following][2].name))
             following += 1
-        if at < highest[0]:
+        if at < furthest[0]:
             group, partition = key
             yield Anomaly(Name.OFFSET_OUTPUT_SPLIT, f"{transaction.name} committed {at} of {partition} for {group} after "
-                                                    f"{highest[1]} had committed {highest[0]}")  # fmt: skip
+                                                    f"{furthest[1]} had committed {furthest[0]}")  # fmt: skip
 
 
 def check_image(facts: Facts) -> Iterator[Anomaly]:

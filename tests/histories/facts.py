@@ -1,7 +1,6 @@
 """What a history and its end say, put together for the checker: who sent what, how it ended, what a crash may take back."""
 
 import bisect
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from msgtx import ProducerId, TopicPartition, TransactionId
@@ -201,18 +200,6 @@ class Facts:
 
     def crashed_between(self, since: int, until: int) -> bool:
         return any(began < until and ended > since for began, ended in self.crashes)
-
-    def by_owner(self) -> Iterator[list[Transaction]]:
-        """Return the transactions of each transactional id, in the order in which they were begun."""
-        found: dict[str, list[Transaction]] = {}
-        order: dict[ProducerId, int] = {}
-        for epochs in self.epochs.values():
-            order.update({producer: at for at, producer in epochs})
-        for transaction in self.transactions.values():
-            owner = self._owners.get(transaction.producer, str(transaction.producer))
-            found.setdefault(owner, []).append(transaction)
-        for transactions in found.values():
-            yield sorted(transactions, key=lambda each: (order.get(each.producer, 0), each.id))
 
     def taken_over(self, transaction: Transaction) -> int | None:
         """Return when the first newer epoch of a transaction's transactional id had begun."""

@@ -126,7 +126,7 @@ class World:
         return consumer, ConsumerTape(consumer, self.recorder)
 
     def copied(self) -> bool:
-        """Return whether the group has copied all that there is; the own partitions do not tell, another member may be dead."""
+        """Return whether the group has copied all that there is: also what a dead member still owns."""
         ends = [self.client.admin.partitions.describe(partition) for partition in PARTITIONS if partition.topic in COPIED]
         decided = all(end.last_stable_offset == end.log_end_offset for end in ends)
         return decided and all(at.lag == 0 for at in self.client.admin.groups.describe(GROUP).partitions)
