@@ -185,13 +185,16 @@ class _Filler:
         """Leave a record out that the transform failed on, or keep it in `dead_letter` with headers that say why."""
         self.failed += 1
         place = f"{record.topic}-{record.partition} offset {record.offset}"
-        reason = f"{type(error).__name__}: {error}"
+        reason = " ".join(f"{type(error).__name__}: {error}".splitlines())
         if self.dead_letter is None:
             log.warning("%s: %s; skipped", place, reason)
             return ()
         log.warning("%s: %s; sent to %s", place, reason, self.dead_letter)
         why = {"topic": record.topic, "partition": record.partition, "offset": record.offset, "error": reason}
-        headers = [*record.headers, *((f"msgtx.{name}", str(value).encode()) for name, value in why.items())]
+        headers = [
+            *record.headers,
+            *((f"msgtx.{name}", str(value).encode(errors="backslashreplace")) for name, value in why.items()),
+        ]
         return (OutputRecord(record.value, record.key, headers, record.timestamp, self.dead_letter),)
 
 

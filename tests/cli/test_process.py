@@ -1,12 +1,16 @@
 """`msgtx process`."""
 
 import json
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.cli.program import Ended
+from msgtx import Client
+from tests.cli.program import Ended, Program
+from tests.databases import wait_until
 
 Msgtx = Callable[..., Ended]
 JOBS = """
@@ -29,6 +33,12 @@ def fails(record):
 
 def text(record):
     return "text"
+
+def whole(records):
+    return b"+".join(record.value for record in records)
+
+def all_or_none(records):
+    return [fails(record) for record in records]
 
 class Shop:
     @staticmethod
@@ -101,3 +111,92 @@ def test_a_transform_that_fails_is_named_and_commits_nothing(
     assert done.err.count("\n") == 1
     assert msgtx("consume", wide, "--from-beginning", "--no-follow", "--isolation", "read_committed").out == b""
     assert msgtx("transactions", "list", "--state", "Ongoing", "-o", "jsonl").rows == []
+
+
+@pytest.mark.parametrize(("function", "batch"), [("jobs:fails", ()), ("jobs:all_or_none", ("--batch",))])
+def test_a_record_that_fails_is_left_out_and_said_so_in_one_line(
+    program: Program, msgtx: Msgtx, topic: str, wide: str, function: str, batch: tuple[str, ...]
+) -> None:
+    assert msgtx("produce", topic, stdin=b"good\nbad\nbetter\n").code == 0
+    ids = ("--group", topic, "--transactional-id", topic, "--idle-timeout", "0.1")
+    done = program.run("process", topic, wide, function, *ids, "--on-error", "skip", "-o", "jsonl", *batch)
+    assert (done.code, done.err) == (0, f"msgtx: {topic}-0 offset 1: KeyError: 'stock code'; skipped\n")
+    (report,) = done.rows
+    assert (report["records_in"], report["records_out"], report["failed"]) == (3, 2, 1)
+    assert sorted(msgtx("consume", wide, "--from-beginning", "--no-follow").out.split()) == [b"better", b"good"]
+
+
+def test_a_record_that_fails_is_kept_in_another_topic(
+    program: Program, msgtx: Msgtx, client: Client, topic: str, wide: str
+) -> None:
+    grave = f"{topic}-grave"
+    client.topics.create(grave)
+    assert msgtx("produce", topic, stdin=b"good\nbad\n").code == 0
+    ids = ("--group", topic, "--transactional-id", topic, "--idle-timeout", "0.1")
+    options = ("--on-error", "dead-letter", "--dead-letter", grave)
+    done = program.run("process", topic, wide, "jobs:fails", *ids, *options)
+    assert (done.code, done.err) == (0, f"msgtx: {topic}-0 offset 1: KeyError: 'stock code'; sent to {grave}\n")
+    (kept,) = msgtx("consume", grave, "--from-beginning", "--no-follow", "-o", "jsonl").rows
+    assert kept["value"] == "bad"
+    assert "KeyError" in json.dumps(kept["headers"])
+
+
+def test_a_batch_is_one_call(msgtx: Msgtx, process: Msgtx, topic: str, wide: str) -> None:
+    assert msgtx("produce", topic, stdin=b"a\nb\nc\n").code == 0
+    assert process("jobs:whole", "--batch", "-o", "jsonl").rows[0]["records_out"] == 1
+    assert msgtx("consume", wide, "--from-beginning", "--no-follow").out == b"a+b+c\n"
+
+
+def test_a_batch_that_fails_is_named_by_its_first_record(msgtx: Msgtx, process: Msgtx, topic: str) -> None:
+    assert msgtx("produce", topic, stdin=b"good\nbad\n").code == 0
+    done = process("jobs:all_or_none", "--batch")
+    assert done.code == 1
+    assert f"jobs:all_or_none failed on {topic}-0 offset 0: KeyError: 'stock code'" in done.err
+    assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("options", [("--on-error", "dead-letter"), ("--on-error", "skip", "--dead-letter", "grave")])
+def test_options_that_do_not_fit_together_are_refused(process: Msgtx, client: Client, options: tuple[str, ...]) -> None:
+    if "--dead-letter" in options and "grave" not in client.topics.list():
+        client.topics.create("grave")
+    done = process("jobs:upper", *options)
+    assert done.code == 2
+    assert "need each other" in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_a_worker_that_is_asked_to_end_leaves_its_group_and_others_go_on_at_once(
+    program: Program, client: Client, wide: str, topic: str
+) -> None:
+    """Its session would last 45 seconds."""
+
+    def worker(name: str) -> tuple[str, ...]:
+        return ("process", wide, topic, "jobs:upper", "--group", wide, "--transactional-id", f"{wide}-{name}")
+
+    def owned() -> list[int]:
+        return sorted(len(member.owned) for member in client.admin.groups.members(wide))
+
+    with program.start(*worker("first")) as first, program.start(*worker("second")) as second:
+        wait_until(lambda: owned() == [1, 2], "both have partitions")
+        with client.producer() as producer, client.consumer(topic, auto_offset_reset="earliest") as reader:
+
+            def written(count: int) -> set[bytes | None]:
+                deadline = time.monotonic() + 20.0
+                for partition in range(3):
+                    producer.send(wide, b"%d %d" % (count, partition), partition=partition)
+                found: set[bytes | None] = set()
+                while len(found) < 3 and time.monotonic() < deadline:
+                    found |= {record.value for record in reader.poll(0.1)}
+                return found
+
+            assert written(1) == {b"1 0", b"1 1", b"1 2"}
+            first.send_signal(signal.SIGTERM)
+            done = program.ended(first)
+            assert (done.code, done.err) == (0, "")
+            began = time.monotonic()
+            assert written(2) == {b"2 0", b"2 1", b"2 2"}
+            assert time.monotonic() - began < 10.0
+            assert owned() == [3]
+        second.send_signal(signal.SIGTERM)
+        assert program.ended(second).code == 0
+    assert client.admin.groups.members(wide) == []
