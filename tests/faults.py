@@ -168,6 +168,9 @@ class CrashServer:
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         wait_until(lambda: self._ready(process), "the server has recovered")
+        self._stop_wal_writer()
+
+    def _stop_wal_writer(self) -> None:
         with self.server.administrator() as connection:
             # Its first round comes with the start. Others would come every ten seconds (the most of wal_writer_delay)
             # and flush what a test wants to lose.
@@ -175,6 +178,13 @@ class CrashServer:
             ((self._wal_writer,),) = connection.execute(WAL_WRITER_SLEEPS).fetchall()
         assert self._wal_writer is not None
         os.kill(self._wal_writer, signal.SIGSTOP)
+
+    def drop_database(self, url: str) -> None:
+        """Remove a database: the WAL writer, as every process of the server, has to answer to that."""
+        if self._wal_writer is not None:
+            os.kill(self._wal_writer, signal.SIGCONT)
+        self.server.drop_database(url)
+        self._stop_wal_writer()
 
     def _ready(self, process: "subprocess.Popen[bytes]") -> bool:
         assert process.poll() is None, f"the server ended with {process.returncode}: see {self.home / 'log'}"

@@ -100,7 +100,7 @@ class Round:
 
     def close(self) -> None:
         self.crew.end()
-        self._server.server.drop_database(self.url)
+        self._server.drop_database(self.url)
 
 
 def play(server: CrashServer, folder: Path, *, seed: int, seconds: float, **options: object) -> Report:
