@@ -340,24 +340,31 @@ class Consumer:
             return
         while self._membership_is_due:
             try:
-                with self._engine.connection() as connection:
-                    found = self._membership.look(connection)
-                    places = {each: self._membership.place(connection, each) for each in found.owned}
-            except (errors.UnknownMember, errors.FencedInstance) as error:
-                self._give_up(self._fetcher.assigned)
-                if isinstance(error, errors.FencedInstance):
-                    raise
-                continue
-            owned = {tp: each for each, tp in places.items() if tp is not None}
-            self._give_up([tp for tp in self._fetcher.assigned if tp not in owned])
-            if leaving := found.owned.keys() - found.target:
-                self._give_away([tp for tp in self._fetcher.assigned if owned[tp] in leaving], leaving)
-                continue
-            gained = [tp for tp, each in owned.items() if each in found.target and tp not in self._fetcher.assigned]
-            if gained:
-                new = [tp for tp in gained if self._membership.is_new(owned[tp])]
-                self._take([*self._fetcher.assigned, *gained], new=new)
-                self._tell("assign", gained)
+                self._follow(self._membership)
+            except BaseException:
+                self._membership.due = True  # what was not done to its end is to be done again
+                raise
+
+    def _follow(self, membership: Membership) -> None:
+        try:
+            with self._engine.connection() as connection:
+                found = membership.look(connection)
+                places = {each: membership.place(connection, each) for each in found.owned}
+        except (errors.UnknownMember, errors.FencedInstance) as error:
+            self._give_up(self._fetcher.assigned)
+            if isinstance(error, errors.FencedInstance):
+                raise
+            return
+        owned = {tp: each for each, tp in places.items() if tp is not None}
+        self._give_up([tp for tp in self._fetcher.assigned if tp not in owned])
+        if leaving := found.owned.keys() - found.target:
+            self._give_away([tp for tp in self._fetcher.assigned if owned[tp] in leaving], leaving)
+            return
+        gained = [tp for tp, each in owned.items() if each in found.target and tp not in self._fetcher.assigned]
+        if gained:
+            new = [tp for tp in gained if membership.is_new(owned[tp])]
+            self._take([*self._fetcher.assigned, *gained], new=new)
+            self._tell("assign", gained)
 
     def _give_away(self, partitions: list[TopicPartition], ids: Collection[int]) -> None:
         assert self._membership is not None

@@ -49,6 +49,10 @@ class _Member(NamedTuple):
     member_id: str
 
 
+def _new_id() -> str:
+    return f"{platform.node()}-{os.getpid()}-{uuid.uuid4()}"
+
+
 def divide(connection: RawConnection, group: str) -> None:
     """Divide the group's partitions among its members, if that has to be done. Whoever comes first does it."""
     for _ in range(MOST_ROUNDS):
@@ -87,6 +91,7 @@ class Membership:
         self._subscription = Subscription(None, None)
         self._subscribed = False  # the group knows this subscription
         self._member: _Member | None = None
+        self._next_id = _new_id()  # kept until the answer to a join has come: asked again, it is the same member
         self.generation = -1
         self.due = False  # the group is to be looked at
         self._shall_divide = False
@@ -124,11 +129,11 @@ class Membership:
         """
         if self._fenced is not None:
             raise self._fenced
-        self.due, divides = False, self._shall_divide
+        self.due = False
         try:
             return self._look(connection)
         except MsgtxError:
-            self.due, self._shall_divide = True, self._shall_divide or divides
+            self.due = True
             raise
 
     def _look(self, connection: RawConnection) -> Assignment:
@@ -137,7 +142,11 @@ class Membership:
         assert self._member is not None
         if self._shall_divide:
             self._shall_divide = False
-            divide(connection, self.group)
+            try:
+                divide(connection, self.group)
+            except MsgtxError:
+                self._shall_divide = True
+                raise
         try:
             found = member_assignment(connection, self.group, self._member.number)
         except UnknownMember:
@@ -182,7 +191,7 @@ class Membership:
         self._member = None
 
     def _join(self, connection: RawConnection) -> None:
-        member_id = f"{platform.node()}-{os.getpid()}-{uuid.uuid4()}" if self._member is None else self._member.member_id
+        member_id = self._next_id if self._member is None else self._member.member_id
         joined = join_group(
             connection,
             self.group,
@@ -204,7 +213,6 @@ class Membership:
 
     def _gone(self, connection: RawConnection, member: _Member) -> None:
         """Ask why the group does not know this member: `FencedInstance` ends it, else it may join again."""
-        self._member = None
         try:
             heartbeat(
                 connection,
@@ -214,8 +222,10 @@ class Membership:
                 group_instance_id=self._config.group_instance_id,
                 number=0,
             )
-        except FencedInstance as error:
-            self._fenced = error  # joining again would fence the other one in turn
+        except (FencedInstance, UnknownMember) as error:
+            self._member, self._next_id = None, _new_id()
+            if isinstance(error, FencedInstance):
+                self._fenced = error  # joining again would fence the other one in turn
             raise
 
     # ── the thread ──

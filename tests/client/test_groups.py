@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 import msgtx
-from msgtx import Consumer, OffsetAndMetadata, TopicPartition, errors
+from msgtx import Client, Consumer, OffsetAndMetadata, TopicPartition, errors
 from msgtx import consumer as consumer_module
+from msgtx.database.engine import Engine
+from tests.faults import Faults, lose_connection
 
 Unique = Callable[[str], str]
 SECONDS = 30.0
@@ -99,6 +101,24 @@ def test_the_first_member_has_everything_when_subscribe_returns(members: Members
     consumer = members.join(wide)
     assert consumer.assignment() == {TopicPartition(wide, index) for index in range(4)}
     assert members.told(consumer) == [("assign", (0, 1, 2, 3))]
+
+
+def test_a_member_has_everything_when_subscribe_returns_wherever_a_connection_breaks(
+    database_url: str, wide: str, unique: Unique
+) -> None:
+    for boundary in range(1, 100):
+        faults = Faults({boundary: lose_connection}, on=False)
+        with Client(Engine(database_url, connect=faults.connect)) as client:
+            client.topics.describe(wide)
+            consumer = client.consumer(group=unique("group"), retry_backoff_ms=1)
+            faults.on = True
+            consumer.subscribe([wide])
+            faults.on = False
+            assert len(consumer.assignment()) == 4, faults.fired
+            consumer.close()
+        if not faults.fired:
+            break
+    assert 10 < boundary < 99
 
 
 def test_members_divide_the_partitions_and_each_record_comes_once(members: Members, client: msgtx.Client, wide: str) -> None:
@@ -318,6 +338,31 @@ def test_a_static_member_that_comes_back_moves_nothing(members: Members, wide: s
     again = members.join(wide, group_instance_id="one")
     assert again.assignment() == held
     assert members.told(second)[-1][0] == "assign"
+
+
+def test_a_static_member_that_was_replaced_stays_out_wherever_a_connection_breaks(
+    client: msgtx.Client, database_url: str, wide: str, unique: Unique
+) -> None:
+    """It must not fence in turn who took its place, because it could not ask why it is unknown."""
+    for boundary in range(1, 100):
+        group, faults = unique("group"), Faults({boundary: lose_connection}, on=False)
+        settings = {"group": group, "group_instance_id": "one", "retry_backoff_ms": 1, "heartbeat_interval_ms": 60_000}
+        settings["session_timeout_ms"] = 120_000
+        with Client(Engine(database_url, connect=faults.connect)) as losing, client.consumer(**settings) as second:
+            first = losing.consumer(**settings)
+            first.subscribe([wide])
+            second.subscribe([wide])
+            first.rewind()  # so that it looks after the group with its next poll
+            faults.on = True
+            with pytest.raises(errors.FencedInstance):
+                first.poll(0.1)
+            faults.on = False
+            assert second.assignment() == {TopicPartition(wide, index) for index in range(4)}
+            second.commit(dict.fromkeys(second.assignment(), 0))
+            first.close()
+        if not faults.fired:
+            break
+    assert 2 < boundary < 99
 
 
 def test_a_static_member_that_was_replaced_is_fenced(members: Members, client: msgtx.Client, wide: str) -> None:
