@@ -10,10 +10,11 @@ from hypothesis.stateful import initialize, precondition, rule
 from msgtx import Outcome, ProducerId, TransactionId, protocol
 from msgtx.types import OutputRecord
 from tests.model.history import IDS, LONG_MS, SHORT_MS, counts, crashes, ids, partitions, some
+from tests.model.joining import Joining
 from tests.model.lives import Decision, Life
+from tests.model.membership import RANKS, Commit
 from tests.model.oracle import ABORT, ABORTED, COMMIT, FENCED, INVALID, Oracle, Request
-from tests.model.place import named
-from tests.model.producing import Producing
+from tests.model.place import metadata_of, named
 
 WRITTEN = {COMMIT: Outcome.COMMITTED, ABORT: Outcome.ABORTED}
 REFUSED = {FENCED, ABORTED, INVALID}
@@ -21,7 +22,7 @@ outcomes = st.sampled_from([COMMIT, ABORT])
 now_or_later = st.booleans()  # later: the request is kept, and arrives when `deliver` takes it, or never
 
 
-class ByHand(Producing):
+class ByHand(Joining):
     def _hands(self, *, transactional: bool | None = None) -> list[Life]:
         hands = [life for life in self.lives if life.producer is None]
         return [life for life in hands if transactional in {None, life.transactional_id is not None}]
@@ -112,13 +113,16 @@ class ByHand(Producing):
         self._decide(life, outcome, offsets, True, crash)
 
     def _decide(self, life: Life, outcome: str, offsets: bool, now: bool, crash: int) -> None:
-        sent = {(self.groups[1], 1): len(self.oracle.logs[1])} if offsets else {}
+        at = len(self.oracle.logs[1])
+        sent = {(self.groups[1], 1): Commit(at)} if offsets else {}
+        if offsets and self.guests:  # as its owner, with one of the last things that it was told
+            sent[self.crowd, 1] = self.owner(1, at).commit(at, at % 2)
         decision = Decision(life.name, outcome, dict(life.handed), sent)
         self.keep(decision)
         if not now:
             return
         error, _ = self._deliver_decision(decision, crash)
-        if error not in {ABORTED, FENCED}:  # an aborted one is aborted by its producer, which learns what is stored
+        if error not in {ABORTED, FENCED, *RANKS}:  # an aborted one is aborted by its producer, which learns what is stored
             for partition in life.handed:
                 life.sequences[partition] = self.oracle.last_sequence(life.producer_id, life.epoch, partition) + 1
             life.number = self.oracle.newest(life.producer_id, life.epoch) + 1
@@ -159,8 +163,8 @@ class ByHand(Producing):
     def _deliver_decision(self, decision: Decision, crash: int) -> Any:
         tails = {self.partitions[partition]: last for partition, last in decision.tails.items()}
         offsets: dict[Any, dict[Any, int]] = {}
-        for (group, partition), at in decision.offsets.items():
-            offsets.setdefault(group, {})[self.partitions[partition]] = at
+        for (group, partition), commit in decision.offsets.items():
+            offsets.setdefault(metadata_of(group, commit), {})[self.partitions[partition]] = commit.offset
 
         def real(connection: sqlalchemy.Connection) -> tuple[str | None, dict[int, int]]:
             result = protocol.decide(connection, TransactionId(*decision.name), WRITTEN[decision.outcome], tails, offsets)

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant
 
 from msgtx import Consumer, Isolation, TopicPartition
 from tests.databases import wait_until
-from tests.model.lives import Decision, Life
+from tests.model.lives import Decision, Guest, Life
 from tests.model.oracle import OPEN, Loss, NoSuchWorldError, Oracle, Request
 from tests.model.place import Place
 
@@ -65,7 +65,9 @@ class History(RuleBasedStateMachine):
         self.partitions = [TopicPartition(topics[0], i) for i in range(PARTITIONS - 1)] + [TopicPartition(topics[1], 0)]
         self.partition_ids = place.partition_ids(topics)
         self.ids = [place.name("id") for _ in range(IDS)]
-        self.groups = [place.name("group") for _ in range(2)]
+        self.groups = [place.name("group") for _ in range(3)]
+        self.crowd = self.groups[2]  # the one that has members
+        self.guests: list[Guest] = []
         self.oracles = [Oracle([[] for _ in range(PARTITIONS)], now=place.tick(10_000), remembers=self.remembers)]
         self.lives: list[Life] = []
         self.letters: list[Request | Decision] = []
@@ -153,12 +155,14 @@ class History(RuleBasedStateMachine):
             self.place.read(self.partition_ids),
             self._offsets(group),
             {name: self.place.outcome(name) for name in names},
+            self.place.crowd(self.crowd, self.partition_ids) if self.guests else None,
         )
         expected = [
             (
                 [_read(oracle, p) for p in range(PARTITIONS)],
                 {p: at for (name, p), at in oracle.offsets.items() if name == group},
                 {name: oracle.outcome(name) for name in names},
+                _crowd(oracle, self.crowd) if self.guests else None,
             )
             for oracle in self.oracles
         ]
@@ -189,7 +193,7 @@ class History(RuleBasedStateMachine):
     def _settle(self) -> None:
         """Once everybody stopped, a few sweeps leave nothing open, and everything can be read, in every way (I12, I5)."""
         self.pass_time(2 * LONG_MS)
-        self.ask(lambda: self.place.observer.sweep().transactions_aborted, lambda o, _: expire_overdue(o))
+        self.ask(lambda: self.place.observer.sweep().transactions_aborted, lambda o, _: swept(o))
         oracle = self.oracle
         for _ in (*self.groups, *oracle.transactions):  # another one is looked at each time
             self.everything_agrees()
@@ -243,7 +247,20 @@ def _read(oracle: Oracle, partition: int) -> tuple[object, ...]:
     )
 
 
-def expire_overdue(oracle: Oracle) -> int:
-    """What a sweep does."""
+def _crowd(oracle: Oracle, name: str) -> tuple[object, ...]:
+    group = oracle.group(name)
+    members = {
+        number: (person.member, person.instance, person.at, person.over(oracle.now))
+        for number, person in group.members.items()
+    }
+    places = {partition: (place.owner, place.since, place.heir) for partition, place in group.places.items()}
+    return group.generation, oracle.stale(name), members, places
+
+
+def swept(oracle: Oracle) -> int:
+    """What a sweep does. Returns how many transactions it aborts."""
     overdue = oracle.overdue()
-    return oracle.expire(*overdue) if overdue else 0
+    aborted = oracle.expire(*overdue) if overdue else 0
+    if any(group.overdue(oracle.now) for group in oracle.groups.values()):
+        oracle.remove_members()
+    return aborted

@@ -1,11 +1,15 @@
-"""A producer as its user sees it: what it has begun, sent and been told. Its successor is another life of the same id."""
+"""A producer as its user sees it: what it has begun, sent and been told. Its successor is another life of the same id.
+
+And a member of a group, as it sees itself.
+"""
 
 from dataclasses import dataclass, field
 
 from msgtx.producer import Producer, RecordFuture
+from tests.model.membership import Commit
 from tests.model.oracle import FENCED, NO_ID, Name, Request
 
-Offsets = dict[tuple[str, int], int]
+Offsets = dict[tuple[str, int], Commit]
 
 
 @dataclass
@@ -78,3 +82,30 @@ class Decision:
     outcome: str
     tails: dict[int, int]
     offsets: Offsets
+
+
+@dataclass
+class Guest:
+    """A member of a group, or one that was: the number it has there, and every generation that it was told."""
+
+    member: str
+    instance: str | None
+    number: int = -1
+    told: list[int] = field(default_factory=list)
+    beats: int = 0
+
+    def commit(self, offset: int, when: int) -> Commit:
+        """With what it was told: 0 newest, 1 the one before, …; -1: with a generation that is still to come."""
+        if when < 0:
+            return Commit(offset, self.member, self.told[-1] + 100, self.instance)
+        return Commit(offset, self.member, self.told[-1 - when % len(self.told)], self.instance)
+
+
+@dataclass(frozen=True)
+class Division:
+    """An assignment on its way: computed of a generation and of so many topics."""
+
+    generation: int
+    topics: int
+    topics_version: int
+    heirs: dict[int, int]

@@ -1,10 +1,9 @@
-"""Any history of producers, zombies, readers and sweeps, step by step beside the oracle (I1–I10, I12).
+"""Any history of producers, zombies, readers and sweeps, step by step beside the oracle (I1–I12).
 
 A step makes one call of the public API or of `msgtx.protocol`, perhaps with the connection lost at one of its boundaries;
 the oracle says what it must answer. After each step the whole log, the ends, the outcomes and the offsets are compared.
 
-Where more belongs: groups with members beside `commit_an_offset`, sessions beside `Producing.commit`, further sweeps in
-`Administering.sweep` and `history.expire_overdue`.
+Where more belongs: sessions beside `Producing.commit`, further sweeps in `Administering.sweep` and `history.swept`.
 """
 
 from typing import Any
@@ -14,7 +13,7 @@ from hypothesis.stateful import precondition, rule
 
 from msgtx import Isolation, TransactionId
 from tests.model.by_hand import ByHand
-from tests.model.history import crashes, expire_overdue, some
+from tests.model.history import crashes, some, swept
 from tests.model.oracle import ABORT, INVALID, OPEN, Name, Oracle
 from tests.model.place import OUTCOMES, refusal
 from tests.model.reading import Reading
@@ -56,7 +55,7 @@ class Administering(ByHand, Reading):
     def _sweep(self, crash: int) -> None:
         self.ask(
             lambda: self.place.again(self.place.client.sweep).transactions_aborted,
-            lambda o, _: expire_overdue(o),
+            lambda o, _: swept(o),
             crash=crash,
         )
 
@@ -70,6 +69,17 @@ class Administering(ByHand, Reading):
             self._sweep(crash)
         else:
             self.drain(self.readers[by])
+
+    @precondition(lambda self: self.oracle.group(self.crowd).members)
+    @rule(which=some, late=st.sampled_from([0, 1]), by=st.one_of(st.none(), some), crash=crashes)
+    def outlast(self, which: int, late: int, by: int | None, crash: int) -> None:
+        """Time goes to the moment when a member's session is over, or one further; then a sweep or another member comes."""
+        person = self.one_of([*self.oracle.group(self.crowd).members.values()], which)
+        self.pass_time(max(0, person.at + person.timeout + late - self.oracle.now))
+        if by is None:
+            self._sweep(crash)
+        else:
+            self.beat(self.one_of(self.guests, by), 1, crash)
 
     def _open(self) -> list[Name]:
         return [name for name in self.oracle.transactions if self.oracle.outcome(name) == OPEN]

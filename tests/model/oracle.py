@@ -12,7 +12,10 @@ from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any
 
+from tests.model.membership import FENCED_INSTANCE, UNKNOWN_MEMBER, Commit, Group, Person, first_refusal
+
 Name = tuple[int, int, int]  # producer id, epoch, number
+Offsets = Mapping[tuple[str, int], Commit]  # by group and partition
 OPEN, COMMIT, ABORT, UNKNOWN = "OPEN", "COMMIT", "ABORT", "UNKNOWN"
 FENCED, ABORTED, INVALID = "ProducerFenced", "TransactionAborted", "InvalidTransactionState"
 NO_ID, GAP, WAIT = "InvalidProducerIdMapping", "OutOfOrderSequence", "ConcurrentTransactions"
@@ -83,10 +86,10 @@ def call(*, flushed: bool) -> Any:
             def once() -> Any:
                 if not self.remembers:
                     return method(self, *args, **options)
-                before = self.snapshot()
+                before, self.flushes = self.snapshot(), flushed
                 answer = method(self, *args, **options)
                 if before != self.snapshot():  # who writes nothing flushes nothing
-                    self.past = [] if flushed else [*self.past, before]
+                    self.past = [] if self.flushes else [*self.past, before]
                 return answer
 
             self.calls += 1
@@ -114,15 +117,18 @@ class Oracle:
     timeouts: dict[int, int] = field(default_factory=dict)
     transactions: dict[Name, Transaction] = field(default_factory=dict)
     offsets: dict[tuple[str, int], int] = field(default_factory=dict)
+    groups: dict[str, Group] = field(default_factory=dict)
+    topics: int = 0  # how many there are: an assignment is made of them
     remembers: bool = False  # what a crash of the server may bring back
     past: list["Oracle"] = field(default_factory=list)
     calls: int = 0
     loss: Loss | None = None
+    flushes: bool = field(default=False, compare=False)  # the call that runs now
 
     def snapshot(self) -> "Oracle":
         """Return a copy without its past."""
         made = copy.copy(self)
-        for name in ("ids", "epochs", "epochs_before", "timeouts", "transactions", "offsets"):
+        for name in ("ids", "epochs", "epochs_before", "timeouts", "transactions", "offsets", "groups"):
             setattr(made, name, dict(getattr(self, name)))
         made.logs = [list(log) for log in self.logs]
         made.past = []
@@ -239,25 +245,27 @@ class Oracle:
 
     @call(flushed=True)
     def decide(
-        self, name: Name, outcome: str, tails: Mapping[int, int], offsets: Mapping[tuple[str, int], int]
+        self, name: Name, outcome: str, tails: Mapping[int, int], offsets: Offsets
     ) -> tuple[str | None, dict[int, int]]:
         """End a transaction, once (I4). Returns the error, and after an ABORT the last sequence on each partition named."""
         return self._decide(name, outcome, tails, offsets)
 
     def _decide(
-        self, name: Name, outcome: str, tails: Mapping[int, int], offsets: Mapping[tuple[str, int], int]
+        self, name: Name, outcome: str, tails: Mapping[int, int], offsets: Offsets
     ) -> tuple[str | None, dict[int, int]]:
         stands = self.transactions.get(name)
         if stands is None or stands.outcome == OPEN:
             refused = self._standing(*name)
             if refused is not None and not (refused == WAIT and (outcome == ABORT or tails)):
                 return refused, {}
+            if outcome == COMMIT and (untaken := first_refusal(self.groups, offsets)) is not None:
+                return untaken, {}
             there = {partition: self._tail(name, partition) for partition in tails}
             if outcome == COMMIT and there != dict(tails):  # what a crash took back makes it an abort, never a hole
                 self._end(name, ABORT, "tail")
             else:
                 self._end(name, outcome, "client")
-                self.offsets.update(offsets if outcome == COMMIT else {})  # I10
+                self._take(offsets if outcome == COMMIT else {})  # I10
         stands = self.transactions[name]
         stored = {partition: self.last_sequence(name[0], name[1], partition) for partition in tails}
         if stands.outcome == outcome:
@@ -267,21 +275,21 @@ class Oracle:
         return FENCED if stands.by == "fence" else ABORTED, {}
 
     @call(flushed=True)
-    def commit_whole(self, name: Name, requests: Sequence[Request], offsets: Mapping[tuple[str, int], int]) -> str | None:
+    def commit_whole(self, name: Name, requests: Sequence[Request], offsets: Offsets) -> str | None:
         """Records, offsets and the decision: all or nothing (I6)."""
         stands = self.transactions.get(name)
         if stands is not None and stands.outcome == COMMIT:
             return None
         if stands is not None and stands.outcome == OPEN:
             return INVALID
-        refused = self._standing(*name)
+        refused = self._standing(*name) or first_refusal(self.groups, offsets)
         if refused is None and any(r.first != self.last_sequence(name[0], name[1], r.partition) + 1 for r in requests):
             refused = GAP
         if refused is None:
             for request in requests:
                 self._store(request)
             self._end(name, COMMIT, "client")
-            self.offsets.update(offsets)
+            self._take(offsets)
         return refused
 
     @call(flushed=True)
@@ -303,16 +311,76 @@ class Oracle:
             self._end(name, ABORT, "timeout")
         return len(ended)
 
-    @call(flushed=True)
-    def commit_offsets(self, offsets: Mapping[tuple[str, int], int]) -> None:
-        self.offsets.update(offsets)
+    def _take(self, offsets: Offsets) -> None:
+        self.offsets.update({place: commit.offset for place, commit in offsets.items()})
 
     def _end(self, name: Name, outcome: str, by: str) -> None:
         stands = self.transactions.get(name, Transaction(OPEN))
         assert stands.outcome == OPEN, "I4"
         self.transactions[name] = replace(stands, outcome=outcome, by=by)
 
+    # ── consumer groups ──
+
+    @call(flushed=True)
+    def commit_offsets(self, offsets: Offsets) -> str | None:
+        """The newest one that was taken is the group's (I11)."""
+        refused = first_refusal(self.groups, offsets)
+        if refused is None:
+            self._take(offsets)
+        return refused
+
+    @call(flushed=True)
+    def join(self, name: str, number: int, who: Person) -> tuple[int | None, int]:
+        """Returns the member's number, which the database alone can know of a new one, and the generation."""
+        group = self.groups[name] = self.group(name).join(number, replace(who, at=self.now))
+        return group.number_of(who.member), group.generation
+
+    @call(flushed=True)
+    def leave(self, name: str, member: str) -> bool:
+        number = self.group(name).number_of(member)
+        if number is not None:
+            self.groups[name] = self.group(name).without([number])
+        return number is not None
+
+    @call(flushed=False)
+    def heartbeat(self, name: str, number: int, member: str, instance: str | None, beat: int) -> tuple[int, bool] | str:
+        """A member lives; others whose session is over are out. Only their going is flushed: a generation is never lost."""
+        group, holder = self.group(name), self.group(name).holder(instance)
+        if holder is not None and group.members[holder].member != member:
+            return FENCED_INSTANCE
+        if number not in group.members or group.members[number].member != member:
+            return UNKNOWN_MEMBER
+        gone = group.overdue(self.now, but=[number])
+        self.flushes = bool(gone)
+        self.groups[name] = group.beat(number, beat, self.now).without(gone)
+        return self.groups[name].generation, self.stale(name)
+
+    @call(flushed=True)
+    def assign(self, name: str, generation: int, topics: int, heirs: Mapping[int, int]) -> bool:
+        """Who computed it of another generation than today's comes too late."""
+        if name not in self.groups or self.groups[name].generation != generation:
+            return False
+        self.groups[name] = self.groups[name].assign(topics, heirs)
+        return True
+
+    @call(flushed=True)
+    def release(self, name: str, number: int, partitions: Sequence[int]) -> int:
+        self.groups[name] = self.group(name).release(number, partitions)
+        return self.groups[name].generation
+
+    @call(flushed=True)
+    def remove_members(self) -> None:
+        """A sweep: whoever's session is over is out."""
+        for name, group in self.groups.items():
+            self.groups[name] = group.without(group.overdue(self.now))
+
     # ── what is there ──
+
+    def group(self, name: str) -> Group:
+        return self.groups.get(name, Group())
+
+    def stale(self, name: str) -> bool:
+        return self.group(name).stale or self.group(name).topics != self.topics
 
     def open_of(self, producer: int) -> Name | None:
         return next((n for n, t in self.transactions.items() if n[0] == producer and t.outcome == OPEN), None)

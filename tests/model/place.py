@@ -9,12 +9,14 @@ from typing import Any, Final, TypeVar
 
 import sqlalchemy
 
-from msgtx import Client, Isolation, Outcome, TransactionId, errors
-from msgtx.database.engine import Engine
+from msgtx import Client, GroupMetadata, Isolation, Outcome, TransactionId, errors
+from msgtx.database.engine import Engine, RawConnection
 from msgtx.store.fetch import FetchedBatch, Position, fetch
+from msgtx.store.members import describe_members
 from msgtx.store.topics import describe_topics
 from tests.databases import connect
 from tests.faults import CrashServer, Faults, lose_connection
+from tests.model.membership import Commit
 
 Answer = TypeVar("Answer")
 HISTORIES: Final = 100  # in one database: what sweeps and views look at grows with it
@@ -107,6 +109,20 @@ class Place:
 
         return self.again(attempt)
 
+    def store(self, ask: Callable[[RawConnection], Answer]) -> Answer | str:
+        """Make a call of the store, repeated until it is answered. Returns the name of a refusal."""
+
+        def attempt() -> Answer | str:
+            try:
+                with self.client.engine.connection() as connection:
+                    return ask(connection)
+            except errors.DatabaseUnavailable:
+                raise
+            except errors.MsgtxError as error:
+                return named(error)
+
+        return self.again(attempt)
+
     # ── what the observer sees ──
 
     def partition_ids(self, topics: list[str]) -> list[int]:
@@ -126,6 +142,32 @@ class Place:
             found.append((committed.last_stable_offset, committed.log_end_offset, committed.blocked_by, *rows))
         return found
 
+    def crowd(self, group: str, partition_ids: list[int]) -> tuple[object, ...]:
+        """Who is a member of a group, and who owns what. Owners are read without asking whether they are members."""
+        with self.observer.engine.connection() as connection:
+            state = describe_members(connection, group)
+            assert state is not None
+            rows = connection.execute(
+                "select partition_id, owner, owner_since, target from msgtx.group_assignment where group_id = %s",
+                [state.group_id],
+            ).fetchall()
+        members = {
+            member.number: (
+                member.member_id,
+                member.group_instance_id,
+                round((member.heartbeat_at - BEGINNING) / timedelta(milliseconds=1)),
+                member.session_over,
+            )
+            for member in state.members
+        }
+        places = {partition_ids.index(partition_id): tuple(place) for partition_id, *place in rows}
+        for member in state.members:
+            told = {partition_ids.index(partition_id): since for partition_id, since in member.owned.items()}
+            assert told == {p: since for p, (owner, since, _) in places.items() if owner == member.number}
+            heir_of = {partition_ids.index(partition_id) for partition_id in member.target}
+            assert heir_of == {p for p, (_, _, heir) in places.items() if heir == member.number}
+        return state.generation, state.stale, members, places
+
     def outcome(self, name: tuple[int, int, int]) -> str:
         return OUTCOMES[self.observer.transaction_outcome(TransactionId(*name))]
 
@@ -140,6 +182,11 @@ OUTCOMES: Final = {
     Outcome.ABORTED: "ABORT",
     Outcome.UNKNOWN: "UNKNOWN",
 }
+
+
+def metadata_of(group: str, commit: Commit) -> GroupMetadata:
+    """Return who commits an offset, as the library says it."""
+    return GroupMetadata(group, commit.member, commit.generation, commit.instance)
 
 
 def named(error: BaseException) -> str:

@@ -20,6 +20,7 @@ from tests.model.history import (
     some,
 )
 from tests.model.lives import Decision, Life
+from tests.model.membership import Commit
 from tests.model.oracle import ABORT, COMMIT, OPEN, Oracle, Request
 from tests.model.place import PATIENCE_SECONDS, refusal
 
@@ -157,13 +158,13 @@ class Producing(History):
         """Commit an offset, or where a consumer stands, with the transaction (I10)."""
         life, reader = self.one_of(self.begun(), which), self.readers[0]
         if at is not None:
-            sent = {(self.groups[group], partition): at % (len(self.oracle.logs[partition]) + 1)}
-            positions = {self.partitions[p]: OffsetAndMetadata(offset, "sent") for (_, p), offset in sent.items()}
+            sent = {(self.groups[group], partition): Commit(at % (len(self.oracle.logs[partition]) + 1))}
+            positions = {self.partitions[p]: OffsetAndMetadata(commit.offset, "sent") for (_, p), commit in sent.items()}
             answer = refusal(lambda: life.producer.send_offsets_to_transaction(positions, self.groups[group]))
         elif reader.committed_by_hand:
             return
         else:
-            sent = {(self.groups[0], p): offset for p, offset in self.positions(reader).items()}
+            sent = {(self.groups[0], p): Commit(offset) for p, offset in self.positions(reader).items()}
             answer = refusal(lambda: life.producer.send_offsets_to_transaction(reader.consumer))
         assert answer == life.error
         if answer is None:
@@ -201,7 +202,7 @@ class Producing(History):
             self._flush(life, 0)
         if with_offsets and life.error is None:
             life.producer.send_offsets_to_transaction({self.partitions[0]: 0}, self.groups[1])
-            life.offsets[self.groups[1], 0] = 0
+            life.offsets[self.groups[1], 0] = Commit(0)
         if outcome == COMMIT:
             self._commit(life, crash)
         elif outcome == ABORT:

@@ -7,6 +7,7 @@ from hypothesis.stateful import rule
 
 from msgtx import Isolation, OffsetAndMetadata, protocol
 from tests.model.history import PARTITIONS, History, Reader, crashes, partitions
+from tests.model.membership import Commit
 from tests.model.oracle import Oracle
 
 readers = st.integers(0, 1)
@@ -88,7 +89,7 @@ class Reading(History):
         else:
             positions = {partition: at % (len(self.oracle.logs[partition]) + 1)}
             chosen = {self.partitions[partition]: OffsetAndMetadata(positions[partition], "by hand")}
-        offsets = {(self.groups[0], p): offset for p, offset in positions.items()}
+        offsets = {(self.groups[0], p): Commit(offset) for p, offset in positions.items()}
         self.ask(lambda: reader.consumer.commit(chosen), lambda o, _: o.commit_offsets(offsets), crash=crash)
         reader.committed_by_hand = True
 
