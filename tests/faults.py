@@ -25,13 +25,18 @@ import psycopg
 from msgtx.database import binaries, embedded, postmaster
 from tests.databases import PATIENCE_SECONDS, Server, use_server, wait_until
 
-UNCOUNTED_THREADS: Final = {"msgtx-listener", "msgtx-completion"}
+UNCOUNTED_THREADS: Final = {"msgtx-listener", "msgtx-completion", "msgtx-heartbeat"}
 SILENT: Final = {
     "_enter_gen",
     "_exit_gen",
 }  # the library synchronizes before it leaves a pipeline: there is no more to say
 # Functions that only read: for what a crash leaves behind, around them is the same as after the write before them.
-READS: Final = frozenset({"describe_topics", "fetch_batches", "list_offsets", "committed_offsets", "transaction_outcome"})
+READS: Final = frozenset(
+    {
+        *("describe_topics", "fetch_batches", "list_offsets", "committed_offsets", "transaction_outcome"),
+        *("describe_members", "member_assignment"),
+    }
+)
 FUNCTION: Final = re.compile(r"msgtx\.(\w+)\s*\(")
 Action = Callable[["Connection | None"], None]  # the connection that is lost; None while it is being opened
 

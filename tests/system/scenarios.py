@@ -11,20 +11,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from msgtx import Client, Isolation, Outcome, TopicPartition, TransactionId, errors
+from msgtx import Client, Consumer, Isolation, Outcome, Record, TopicPartition, TransactionId, errors
 from msgtx.coordinator.sweep import Sweeper
 from msgtx.database.engine import POOL_SIZE, Engine
 from msgtx.producer import Producer
 from msgtx.store.coordinators import lease_shards, release_shards
+from msgtx.store.members import describe_members
 from tests.databases import wait_until
 from tests.faults import Faults
 from tests.oracle import Oracle
 
 PARTITIONS: Final = 2
-INPUTS: Final = 2
+INPUTS: Final = 2  # per partition of the source; most programs read its first one only
+SOURCES: Final = 2
 SHARDS: Final = 50
 PATIENCE_SECONDS: Final = 30.0
 FAST: Final = {"retry_backoff_ms": 1, "max_block_ms": 30_000, "delivery_timeout_ms": 30_000}
+QUICK: Final = {"session_timeout_ms": 2_000, "heartbeat_interval_ms": 100}  # a member that cannot leave is given up soon
 READING: Final = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "retry_backoff_ms": 1}
 
 
@@ -108,11 +111,11 @@ class World:
 def prepare(world: World) -> None:
     """Make a run's topics, and the input of those that consume."""
     world.observer.topics.create(world.topic, partitions=PARTITIONS)
-    world.observer.topics.create(world.source, partitions=1)
+    world.observer.topics.create(world.source, partitions=SOURCES)
     with world.observer.producer(linger_ms=0) as producer:
-        producer.send_batch(world.source, [str(number).encode() for number in range(INPUTS)], partition=0).result(
-            PATIENCE_SECONDS
-        )
+        for source in range(SOURCES):
+            numbers = [str(source * INPUTS + number).encode() for number in range(INPUTS)]
+            producer.send_batch(world.source, numbers, partition=source).result(PATIENCE_SECONDS)
 
 
 # ── the programs ──
@@ -152,24 +155,127 @@ def _process(world: World, *, flush: bool) -> None:
                     break
                 continue
             attempt += 1
-            number = records[0].value.decode()
-            name = f"{world.me}.{attempt}"
+            _transform(world, producer, consumer, records[0], f"{world.me}.{attempt}", flush=flush)
+
+
+def _transform(world: World, producer: Producer, consumer: Consumer, record: Record, name: str, *, flush: bool) -> None:
+    """Make the outputs of a record in a transaction, with where the consumer then stands."""
+    assert record.value is not None
+    number = record.value.decode()
+    try:
+        producer.begin_transaction()
+        for output in range(PARTITIONS):
+            world.send(producer, f"{number}/{name}/{output}", output, name)
+        if flush:
+            producer.flush(PATIENCE_SECONDS)
+        world.send(producer, f"{number}/{name}/{PARTITIONS}", 0, name)
+        for partition, at in consumer.transaction_offsets().items():
+            world.note("offsets", name, world.group, partition.partition, at.offset)
+        producer.send_offsets_to_transaction(consumer)
+        world.note("deciding", name)
+        producer.commit_transaction()
+        world.note("committed", name)
+    except errors.AbortableError:
+        producer.abort_transaction()
+        world.note("aborted", name)
+        consumer.rewind()
+
+
+class Crew:
+    """Members of a group, polled in turn by one thread. A member hands records out in its turns only."""
+
+    def __init__(self, world: World, client: Client, producer: Producer) -> None:
+        self.world = world
+        self.client = client
+        self.producer = producer
+        self.members: list[Consumer] = []
+        self.attempt = 0
+
+    def join(self) -> Consumer:
+        member = self.client.consumer(group=self.world.group, **READING, **QUICK)
+        self.members.append(member)
+        member.subscribe([self.world.source], on_assign=member.pause, on_revoke=lambda _: member.commit())
+        return member
+
+    def settles(self) -> bool:
+        """Whether all partitions are the members' own, evenly, once each has looked what is new."""
+        for member in self.members:
             try:
-                producer.begin_transaction()
-                for output in range(PARTITIONS):
-                    world.send(producer, f"{number}/{name}/{output}", output, name)
-                if flush:
-                    producer.flush(PATIENCE_SECONDS)
-                world.send(producer, f"{number}/{name}/{PARTITIONS}", 0, name)
-                world.note("offsets", name, world.group, 0, records[0].offset + 1)
-                producer.send_offsets_to_transaction(consumer)
-                world.note("deciding", name)
-                producer.commit_transaction()
-                world.note("committed", name)
-            except errors.AbortableError:
-                producer.abort_transaction()
-                world.note("aborted", name)
-                consumer.rewind()
+                assert member.poll(0) == []
+            except errors.AbortableError:  # while revoking: it was given up meanwhile
+                member.rewind()
+        owned = [partition for member in self.members for partition in member.assignment()]
+        even = {len(member.assignment()) for member in self.members} == {SOURCES // len(self.members)}
+        assert len(owned) == len(set(owned)) or not even, f"two owners: {owned}"
+        return even
+
+    def turn(self, member: Consumer) -> bool:
+        """Take one record and make its outputs. Returns whether there was one."""
+        member.resume(member.assignment())
+        records = member.poll(0, 1)
+        member.pause(member.assignment())
+        for record in records:
+            self.attempt += 1
+            name = f"{self.world.me}.{self.attempt}"
+            _transform(self.world, self.producer, member, record, name, flush=False)
+        return bool(records)
+
+    def leave(self, member: Consumer) -> None:
+        self.members.remove(member)
+        member.close()
+
+
+def rebalance(world: World) -> None:
+    """A member works alone; another one joins, and is given a partition; both work; one leaves, the other goes on."""
+    bury(world)
+    with world.client() as client, world.producer(client, linger_ms=60_000) as producer:
+        world.note("fenced", f"{world.run}.{world.life - 1}")
+        crew = Crew(world, client, producer)
+        first = crew.join()
+        wait_until(crew.settles, "the first owns all")
+        crew.turn(first)
+        second = crew.join()
+        wait_until(crew.settles, "each owns its part")
+        for member in crew.members:
+            crew.turn(member)
+        crew.leave(first)
+        wait_until(crew.settles, "the second owns all")
+        ends = {TopicPartition(world.source, index): INPUTS for index in range(SOURCES)}
+        wait_until(
+            lambda: not crew.turn(second) and {tp: second.position(tp) for tp in second.assignment()} == ends, "all is done"
+        )
+        second.commit()
+        crew.leave(second)
+
+
+def bury(world: World) -> None:
+    """Whoever was a member before is dead by now: its session is over."""
+    with world.observer.engine.connection() as connection:
+        connection.execute(
+            "update msgtx.group_heartbeat h set heartbeat_at = heartbeat_at - interval '1 hour'"
+            " from msgtx.group_member m join msgtx.consumer_group g using (group_id)"
+            " where m.member_number operator(pg_catalog.=) h.member_number and g.name = %s",
+            [world.group],
+        )
+
+
+def after_rebalance(world: World) -> None:
+    """Every partition has exactly one living owner; newcomers divide them, and find nothing left to do."""
+    bury(world)
+    with world.observer.producer(**FAST) as idle:
+        crew = Crew(world, world.observer, idle)
+        for _ in range(SOURCES):
+            crew.join()
+        wait_until(crew.settles, "newcomers own everything")
+        with world.observer.engine.connection() as connection:
+            state = describe_members(connection, world.group)
+        assert state is not None
+        assert {each.member_id for each in state.members} == {each.group_metadata().member_id for each in crew.members}
+        assert not any(each.session_over for each in state.members)
+        assert sorted(len(each.owned) for each in state.members) == [1] * SOURCES
+        for member in list(crew.members):
+            assert not crew.turn(member)
+            crew.leave(member)
 
 
 def abort(world: World) -> None:
@@ -381,21 +487,22 @@ def _stable(client: Client, topic: str) -> bool:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A program, what comes before and after it, and what its outputs must be in the end."""
+    """A program, what comes before and after it, and of how many inputs the outputs must be there in the end."""
 
     program: Callable[[World], None]
     before: Callable[[World], None] | None = None
     after: Callable[[World], None] | None = None
-    image: bool = False
+    image: int = 0
 
 
 SCENARIOS: Final = {
     "send": Scenario(send),
-    "commit": Scenario(commit, image=True),
-    "fused": Scenario(fused, image=True),
+    "commit": Scenario(commit, image=INPUTS),
+    "fused": Scenario(fused, image=INPUTS),
     "abort": Scenario(abort),
     "zombie": Scenario(zombie, before_zombie, after_zombie),
     "timeout": Scenario(timeout),
+    "rebalance": Scenario(rebalance, None, after_rebalance, image=INPUTS * SOURCES),
     "sweep": Scenario(sweep, before_sweep, after_sweep),
 }
 RECOVERY: Final = {"recovery": Scenario(recovery)}
@@ -422,7 +529,7 @@ def anomalies_of(client: Client, run: str, name: str) -> list[str]:
     return oracle.anomalies
 
 
-def settle(world: World, oracle: Oracle, *, image: bool) -> None:
+def settle(world: World, oracle: Oracle, *, image: int) -> None:
     """Sweep, read everything by every way there is, and let the oracle compare; verify the rows before and after."""
     client = world.observer
     oracle.anomalies += map(str, client.admin.verify([world.topic, world.source]).violations)
@@ -437,15 +544,15 @@ def settle(world: World, oracle: Oracle, *, image: bool) -> None:
     for view, rows in views(client, world.topic).items():
         if rows != seen:
             oracle.anomalies.append(f"view {view}: {rows}, and a reader sees {seen}")
-    source = TopicPartition(world.source, 0)
+    sources = [TopicPartition(world.source, index) for index in range(SOURCES)]
     with client.consumer(group=world.group, **READING) as member:
-        at = member.committed([source])[source]
-    offsets = {} if at is None else {(world.group, 0): at.offset}
+        committed = member.committed(sources)
+    offsets = {(world.group, tp.partition): at.offset for tp, at in committed.items() if at is not None}
     described = client.admin.partitions.offsets([world.topic], -1, Isolation.READ_COMMITTED)
     ends = {tp.partition: (found.last_stable_offset, found.log_end_offset) for tp, found in described.items()}
     oracle.settled(seen, everything=everything, ends=ends, offsets=offsets)
     if image:
-        oracle.image(seen, inputs=INPUTS, outputs=PARTITIONS + 1)
+        oracle.image(seen, inputs=image, outputs=PARTITIONS + 1)
 
 
 def read_all(client: Client, topic: str, isolation: str = "read_committed") -> dict[int, list[tuple[int, str]]]:

@@ -26,9 +26,19 @@ AGAIN: Final = 4  # crashes during the recovery from a crash, per scenario
 # How many batches share a call depends on time, and so the number of boundaries varies a little. These are the least.
 BROKEN, KILLED, CRASHED = "connection breaks", "process killed", "server crashes"
 BOUNDARIES: Final = {
-    BROKEN: {"send": 8, "commit": 36, "fused": 18, "abort": 28, "zombie": 8, "timeout": 28, "recovery": 16, "sweep": 16},
-    KILLED: {"send": 6, "commit": 24, "fused": 8, "abort": 24, "zombie": 6, "timeout": 22, "sweep": 16},
-    CRASHED: {"send": 6, "commit": 24, "fused": 8, "abort": 24, "zombie": 6, "timeout": 22, "sweep": 16},
+    BROKEN: {
+        "send": 8,
+        "commit": 36,
+        "fused": 18,
+        "abort": 28,
+        "zombie": 8,
+        "timeout": 28,
+        "rebalance": 70,
+        "recovery": 16,
+        "sweep": 16,
+    },
+    KILLED: {"send": 6, "commit": 24, "fused": 8, "abort": 24, "zombie": 6, "timeout": 22, "rebalance": 28, "sweep": 16},
+    CRASHED: {"send": 6, "commit": 24, "fused": 8, "abort": 24, "zombie": 6, "timeout": 22, "rebalance": 28, "sweep": 16},
 }
 
 
