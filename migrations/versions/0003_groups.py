@@ -12,11 +12,14 @@ def upgrade() -> None:
     """Create the tables of membership and rights; add what compaction and members look at."""
     for statement in TABLES:
         op.execute(statement)
-    op.execute("alter table msgtx.installation add column topics_version bigint not null default 0")
+    op.execute(
+        """alter table msgtx.installation add column topics_version bigint not null default 0,
+            add column topics_changed_at timestamptz"""
+    )
     op.execute(
         """alter table msgtx.consumer_group add column strategy text,
             add column topics_version bigint not null default 0, add column stale boolean not null default false,
-            add column emptied_at timestamptz"""
+            add column emptied_at timestamptz, add column changed_at timestamptz"""
     )
     # counted_bytes: of the rows below counted_offset, compacted_bytes: of those below compacted_offset. Only cleaning
     # writes them, and for many rows at once: a log is not read from end to end to learn how large it is.
@@ -38,9 +41,9 @@ def downgrade() -> None:
     )
     op.execute(
         """alter table msgtx.consumer_group drop column strategy, drop column topics_version, drop column stale,
-            drop column emptied_at"""
+            drop column emptied_at, drop column changed_at"""
     )
-    op.execute("alter table msgtx.installation drop column topics_version")
+    op.execute("alter table msgtx.installation drop column topics_version, drop column topics_changed_at")
     for table in ("role_right", "group_heartbeat", "group_assignment", "group_member"):
         op.execute(f"drop table msgtx.{table}")
 

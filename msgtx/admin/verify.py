@@ -13,6 +13,7 @@ from msgtx.database.engine import Engine, RawConnection
 from msgtx.store.topics import partitions_of, require_topics
 from msgtx.store.verify import (
     Piece,
+    verify_assignments,
     verify_batches,
     verify_beginnings,
     verify_decisions,
@@ -99,6 +100,12 @@ RULES: Final[Mapping[str, Rule]] = {
     ),
     "offset_of_aborted": Rule("I10", "no offset of group {group_name} from aborted {name}", "{committed_offset}"),
     "offset_of_undecided": Rule("I10", "no offset of group {group_name} from undecided {name}", "{committed_offset}"),
+    # groups' members
+    "owner_no_member": Rule("I11", "an owner that is a member of group {group_name}", "member number {owner}"),
+    "target_no_member": Rule("I11", "nobody to own it but a member of group {group_name}", "member number {target}"),
+    "owner_from_later": Rule(
+        "I11", "owned since a generation of group {group_name} of at most {generation}", "{owner_since}"
+    ),
 }
 
 
@@ -146,12 +153,14 @@ class _Verifier:
                 self._rows(piece, "first_offset", partition_id)
 
     def installation(self) -> None:
-        """Read what no partition leads to: decisions and committed offsets."""
+        """Read what no partition leads to: decisions, committed offsets, and who owns what."""
         ids = list(self._partitions)
         for piece in self._pieces(verify_decisions, ids, "decisions"):
             self._rows(piece, "first_offset")
         for piece in self._pieces(verify_offsets, ids, "committed offsets"):
             self._rows(piece, "committed_offset")
+        for piece in self._pieces(verify_assignments, ids, "members of groups"):
+            self._rows(piece, None)
 
     def _pieces(self, look: Look, key: Any, words: str) -> Iterable[Piece]:
         after: Sequence[int] | None = None
@@ -167,10 +176,11 @@ class _Verifier:
             self._progress(self._records, words)
             yield piece
 
-    def _rows(self, piece: Piece, at: str, partition_id: int | None = None) -> None:
+    def _rows(self, piece: Piece, at: str | None, partition_id: int | None = None) -> None:
         for facts in piece.broken:
             for name in facts["rules"]:
-                self._violated(facts["partition_id"] if partition_id is None else partition_id, facts[at], name, facts)
+                offset = None if at is None else facts[at]
+                self._violated(facts["partition_id"] if partition_id is None else partition_id, offset, name, facts)
 
     def _violated(self, partition_id: int, offset: int | None, name: str, facts: Mapping[str, Any]) -> None:
         self._found += 1

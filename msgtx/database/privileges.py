@@ -57,10 +57,11 @@ EVERYWHERE: Final = frozenset(
         *("remove_members", "remove_heartbeats", "remove_old_batches"),
         *("find_dirty_log", "read_keys", "compact_batches", "finish_compaction"),
         *("lease_shards", "release_shards", "list_coordinators", "find_coordinator"),
-        *("undecided_transactions", "undecided_seals", "unfinished_decisions"),
+        *("undecided_transactions", "undecided_seals", "unfinished_decisions", "neglected_groups"),
         *("describe_members", "first_records", "list_groups", "delete_group", "delete_offsets", "reset_offsets"),
         *("describe_server", "describe_sessions", "lock_holders", "snapshot_holders", "table_statistics"),
         *("verify_partition", "verify_batches", "verify_beginnings", "verify_markers", "verify_decisions", "verify_offsets"),
+        "verify_assignments",
     }
 )
 OWNERS: Final = frozenset({"change_incarnation", "fence_everybody", "fence_plain_producers", "end_sessions"})

@@ -32,6 +32,6 @@ begin
     end if;
     insert into msgtx.partition (topic_id, partition_index)
     select altered_id, i from generate_series(there, partition_count - 1) i order by i;
-    update msgtx.installation set topics_version = topics_version + 1;
+    update msgtx.installation set topics_version = topics_version + 1, topics_changed_at = msgtx.clock();
     return true;
 end $$;

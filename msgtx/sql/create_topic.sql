@@ -42,6 +42,6 @@ begin
     end if;
     insert into msgtx.partition (topic_id, partition_index)
     select new_id, i from generate_series(0, partition_count - 1) i order by i;
-    update msgtx.installation i set topics_version = i.topics_version + 1;
+    update msgtx.installation i set topics_version = i.topics_version + 1, topics_changed_at = msgtx.clock();
     return new_id;
 end $$;

@@ -40,6 +40,6 @@ begin
     delete from msgtx.transaction_partition tp using msgtx.transaction_decision d
     where tp.partition_id = any(gone) and d.producer_id = tp.producer_id and d.producer_epoch = tp.producer_epoch
       and d.transaction_number = tp.transaction_number;
-    update msgtx.installation i set topics_version = i.topics_version + 1;
+    update msgtx.installation i set topics_version = i.topics_version + 1, topics_changed_at = msgtx.clock();
     return batches;
 end $$;

@@ -6,7 +6,7 @@ declare
     raised int;
     ignored boolean := msgtx.flush_at_commit();
 begin
-    update msgtx.consumer_group g set generation = g.generation + 1, stale = g.stale or in_stale
+    update msgtx.consumer_group g set generation = g.generation + 1, stale = g.stale or in_stale, changed_at = msgtx.clock()
     where g.group_id = in_group_id returning g.generation into raised;
     perform pg_notify('msgtx', 'g' || in_group_id);
     return raised;

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from msgtx.database.engine import Function, RawConnection, call
@@ -25,6 +26,7 @@ COMMIT_OFFSETS: Final = Function(
 )
 COMMITTED_OFFSETS: Final = Function("committed_offsets", {"group_name": "text", "partition_ids": "int4[]"})
 LIST_GROUPS: Final = Function("list_groups", {"names": "text[]"})
+NEGLECTED: Final = Function("neglected_groups", {"most": "int4"})
 DELETE_GROUP: Final = Function("delete_group", {"group_name": "text"})
 DELETE_OFFSETS: Final = Function("delete_offsets", {"group_name": "text", "partition_ids": "int4[]"})
 RESET_OFFSETS: Final = Function("reset_offsets", {"group_name": "text", "partition_ids": "int4[]", "offsets": "int8[]"})
@@ -140,6 +142,27 @@ class ListedGroup:
 def list_groups(connection: RawConnection, names: Sequence[str] | None) -> list[ListedGroup]:
     """Return groups by name (None: all), in order of their names; unknown ones are absent."""
     return [ListedGroup(*row) for row in call(connection, LIST_GROUPS, None if names is None else TextArray(names))]
+
+
+@dataclass(frozen=True, slots=True)
+class Neglected:
+    """A group in which nobody does what is to be done; see `neglected_groups.sql`. `members`: those that live."""
+
+    name: str
+    generation: int
+    members: int
+    session_timeout_ms: int | None
+    stale_since: datetime | None
+    dead: int
+    partitions: int | None
+    heard_of_at: datetime | None
+    checked_at: datetime
+
+
+def neglected_groups(connection: RawConnection, *, most: int) -> tuple[list[Neglected], int]:
+    """Return such groups, the oldest first, at most so many; and how many there are."""
+    rows = call(connection, NEGLECTED, most)
+    return [Neglected(*row[:-1]) for row in rows], rows[0][-1] if rows else 0
 
 
 def delete_group(connection: RawConnection, group: str) -> None:

@@ -1,4 +1,4 @@
-"""Verify: the next piece of a log, of its transactions and of its groups' offsets, and what is wrong with it.
+"""Verify: the next piece of a log, of its transactions and of its groups, and what is wrong with it.
 
 Each call looks at so many rows on one snapshot and says where it came to; `after` None is the beginning.
 """
@@ -22,6 +22,7 @@ MARKERS: Final = Function("verify_markers", _OF_PARTITION)
 _OF_PARTITIONS: Final = {"partition_ids": "int4[]", "in_after": "int8[]", "most": "int4"}
 DECISIONS: Final = Function("verify_decisions", _OF_PARTITIONS)
 OFFSETS: Final = Function("verify_offsets", _OF_PARTITIONS)
+ASSIGNMENTS: Final = Function("verify_assignments", _OF_PARTITIONS)
 MAX_ROWS: Final = 1_000  # of one answer: a piece takes milliseconds, and all that it could complain of fits into memory
 MAX_BYTES: Final = 32 * 1024 * 1024  # of batches that one answer looks at; more only for a single one
 
@@ -87,6 +88,13 @@ def verify_offsets(connection: RawConnection, partition_ids: Sequence[int], afte
     arguments = (Int4Array(partition_ids), _position(after), MAX_ROWS)
     ((came_to, rows, concerned, behind, broken),) = call(connection, OFFSETS, *arguments)
     return Piece(rows, came_to, broken, offsets=concerned, behind=behind)
+
+
+def verify_assignments(connection: RawConnection, partition_ids: Sequence[int], after: Sequence[int] | None) -> Piece:
+    """Look at the next partitions that members of groups own; only these partitions are compared."""
+    arguments = (Int4Array(partition_ids), _position(after), MAX_ROWS)
+    ((came_to, rows, broken),) = call(connection, ASSIGNMENTS, *arguments)
+    return Piece(rows, came_to, broken)
 
 
 def _position(after: Sequence[int] | None) -> Int8Array | None:

@@ -17,6 +17,7 @@ from msgtx.store.transactions import mark
 from msgtx.types import TransactionId
 from tests.cli.program import Program
 from tests.databases import Connection, Server, backend, set_clock, wait_for_lock, wait_until
+from tests.store.roster import Roster
 from tests.store.steps import Writer, new_partition, new_topic, plain
 
 SECONDS = 30.0
@@ -201,6 +202,53 @@ def test_missing_markers_are_a_warning(
     assert f"({name}, ABORT)" in finding.text
     mark(connection, everything=True)
     assert found(client, "phase two", AT_ONCE) == []
+
+
+# ── groups ──
+
+
+def test_members_that_are_dead_and_own_partitions_are_told_until_somebody_sweeps(
+    client: msgtx.Client, connection: Connection
+) -> None:
+    group = Roster(connection)
+    group.join("a", session_timeout_ms=6_000)
+    group.join("b", session_timeout_ms=6_000)
+    assert group.assign(dict.fromkeys(group.partitions, "a"))
+    for seconds, told in ((11, 0), (13, 1)):  # nobody is late before his session is over twice
+        connection.execute(
+            "update msgtx.group_heartbeat set heartbeat_at = clock_timestamp() - make_interval(secs => %s)"
+            " where member_number = any(%s)",
+            [seconds, [*group.numbers.values()]],
+        )
+        assert len(found(client, f"group {group.name}")) == told
+    (dead,) = found(client, f"group {group.name}")
+    assert dead.level is Level.PROBLEM
+    assert dead.text.startswith("1 members own 4 partitions")
+    assert "msgtx sweep" in dead.advice
+    client.sweep()
+    assert found(client, f"group {group.name}") == []
+
+
+@pytest.mark.parametrize("cause", ["members", "topics"])
+def test_an_assignment_that_nobody_makes_anew_is_told(cause: str, client: msgtx.Client, connection: Connection) -> None:
+    group = Roster(connection)
+    group.join("a", session_timeout_ms=6_000)
+    assert group.assign(dict.fromkeys(group.partitions, "a"))
+    if cause == "members":
+        group.join("b", session_timeout_ms=6_000)
+    else:
+        client.topics.create(f"{group.name}.new")
+    for seconds, told in ((5, 0), (7, 1)):
+        for table, column in (("consumer_group", "changed_at"), ("installation", "topics_changed_at")):
+            connection.execute(
+                f"update msgtx.{table} set {column} = clock_timestamp() - make_interval(secs => %s)", [seconds]
+            )
+        assert len(found(client, f"group {group.name}")) == told
+    (stale,) = found(client, f"group {group.name}")
+    assert stale.level is Level.WARNING
+    assert f"{1 + (cause == 'members')} members live" in stale.text
+    assert group.assign(dict.fromkeys(group.partitions, "a"))
+    assert found(client, f"group {group.name}") == []
 
 
 # ── coordinators ──

@@ -16,6 +16,7 @@ from msgtx.store.producers import init_producer_id
 from msgtx.store.transactions import end_transaction, mark
 from msgtx.types import TransactionId
 from tests.databases import Connection
+from tests.store.roster import Roster
 from tests.store.steps import Writer, append_one, batch, ends, plain, unique
 
 SECONDS = 30.0
@@ -477,6 +478,31 @@ def test_offsets_beyond_the_log_or_of_transactions_that_did_not_commit_are_named
             end()
         found = place.only(check)
         assert (found.offset, found.promise, place.broken()) == (2, "I10", {check})
+
+
+# ── members of groups ──
+
+
+@pytest.mark.parametrize(
+    ("check", "change"),
+    [
+        ("owner_no_member", "owner = -7"),
+        ("target_no_member", "target = -7"),
+        ("owner_from_later", "owner_since = 77"),
+    ],
+)
+def test_an_owner_that_cannot_be_is_named(connection: Connection, place: Place, check: str, change: str) -> None:
+    group = Roster(connection)
+    group.join("a")
+    group.join("b")
+    assert group.assign(dict.fromkeys(place.partitions, "a"))
+    assert group.assign(dict.fromkeys(place.partitions, "b"))
+    assert place.broken() == set()
+    place.change(f"update msgtx.group_assignment set {change} where partition_id = %s", place.partitions[1])
+    found = place.only(check)
+    assert (found.partition, found.offset, found.promise, place.broken()) == (1, None, "I11", {check})
+    assert group.name in found.expected
+    assert change.split(" = ")[1] in found.found
 
 
 def test_pending_offsets_of_a_seal_are_no_violation(connection: Connection, place: Place, writer: Writer) -> None:

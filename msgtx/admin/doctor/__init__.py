@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from msgtx import errors
-from msgtx.admin.doctor import coordinators, server, sessions, transactions
+from msgtx.admin.doctor import coordinators, groups, server, sessions, transactions
 from msgtx.admin.doctor.findings import Limits, Look
 from msgtx.database.engine import Engine
 from msgtx.store.server import describe_server
@@ -20,6 +20,7 @@ CHECKS: Final[dict[str, Check]] = {
     "prepared transactions": transactions.prepared_transactions,
     "phase two": transactions.unfinished_phase_two,
     "coordinators": coordinators.leases,
+    "groups": groups.neglected,
     "locks": sessions.locks,
     "snapshots": sessions.snapshots,
     "rights": sessions.hidden,

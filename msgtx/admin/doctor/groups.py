@@ -1,0 +1,38 @@
+"""Consumer groups in which nobody does what is to be done."""
+
+from collections.abc import Iterator
+
+from msgtx.admin.doctor.findings import Look, data_of, since, span
+from msgtx.store.groups import Neglected, neglected_groups
+from msgtx.types import Finding, Level
+
+SWEEP = "`msgtx sweep`, regularly, or any member of the group that lives: its heartbeat removes them"
+DIVIDE = "see whether its members poll, and what they log; a new member divides, too"
+
+
+def neglected(look: Look) -> Iterator[Finding]:
+    """Find groups whose assignment is not made anew, and members that are dead and own partitions."""
+    found, total = neglected_groups(look.connection, most=look.most)
+    for one in found:
+        if one.dead:
+            yield _dead(one)
+        if one.stale_since is not None:
+            yield _stale(one)
+    if total > len(found):
+        more = total - len(found)
+        yield Finding(Level.INFORMATION, "groups", f"{more} more groups are neglected", "", {"more": more})
+
+
+def _dead(one: Neglected) -> Finding:
+    age = abs(since(one.heard_of_at, one.checked_at) or 0.0)
+    text = f"{one.dead} members own {one.partitions} partitions, which nobody reads: last heard of {span(age)} ago"
+    return Finding(Level.PROBLEM, f"group {one.name}", text, SWEEP, data_of(one, age_seconds=age))
+
+
+def _stale(one: Neglected) -> Finding:
+    age = since(one.stale_since, one.checked_at) or 0.0
+    text = (
+        f"its partitions are divided among other members or topics than there are now, for {span(age)};"
+        f" {one.members} members live, and none of them has divided them anew"
+    )
+    return Finding(Level.WARNING, f"group {one.name}", text, DIVIDE, data_of(one, age_seconds=age))

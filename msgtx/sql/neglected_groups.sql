@@ -1,0 +1,52 @@
+-- neglected_groups(most) → consumer groups in which nobody does what is to be done, those with the oldest change first; `found` is
+-- how many there are.
+--   stale_since   the assignment was made of other members or topics than there are now, and for longer than the longest session
+--                 timeout of the members that live none of them has divided anew; else null
+--   dead          members that own partitions and whose session has been over for as long again as it may last; how many
+--                 partitions they own, and when the first of them was heard of last
+-- Reads consumer_group, installation, group_member, group_heartbeat, group_assignment.
+create function msgtx.neglected_groups(most int)
+returns table (
+    group_name text, generation int, members int, session_timeout_ms int, stale_since timestamptz, dead int, partitions int,
+    heard_of_at timestamptz, checked_at timestamptz, found bigint)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp set jit = off
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare
+    checked_now timestamptz := msgtx.clock();
+begin
+    return query
+    select n.name, n.generation, n.members::int, n.session_timeout_ms, n.stale_since, n.dead::int, n.partitions::int,
+           n.heard_of_at, checked_now, count(*) over ()
+    from (
+        select g.name, g.generation, told.members, told.session_timeout_ms, told.dead, told.partitions, told.heard_of_at,
+               case when told.members > 0
+                    and changed.at < checked_now - told.session_timeout_ms * interval '1 ms' then changed.at end as stale_since
+        from msgtx.consumer_group g
+        cross join msgtx.installation i
+        cross join lateral (
+            select greatest(case when g.stale then g.changed_at end,
+                            case when g.topics_version <> i.topics_version then i.topics_changed_at end) as at) changed
+        cross join lateral (
+            select count(*) filter (where not m.over) as members,
+                   max(m.session_timeout_ms) filter (where not m.over) as session_timeout_ms,
+                   count(*) filter (where m.dead and m.partitions > 0) as dead,
+                   sum(m.partitions) filter (where m.dead) as partitions,
+                   min(m.heartbeat_at) filter (where m.dead and m.partitions > 0) as heard_of_at
+            from (
+                select m.session_timeout_ms, newest.heartbeat_at, owned.partitions,
+                       msgtx.is_session_over(newest.heartbeat_at, m.session_timeout_ms, checked_now) as over,
+                       abs(extract(epoch from checked_now - newest.heartbeat_at)) * 1000 > 2 * m.session_timeout_ms as dead
+                from msgtx.group_member m
+                cross join lateral (
+                    select h.heartbeat_at from msgtx.group_heartbeat h where h.member_number = m.member_number
+                    order by h.heartbeat_number desc limit 1) newest
+                cross join lateral (
+                    select count(*) as partitions from msgtx.group_assignment a
+                    where a.group_id = g.group_id and a.owner = m.member_number) owned
+                where m.group_id = g.group_id) m) told) n
+    where n.stale_since is not null or n.dead > 0
+    order by least(n.stale_since, n.heard_of_at), n.name
+    limit most;
+end $$;
