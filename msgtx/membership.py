@@ -32,6 +32,7 @@ from msgtx.types import TopicPartition
 from msgtx.wakeup import Waiter
 
 log = logging.getLogger("msgtx.consumer")
+MOST_LEAVES: Final = 3  # a connection that broke is made up for; nobody who closes waits for a database that is away
 MOST_ROUNDS: Final = 100  # of a division that others' changes overtake; whoever overtakes also divides
 
 
@@ -184,11 +185,18 @@ class Membership:
             self._thread.join()
         self._waiter.watch(())
         if self._member is not None and self._config.group_instance_id is None:
-            try:
-                self._leave(self._member)
-            except MsgtxError as error:
-                log.warning("group %r: %s could not leave, its session has to end: %s", self.group, self.member_id, error)
+            self._leave_at_last(self._member)
         self._member = None
+
+    def _leave_at_last(self, member: _Member) -> None:
+        for attempt in range(1, MOST_LEAVES + 1):
+            try:
+                self._leave(member)
+            except MsgtxError as error:
+                if error.retriable and attempt < MOST_LEAVES:
+                    continue
+                log.warning("group %r: %s could not leave, its session has to end: %s", self.group, member.member_id, error)
+            return
 
     def _join(self, connection: RawConnection) -> None:
         member_id = self._next_id if self._member is None else self._member.member_id

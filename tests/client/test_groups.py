@@ -163,6 +163,26 @@ def test_a_clean_leave_moves_partitions_at_once(members: Members, wide: str) -> 
     assert second.assignment() == {TopicPartition(wide, index) for index in range(4)}
 
 
+def test_who_leaves_has_left_wherever_a_connection_breaks(
+    client: msgtx.Client, database_url: str, wide: str, unique: Unique
+) -> None:
+    for boundary in range(1, 100):
+        group, faults = unique("group"), Faults({boundary: lose_connection}, on=False)
+        with Client(Engine(database_url, connect=faults.connect)) as losing, client.consumer(group=group) as other:
+            leaving = losing.consumer(group=group)
+            leaving.subscribe([wide])
+            other.subscribe([wide])
+            faults.on = True
+            leaving.close()
+            faults.on = False
+            other.rewind()  # so that it looks after the group with its next poll
+            other.poll(0)
+            assert len(other.assignment()) == 4, faults.fired
+        if not faults.fired:
+            break
+    assert 2 < boundary < 99
+
+
 def test_a_dead_members_partitions_move_within_its_session_timeout(members: Members, wide: str) -> None:
     first, _ = members.join(wide, **QUICK), members.join(wide, **QUICK)
     members.until(lambda: members.shares() == [2, 2])
