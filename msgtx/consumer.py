@@ -8,7 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from msgtx import errors
@@ -91,9 +91,16 @@ class Consumer:
             self._subscribed = None
             self._take([TopicPartition(*partition) for partition in partitions])
 
-    def _take(self, wanted: Iterable[TopicPartition], new: Container[TopicPartition] = ()) -> None:
+    def _take(
+        self,
+        wanted: Iterable[TopicPartition],
+        ids: Mapping[TopicPartition, int] = MappingProxyType({}),
+        new: Container[TopicPartition] = (),
+    ) -> None:
         known = self._fetcher.assigned
-        self._fetcher.assign([known.get(tp) or Assigned(tp, self._partition_id(tp), new=tp in new) for tp in wanted])
+        self._fetcher.assign(
+            [known.get(tp) or Assigned(tp, ids.get(tp) or self._partition_id(tp), new=tp in new) for tp in wanted]
+        )
         self._waiter.watch(assigned.partition_id for assigned in self._fetcher.assigned.values())
 
     def subscribe(
@@ -280,6 +287,9 @@ class Consumer:
             except MsgtxError as error:
                 if isinstance(error, errors.UnknownTopicOrPartition) and self._membership is not None:
                     self._membership.topics_changed()  # deleted; the group hears of it now
+                    if self._keeps or time.monotonic() >= deadline:
+                        return False  # the next poll looks at what is there instead
+                    time.sleep(self.config.retry_backoff_ms / 1000)
                     continue
                 if not error.retriable or self._given_up():
                     raise
@@ -356,14 +366,15 @@ class Consumer:
                 raise
             return
         owned = {tp: each for each, tp in places.items() if tp is not None}
-        self._give_up([tp for tp in self._fetcher.assigned if tp not in owned])
+        # By id: a topic that was deleted and made again has the same name, and other partitions.
+        self._give_up([tp for tp, each in self._fetcher.assigned.items() if owned.get(tp) != each.partition_id])
         if leaving := found.owned.keys() - found.target:
             self._give_away([tp for tp in self._fetcher.assigned if owned[tp] in leaving], leaving)
             return
         gained = [tp for tp, each in owned.items() if each in found.target and tp not in self._fetcher.assigned]
         if gained:
             new = [tp for tp in gained if membership.is_new(owned[tp])]
-            self._take([*self._fetcher.assigned, *gained], new=new)
+            self._take([*self._fetcher.assigned, *gained], owned, new)
             self._tell("assign", gained)
 
     def _give_away(self, partitions: list[TopicPartition], ids: Collection[int]) -> None:
@@ -529,7 +540,10 @@ class Consumer:
                     TopicPartition(*tp): at if isinstance(at, OffsetAndMetadata) else OffsetAndMetadata(at)
                     for tp, at in offsets.items()
                 }
-            by_id = {self._partition_id(tp): at for tp, at in positions.items()}
+            assigned = self._fetcher.assigned
+            by_id = {
+                assigned[tp].partition_id if tp in assigned else self._partition_id(tp): at for tp, at in positions.items()
+            }
             self._committed_since_poll = True
             self._taken_away.clear()
             for tp in positions.keys() & self._fetcher.assigned.keys():

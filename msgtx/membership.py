@@ -184,18 +184,19 @@ class Membership:
         if self._thread is not None:
             self._thread.join()
         self._waiter.watch(())
-        if self._member is not None and self._config.group_instance_id is None:
-            self._leave_at_last(self._member)
+        if self._config.group_instance_id is None:
+            self._leave_at_last(self.member_id or self._next_id)
         self._member = None
 
-    def _leave_at_last(self, member: _Member) -> None:
+    def _leave_at_last(self, member_id: str) -> None:
+        """Leave, also if only the answer to the join is missing."""
         for attempt in range(1, MOST_LEAVES + 1):
             try:
-                self._leave(member)
+                self._leave(member_id)
             except MsgtxError as error:
                 if error.retriable and attempt < MOST_LEAVES:
                     continue
-                log.warning("group %r: %s could not leave, its session has to end: %s", self.group, member.member_id, error)
+                log.warning("group %r: %s could not leave, its session has to end: %s", self.group, member_id, error)
             return
 
     def _join(self, connection: RawConnection) -> None:
@@ -252,7 +253,7 @@ class Membership:
                 continue
             try:
                 if time.monotonic() - self._polled_at > self._config.max_poll_interval_ms / 1000:
-                    self._leave(member)
+                    self._leave(member.member_id)
                     left = member
                     self._changed()
                     log.warning(
@@ -285,9 +286,9 @@ class Membership:
         if beat.stale or beat.generation != self.generation:
             self._changed()
 
-    def _leave(self, member: _Member) -> None:
+    def _leave(self, member_id: str) -> None:
         with self._engine.connection() as connection:
-            leave_group(connection, self.group, member.member_id)
+            leave_group(connection, self.group, member_id)
             divide(connection, self.group)
 
     def _changed(self) -> None:

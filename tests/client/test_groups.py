@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import msgtx
+import msgtx.membership
 from msgtx import Client, Consumer, OffsetAndMetadata, TopicPartition, errors
 from msgtx import consumer as consumer_module
 from msgtx.database.engine import Engine
@@ -95,6 +96,41 @@ def fill(client: msgtx.Client, topic: str, count: int, start: int = 0) -> list[b
 
 
 # ── joining and leaving ──
+
+
+@pytest.mark.parametrize("lost", ["join_group", "describe_members", "assign_partitions", "member_assignment"])
+def test_a_connection_that_is_lost_while_joining_does_not_lose_the_partitions(
+    members: Members, wide: str, lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, failed = getattr(msgtx.membership, lost), []
+
+    def fails_once(*arguments: Any, **options: Any) -> Any:
+        answer = real(*arguments, **options)
+        if not failed:
+            failed.append(lost)
+            raise errors.DatabaseUnavailable("its answer is lost")
+        return answer
+
+    monkeypatch.setattr(msgtx.membership, lost, fails_once)
+    assert len(members.join(wide, retry_backoff_ms=1).assignment()) == 4
+    assert failed
+
+
+def test_a_member_that_never_heard_that_it_joined_leaves_when_it_is_closed(
+    client: msgtx.Client, wide: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = msgtx.membership.join_group
+
+    def fails(*arguments: Any, **options: Any) -> Any:
+        real(*arguments, **options)
+        raise errors.DatabaseUnavailable("its answer is lost")
+
+    monkeypatch.setattr(msgtx.membership, "join_group", fails)
+    with client.consumer(group=wide, request_timeout_ms=50, retry_backoff_ms=1) as consumer:
+        with pytest.raises(errors.DatabaseUnavailable):
+            consumer.subscribe([wide])
+        assert len(client.admin.groups.members(wide)) == 1, "asked again, it is the same member"
+    assert client.admin.groups.members(wide) == []
 
 
 def test_the_first_member_has_everything_when_subscribe_returns(members: Members, wide: str) -> None:
@@ -229,6 +265,13 @@ def test_polls_from_what_is_buffered_count_as_polls(members: Members, client: ms
     assert [event for event, _ in members.told(slow)] == ["assign"]
 
 
+def test_who_does_not_poll_is_told_once(members: Members, wide: str, caplog: pytest.LogCaptureFixture) -> None:
+    slow = members.join(wide, max_poll_interval_ms=100, session_timeout_ms=600, heartbeat_interval_ms=50)
+    time.sleep(0.6)
+    assert sum("no poll for max_poll_interval_ms=100" in message for message in caplog.messages) == 1
+    members.until(lambda: members.told(slow)[-1][0] == "assign" and len(members.told(slow)) == 3)
+
+
 def test_a_slow_iteration_stays_a_member_and_hands_over_between_two_records(
     members: Members, client: msgtx.Client, wide: str
 ) -> None:
@@ -296,6 +339,26 @@ def test_a_consumer_without_a_group_picks_up_new_topics(
             found += [record.value for record in consumer.poll(0.05)]
     assert sorted(filter(None, found)) == values
     assert told == [TopicPartition(f"{stem}.a", 0), TopicPartition(f"{stem}.b", 0), TopicPartition(f"{stem}.b", 1)]
+
+
+@pytest.mark.parametrize("polls_between", [False, True])
+def test_a_topic_that_is_deleted_and_made_again_is_read_from_its_beginning(
+    members: Members, client: msgtx.Client, unique: Unique, polls_between: bool
+) -> None:
+    again = unique("again")
+    client.topics.create(again, partitions=2)
+    consumer = members.join(again, heartbeat_interval_ms=50, session_timeout_ms=5_000)
+    fill(client, again, 4)
+    members.until(lambda: len(members.values) == 4)
+    client.topics.delete(again)
+    if polls_between:
+        members.until(lambda: consumer.assignment() == set())
+    client.topics.create(again, partitions=3)
+    with msgtx.connect(client.secret_url) as other:
+        values = fill(other, again, 6, start=4)
+    members.until(lambda: len(members.values) >= 10)
+    assert sorted(filter(None, members.values[4:])) == sorted(values)
+    assert len(consumer.assignment()) == 3
 
 
 def test_members_with_different_topics_get_only_their_own(members: Members, client: msgtx.Client, unique: Unique) -> None:
