@@ -45,7 +45,7 @@ test: $(VENV)/installed ## the tests; they start and stop their own PostgreSQL
 test-mutants: $(VENV)/installed ## planted bugs: each must be caught by the tests that it names
 	@$(BIN)/python -m tests.mutants
 
-test-long: $(VENV)/installed ## random histories with faults, and the model, for MINUTES (60); prints seeds and what was checked
+test-long: $(VENV)/installed ## random histories with faults, a storm of workers, and the model, for MINUTES (60); prints seeds and what was checked
 	@$(BIN)/python -m tests.long --minutes "$(MINUTES)"
 
 lint: $(VENV)/installed ## ruff, mypy, import-linter

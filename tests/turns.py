@@ -15,6 +15,7 @@ LONGEST: Final = (
     "system/test_crash_sweep.py",
     "cli/test_interruption.py",
     "histories/test_history.py",
+    "system/test_groups.py",
     "model/test_model.py",
     "system/test_bad_days_settings.py",
     "system/test_daemon.py",

@@ -205,6 +205,16 @@ def test_a_topic_for_dead_letters_that_is_not_there_is_refused_before_anything_i
         )
 
 
+def test_a_topic_that_is_deleted_under_a_worker_ends_it(run: Any, client: msgtx.Client, topic: str) -> None:
+    def transform(record: Record) -> bytes:
+        if topic in client.topics.list():
+            client.topics.delete(topic)
+        return record.value or b""
+
+    with pytest.raises(errors.UnknownTopicOrPartition, match="does not exist"):
+        run(transform, idle_timeout=30.0)
+
+
 def test_a_worker_that_is_stopped_ends_its_transaction_and_leaves_its_group(
     client: msgtx.Client, run: Any, read: Read
 ) -> None:
