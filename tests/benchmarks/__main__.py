@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from msgtx.client import connect, open_engine
-from tests.benchmarks import bulk, cleaning, growth, latency, memory, processing, reading, small, sweeping
+from tests.benchmarks import bulk, cleaning, groups, growth, latency, memory, processing, reading, small, sweeping
 from tests.benchmarks.kafka import Kafka
 from tests.benchmarks.sheet import Settings, print_json, print_table, progress
 
@@ -23,6 +23,7 @@ TARGETS = {
     "r9": memory.memory,
     "r10": processing.processing,
     "r11-cleaning": cleaning.cleaning,
+    "r12-groups": groups.groups,
 }
 
 

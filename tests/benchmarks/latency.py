@@ -5,6 +5,9 @@ import time
 from functools import partial
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
+from typing import Any
+
+import psycopg
 
 from msgtx import perf
 from msgtx.client import Client, connect
@@ -103,14 +106,13 @@ def silence(settings: Settings, client: Client, rounds: Rounds) -> None:
 def idle(settings: Settings, client: Client, rounds: Rounds) -> None:
     """Measure the processor time of waiting consumers: their process and the server's."""
     with baselines.connect(settings.url) as connection:
-        backend = connection.info.backend_pid
-        if not Path(f"/proc/{backend}/comm").exists() or "postgres" not in Path(f"/proc/{backend}/comm").read_text():
+        parent = postmaster_of(connection)
+        if parent is None:
             progress("the server is not on this machine: no figures of idle consumers")
             return
-        parent = _parent(backend)
-        before = _server_seconds(parent)
+        before = server_seconds(parent)
         time.sleep(IDLE_SECONDS)
-        alone = _server_seconds(parent) - before
+        alone = server_seconds(parent) - before
         rounds.add("idle 0", 100 * alone / IDLE_SECONDS)
         for consumers in (1, 100):
             progress(f"{consumers} idle consumers, {IDLE_SECONDS:.0f} s")
@@ -118,9 +120,9 @@ def idle(settings: Settings, client: Client, rounds: Rounds) -> None:
                 perf.temporary_topic(client, 6) as topic,
                 perf.reading(partial(_idle_consumers, settings.url, topic, consumers)) as spent,
             ):
-                before = _server_seconds(parent)
+                before = server_seconds(parent)
                 time.sleep(IDLE_SECONDS)
-                server = _server_seconds(parent) - before
+                server = server_seconds(parent) - before
                 (theirs,) = spent()
             rounds.add(f"idle {consumers}", 100 * (server - alone + theirs) / IDLE_SECONDS)
             rounds.add(f"idle {consumers}, client", 100 * theirs / IDLE_SECONDS)
@@ -153,11 +155,19 @@ def _idle_consumers(url: str | None, topic: str, consumers: int, pipe: Pipe) -> 
             thread.join()
 
 
+def postmaster_of(connection: psycopg.Connection[Any]) -> int | None:
+    """Return the server's first process; None if it is not on this machine."""
+    backend = connection.info.backend_pid
+    if not Path(f"/proc/{backend}/comm").exists() or "postgres" not in Path(f"/proc/{backend}/comm").read_text():
+        return None
+    return _parent(backend)
+
+
 def _parent(process: int) -> int:
     return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def _server_seconds(postmaster: int) -> float:
+def server_seconds(postmaster: int) -> float:
     """Return the processor time that all processes of a server have used."""
     total = 0
     for folder in Path("/proc").glob("[0-9]*"):
