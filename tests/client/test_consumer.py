@@ -610,6 +610,7 @@ def test_process_begins_an_aborted_transaction_again(
         transactional_id=transactional_id,
         transform=transform,
         stop=stop,
+        transaction_ms=5_000,  # ends when nothing more is there: also a slow machine has all of it in one
         idle_timeout=3.0,  # or else it would wait for ever for what it has not got back
         on_commit=lambda _: stop.set(),
     )
