@@ -9,6 +9,6 @@ join msgtx.partition p on p.topic_id = t.topic_id
 cross join lateral (select msgtx.last_stable_offset(p.partition_id) as bound offset 0) s
 join msgtx.stored_records r on r.partition_id = p.partition_id
 where coalesce(p.topic_id = any((select msgtx.topics_of_caller('{consume}'))::int[]), true)
-  and r.base_offset < s.bound
+  and r.base_offset < s.bound and r."offset" < s.bound
   and (r.transaction_number is null
        or msgtx.is_committed(r.partition_id, r.base_offset, r.producer_id, r.producer_epoch, r.transaction_number));

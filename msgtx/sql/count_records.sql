@@ -25,7 +25,8 @@ begin
                        then b.record_count
                    else (select count(*) from generate_series(1, b.record_count) i
                          where b.base_offset + coalesce(b.offset_deltas[i], i - 1)
-                               >= greatest(asked.position, e.log_start_offset)) end) as records
+                               >= greatest(asked.position, e.log_start_offset)
+                           and b.base_offset + coalesce(b.offset_deltas[i], i - 1) < e.readable_end) end) as records
         from msgtx.record_batch b
         where b.partition_id = asked.partition_id and b.base_offset < e.readable_end
           and b.base_offset >= coalesce((

@@ -3,7 +3,8 @@
 -- there is nothing to read.
 --   tokens           'stable ' or 'seen ' and the identity of the row before the position, as the reader got it; null after
 --                    a seek. Only a stable one whose identity still matches lets the search for the first undecided
---                    transaction start at the position (P22, P45)
+--                    transaction start at the position (P22, P45), and only behind the log start, in front of which there may be
+--                    an open one (delete_records)
 --   truncated        the row before the position is not the one that the token names, or the log ends before the position
 --   blocked_…        the undecided transaction that holds the last stable offset back, and whether it is overdue
 --   visible          false: a row of an aborted transaction, without its arrays; the reader's position passes it
@@ -67,7 +68,8 @@ begin
         from msgtx.transaction_partition tp
         where tp.partition_id = asked.partition_id
           and tp.first_offset >= greatest(
-              floor.stable_floor, case when asked.token = 'stable ' || previous.identity then asked.position end, 0)
+              floor.stable_floor, case when asked.position > p.log_start_offset
+                                       and asked.token = 'stable ' || previous.identity then asked.position end, 0)
           and (select true from msgtx.transaction_decision d
                where d.producer_id = tp.producer_id and d.producer_epoch = tp.producer_epoch
                  and d.transaction_number = tp.transaction_number) is null
@@ -99,7 +101,8 @@ begin
                   and asked.position >= p.log_start_offset
                   and b.base_offset >= case when previous.last_offset >= asked.position
                                             then previous.base_offset else asked.position end
-                  and b.base_offset < case when isolation = 'read_committed' then bound.last_stable else bound.log_end end
+                  and b.base_offset < case when isolation = 'read_committed'
+                                            then least(blocking.first_offset, bound.log_end) else bound.log_end end
                 order by b.base_offset limit max_rows) v) w
         where w.before < max_bytes) r on true;
 end $$;

@@ -30,5 +30,6 @@ begin
           and (b.transaction_number is null or msgtx.is_committed(
                   b.partition_id, b.base_offset, b.producer_id, b.producer_epoch, b.transaction_number))
           and b.base_offset + coalesce(b.offset_deltas[u.ordinal], u.ordinal - 1) >= e.start
+          and b.base_offset + coalesce(b.offset_deltas[u.ordinal], u.ordinal - 1) < e.last_stable_offset
         order by b.base_offset, u.ordinal limit 1) found;
 end $$;

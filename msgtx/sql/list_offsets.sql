@@ -35,5 +35,6 @@ begin
                   b.partition_id, b.base_offset, b.producer_id, b.producer_epoch, b.transaction_number))
           and coalesce(u.record_timestamp, b.max_timestamp) >= asked.time
           and b.base_offset + coalesce(b.offset_deltas[u.ordinal], u.ordinal - 1) >= e.log_start_offset
+          and b.base_offset + coalesce(b.offset_deltas[u.ordinal], u.ordinal - 1) < e.readable_end
         order by b.base_offset, u.ordinal limit 1) found on true;
 end $$;

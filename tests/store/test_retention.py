@@ -10,8 +10,10 @@ from msgtx import errors
 from msgtx.coordinator.sweep import REST_SECONDS, Sweeper, sweep
 from msgtx.database.engine import Engine
 from msgtx.store import sweeps
+from msgtx.store.fetch import list_offsets
 from msgtx.store.groups import commit_offsets
 from msgtx.store.producers import describe_producers, init_producer_id
+from msgtx.store.records import count_records
 from msgtx.store.retention import LOG_END, delete_records
 from msgtx.store.topics import alter_topic
 from msgtx.store.transactions import mark
@@ -19,6 +21,7 @@ from msgtx.types import GroupMetadata, OffsetAndMetadata
 from tests.databases import Connection
 from tests.store.conftest import Settings
 from tests.store.steps import (
+    COMMITTED,
     UNCOMMITTED,
     Writer,
     append_one,
@@ -122,6 +125,48 @@ def test_the_log_start_passes_an_open_transaction_whose_later_records_stay_reada
     assert ends(connection, partition) == (3, 3, 4)
     writer.commit()
     assert read(connection, partition, 3) == [(3, b"d")]
+
+
+def test_a_reader_at_the_log_start_does_not_pass_what_was_opened_in_front_of_it(connection: Connection) -> None:
+    """I5: its position is not stable there, though it is not above the last stable offset (P22)."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    plain(connection, partition, b"b")
+    delete_records(connection, {partition: 1})
+    answer = look(connection, partition, 1)
+    for value in (b"c", b"d"):
+        writer.send(partition, value)
+        answer = look(connection, partition, answer.position, token=answer.token)
+        assert (answer.position, answer.last_stable_offset, answer.batches) == (1, 1, [])
+        assert answer.blocked_by == writer.name
+    writer.commit()
+    answer = look(connection, partition, answer.position, token=answer.token)
+    assert [row.base_offset for row in answer.batches] == [1, 2, 3]
+
+
+def test_a_row_that_the_log_start_divides_is_read_when_it_is_stable(connection: Connection) -> None:
+    """I5: by fetch, views, look-ups and counts."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"open")
+    plain(connection, partition, b"a", b"b", timestamp=500)
+    delete_records(connection, {partition: 2})
+
+    def views() -> list[tuple[int]]:
+        return connection.execute(
+            'select "offset" from msgtx.committed_records where partition_id = %s', [partition]
+        ).fetchall()
+
+    assert ends(connection, partition) == (2, 2, 3)
+    assert read(connection, partition, 2) == []
+    assert views() == []
+    assert count_records(connection, {partition: 2}, COMMITTED) == {partition: 0}
+    assert list_offsets(connection, {partition: 400}, COMMITTED)[partition].offset is None
+    assert read(connection, partition, 2, isolation=UNCOMMITTED) == [(2, b"b")]
+    writer.commit()
+    assert read(connection, partition, 2) == [(2, b"b")]
+    assert views() == [(2,)]
+    assert count_records(connection, {partition: 2}, COMMITTED) == {partition: 1}
+    assert list_offsets(connection, {partition: 400}, COMMITTED)[partition].offset == 2
 
 
 def test_an_append_behind_an_emptied_log_gets_the_next_offset(connection: Connection) -> None:
