@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import psycopg
 import sqlalchemy
@@ -26,6 +26,7 @@ from msgtx.database import privileges
 from msgtx.database.wire import BatchArray, BatchColumns, Cursor
 
 RawConnection = psycopg.Connection[Any]
+Lent = TypeVar("Lent")
 
 POOL_SIZE: Final = 10  # connections of one client; producers and consumers borrow one for the length of a call
 POOL_TIMEOUT_SECONDS: Final = 30.0
@@ -368,7 +369,7 @@ class Engine:
             raise errors.IllegalState("this client was made before a fork; make a new one in the child process")
         try:
             with translated():  # the pool's first connection says more than hello
-                proxied = self.sqlalchemy.pool.connect()
+                proxied = _lent(self.sqlalchemy.pool.connect)
         except sqlalchemy.exc.TimeoutError as error:
             raise errors.DatabaseUnavailable(
                 f"all {self.pool_size} connections of the client's pool were busy for {POOL_TIMEOUT_SECONDS:g} s"
@@ -381,7 +382,7 @@ class Engine:
 
         A broken connection leaves the pool.
         """
-        with translated(), self.sqlalchemy.connect() as connection:
+        with translated(), _lent(self.sqlalchemy.connect) as connection:
             driver: Any = connection.connection.driver_connection
             try:
                 driver.autocommit = False
@@ -405,3 +406,11 @@ class Engine:
     def close(self) -> None:
         """Close the pool's connections."""
         self.sqlalchemy.dispose()
+
+
+def _lent(lend: Callable[[], Lent]) -> Lent:
+    """Have the pool lend a connection. One that has died it replaces, but not for ever."""
+    try:
+        return lend()
+    except sqlalchemy.exc.InvalidRequestError as error:
+        raise errors.DatabaseUnavailable("the server ended one connection after the other") from error

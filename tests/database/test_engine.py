@@ -45,6 +45,23 @@ def test_a_connection_that_ended_while_it_was_idle_is_replaced_before_a_call_mee
             assert backend(lent) != pid
 
 
+def test_connections_that_end_one_after_the_other_are_a_database_that_is_unavailable(engine: Engine) -> None:
+    """It was `InvalidRequestError` of the pool, and the end of a producer."""
+
+    def dead(*_: object) -> None:
+        raise sqlalchemy.exc.DisconnectionError
+
+    sqlalchemy.event.listen(engine.sqlalchemy, "checkout", dead)
+    try:
+        for lend in (engine.connection, engine.transaction):
+            with pytest.raises(errors.DatabaseUnavailable, match="ended"), lend():
+                pass
+    finally:
+        sqlalchemy.event.remove(engine.sqlalchemy, "checkout", dead)
+    with engine.connection() as connection:
+        assert query(connection, "select 1") == [(1,)]
+
+
 def test_a_server_is_not_taken_for_a_pooler(engine: Engine) -> None:
     with engine.connection() as lent:
         assert lent.prepare_threshold == 0
