@@ -254,7 +254,7 @@ def verifier(database_url: str) -> Any:
         yield client
 
 
-@hypothesis.settings(max_examples=120, derandomize=True)  # other seeds: --hypothesis-seed with derandomize off
+@hypothesis.settings(max_examples=120, derandomize=True)
 @hypothesis.given(st.sampled_from(["delete", "compact", "compact,delete"]), st.lists(steps, min_size=8, max_size=40))
 def test_what_was_cleaned_changes_nothing_else(
     session: Connection, verifier: msgtx.Client, policy: str, history: list[tuple[Any, ...]]
