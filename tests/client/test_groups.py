@@ -10,8 +10,7 @@ import pytest
 
 import msgtx
 import msgtx.membership
-from msgtx import Client, Consumer, OffsetAndMetadata, TopicPartition, errors
-from msgtx import consumer as consumer_module
+from msgtx import Client, Consumer, OffsetAndMetadata, TopicPartition, assignments, errors
 from msgtx.database.engine import Engine
 from tests.faults import Faults, lose_connection
 
@@ -325,7 +324,7 @@ def test_what_is_made_later_is_read_from_its_beginning(members: Members, client:
 def test_a_consumer_without_a_group_picks_up_new_topics(
     client: msgtx.Client, unique: Unique, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer_module, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(assignments, "LOOK_SECONDS", 0.05)
     stem = unique("stem")
     client.topics.create(f"{stem}.a")
     told: list[TopicPartition] = []
