@@ -7,6 +7,7 @@ import click
 from msgtx.cli.database import connect
 from msgtx.cli.options import Decorated, Group, Invocation, confirmed, destructive, option, pass_invocation
 from msgtx.cli.output import row_of, show_many, show_one, show_table
+from msgtx.errors import OffsetOutOfRange
 from msgtx.types import TopicPartition
 
 ENDS = ("partition", "log_start_offset", "last_stable_offset", "log_end_offset")
@@ -94,8 +95,8 @@ def alter(invocation: Invocation, /, name: str, partitions: int | None, **settin
     More partitions: keys move. A record goes to a partition by the hash of its
     key modulo their number, so later records of a key may go to another one than
     its earlier ones, and their order is lost; compaction, too, is for each
-    partition. Producers and consumers that run already see the change when they
-    start anew.
+    partition. Consumers that subscribed take new partitions up within seconds,
+    producers within half a minute.
     """
     given = {setting: value for setting, value in settings.items() if value is not None}
     if partitions is None and not given:
@@ -137,6 +138,8 @@ def delete_records(invocation: Invocation, name: str, *, partition: int, before:
         ends = client.admin.partitions.describe(place)
         upto = ends.log_end_offset if before == -1 else before
         extent = f"it goes from {ends.log_start_offset} to {ends.log_end_offset}"
+        if upto > ends.log_end_offset:
+            raise OffsetOutOfRange(f"{place}: offset {upto} is not in the log; {extent}")
         what = f"delete the records of {place} below offset {upto} ({extent})"
         if confirmed(what, dry_run=dry_run, yes=yes):
             start = client.admin.partitions.delete_records({place: before})[place]

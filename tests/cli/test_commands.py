@@ -59,7 +59,8 @@ def test_records_are_deleted(msgtx: Msgtx, client: Client, topic: str) -> None:
     assert json.loads(msgtx("topics", "describe", topic, "-o", "json").out)["ends"][0]["log_start_offset"] == 0
     assert msgtx(*verb, "2", "--yes", "-o", "jsonl").rows == [{"topic": topic, "partition": 0, "log_start_offset": 2}]
     assert msgtx(*verb, "1", "--yes", "-o", "jsonl").rows[0]["log_start_offset"] == 2
-    assert msgtx(*verb, "4", "--yes").code == 2
+    for how in ("--yes", "--dry-run"):
+        assert msgtx(*verb, "4", how).code == 2
     assert msgtx(*verb, "-1", "--yes", "-o", "jsonl").rows[0]["log_start_offset"] == 3
     assert msgtx("topics", "delete-records", topic, "--partition", "1", "--before", "0", "--yes").code == 2
     with pytest.raises(errors.UnknownTopicOrPartition):
