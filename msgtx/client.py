@@ -2,11 +2,11 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
-from msgtx import errors
+from msgtx import errors, snapshot
 from msgtx.admin import doctor
 from msgtx.admin.doctor.findings import Limits
 from msgtx.admin.groups import GroupsAdmin
@@ -33,6 +33,8 @@ from msgtx.types import (
     Finding,
     Outcome,
     ProcessReport,
+    Record,
+    Snapshot,
     SweepReport,
     TopicPartition,
     TransactionId,
@@ -211,6 +213,22 @@ class Client:
                 stop=stop,
                 on_commit=on_commit,
             )
+
+    def snapshot(self, topics: Iterable[str]) -> Snapshot:
+        """Return a consistent cut of these topics: all of each transaction, or nothing of it, on all their partitions (I15).
+
+        It only moves forward, and reading it again gives the same. Raise `UnknownTopicOrPartition`.
+        """
+        if isinstance(topics, str):
+            raise TypeError("topics is a list of names; for one topic write [name]")
+        return snapshot.take(self.engine, topics)
+
+    def read(self, cut: Snapshot, start: Snapshot | None = None) -> Iterator[Record]:
+        """Yield each committed record below a cut once, from an earlier cut (None: the log starts), partition by partition.
+
+        Raise `IncarnationChanged`, `OffsetOutOfRange` if retention removed what lies behind `start`, `LogTruncated`.
+        """
+        return snapshot.read(self.engine, cut, start)
 
     def transaction_outcome(self, transaction_id: TransactionId | str, *, resolve: bool = False) -> Outcome:
         """Return how a transaction ended: OPEN, COMMITTED, ABORTED or UNKNOWN. Never raises for an id it does not know.

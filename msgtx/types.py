@@ -26,6 +26,41 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A consistent cut: for each partition the end below which it has all of a transaction or nothing (I15). Picklable.
+
+    `incarnation`: of the database that it was taken of. `str` and `parse` are each other's inverse:
+    `INCARNATION orders:0=42,1=17 invoices:0=9`. Source: semantics 6.
+    """
+
+    ends: Mapping[TopicPartition, int]
+    incarnation: str
+
+    def __str__(self) -> str:
+        """Return it as one line, topics and partitions in order."""
+        topics: dict[str, list[str]] = {}
+        for (topic, partition), end in sorted(self.ends.items()):
+            topics.setdefault(topic, []).append(f"{partition}={end}")
+        return " ".join([self.incarnation, *(f"{topic}:{','.join(ends)}" for topic, ends in topics.items())])
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read what `str` wrote. Raise `InvalidRequest`."""
+        incarnation, *topics = text.split() or [""]
+        ends: dict[TopicPartition, int] = {}
+        for part in topics:
+            found = re.fullmatch(r"([a-zA-Z0-9._-]{1,249}):(\d+=\d+(?:,\d+=\d+)*)", part)
+            if found is None:
+                raise InvalidRequest(f"{part!r} is not TOPIC:PARTITION=END,…: no snapshot")
+            for pair in found[2].split(","):
+                partition, _, end = pair.partition("=")
+                ends[TopicPartition(found[1], int(partition))] = int(end)
+        if not re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", incarnation):
+            raise InvalidRequest(f"{incarnation!r} is no incarnation: a snapshot begins with the one that it was taken of")
+        return cls(ends, incarnation)
+
+
 class Isolation(enum.StrEnum):
     """What a reader sees: everything, or committed data below the last stable offset (semantics 6)."""
 

@@ -40,7 +40,7 @@ NEEDS: Final[Mapping[Right, frozenset[str]]] = MappingProxyType(
         Right.PRODUCE: _EVERYBODY
         | {"init_producer_id", "append", "append_and_decide", "decide", "lock_producer", "end_transaction", "mark"},
         Right.CONSUME: _EVERYBODY
-        | {"count_records", "commit_offsets", "committed_offsets", "expire_transaction"}
+        | {"count_records", "commit_offsets", "committed_offsets", "expire_transaction", "consistent_cut"}
         | {"join_group", "describe_members", "assign_partitions", "release_partitions"}
         | {"leave_group", "heartbeat_group", "member_assignment"}
         | {"records", "committed_records", "committed_records_now", "transactions", "is_committed", "last_stable_offset"},

@@ -13,12 +13,12 @@ PUBLIC = [
     "BatchMetadata", "Client", "Consumer", "Coordinator", "Finding", "GroupDescription", "GroupListing", "GroupMetadata",
     "GroupPartition", "HangingTransaction", "Isolation", "Level", "MemberDescription", "OffsetAndMetadata",
     "OffsetAndTimestamp", "OffsetReset", "Outcome", "OutputRecord", "PartitionDescription", "ProcessReport", "Producer",
-    "ProducerId", "ProducerState", "Record", "RecordMetadata", "ShiftBy", "SweepReport", "TopicDescription",
+    "ProducerId", "ProducerState", "Record", "RecordMetadata", "ShiftBy", "Snapshot", "SweepReport", "TopicDescription",
     "TopicPartition", "Transaction", "TransactionDescription", "TransactionId", "TransactionListing", "VerifyReport",
     "Violation", "connect",
 ]  # fmt: skip
 METHODS = {
-    msgtx.Client: "admin close consumer process producer sweep topics transaction_outcome url",
+    msgtx.Client: "admin close consumer process producer read snapshot sweep topics transaction_outcome url",
     msgtx.Producer: "abort_transaction begin_transaction close commit_transaction flush init_transactions send send_batch"
     " send_offsets_to_transaction transaction transaction_id",
     msgtx.Transaction: "id send_offsets",
@@ -42,6 +42,7 @@ FIELDS = {
     " heartbeat_at session_over topics pattern owned target",
     msgtx.OffsetReset: "topic partition current_offset new_offset note",
     msgtx.ShiftBy: "offsets",
+    msgtx.Snapshot: "ends incarnation",
     msgtx.PartitionDescription: "log_start_offset last_stable_offset log_end_offset",
     msgtx.TransactionListing: "transactional_id producer_id state",
     msgtx.ProducerState: "producer_id epoch last_sequence last_timestamp coordinator_epoch transaction_start_offset",

@@ -1,0 +1,141 @@
+"""Consistent cuts: no committed transaction is on both sides, and none is greater (I14, I15)."""
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from msgtx.store.cuts import consistent_cut
+from tests.databases import Connection
+from tests.store.steps import Writer, new_partition, new_topic, plain, read
+
+
+def cut(connection: Connection, partitions: list[int]) -> dict[int, int]:
+    return {partition: at.end for partition, at in consistent_cut(connection, partitions).items()}
+
+
+def test_what_is_decided_everywhere_is_in_the_cut(connection: Connection) -> None:
+    one, two = new_topic(connection, 2)
+    writer = Writer(connection)
+    writer.send(one, b"a")
+    writer.send(two, b"b", b"c")
+    writer.commit()
+    plain(connection, two, b"d")
+    assert cut(connection, [one, two]) == {one: 1, two: 3}
+
+
+def test_an_unknown_partition_is_absent_and_an_empty_one_ends_at_its_start(connection: Connection) -> None:
+    empty = new_partition(connection)
+    assert cut(connection, [empty, 2**31 - 1]) == {empty: 0}
+    assert cut(connection, []) == {}
+
+
+def test_a_transaction_behind_an_open_one_is_left_out_everywhere(connection: Connection) -> None:
+    """I15: one of its partitions is held back, so it is in none."""
+    one, two, three = new_topic(connection, 3)
+    open_one, split, chained = Writer(connection), Writer(connection), Writer(connection)
+    chained.send(three, b"chained")
+    chained.send(two, b"chained")
+    split.send(two, b"split")
+    open_one.send(one, b"open")
+    split.send(one, b"split")
+    name = split.commit()
+    chained.send(two, b"chained, too")
+    chained_name = chained.commit()
+    found = consistent_cut(connection, [one, two, three])
+    assert {partition: at.end for partition, at in found.items()} == {one: 0, two: 0, three: 0}
+    assert found[two].held_by in (name, chained_name)
+    assert found[one].held_by is None
+    assert cut(connection, [two, three]) == {two: 3, three: 1}, "of these alone nothing is held back"
+    open_one.abort()
+    assert cut(connection, [one, two, three]) == {one: 2, two: 3, three: 1}
+
+
+def test_records_below_a_log_start_do_not_count(connection: Connection) -> None:
+    one, two = new_topic(connection, 2)
+    open_one, split = Writer(connection), Writer(connection)
+    split.send(two, b"gone")
+    open_one.send(one, b"open")
+    split.send(one, b"split")
+    split.commit()
+    plain(connection, two, b"later")
+    assert cut(connection, [one, two]) == {one: 0, two: 0}
+    connection.execute("update msgtx.partition set log_start_offset = 1 where partition_id = %s", [two])
+    assert cut(connection, [one, two]) == {one: 0, two: 2}
+
+
+steps = st.one_of(
+    st.tuples(st.just("send"), st.integers(0, 3), st.integers(0, 2)),
+    st.tuples(st.just("commit"), st.integers(0, 3), st.just(0)),
+    st.tuples(st.just("abort"), st.integers(0, 3), st.just(0)),
+    st.tuples(st.just("plain"), st.just(0), st.integers(0, 2)),
+    st.tuples(st.just("cut"), st.just(0), st.just(0)),
+)
+
+
+@hypothesis.settings(
+    max_examples=60, derandomize=True, deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+)  # fmt: skip
+@hypothesis.given(st.lists(steps, min_size=6, max_size=40))
+def test_cuts_split_nothing_only_move_forward_and_read_the_same(
+    connection: Connection, history: list[tuple[str, int, int]]
+) -> None:
+    """I14, I15, against the naive replay: the greatest ends are found by trying all lowerings until nothing changes."""
+    partitions = new_topic(connection, 3)
+    writers = [Writer(connection) for _ in range(4)]
+    log: dict[int, list[tuple[int, int] | None]] = {partition: [] for partition in partitions}  # who wrote each offset
+    outcome: dict[tuple[int, int], str] = {}
+    earlier: dict[int, int] = dict.fromkeys(partitions, 0)
+    seen: dict[int, list[tuple[int, bytes | None]]] = {partition: [] for partition in partitions}
+    for kind, who, where in [*history, ("cut", 0, 0)]:
+        writer, partition = writers[who], partitions[where]
+        name = (who, writer.number)
+        if kind == "send":
+            writer.send(partition, b"%d" % len(log[partition]))
+            log[partition].append(name)
+            outcome.setdefault(name, "OPEN")
+        elif kind == "plain":
+            plain(connection, partition, b"%d" % len(log[partition]))
+            log[partition].append(None)
+        elif kind in ("commit", "abort") and outcome.get(name) == "OPEN":
+            getattr(writer, kind)()
+            outcome[name] = kind.upper()
+        elif kind == "cut":
+            ends = cut(connection, partitions)
+            assert ends == expected(log, outcome)
+            assert all(ends[each] >= earlier[each] for each in partitions), "it only moves forward"
+            for each in partitions:
+                now = [row for row in read(connection, each) if row[0] < ends[each]]
+                assert [row for row in now if row[0] < earlier[each]] == seen[each], "what was in a cut reads the same"
+                seen[each] = now
+            earlier = ends
+
+
+def expected(log: dict[int, list[tuple[int, int] | None]], outcome: dict[tuple[int, int], str]) -> dict[int, int]:
+    ends = {
+        partition: next((at for at, who in enumerate(rows) if who and outcome[who] == "OPEN"), len(rows))
+        for partition, rows in log.items()
+    }
+    while True:
+        before = dict(ends)
+        for name, ended in outcome.items():
+            places = [(p, at) for p, rows in log.items() for at, who in enumerate(rows) if who == name]
+            if ended == "COMMIT" and any(at >= ends[p] for p, at in places):
+                for p, at in places:
+                    ends[p] = min(ends[p], at)
+        if ends == before:
+            return ends
+
+
+@pytest.mark.parametrize("purged", [False, True])
+def test_a_transaction_whose_history_is_gone_is_found_by_its_rows(connection: Connection, purged: bool) -> None:
+    one, two = new_topic(connection, 2)
+    open_one, split = Writer(connection), Writer(connection)
+    split.send(two, b"split")
+    open_one.send(one, b"open")
+    split.send(one, b"split")
+    split.commit()
+    if purged:
+        for table in ("transaction_decision", "transaction", "transaction_partition"):
+            connection.execute(f"delete from msgtx.{table} where producer_id = %s", [split.id.producer_id])
+    assert cut(connection, [one, two]) == {one: 0, two: 0}
