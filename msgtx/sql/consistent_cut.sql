@@ -3,7 +3,7 @@
 -- that lowered the end below the last stable offset, null if none did. Records below a log start do not count. Cuts of the same
 -- partitions only move forward: consistent ends are closed under maximum.
 -- STABLE: all of it is one snapshot. Work: the rows between the cut and the log ends, each looked at once, without its arrays.
--- Reads record_batch, transaction, transaction_decision, transaction_marker and, through list_offsets, what that reads.
+-- Reads record_batch, transaction, transaction_decision, transaction_marker and, through fetch_batches, what that reads.
 create function msgtx.consistent_cut(partition_ids int[])
 returns table (
     partition_id int, log_start_offset bigint, end_offset bigint,
@@ -13,6 +13,7 @@ set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_
 set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
+    asked constant int[] := array(select distinct u from unnest(partition_ids) u);
     ids int[];
     starts bigint[];
     ends bigint[];
@@ -29,9 +30,9 @@ begin
     select array_agg(l.partition_id order by l.partition_id), array_agg(l.log_start_offset order by l.partition_id),
            array_agg(l.last_stable_offset order by l.partition_id), array_agg(l.log_end_offset order by l.partition_id)
     into ids, starts, ends, looked_from
-    from msgtx.list_offsets(
-        array(select distinct u from unnest(partition_ids) u),
-        array_fill(-1::bigint, array[cardinality(array(select distinct u from unnest(partition_ids) u))]), 'read_committed') l;
+    from msgtx.fetch_batches(
+        asked, array_fill(0::bigint, array[cardinality(asked)]), array_fill(null::text, array[cardinality(asked)]),
+        'read_committed', 0, 0) l;
     if ids is null then
         return;
     end if;
