@@ -7,9 +7,10 @@ returns table (
     partition_id int, log_start_offset bigint, last_stable_offset bigint, log_end_offset bigint,
     at_offset bigint, at_timestamp bigint)
 language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set enable_bitmapscan = off as $$
+set search_path = pg_catalog, pg_temp set enable_sort = off set enable_mergejoin = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
+    known constant int[] := array(select distinct u from unnest(partition_ids) u);
     ignored boolean;
 begin
     if not msgtx.acts_for_owner() then
@@ -20,10 +21,12 @@ begin
            case asked.time when -2 then e.log_start_offset when -1 then e.readable_end else found.at_offset end,
            found.at_timestamp
     from unnest(partition_ids, times) asked(partition_id, time)
-    cross join lateral (
-        select f.log_start_offset, f.last_stable_offset, f.log_end_offset,
+    join (
+        select f.partition_id, f.log_start_offset, f.last_stable_offset, f.log_end_offset,
                case when isolation = 'read_committed' then f.last_stable_offset else f.log_end_offset end as readable_end
-        from msgtx.fetch_batches(array[asked.partition_id], array[0::bigint], array[null::text], isolation, 0, 0) f) e
+        from msgtx.fetch_batches(
+            known, array_fill(0::bigint, array[cardinality(known)]), array_fill(null::text, array[cardinality(known)]),
+            isolation, 0, 0) f) e using (partition_id)
     left join lateral (
         select b.base_offset + coalesce(b.offset_deltas[u.ordinal], u.ordinal - 1) as at_offset,
                coalesce(u.record_timestamp, b.max_timestamp) as at_timestamp
