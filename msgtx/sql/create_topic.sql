@@ -1,23 +1,17 @@
 -- create_topic(name, partitions, settings) creates a topic with its partitions, and raises if the name is taken. Settings
--- are the topic's columns as JSON; an unknown one raises. Members of
--- groups notice by the version of the topics. Writes topic, partition, installation. Flushed.
+-- are the topic's columns as JSON; an unknown one, or one out of range, raises. Members of groups notice by the version of the
+-- topics. Writes topic, partition, installation. Flushed.
 create function msgtx.create_topic(topic_name text, partition_count int, settings jsonb default '{}')
 returns int language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare
     new_id int;
-    unknown text := (
-        select string_agg(k, ', ') from jsonb_object_keys(settings) k
-        where k not in ('cleanup_policy', 'retention_ms', 'retention_bytes', 'delete_retention_ms',
-                        'max_message_bytes', 'timestamp_type'));
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     if not msgtx.acts_for_owner() then
         ignored := msgtx.require_right_on_topic('admin', topic_name);
     end if;
-    if unknown is not null then
-        raise exception using errcode = 'MX040', message = format('unknown topic setting: %s', unknown);
-    end if;
+    ignored := msgtx.check_topic_settings(settings);
     if topic_name is null or topic_name !~ '^[a-zA-Z0-9._-]{1,249}$' or topic_name in ('.', '..') then
         raise exception using errcode = 'MX017', message = format(
             'topic name %s is not allowed: use 1 to 249 of a-z A-Z 0-9 . _ - (and not . or ..)', quote_nullable(topic_name));

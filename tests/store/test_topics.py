@@ -70,6 +70,9 @@ def test_a_number_of_partitions_out_of_range_is_refused(connection: Connection, 
         {"max_message_bytes": 0},
         {"max_message_bytes": "many"},
         {"retention_ms": 2**70},
+        {"retention_ms": -2},
+        {"retention_bytes": -2},
+        {"delete_retention_ms": -1},
     ],
 )
 def test_a_setting_that_cannot_be_is_refused_and_nothing_is_created(
