@@ -21,8 +21,10 @@ def command(invocation: Invocation, *, only: tuple[str, ...], dry_run: bool) -> 
     compaction  remove records of compacted topics that newer ones supersede
     ids         remove transactional ids and producer ids that are idle too long
     history     purge complete transactions past transaction_history_ms
-    offsets     remove committed offsets for which newer ones count
+    offsets     remove committed offsets for which newer ones count, or past offsets_retention_ms
     floors      remove floors below the newest of their partition
+    members     remove members whose session is over from their groups
+    heartbeats  remove heartbeats below the newest of their member
 
     It tries locks and never waits for one; it may run beside clients, daemons
     and itself.
