@@ -182,6 +182,7 @@ class Assignments(Places):
             self._give_up(self._fetcher.assigned)
             if isinstance(error, errors.FencedInstance):
                 raise
+            membership.due = True  # to join again
             return
         owned = {tp: each for each, tp in places.items() if tp is not None}
         # By id: a topic that was deleted and made again has the same name, and other partitions.

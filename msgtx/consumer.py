@@ -191,10 +191,18 @@ class Consumer(Assignments):
             raise IllegalState(
                 "offsets were committed by hand since the last poll: use one way, commit() or the transaction"
             )
-        positions = {tp: OffsetAndMetadata(at) for tp, a in self._fetcher.assigned.items() if (at := a.position) is not None}
-        for tp in positions:
-            self._fetcher.assigned[tp].handed = False
+        positions = self._positions()
+        self._settle(positions)
         return positions
+
+    def _positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        return {tp: OffsetAndMetadata(at) for tp, a in self._fetcher.assigned.items() if (at := a.position) is not None}
+
+    def _settle(self, partitions: Iterable[TopicPartition]) -> None:
+        """Note that what was handed out of these is in somebody's commit."""
+        for tp in partitions:
+            if tp in self._fetcher.assigned:
+                self._fetcher.assigned[tp].handed = False
 
     def commit(
         self,
@@ -205,9 +213,7 @@ class Consumer(Assignments):
         with self._use():
             group = self._group_metadata()
             if offsets is None:
-                positions = {
-                    tp: OffsetAndMetadata(at) for tp, a in self._fetcher.assigned.items() if (at := a.position) is not None
-                }
+                positions = self._positions()
             else:
                 positions = {
                     TopicPartition(*tp): at if isinstance(at, OffsetAndMetadata) else OffsetAndMetadata(at)
@@ -219,8 +225,7 @@ class Consumer(Assignments):
             }
             self._committed_since_poll = True
             self._taken_away.clear()
-            for tp in positions.keys() & self._fetcher.assigned.keys():
-                self._fetcher.assigned[tp].handed = False
+            self._settle(positions)
             if wait:
                 self._commit(group, by_id)
                 return
@@ -245,11 +250,9 @@ class Consumer(Assignments):
 
     def _commit_positions(self) -> None:
         self._taken_away.clear()
-        for assigned in self._fetcher.assigned.values():
-            assigned.handed = False
-        by_id = {
-            a.partition_id: OffsetAndMetadata(at) for a in self._fetcher.assigned.values() if (at := a.position) is not None
-        }
+        assigned = self._fetcher.assigned
+        self._settle(assigned)
+        by_id = {assigned[tp].partition_id: at for tp, at in self._positions().items()}
         if by_id:
             self._commit_quietly(self._group_metadata(), by_id)
 

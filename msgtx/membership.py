@@ -27,7 +27,7 @@ from msgtx.store.members import (
     member_assignment,
     release_partitions,
 )
-from msgtx.store.topics import describe_topics
+from msgtx.store.topics import describe_topics, partitions_of
 from msgtx.types import TopicPartition
 from msgtx.wakeup import Waiter
 
@@ -126,18 +126,12 @@ class Membership:
         """Join if this is no member, divide the partitions if that falls to it, and return what is its own.
 
         Raise `UnknownMember` if the group gave it up, `FencedInstance` if another took its `group_instance_id`; after either
-        it is no member any more. What the group refuses in a join is raised as it is.
+        it is no member any more. What the group refuses in a join is raised as it is. The caller sets `due` again
+        after an error.
         """
         if self._fenced is not None:
             raise self._fenced
         self.due = False
-        try:
-            return self._look(connection)
-        except MsgtxError:
-            self.due = True
-            raise
-
-    def _look(self, connection: RawConnection) -> Assignment:
         if self._member is None or not self._subscribed:
             self._join(connection)
         assert self._member is not None
@@ -164,11 +158,7 @@ class Membership:
     def place(self, connection: RawConnection, partition_id: int) -> TopicPartition | None:
         """Return topic and index of a partition; None if its topic was deleted."""
         if partition_id not in self._places:
-            self._places = {
-                each: TopicPartition(topic.name, index)
-                for topic in describe_topics(connection, None).values()
-                for index, each in enumerate(topic.partition_ids)
-            }
+            self._places = partitions_of(describe_topics(connection, None).values())
             if self._newest is None:
                 self._newest = max(self._places, default=0)
         return self._places.get(partition_id)

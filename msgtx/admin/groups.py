@@ -21,7 +21,7 @@ from msgtx.store.groups import (
 )
 from msgtx.store.members import Member, describe_members
 from msgtx.store.records import count_records, first_records
-from msgtx.store.topics import describe_topics
+from msgtx.store.topics import describe_topics, partitions_of, require_topics
 from msgtx.types import (
     GroupDescription,
     GroupListing,
@@ -145,11 +145,7 @@ def _state(group: ListedGroup) -> State:
 
 
 def _names(connection: RawConnection) -> dict[int, TopicPartition]:
-    return {
-        partition_id: TopicPartition(topic.name, index)
-        for topic in describe_topics(connection, None).values()
-        for index, partition_id in enumerate(topic.partition_ids)
-    }
+    return partitions_of(describe_topics(connection, None).values())
 
 
 def _member(member: Member, names: Mapping[int, TopicPartition]) -> MemberDescription:
@@ -217,10 +213,8 @@ def _partitions(connection: RawConnection, group: str, members: Iterable[Member]
 def _ids(connection: RawConnection, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
     """Return partition ids, in order of the names. Raise `UnknownTopicOrPartition`."""
     wanted = sorted({TopicPartition(*partition) for partition in partitions})
-    known = describe_topics(connection, sorted({partition.topic for partition in wanted}))
+    known = require_topics(connection, sorted({partition.topic for partition in wanted}))
     for name, index in wanted:
-        if name not in known:
-            raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}")
         if not 0 <= index < len(known[name].partition_ids):
             raise errors.UnknownTopicOrPartition(f"there is no partition {name}-{index}")
     return {partition: known[partition.topic].partition_ids[partition.partition] for partition in wanted}
@@ -238,11 +232,8 @@ def _scope(
         partitions = [names[partition_id] for partition_id in found if partition_id in names]
     wanted = [*(partitions or ())]
     asked = [topics] if isinstance(topics, str) else [*(topics or ())]
-    known = describe_topics(connection, asked) if asked else {}
-    for name in asked:
-        if name not in known:
-            raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}")
-        wanted += (TopicPartition(name, index) for index in range(len(known[name].partition_ids)))
+    if asked:
+        wanted += partitions_of(require_topics(connection, asked).values()).values()
     return _ids(connection, wanted)
 
 

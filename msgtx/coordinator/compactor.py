@@ -13,7 +13,7 @@ from typing import Final
 import psycopg
 
 from msgtx.database.engine import RawConnection, savepoint
-from msgtx.errors import CoordinatorFenced, DatabaseUnavailable, MsgtxError, NotCoordinator
+from msgtx.errors import MsgtxError
 from msgtx.rules.compaction import newest_of, survivors
 from msgtx.store.compaction import (
     DirtyLog,
@@ -24,7 +24,7 @@ from msgtx.store.compaction import (
     read_keys,
 )
 from msgtx.store.coordinators import SHARDS, Leases
-from msgtx.store.sweeps import Position, Swept
+from msgtx.store.sweeps import ENDS_THE_ROUND, Position, Swept
 
 _log = logging.getLogger("msgtx.coordinator")
 MIN_DIRTY_RATIO: Final = 0.5  # of a log's bytes that no pass has compacted: with less a pass is not worth it, as in Kafka
@@ -33,7 +33,6 @@ KEY_BYTES: Final = 150  # that a key takes there beside its own: the object, its
 ROWS_AT_ONCE: Final = 500  # of one piece
 NOTED_BYTES: Final = 16 * 1024 * 1024  # of rows whose keys are read in one piece
 REWRITTEN_BYTES: Final = 4 * 1024 * 1024  # of rows that are looked at, and perhaps rewritten, in one SQL transaction
-_ENDS_THE_ROUND: Final = (DatabaseUnavailable, CoordinatorFenced, NotCoordinator)
 
 
 class Compactor:
@@ -76,7 +75,7 @@ class Compactor:
                 )
             on = swept.is_busy
             return swept
-        except _ENDS_THE_ROUND:
+        except ENDS_THE_ROUND:
             raise
         except (MsgtxError, psycopg.Error) as error:
             _log.warning("partition %d could not be compacted: %s", log.partition_id, error)

@@ -10,10 +10,10 @@ import psycopg
 
 from msgtx.coordinator.compactor import Compactor
 from msgtx.database.engine import Engine, RawConnection, savepoint
-from msgtx.errors import ConfigError, CoordinatorFenced, DatabaseUnavailable, MsgtxError, NotCoordinator
+from msgtx.errors import ConfigError, MsgtxError
 from msgtx.store import sweeps
 from msgtx.store.coordinators import Leases
-from msgtx.store.sweeps import Position, Step
+from msgtx.store.sweeps import ENDS_THE_ROUND, Position, Step
 from msgtx.types import SweepReport
 
 log = logging.getLogger("msgtx.coordinator")
@@ -35,8 +35,6 @@ STEPS: Final[Mapping[str, Step | type[Compactor]]] = MappingProxyType(
 )
 # In rounds that come again and again these rest for so many seconds after a pass: what they look for takes its time.
 REST_SECONDS: Final[Mapping[str, float]] = MappingProxyType({"retention": 10.0, "compaction": 15.0})
-# Nothing of a round can be done then; any other failure is one step's own.
-_ENDS_THE_ROUND: Final = (DatabaseUnavailable, CoordinatorFenced, NotCoordinator)
 
 
 class Sweeper:
@@ -82,7 +80,7 @@ class Sweeper:
                         break
                     if step_seconds is not None and (idle or self.seconds[name] >= step_seconds):
                         break
-            except _ENDS_THE_ROUND:
+            except ENDS_THE_ROUND:
                 raise
             except (MsgtxError, psycopg.Error) as error:
                 self.failures[name] = error

@@ -7,6 +7,7 @@ from typing import Final
 
 from msgtx.database.engine import Function, RawConnection, call
 from msgtx.database.wire import Int8Array
+from msgtx.errors import CoordinatorFenced, DatabaseUnavailable, NotCoordinator
 from msgtx.store import transactions
 from msgtx.store.coordinators import LED, Leases, led
 
@@ -22,6 +23,8 @@ LOOKED_AT_ONCE: Final = 500  # rows that one call looks at: a SQL transaction of
 MANY_MARKERS: Final = 1_000
 
 Position = tuple[int, ...]
+# Nothing of a round can be done then; any other failure is one step's own.
+ENDS_THE_ROUND: Final = (DatabaseUnavailable, CoordinatorFenced, NotCoordinator)
 
 
 @dataclass(frozen=True, slots=True)
