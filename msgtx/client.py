@@ -42,7 +42,7 @@ from msgtx.types import (
 )
 from msgtx.wakeup import Listener
 
-SCHEMA_VERSION: Final = 3  # the schema that this client was made for; it accepts the next one, too
+SCHEMA_VERSION: Final = 4  # the schema that this client was made for; it accepts the next one, too
 
 
 class Admin:

@@ -16,7 +16,7 @@ TABLES = (
     "installation", "setting", "topic", "partition", "record_batch", "producer_state", "producer", "transaction",
     "transaction_partition", "transaction_seal", "transaction_decision", "transaction_marker", "partition_floor",
     "consumer_group", "group_member", "group_assignment", "group_heartbeat", "group_offset", "coordinator",
-    "coordinator_shard", "role_right",
+    "coordinator_shard", "role_right", "named_snapshot", "spark_batch", "spark_attempt", "spark_range",
 )  # fmt: skip
 NAMES = [path.stem for path in FILES]
 # What takes away what nobody needs any more.
@@ -104,6 +104,7 @@ def test_nothing_updates_or_deletes_on_the_hot_path() -> None:
         "coordinator",
         "coordinator_shard",
         "role_right",
+        "named_snapshot",
     }
     for path in FILES:
         if path.stem in {"delete_topic", "delete_group", "delete_offsets", *SWEEPS}:
