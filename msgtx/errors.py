@@ -224,6 +224,13 @@ class InvalidProducerIdMapping(FatalError):
     code = 49
 
 
+class BatchConflict(FatalError):
+    """Another run of this application has committed what this batch read, or its checkpoint fell behind.
+
+    Stop this one; where the other has ended, its group's offsets tell.
+    """
+
+
 class CoordinatorFenced(FatalError):
     """A newer coordinator has taken over the shard.
 
@@ -360,6 +367,13 @@ class GroupSubscribedToTopic(UsageError):
     """
 
     code = 86
+
+
+class CheckpointLost(UsageError):
+    """The application has committed batches, and the query's checkpoint knows none of them.
+
+    Restore the checkpoint, or use the option `group` at source and sink, or take another `txnAppId`.
+    """
 
 
 class TransactionalIdNotFound(UsageError):

@@ -427,6 +427,7 @@ class SweepReport:
     floors_removed: int = 0  # superseded by higher ones
     members_removed: int = 0  # of groups, whose session is over
     heartbeats_removed: int = 0  # superseded by newer ones, or of members that are gone
+    spark_rows_removed: int = 0  # attempts that are decided, and what newer batches have superseded
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ TABLES = (
         partition_id int not null,
         start_offset bigint not null,
         end_offset bigint not null,
+        recorded_at timestamptz not null,
         constraint spark_range_pkey primary key (query_id, batch_id, group_name, partition_id)
     )""",
 )

@@ -31,6 +31,7 @@ STEPS: Final[Mapping[str, Step | type[Compactor]]] = MappingProxyType(
         "floors": sweeps.remove_superseded_floors,
         "members": sweeps.remove_members,
         "heartbeats": sweeps.remove_heartbeats,
+        "spark": sweeps.remove_spark_history,
     }
 )
 # In rounds that come again and again these rest for so many seconds after a pass: what they look for takes its time.

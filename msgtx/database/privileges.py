@@ -38,9 +38,11 @@ _EVERYBODY: Final = frozenset(
 NEEDS: Final[Mapping[Right, frozenset[str]]] = MappingProxyType(
     {
         Right.PRODUCE: _EVERYBODY
-        | {"init_producer_id", "append", "append_and_decide", "decide", "lock_producer", "end_transaction", "mark"},
+        | {"init_producer_id", "append", "append_and_decide", "decide", "lock_producer", "end_transaction", "mark"}
+        | {"begin_attempt", "is_batch_committed", "decide_batch", "abort_batch"},
         Right.CONSUME: _EVERYBODY
         | {"count_records", "commit_offsets", "committed_offsets", "expire_transaction", "consistent_cut"}
+        | {"record_range"}
         | {"join_group", "describe_members", "assign_partitions", "release_partitions"}
         | {"leave_group", "heartbeat_group", "member_assignment"}
         | {"records", "committed_records", "committed_records_now", "transactions", "is_committed", "last_stable_offset"},
@@ -54,7 +56,7 @@ EVERYWHERE: Final = frozenset(
     {
         *("end_transaction", "expire_transaction", "expire_transactions", "fence_producer", "mark"),
         *("remove_idle_producers", "purge_transactions", "remove_superseded_offsets", "remove_superseded_floors"),
-        *("remove_members", "remove_heartbeats", "remove_old_batches"),
+        *("remove_members", "remove_heartbeats", "remove_old_batches", "remove_spark_history"),
         *("find_dirty_log", "read_keys", "compact_batches", "finish_compaction"),
         *("lease_shards", "release_shards", "list_coordinators", "find_coordinator"),
         *("undecided_transactions", "undecided_seals", "unfinished_decisions", "neglected_groups"),

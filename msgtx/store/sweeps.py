@@ -19,6 +19,7 @@ REMOVE_FLOORS: Final = Function("remove_superseded_floors", _RESUMABLE, flushed=
 REMOVE_MEMBERS: Final = Function("remove_members", _RESUMABLE)
 REMOVE_HEARTBEATS: Final = Function("remove_heartbeats", _RESUMABLE, flushed=False)
 REMOVE_BATCHES: Final = Function("remove_old_batches", _RESUMABLE)
+REMOVE_SPARK_HISTORY: Final = Function("remove_spark_history", _RESUMABLE, flushed=False)
 LOOKED_AT_ONCE: Final = 500  # rows that one call looks at: a SQL transaction of some milliseconds, also when all are to go
 MANY_MARKERS: Final = 1_000
 
@@ -76,3 +77,5 @@ remove_members: Step = partial(_resume, function=REMOVE_MEMBERS, field="members_
 remove_heartbeats: Step = partial(_resume, function=REMOVE_HEARTBEATS, field="heartbeats_removed")
 # Removes what retention has let go from the fronts of logs (semantics 8).
 remove_old_batches: Step = partial(_resume, function=REMOVE_BATCHES, field="batches_removed")
+# Removes what Spark's batches left: decided attempts, and what newer batches have superseded.
+remove_spark_history: Step = partial(_resume, function=REMOVE_SPARK_HISTORY, field="spark_rows_removed")

@@ -22,7 +22,7 @@ NAMES = [path.stem for path in FILES]
 # What takes away what nobody needs any more.
 SWEEPS = {
     "compact_batches", "forget_transactions", "remove_front", "remove_heartbeats", "remove_idle_producers",
-    "remove_superseded_floors", "remove_superseded_offsets",
+    "remove_spark_history", "remove_superseded_floors", "remove_superseded_offsets",
 }  # fmt: skip
 
 

@@ -1,0 +1,21 @@
+-- abort_batch(app_id, query_id, batch_id) aborts what attempts of this batch, and of earlier ones, left undecided; → how many.
+-- A committed batch has none: a driver that takes its own commit for failed undoes nothing (P20).
+-- Locks the application (exclusive), producers (exclusive, ascending). Writes transaction_decision. Flushed.
+create function msgtx.abort_batch(in_app_id text, in_query_id text, in_batch_id bigint)
+returns int language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
+declare
+    attempt bigint;
+    aborted int := 0;
+    ignored boolean := msgtx.refuse_stale_snapshot();
+begin
+    ignored := msgtx.lock_spark_app(in_app_id);
+    ignored := msgtx.flush_at_commit();
+    for attempt in select a.producer_id from msgtx.undecided_attempts(in_app_id, in_query_id, in_batch_id) a loop
+        perform msgtx.decide(attempt, 0, 0, 'ABORT');
+        perform pg_notify('msgtx', array_to_string(d.partitions, ',')) from msgtx.transaction_decision d
+        where d.producer_id = attempt and d.producer_epoch = 0 and d.transaction_number = 0 and d.partitions <> '{}';
+        aborted := aborted + 1;
+    end loop;
+    return aborted;
+end $$;

@@ -1,0 +1,102 @@
+-- decide_batch(app_id, query_id, batch_id, accepted attempts, …) ends a batch: the accepted attempts commit, all others that
+-- are registered abort, the group's offsets and the fence row are inserted, in one SQL transaction, or nothing of it.
+--   accepted            producer ids; tail_owners, tail_partitions, tail_sequences: the last sequence that each sent there
+--   offset_partitions, start_offsets, end_offsets   what the batch read, for in_group_name; null: as its source recorded it.
+--                       A start that is not −1 must be where the group is (or it has no offset there yet): else another run
+--                       has gone on from there
+--   skipped             the batch was committed before; what this run wrote is aborted
+--   aborted             how many attempts were
+--   error, detail       why nothing is decided
+-- An application that has batches of other queries only has lost its checkpoint: its batches are counted anew, and only what
+-- was read, compared with the group's offsets, tells whether one is new.
+-- Locks the application (exclusive), producers (exclusive, ascending), the group (share). Writes transaction_decision,
+-- consumer_group, group_offset, spark_batch. Flushed.
+create function msgtx.decide_batch(
+    in_app_id text, in_query_id text, in_batch_id bigint, accepted bigint[],
+    tail_owners bigint[], tail_partitions int[], tail_sequences bigint[],
+    in_group_name text default null, offset_partitions int[] default null, start_offsets bigint[] default null,
+    end_offsets bigint[] default null,
+    out skipped boolean, out aborted int, out error text, out detail text
+) language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
+declare
+    attempt bigint;
+    answer record;
+    moved record;
+    ignored boolean := msgtx.refuse_stale_snapshot();
+begin
+    aborted := 0;
+    ignored := msgtx.lock_spark_app(in_app_id);
+    ignored := msgtx.flush_at_commit();
+    skipped := msgtx.is_batch_committed(in_app_id, in_query_id, in_batch_id);
+    if skipped then
+        aborted := msgtx.abort_batch(in_app_id, in_query_id, in_batch_id);
+        return;
+    end if;
+    if in_group_name is not null and offset_partitions is null then
+        select array_agg(r.partition_id order by r.partition_id), array_agg(r.start_offset order by r.partition_id),
+               array_agg(r.end_offset order by r.partition_id)
+        into offset_partitions, start_offsets, end_offsets
+        from msgtx.spark_range r
+        where r.query_id = in_query_id and r.batch_id = in_batch_id and r.group_name = in_group_name;
+    end if;
+    if in_query_id <> '' and offset_partitions is null
+       and exists (select from msgtx.spark_batch b where b.app_id = in_app_id)
+       and not exists (select from msgtx.spark_batch b where b.app_id = in_app_id and b.query_id = in_query_id) then
+        if accepted <> '{}' then
+            error := 'CheckpointLost';
+            detail := format('application %s has committed batches of another query, and none of query %s: its checkpoint was lost;'
+                             ' restore it, or give source and sink the option group, or take another txnAppId',
+                             in_app_id, in_query_id);
+        end if;
+        return;
+    end if;
+
+    begin
+        for attempt in
+            select a from (select u from unnest(accepted) u
+                           union select ua.producer_id from msgtx.undecided_attempts(in_app_id, in_query_id, in_batch_id) ua
+                           ) every(a) order by (a << 32) >> 32
+        loop
+            ignored := msgtx.lock_producer(attempt);
+        end loop;
+        foreach attempt in array accepted loop
+            select d.* into answer from msgtx.decide(
+                attempt, 0, 0, 'COMMIT',
+                array(select t.p from unnest(tail_owners, tail_partitions) t(o, p) where t.o = attempt),
+                array(select t.s from unnest(tail_owners, tail_sequences) t(o, s) where t.o = attempt)) d;
+            if answer.error is not null then
+                raise exception using errcode = 'MX120', message = answer.detail, column = answer.error;
+            end if;
+        end loop;
+        if in_group_name is not null and offset_partitions <> '{}' then
+            select c.* into answer from msgtx.check_offsets(
+                array_fill(in_group_name, array[cardinality(offset_partitions)]), offset_partitions, end_offsets,
+                array[]::text[], array[]::text[], array[]::int[], array[]::text[], array[]::text[]) c;
+            if answer.error is not null then
+                raise exception using errcode = 'MX120', message = answer.detail, column = answer.error;
+            end if;
+            select o.partition_id, o.start_offset, c.committed_offset into moved
+            from unnest(offset_partitions, start_offsets) o(partition_id, start_offset)
+            join msgtx.committed_offsets(in_group_name, offset_partitions) c on c.partition_id = o.partition_id
+            where o.start_offset >= 0 and c.committed_offset <> o.start_offset
+            order by o.partition_id limit 1;
+            if found then
+                raise exception using errcode = 'MX120', column = 'BatchConflict', message = format(
+                    'group %s is at offset %s of partition %s, and batch %s begins at %s: another run has committed what this'
+                    ' one read', in_group_name, moved.committed_offset, (
+                        select t.name || '-' || p.partition_index from msgtx.partition p
+                        join msgtx.topic t on t.topic_id = p.topic_id where p.partition_id = moved.partition_id),
+                    in_batch_id, moved.start_offset);
+            end if;
+            ignored := msgtx.insert_offsets(
+                array_fill(in_group_name, array[cardinality(offset_partitions)]), offset_partitions, end_offsets,
+                array[]::text[], array[]::text[], array[]::int[], null, null, null);
+        end if;
+        insert into msgtx.spark_batch (app_id, query_id, batch_id, decided_at)
+        values (in_app_id, in_query_id, in_batch_id, msgtx.clock());
+        aborted := msgtx.abort_batch(in_app_id, in_query_id, in_batch_id);
+    exception when sqlstate 'MX120' then
+        get stacked diagnostics error = column_name, detail = message_text;
+    end;
+end $$;

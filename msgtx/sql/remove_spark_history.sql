@@ -1,0 +1,48 @@
+-- remove_spark_history(after, most) removes what Spark's batches leave behind, at most 10,000 rows of each table in one call:
+-- fence rows below the newest of their query, attempts that are decided and belong to a committed batch or are past the
+-- history, ranges below the newest committed batch of their query or past the history. → how many rows.
+--   in_after, next_after   null: this was the end; else there is more
+--   shards, epochs         those of a coordinator; null: all
+-- Locks the leases (share); passes by rows that are locked. Reads transaction_decision. Deletes from spark_batch, spark_attempt,
+-- spark_range. Not flushed by itself.
+create function msgtx.remove_spark_history(
+    in_after bigint[] default null, most int default 500, shards int[] default null, epochs int[] default null,
+    out removed int, out next_after bigint[]
+) language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
+declare
+    rows_at_once constant int := 10000;  -- in one SQL transaction
+    oldest constant timestamptz := msgtx.clock() - msgtx.setting_value('transaction_history_ms') * interval '1 ms';
+    removed_now int;
+    ignored boolean := msgtx.refuse_stale_snapshot();
+begin
+    ignored := msgtx.require_leases(shards, epochs);
+    delete from msgtx.spark_attempt a
+    where (a.app_id, a.query_id, a.batch_id, a.producer_id) in (
+        select s.app_id, s.query_id, s.batch_id, s.producer_id from msgtx.spark_attempt s
+        where (s.begun_at < oldest or msgtx.is_batch_committed(s.app_id, s.query_id, s.batch_id))
+          and (shards is null or msgtx.shard_of(s.app_id, null) = any(shards))
+          and exists (select from msgtx.transaction_decision d
+                      where d.producer_id = s.producer_id and d.producer_epoch = 0 and d.transaction_number = 0)
+        limit rows_at_once for update skip locked);
+    get diagnostics removed = row_count;
+    delete from msgtx.spark_range r
+    where (r.query_id, r.batch_id, r.group_name, r.partition_id) in (
+        select s.query_id, s.batch_id, s.group_name, s.partition_id from msgtx.spark_range s
+        where (s.recorded_at < oldest or exists (
+                  select from msgtx.spark_batch b where b.query_id = s.query_id and b.batch_id > s.batch_id))
+          and (shards is null or msgtx.shard_of(s.query_id, null) = any(shards))
+        limit rows_at_once for update skip locked);
+    get diagnostics removed_now = row_count;
+    removed := removed + removed_now;
+    delete from msgtx.spark_batch b
+    where (b.app_id, b.query_id, b.batch_id) in (
+        select s.app_id, s.query_id, s.batch_id from msgtx.spark_batch s
+        where exists (select from msgtx.spark_batch n
+                      where n.app_id = s.app_id and n.query_id = s.query_id and n.batch_id > s.batch_id)
+          and (shards is null or msgtx.shard_of(s.app_id, null) = any(shards))
+        limit rows_at_once for update skip locked);
+    get diagnostics removed_now = row_count;
+    removed := removed + removed_now;
+    next_after := case when removed >= rows_at_once then array[removed] end;
+end $$;

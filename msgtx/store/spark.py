@@ -1,0 +1,145 @@
+"""Batches of Spark: attempts of their tasks, and the one decision over all of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from msgtx.database.engine import Function, RawConnection, call
+from msgtx.database.wire import Int4Array, Int8Array
+from msgtx.errors import BY_NAME, MsgtxError
+
+_BATCH: Final = {"in_app_id": "text", "in_query_id": "text", "in_batch_id": "int8"}
+BEGIN: Final = Function("begin_attempt", {**_BATCH, "in_timeout_ms": "int4"})
+IS_COMMITTED: Final = Function("is_batch_committed", _BATCH)
+DECIDE: Final = Function(
+    "decide_batch",
+    {
+        **_BATCH,
+        "accepted": "int8[]",
+        "tail_owners": "int8[]",
+        "tail_partitions": "int4[]",
+        "tail_sequences": "int8[]",
+        "in_group_name": "text",
+        "offset_partitions": "int4[]",
+        "start_offsets": "int8[]",
+        "end_offsets": "int8[]",
+    },
+)
+ABORT: Final = Function("abort_batch", _BATCH)
+RECORD_RANGE: Final = Function(
+    "record_range",
+    {
+        "in_query_id": "text",
+        "in_batch_id": "int8",
+        "in_group_name": "text",
+        "partition_ids": "int4[]",
+        "start_offsets": "int8[]",
+        "end_offsets": "int8[]",
+    },
+)
+
+ANYWHERE: Final = -1  # a start that is not compared
+
+
+class BatchName(NamedTuple):
+    """A batch of an application. `query_id`: Spark's, which lives in the checkpoint; '' where a program counts its batches."""
+
+    app_id: str
+    query_id: str
+    batch_id: int
+
+    def __str__(self) -> str:
+        """Return it for people."""
+        return f"batch {self.batch_id} of {self.app_id}"
+
+
+class OffsetRange(NamedTuple):
+    """What a batch read of a partition: from `start` (None: wherever the group was) to before `end`."""
+
+    start: int | None
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What one attempt of a task wrote under transaction (producer_id, 0, 0): the last sequence by partition id."""
+
+    producer_id: int
+    tails: Mapping[int, int]
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedBatch:
+    """How a decision went. `skipped`: the batch was committed before. `aborted`: attempts that were not accepted."""
+
+    skipped: bool
+    aborted: int
+    error: MsgtxError | None
+
+
+def begin_attempt(connection: RawConnection, batch: BatchName, *, timeout_ms: int) -> int | None:
+    """Register an attempt of a task. Returns its producer id; None: the batch is committed already (P20)."""
+    ((producer_id,),) = call(connection, BEGIN, *batch, timeout_ms)
+    return None if producer_id is None else int(producer_id)
+
+
+def is_batch_committed(connection: RawConnection, batch: BatchName) -> bool:
+    """Return whether this batch, or a later one of its query, is committed."""
+    ((committed,),) = call(connection, IS_COMMITTED, *batch)
+    return bool(committed)
+
+
+def decide_batch(
+    connection: RawConnection,
+    batch: BatchName,
+    accepted: Sequence[Attempt],
+    *,
+    group: str | None = None,
+    ranges: Mapping[int, OffsetRange] | None = None,
+) -> DecidedBatch:
+    """Commit the accepted attempts, abort all others, commit the group's offsets, insert the fence row: all or nothing.
+
+    `ranges` by partition id; None: as the source of the query recorded them. An error is an answer: nothing is decided.
+    """
+    tails = [(attempt.producer_id, *tail) for attempt in accepted for tail in attempt.tails.items()]
+    known = None if ranges is None else sorted(ranges.items())
+    ((skipped, aborted, name, detail),) = call(
+        connection,
+        DECIDE,
+        *batch,
+        Int8Array(attempt.producer_id for attempt in accepted),
+        Int8Array(owner for owner, _, _ in tails),
+        Int4Array(partition for _, partition, _ in tails),
+        Int8Array(sequence for _, _, sequence in tails),
+        group,
+        None if known is None else Int4Array(partition for partition, _ in known),
+        None if known is None else Int8Array(ANYWHERE if at.start is None else at.start for _, at in known),
+        None if known is None else Int8Array(at.end for _, at in known),
+    )
+    return DecidedBatch(skipped, aborted, None if name is None else BY_NAME[name](detail))
+
+
+def abort_batch(connection: RawConnection, batch: BatchName) -> int:
+    """Abort what attempts of this batch, and of earlier ones, left undecided. Returns how many there were."""
+    ((aborted,),) = call(connection, ABORT, *batch)
+    return int(aborted)
+
+
+def record_range(
+    connection: RawConnection, query_id: str, batch_id: int, *, group: str, ranges: Mapping[int, tuple[int, int]]
+) -> None:
+    """Note what a streaming query's batch reads (start and end by partition id), for its sink. Raise `BatchConflict`."""
+    known = sorted(ranges.items())
+    ((name, detail),) = call(
+        connection,
+        RECORD_RANGE,
+        query_id,
+        batch_id,
+        group,
+        Int4Array(partition for partition, _ in known),
+        Int8Array(start for _, (start, _) in known),
+        Int8Array(end for _, (_, end) in known),
+    )
+    if name is not None:
+        raise BY_NAME[name](detail)

@@ -1,0 +1,281 @@
+"""Batches of Spark: attempts, and the one decision over all of them (I4, I6, I8, I10; P20)."""
+
+import concurrent.futures
+from collections.abc import Callable
+
+import pytest
+
+from msgtx import errors
+from msgtx.store.append import append
+from msgtx.store.groups import committed_offsets
+from msgtx.store.spark import (
+    Attempt,
+    BatchName,
+    OffsetRange,
+    abort_batch,
+    begin_attempt,
+    decide_batch,
+    is_batch_committed,
+    record_range,
+)
+from msgtx.store.transactions import transaction_outcome
+from msgtx.types import Outcome, TransactionId
+from tests.databases import Connection
+from tests.store.steps import batch, new_partition, new_topic, plain, unique, values
+
+TIMEOUT_MS = 60_000
+
+
+def name(number: int = 0, *, query: str = "", app: str | None = None) -> BatchName:
+    return BatchName(app or unique("app"), query, number)
+
+
+def attempt(connection: Connection, of: BatchName, partition: int, *written: bytes) -> Attempt:
+    """One attempt that writes these values."""
+    producer = begin_attempt(connection, of, timeout_ms=TIMEOUT_MS)
+    assert producer is not None
+    write(connection, producer, partition, *written)
+    return Attempt(producer, {partition: len(written) - 1}, len(written))
+
+
+def write(connection: Connection, producer: int, partition: int, *written: bytes) -> None:
+    row = batch(partition, *written, producer=(producer, 0), number=0, sequence=0)
+    (answer,) = append(connection, [row], flushed=False)
+    if answer.error is not None:
+        raise answer.error
+
+
+def outcome(connection: Connection, of: Attempt) -> Outcome:
+    return transaction_outcome(connection, TransactionId(of.producer_id, 0, 0)).outcome
+
+
+def test_the_accepted_attempts_commit_and_all_others_abort(connection: Connection) -> None:
+    """P20: rows of failed attempts never count."""
+    first, second = new_topic(connection, 2)
+    of = name()
+    accepted = [attempt(connection, of, first, b"a", b"b"), attempt(connection, of, second, b"c")]
+    late = attempt(connection, of, first, b"twice")
+    decided = decide_batch(connection, of, accepted)
+    assert (decided.error, decided.skipped, decided.aborted) == (None, False, 1)
+    assert (values(connection, first), values(connection, second)) == ([b"a", b"b"], [b"c"])
+    assert outcome(connection, late) is Outcome.ABORTED
+
+
+def test_a_batch_that_is_committed_is_skipped_and_what_its_replay_wrote_is_aborted(connection: Connection) -> None:
+    partition = new_partition(connection)
+    of = name()
+    left = begin_attempt(connection, of, timeout_ms=TIMEOUT_MS)
+    again = attempt(connection, of, partition, b"again")
+    assert decide_batch(connection, of, [attempt(connection, of, partition, b"once")]).error is None
+    decided = decide_batch(connection, of, [again])
+    assert (decided.skipped, decided.error) == (True, None)
+    assert values(connection, partition) == [b"once"]
+    assert left is not None
+    assert begin_attempt(connection, of, timeout_ms=TIMEOUT_MS) is None
+
+
+def test_an_earlier_batch_is_skipped_too(connection: Connection) -> None:
+    of = name(7)
+    decide_batch(connection, of, [])
+    assert is_batch_committed(connection, of._replace(batch_id=6))
+    assert begin_attempt(connection, of._replace(batch_id=6), timeout_ms=TIMEOUT_MS) is None
+    assert not is_batch_committed(connection, of._replace(batch_id=8))
+
+
+def test_an_attempt_that_goes_on_after_the_decision_is_refused(connection: Connection) -> None:
+    """I8."""
+    partition = new_partition(connection)
+    of = name()
+    late = begin_attempt(connection, of, timeout_ms=TIMEOUT_MS)
+    assert late is not None
+    decide_batch(connection, of, [])
+    with pytest.raises(errors.InvalidTransactionState):
+        write(connection, late, partition, b"late")
+
+
+def test_an_abort_of_a_committed_batch_undoes_nothing(connection: Connection) -> None:
+    """P20: Spark calls abort when its own commit log failed after ours."""
+    partition = new_partition(connection)
+    of = name()
+    decide_batch(connection, of, [attempt(connection, of, partition, b"a")])
+    assert abort_batch(connection, of) == 0
+    assert values(connection, partition) == [b"a"]
+
+
+def test_an_abort_ends_every_attempt_at_once_so_that_readers_go_on(connection: Connection) -> None:
+    partition = new_partition(connection)
+    of = name()
+    attempt(connection, of, partition, b"a")
+    attempt(connection, of._replace(batch_id=0), partition, b"b")
+    plain(connection, partition, b"behind")
+    assert values(connection, partition) == []
+    assert abort_batch(connection, of) == 2
+    assert values(connection, partition) == [b"behind"]
+
+
+def test_a_commit_that_cannot_be_leaves_everything_undecided(connection: Connection) -> None:
+    first, second = new_topic(connection, 2)
+    of = name()
+    good, aborted = attempt(connection, of, first, b"a"), attempt(connection, of, second, b"b")
+    lost = Attempt(good.producer_id, {first: 5}, 6)  # its tail is not there: a crash took it back
+    decided = decide_batch(connection, of, [aborted, lost])
+    assert isinstance(decided.error, errors.TransactionAborted)
+    assert (outcome(connection, good), outcome(connection, aborted)) == (Outcome.OPEN, Outcome.OPEN)
+    assert not is_batch_committed(connection, of)
+
+
+def test_a_batch_that_outlived_its_timeout_is_refused_and_says_why(
+    connection: Connection, clock: Callable[..., None]
+) -> None:
+    partition = new_partition(connection)
+    of = name()
+    slow = attempt(connection, of, partition, b"a")
+    clock("2 minutes")
+    connection.execute("select msgtx.expire_transactions()")
+    decided = decide_batch(connection, of, [slow])
+    assert isinstance(decided.error, errors.TransactionAborted)
+    assert "timeout" in str(decided.error)
+
+
+def test_a_timeout_above_the_installations_is_refused(connection: Connection) -> None:
+    with pytest.raises(errors.InvalidTransactionTimeout, match="transaction_max_timeout_ms"):
+        begin_attempt(connection, name(), timeout_ms=2_000_000_000)
+
+
+# ── offsets ──
+
+
+def test_offsets_and_outputs_are_committed_together(connection: Connection) -> None:
+    """I10."""
+    source, target = new_topic(connection, 2)
+    plain(connection, source, b"1")
+    of, group = name(), unique("group")
+    decided = decide_batch(
+        connection, of, [attempt(connection, of, target, b"a")], group=group, ranges={source: OffsetRange(0, 1)}
+    )
+    assert decided.error is None
+    at = committed_offsets(connection, group, [source])[source].at
+    assert at is not None
+    assert at.offset == 1
+
+
+def test_a_batch_that_does_not_begin_where_the_group_is_is_refused(connection: Connection) -> None:
+    """I10: two runs of one application read the same; one commits."""
+    source, target = new_topic(connection, 2)
+    for value in (b"1", b"2"):
+        plain(connection, source, value)
+    group, of = unique("group"), name()
+    ranges = {source: OffsetRange(0, 2)}
+    other = of._replace(app_id=of.app_id + "-other")
+    slow = attempt(connection, other, target, b"twice")
+    assert decide_batch(connection, of, [attempt(connection, of, target, b"a")], group=group, ranges=ranges).error is None
+    decided = decide_batch(connection, other, [slow], group=group, ranges=ranges)
+    assert isinstance(decided.error, errors.BatchConflict)
+    assert outcome(connection, slow) is Outcome.OPEN
+    abort_batch(connection, other)
+    assert values(connection, target) == [b"a"]
+
+
+def test_a_streaming_sink_commits_what_its_source_recorded(connection: Connection) -> None:
+    source, target = new_topic(connection, 2)
+    plain(connection, source, b"1")
+    of, group = name(query=unique("query")), unique("group")
+    record_range(connection, of.query_id, 0, group=group, ranges={source: (0, 1)})
+    record_range(connection, of.query_id, 0, group=group, ranges={source: (0, 1)})  # another task of the same batch
+    assert decide_batch(connection, of, [attempt(connection, of, target, b"a")], group=group).error is None
+    at = committed_offsets(connection, group, [source])[source].at
+    assert at is not None
+    assert at.offset == 1
+
+
+def test_a_batch_that_was_planned_otherwise_before_is_refused(connection: Connection) -> None:
+    """A checkpoint that fell behind plans its batches anew; skipping one by its number would lose records."""
+    source = new_partition(connection)
+    query, group = unique("query"), unique("group")
+    record_range(connection, query, 0, group=group, ranges={source: (0, 1)})
+    with pytest.raises(errors.BatchConflict, match="fell behind"):
+        record_range(connection, query, 0, group=group, ranges={source: (0, 2)})
+
+
+def test_a_lost_checkpoint_goes_on_from_the_groups_offsets(connection: Connection) -> None:
+    source, target = new_topic(connection, 2)
+    for value in (b"1", b"2"):
+        plain(connection, source, value)
+    group, of = unique("group"), name(query=unique("query"))
+    record_range(connection, of.query_id, 0, group=group, ranges={source: (0, 1)})
+    decide_batch(connection, of, [attempt(connection, of, target, b"a")], group=group)
+    new = of._replace(query_id=unique("query"))
+    record_range(connection, new.query_id, 0, group=group, ranges={source: (1, 2)})
+    assert decide_batch(connection, new, [attempt(connection, new, target, b"b")], group=group).error is None
+    stale = of._replace(query_id=unique("query"))
+    record_range(connection, stale.query_id, 0, group=group, ranges={source: (0, 2)})
+    decided = decide_batch(connection, stale, [attempt(connection, stale, target, b"twice")], group=group)
+    assert isinstance(decided.error, errors.BatchConflict)
+    abort_batch(connection, stale)
+    assert values(connection, target) == [b"a", b"b"]
+
+
+def test_a_lost_checkpoint_without_group_is_an_error_and_no_duplicate(connection: Connection) -> None:
+    target = new_partition(connection)
+    of = name(query=unique("query"))
+    decide_batch(connection, of, [attempt(connection, of, target, b"a")])
+    new = of._replace(query_id=unique("query"))
+    decided = decide_batch(connection, new, [attempt(connection, new, target, b"a")])
+    assert isinstance(decided.error, errors.CheckpointLost)
+    abort_batch(connection, new)
+    assert values(connection, target) == [b"a"]
+
+
+# ── at once ──
+
+
+def test_of_two_drivers_that_decide_the_same_batch_one_commits(
+    open_connection: Callable[[], Connection], background: concurrent.futures.ThreadPoolExecutor
+) -> None:
+    first, second = open_connection(), open_connection()
+    partition = new_partition(first)
+    of = name()
+    attempts = [attempt(first, of, partition, b"a"), attempt(second, of, partition, b"a")]
+    with first.transaction():
+        assert decide_batch(first, of, attempts[:1]).error is None
+        other = background.submit(decide_batch, second, of, attempts[1:])
+        assert not concurrent.futures.wait([other], timeout=0.2).done
+    assert other.result(10).skipped
+    assert values(first, partition) == [b"a"]
+
+
+def test_an_attempt_that_begins_beside_the_decision_waits_and_is_refused(
+    open_connection: Callable[[], Connection], background: concurrent.futures.ThreadPoolExecutor
+) -> None:
+    """No attempt is left undecided: it is part of the decision, or it sees the fence row."""
+    driver, task = open_connection(), open_connection()
+    of = name()
+    with driver.transaction():
+        decide_batch(driver, of, [])
+        begun = background.submit(begin_attempt, task, of, timeout_ms=TIMEOUT_MS)
+        assert not concurrent.futures.wait([begun], timeout=0.2).done
+    assert begun.result(10) is None
+
+
+# ── what is left ──
+
+
+def test_the_sweep_keeps_what_still_counts(connection: Connection) -> None:
+    partition = new_partition(connection)
+    of = name(query=unique("query"))
+    source = new_partition(connection)
+    for number in range(3):
+        each = of._replace(batch_id=number)
+        record_range(connection, of.query_id, number, group="g", ranges={source: (number, number + 1)})
+        decide_batch(connection, each, [attempt(connection, each, partition, b"%d" % number)])
+    open_one = attempt(connection, of._replace(batch_id=3), partition, b"open")
+    connection.execute("select msgtx.remove_spark_history()")
+
+    def left(table: str, column: str) -> list[int]:
+        rows = connection.execute(f"select {column} from msgtx.{table} where query_id = %s order by 1", [of.query_id])
+        return [value for (value,) in rows]
+
+    assert left("spark_batch", "batch_id") == [2]
+    assert left("spark_range", "batch_id") == [2]
+    assert left("spark_attempt", "producer_id") == [open_one.producer_id]
+    assert begin_attempt(connection, of._replace(batch_id=1), timeout_ms=TIMEOUT_MS) is None
