@@ -1,1 +1,5 @@
 """Spark: committed ranges read through JDBC, batches written exactly once; the jobs behind `msgtx spark`."""
+
+from msgtx.spark_jobs.sink import BatchReport, write_transactional
+
+__all__ = ["BatchReport", "write_transactional"]

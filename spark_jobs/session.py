@@ -1,6 +1,7 @@
 """Spark sessions that can read and write msgtx: Java, the JDBC driver, and settings that fit."""
 
 import os
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,7 @@ def jdbc_jar() -> Path:
 
 def session(name: str = "msgtx", *, master: str = "local[*]") -> SparkSession:
     """Return a Spark session that has the JDBC driver, the running one if there is one."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = (
         SparkSession.Builder()
         .appName(name)

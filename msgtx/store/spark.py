@@ -42,7 +42,7 @@ ANYWHERE: Final = -1  # a start that is not compared
 
 
 class BatchName(NamedTuple):
-    """A batch of an application. `query_id`: Spark's, which lives in the checkpoint; '' where a program counts its batches."""
+    """A batch of an application. `query_id`: Spark's, which lives in the checkpoint; '' where a program counts them."""
 
     app_id: str
     query_id: str
