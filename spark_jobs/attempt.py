@@ -35,8 +35,18 @@ BACKOFF_SECONDS: Final = (0.1, 2.0)  # the first and the longest pause
 T = TypeVar("T")
 
 
-def persevering(work: Callable[[], T]) -> T:
-    """Do what may be repeated, again while the condition passes."""
+def persevering(engine: Engine, work: Callable[[RawConnection], T]) -> T:
+    """Do calls that may be repeated, on a connection, again and again while the condition passes."""
+
+    def call() -> T:
+        with engine.connection() as connection:
+            return work(connection)
+
+    return again(call)
+
+
+def again(work: Callable[[], T]) -> T:
+    """Do what may be repeated, again and again while the condition passes: calls with the same names write once."""
     until = time.monotonic() + UNREACHABLE_SECONDS
     pause, longest = BACKOFF_SECONDS
     while True:
@@ -73,8 +83,7 @@ def write_attempt(rows: Iterable[pa.RecordBatch], target: Target, batch: BatchNa
     engine = Engine(target.url, pool_size=1)
     try:
         engine.expect(uuid.UUID(target.incarnation))
-        writer = _Writer(engine, target, batch)
-        return writer.write(_chained(first, filled))
+        return AttemptWriter(engine, target, batch).write(_chained(first, filled))
     finally:
         engine.close()
 
@@ -100,8 +109,8 @@ class _Lane:
         return self.size >= ROW_BYTES or len(self.values) >= ROW_RECORDS
 
 
-class _Writer:
-    """Divides rows among partitions and appends them under (producer_id, 0, 0)."""
+class AttemptWriter:
+    """Divides rows among partitions and appends them under (producer_id, 0, 0). For one attempt."""
 
     def __init__(self, engine: Engine, target: Target, batch: BatchName) -> None:
         self._engine = engine
@@ -114,9 +123,9 @@ class _Writer:
         self._records = 0
 
     def write(self, rows: Iterable[pa.RecordBatch]) -> Attempt | None:
-        """Write everything."""
+        """Write everything, as `write_attempt` does."""
         batch, timeout_ms = self._batch, self._target.transaction_timeout_ms
-        producer_id = self._again(lambda connection: begin_attempt(connection, batch, timeout_ms=timeout_ms))
+        producer_id = persevering(self._engine, lambda connection: begin_attempt(connection, batch, timeout_ms=timeout_ms))
         if producer_id is None:
             return None
         self._producer_id = producer_id
@@ -136,14 +145,7 @@ class _Writer:
         return Attempt(producer_id, {partition: n - 1 for partition, n in self._sequences.items()}, self._records)
 
     def _is_committed(self) -> bool:
-        return self._again(lambda connection: is_batch_committed(connection, self._batch))
-
-    def _again(self, work: Callable[[RawConnection], T]) -> T:
-        def call() -> T:
-            with self._engine.connection() as connection:
-                return work(connection)
-
-        return persevering(call)
+        return persevering(self._engine, lambda connection: is_batch_committed(connection, self._batch))
 
     # ── rows to lanes ──
 
@@ -209,7 +211,7 @@ class _Writer:
     def _lanes_of(self, topic: str) -> list[_Lane]:
         lanes = self._topics.get(topic)
         if lanes is None:
-            found = self._again(lambda connection: describe_topics(connection, [topic])).get(topic)
+            found = persevering(self._engine, lambda connection: describe_topics(connection, [topic])).get(topic)
             if found is None:
                 raise errors.UnknownTopicOrPartition(f"there is no topic {topic!r}; create it first")
             lanes = self._topics[topic] = [_Lane(partition_id) for partition_id in found.partition_ids]
@@ -233,7 +235,7 @@ class _Writer:
             return
         lanes.sort(key=lambda lane: lane.partition_id)
         rows = [self._columns(lane) for lane in lanes]
-        answers = self._again(lambda connection: _append(connection, rows))
+        answers = persevering(self._engine, lambda connection: _append(connection, rows))
         for lane, answer in zip(lanes, answers, strict=True):
             if answer.error is not None:
                 raise explained(answer.error, self._target.transaction_timeout_ms)

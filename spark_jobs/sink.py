@@ -1,48 +1,25 @@
 """The exactly-once sink: a DataFrame's rows as one transaction over all its tasks (architecture 5; P20)."""
 
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
-import sqlalchemy
 from pyspark.sql import DataFrame
 from pyspark.sql import types as spark_types
 
 from msgtx import errors
 from msgtx.client import open_engine
-from msgtx.database.engine import Engine, driver_of
-from msgtx.rules.partitioner import PARTITIONERS
-from msgtx.spark_jobs.attempt import Target, explained, persevering, write_attempt
-from msgtx.store.installation import describe_installation
-from msgtx.store.spark import Attempt, BatchName, DecidedBatch, OffsetRange, abort_batch, decide_batch, is_batch_committed
-from msgtx.store.topics import require_partitions, require_topics
-from msgtx.store.transactions import transaction_outcome
-from msgtx.types import Outcome, Snapshot, TransactionId
+from msgtx.database.engine import Engine
+from msgtx.spark_jobs.attempt import Target, persevering, write_attempt
+from msgtx.spark_jobs.batch import TRANSACTION_TIMEOUT_MS, BatchReport, Statements, abort, begins_again, decide, make_target
+from msgtx.store.spark import Attempt, BatchName, OffsetRange
+from msgtx.store.topics import require_partitions
+from msgtx.types import Snapshot
 
-log = logging.getLogger("msgtx.spark")
-
-TRANSACTION_TIMEOUT_MS: Final = 600_000
 ANSWERS: Final = "producer_id long, partitions array<int>, sequences array<long>, records long"
 _TEXT: Final = (spark_types.BinaryType, spark_types.StringType)
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
-Statements = Callable[[sqlalchemy.Connection], object]
-
-
-@dataclass(frozen=True, slots=True)
-class BatchReport:
-    """What became of a batch. `skipped`: it was committed before, and nothing was written.
-
-    `attempts`: tasks that wrote something; `aborted`: attempts that were not accepted (retries, speculation, earlier runs).
-    """
-
-    app_id: str
-    batch_id: int
-    skipped: bool
-    records: int
-    attempts: int
-    aborted: int
 
 
 def write_transactional(
@@ -70,52 +47,75 @@ def write_transactional(
     most `transaction_max_timeout_ms` of the installation) is aborted. Raise `InvalidRequest` for wrong columns,
     `UnknownTopicOrPartition`, `IncarnationChanged`.
     """
-    batch = BatchName(app_id, "", batch_id)
-    if not app_id or batch_id < 0:
-        raise errors.InvalidRequest("a batch is named by an app_id that is not empty and a batch_id of 0 or more")
     if group is not None and snapshot is None:
         raise errors.InvalidRequest("the offsets of a group are the ends of a snapshot: give snapshot=, too")
-    rows = df.select(*sink_columns(df.schema, topic))
     engine, _ = open_engine(url)
     try:
-        target = make_target(
-            engine, topic, transaction_timeout_ms=transaction_timeout_ms, partitioner=partitioner, snapshot=snapshot
+        return write_batch(
+            engine,
+            df,
+            topic,
+            app_id=app_id,
+            batch_id=batch_id,
+            read=None if group is None or snapshot is None else Read(group, snapshot, start),
+            statements=statements,
+            transaction_timeout_ms=transaction_timeout_ms,
+            partitioner=partitioner,
         )
-        ranges = None if group is None or snapshot is None else _ranges(engine, snapshot, start)
-        if _begins_again(engine, batch):
-            return BatchReport(app_id, batch_id, skipped=True, records=0, attempts=0, aborted=0)
-        try:
-            accepted = _run(rows, target, batch)
-            return decide(
-                engine, batch, accepted, group=group, ranges=ranges, statements=statements, timeout_ms=transaction_timeout_ms
-            )
-        except BaseException:
-            abort(engine, batch)
-            raise
     finally:
         engine.close()
 
 
-def make_target(
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What a batch read: the offsets that are committed with it. `start`, if it is known, must be where the group is."""
+
+    group: str
+    snapshot: Snapshot
+    start: Snapshot | None = None
+
+
+def write_batch(
     engine: Engine,
+    df: DataFrame,
     topic: str | None,
     *,
-    transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
+    app_id: str,
+    batch_id: int,
+    read: Read | None,
+    statements: Statements | None,
+    transaction_timeout_ms: int,
     partitioner: str = "crc32",
-    snapshot: Snapshot | None = None,
-) -> Target:
-    """Return what tasks need to know. Raise `InvalidRequest`, `UnknownTopicOrPartition`, `IncarnationChanged`."""
-    if partitioner not in PARTITIONERS:
-        raise errors.ConfigError(f"there is no partitioner {partitioner!r}; known are {', '.join(PARTITIONERS)}")
-    with engine.connection() as connection:
-        incarnation = str(describe_installation(connection).incarnation)
-        if topic is not None:
-            require_topics(connection, [topic])
-    if snapshot is not None and snapshot.incarnation != incarnation:
-        raise errors.IncarnationChanged(
-            f"the snapshot is of incarnation {snapshot.incarnation}, the database has {incarnation} since a failover"
+) -> BatchReport:
+    """Do what `write_transactional` does, with an engine that is there."""
+    batch = BatchName(app_id, "", batch_id)
+    if not app_id or batch_id < 0:
+        raise errors.InvalidRequest("a batch is named by an app_id that is not empty and a batch_id of 0 or more")
+    rows = df.select(*sink_columns(df.schema, topic))
+    target = make_target(
+        engine,
+        topic,
+        transaction_timeout_ms=transaction_timeout_ms,
+        partitioner=partitioner,
+        snapshot=None if read is None else read.snapshot,
+    )
+    ranges = None if read is None else _ranges(engine, read)
+    if begins_again(engine, batch):
+        return BatchReport(app_id, batch_id, skipped=True, records=0, attempts=0, aborted=0)
+    try:
+        accepted = _run(rows, target, batch)
+        return decide(
+            engine,
+            batch,
+            accepted,
+            group=None if read is None else read.group,
+            ranges=ranges,
+            statements=statements,
+            timeout_ms=transaction_timeout_ms,
         )
-    return Target(engine.url, incarnation, topic, transaction_timeout_ms, partitioner)
+    except BaseException:
+        abort(engine, batch)
+        raise
 
 
 def sink_columns(schema: spark_types.StructType, topic: str | None) -> list[str]:
@@ -145,23 +145,10 @@ def sink_columns(schema: spark_types.StructType, topic: str | None) -> list[str]
     return [found[name].name for name in wanted if name in found]
 
 
-def _begins_again(engine: Engine, batch: BatchName) -> bool:
-    """Say whether the batch is committed; if not, abort what an earlier run of it left, so that it holds nobody up."""
-    with engine.connection() as connection:
-        if is_batch_committed(connection, batch):
-            log.info("%s is committed already: skipped", batch)
-            return True
-        abort_batch(connection, batch)
-    return False
-
-
-def _ranges(engine: Engine, snapshot: Snapshot, start: Snapshot | None) -> dict[int, OffsetRange]:
-    with engine.connection() as connection:
-        ids = require_partitions(connection, snapshot.ends)
-    return {
-        ids[partition]: OffsetRange(None if start is None else start.ends.get(partition), end)
-        for partition, end in snapshot.ends.items()
-    }
+def _ranges(engine: Engine, read: Read) -> dict[int, OffsetRange]:
+    ids = persevering(engine, lambda connection: require_partitions(connection, read.snapshot.ends))
+    starts = {} if read.start is None else read.start.ends
+    return {ids[partition]: OffsetRange(starts.get(partition), end) for partition, end in read.snapshot.ends.items()}
 
 
 def _run(rows: DataFrame, target: Target, batch: BatchName) -> list[Attempt]:
@@ -183,72 +170,3 @@ def _run(rows: DataFrame, target: Target, batch: BatchName) -> list[Attempt]:
         Attempt(answer.producer_id, dict(zip(answer.partitions, answer.sequences, strict=True)), answer.records)
         for answer in rows.mapInArrow(write, ANSWERS).collect()
     ]
-
-
-class _SkippedError(Exception):
-    """Takes the user's statements back: the batch was committed before."""
-
-
-def decide(
-    engine: Engine,
-    batch: BatchName,
-    accepted: list[Attempt],
-    *,
-    group: str | None = None,
-    ranges: dict[int, OffsetRange] | None = None,
-    statements: Statements | None = None,
-    timeout_ms: int = TRANSACTION_TIMEOUT_MS,
-) -> BatchReport:
-    """Decide a batch, with the user's statements in the same SQL transaction. Repeated after a lost answer, it is skipped.
-
-    Raise why it cannot be committed; nothing is decided then.
-    """
-    asked = 0
-
-    def once() -> DecidedBatch:
-        nonlocal asked
-        asked += 1
-        with engine.transaction() as connection:
-            if statements is not None:
-                statements(connection)
-            decided = decide_batch(driver_of(connection), batch, accepted, group=group, ranges=ranges)
-            if decided.error is not None:
-                raise explained(decided.error, timeout_ms)
-            if decided.skipped and statements is not None:
-                raise _SkippedError
-        return decided
-
-    try:
-        decided = persevering(once)
-    except _SkippedError:
-        decided = DecidedBatch(skipped=True, aborted=abort(engine, batch), error=None)
-    if decided.skipped and not (asked > 1 and _were_accepted(engine, accepted)):
-        log.info("%s is committed already: skipped", batch)
-        return BatchReport(batch.app_id, batch.batch_id, skipped=True, records=0, attempts=0, aborted=decided.aborted)
-    return BatchReport(
-        batch.app_id,
-        batch.batch_id,
-        skipped=False,
-        records=sum(attempt.records for attempt in accepted),
-        attempts=len(accepted),
-        aborted=decided.aborted,
-    )
-
-
-def _were_accepted(engine: Engine, accepted: list[Attempt]) -> bool:
-    """Say whether a decision whose answer was lost was ours."""
-    if not accepted:
-        return True
-    with engine.connection() as connection:
-        name = TransactionId(accepted[0].producer_id, 0, 0)
-        return transaction_outcome(connection, name).outcome is Outcome.COMMITTED
-
-
-def abort(engine: Engine, batch: BatchName) -> int:
-    """Abort what a batch left undecided; nothing of a committed one. If the database is away, timeouts will do it."""
-    try:
-        with engine.connection() as connection:
-            return abort_batch(connection, batch)
-    except errors.RetriableError as error:
-        log.warning("%s: its transactions could not be aborted, their timeouts will end them: %s", batch, error)
-        return 0

@@ -34,7 +34,7 @@ SILENT: Final = {
 READS: Final = frozenset(
     {
         *("describe_topics", "fetch_batches", "list_offsets", "committed_offsets", "transaction_outcome"),
-        *("describe_members", "member_assignment"),
+        *("describe_members", "member_assignment", "is_batch_committed"),
     }
 )
 FUNCTION: Final = re.compile(r"msgtx\.(\w+)\s*\(")

@@ -39,7 +39,7 @@ NEEDS: Final[Mapping[Right, frozenset[str]]] = MappingProxyType(
     {
         Right.PRODUCE: _EVERYBODY
         | {"init_producer_id", "append", "append_and_decide", "decide", "lock_producer", "end_transaction", "mark"}
-        | {"begin_attempt", "is_batch_committed", "decide_batch", "abort_batch"},
+        | {"begin_attempt", "is_batch_committed", "last_batch", "decide_batch", "abort_batch"},
         Right.CONSUME: _EVERYBODY
         | {"count_records", "commit_offsets", "committed_offsets", "expire_transaction", "consistent_cut"}
         | {"record_range"}

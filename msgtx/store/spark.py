@@ -11,6 +11,7 @@ from msgtx.errors import BY_NAME, MsgtxError
 _BATCH: Final = {"in_app_id": "text", "in_query_id": "text", "in_batch_id": "int8"}
 BEGIN: Final = Function("begin_attempt", {**_BATCH, "in_timeout_ms": "int4"})
 IS_COMMITTED: Final = Function("is_batch_committed", _BATCH)
+LAST: Final = Function("last_batch", {"in_app_id": "text", "in_query_id": "text"})
 DECIDE: Final = Function(
     "decide_batch",
     {
@@ -88,6 +89,12 @@ def is_batch_committed(connection: RawConnection, batch: BatchName) -> bool:
     """Return whether this batch, or a later one of its query, is committed."""
     ((committed,),) = call(connection, IS_COMMITTED, *batch)
     return bool(committed)
+
+
+def last_batch(connection: RawConnection, app_id: str, query_id: str = "") -> int | None:
+    """Return the newest committed batch of an application's query; None: there is none."""
+    ((batch_id,),) = call(connection, LAST, app_id, query_id)
+    return None if batch_id is None else int(batch_id)
 
 
 def decide_batch(

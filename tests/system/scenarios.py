@@ -11,12 +11,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
+
 from msgtx import Client, Consumer, Isolation, Outcome, Record, TopicPartition, TransactionId, errors
 from msgtx.coordinator.sweep import Sweeper
 from msgtx.database.engine import POOL_SIZE, Engine
 from msgtx.producer import Producer
+from msgtx.spark_jobs.attempt import AttemptWriter, Target
+from msgtx.spark_jobs.batch import abort as abort_batch
+from msgtx.spark_jobs.batch import begins_again, decide, make_target
 from msgtx.store.coordinators import lease_shards, release_shards
+from msgtx.store.groups import committed_offsets
 from msgtx.store.members import describe_members
+from msgtx.store.spark import BatchName, OffsetRange
+from msgtx.store.topics import describe_topics
 from tests.databases import wait_until
 from tests.faults import Faults
 from tests.oracle import Oracle
@@ -352,6 +360,67 @@ def after_zombie(world: World) -> None:
     assert len(told) == 2, f"the zombie was told {told}"
 
 
+def spark(world: World) -> None:
+    """A driver and its tasks in one process: a batch per input; the second task is tried twice, and the first try fails."""
+    with world.client() as client:
+        count = 0
+        while (start := _group_offset(world)) < INPUTS:
+            batch = BatchName(f"app-{world.run}", "", start)
+            target = make_target(client.engine, world.topic)
+            assert not begins_again(client.engine, batch)
+            world.note("fenced", f"{world.run}.{world.life - 1}")
+            count += 1
+            _batch(world, client, target, batch, f"{world.me}.{count}")
+        world.note("fenced", f"{world.run}.{world.life - 1}")
+
+
+def _batch(world: World, client: Client, target: Target, batch: BatchName, name: str) -> None:
+    """Make the outputs of an input, with where the group then stands."""
+    number, failed = batch.batch_id, f"{name}.failed"
+    try:
+        accepted = []
+        for task, outputs in enumerate([(0, PARTITIONS), (1,)]):
+            for transaction in (failed, name) if task else (name,):
+                writer = AttemptWriter(client.engine, target, batch)
+                values = [f"{number}/{transaction}/{output}" for output in outputs]
+                for value in values:
+                    world.note("sent", value, task, world.me, transaction)
+                rows = {
+                    "value": [value.encode() for value in values],
+                    "partition": pa.array([task] * len(values), pa.int32()),
+                }
+                attempt = writer.write([pa.RecordBatch.from_pydict(rows)])
+                assert attempt is not None
+            accepted.append(attempt)
+        world.note("offsets", name, world.group, 0, number + 1)
+        world.note("deciding", name)
+        report = decide(
+            client.engine,
+            batch,
+            accepted,
+            group=world.group,
+            ranges={_source_id(world): OffsetRange(number, number + 1)},
+        )
+        assert not report.skipped
+        world.note("committed", name)
+    except errors.AbortableError:
+        abort_batch(client.engine, batch)
+        world.note("aborted", name)
+    world.note("aborted", failed)
+
+
+def _source_id(world: World) -> int:
+    with world.observer.engine.connection() as connection:
+        return describe_topics(connection, [world.source])[world.source].partition_ids[0]
+
+
+def _group_offset(world: World) -> int:
+    partition_id = _source_id(world)
+    with world.observer.engine.connection() as connection:
+        found = committed_offsets(connection, world.group, [partition_id]).get(partition_id)
+    return 0 if found is None or found.at is None else found.at.offset
+
+
 def timeout(world: World) -> None:
     """A transaction passes its timeout, a reader that it holds back ends it; its owner aborts, and goes on."""
     with world.client() as client, world.producer(client) as producer:
@@ -502,6 +571,7 @@ SCENARIOS: Final = {
     "abort": Scenario(abort),
     "zombie": Scenario(zombie, before_zombie, after_zombie),
     "timeout": Scenario(timeout),
+    "spark": Scenario(spark, image=INPUTS),
     "rebalance": Scenario(rebalance, None, after_rebalance, image=INPUTS * SOURCES),
     "sweep": Scenario(sweep, before_sweep, after_sweep),
 }

@@ -1,0 +1,146 @@
+"""A batch on the driver: what its tasks need to know, and the one decision over all of them (P20). Knows no Spark."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import sqlalchemy
+
+from msgtx import errors
+from msgtx.database.engine import Engine, RawConnection, driver_of
+from msgtx.rules.partitioner import PARTITIONERS
+from msgtx.spark_jobs.attempt import Target, again, explained, persevering
+from msgtx.store.installation import describe_installation
+from msgtx.store.spark import Attempt, BatchName, DecidedBatch, OffsetRange, abort_batch, decide_batch, is_batch_committed
+from msgtx.store.topics import require_topics
+from msgtx.store.transactions import transaction_outcome
+from msgtx.types import Outcome, Snapshot, TransactionId
+
+log = logging.getLogger("msgtx.spark")
+
+TRANSACTION_TIMEOUT_MS: Final = 600_000
+Statements = Callable[[sqlalchemy.Connection], object]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """What became of a batch. `skipped`: it was committed before, and nothing was written.
+
+    `attempts`: tasks that wrote something; `aborted`: attempts that were not accepted (retries, speculation, earlier runs).
+    """
+
+    app_id: str
+    batch_id: int
+    skipped: bool
+    records: int
+    attempts: int
+    aborted: int
+
+
+def make_target(
+    engine: Engine,
+    topic: str | None,
+    *,
+    transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
+    partitioner: str = "crc32",
+    snapshot: Snapshot | None = None,
+) -> Target:
+    """Return what tasks need to know. Raise `InvalidRequest`, `UnknownTopicOrPartition`, `IncarnationChanged`."""
+    if partitioner not in PARTITIONERS:
+        raise errors.ConfigError(f"there is no partitioner {partitioner!r}; known are {', '.join(PARTITIONERS)}")
+
+    def look(connection: RawConnection) -> str:
+        if topic is not None:
+            require_topics(connection, [topic])
+        return str(describe_installation(connection).incarnation)
+
+    incarnation = persevering(engine, look)
+    if snapshot is not None and snapshot.incarnation != incarnation:
+        raise errors.IncarnationChanged(
+            f"the snapshot is of incarnation {snapshot.incarnation}, the database has {incarnation} since a failover"
+        )
+    return Target(engine.url, incarnation, topic, transaction_timeout_ms, partitioner)
+
+
+def begins_again(engine: Engine, batch: BatchName) -> bool:
+    """Say whether the batch is committed; if not, abort what an earlier run of it left, so that it holds nobody up."""
+
+    def look(connection: RawConnection) -> bool:
+        committed = is_batch_committed(connection, batch)
+        if not committed:
+            abort_batch(connection, batch)
+        return committed
+
+    committed = persevering(engine, look)
+    if committed:
+        log.info("%s is committed already: skipped", batch)
+    return committed
+
+
+class _SkippedError(Exception):
+    """Takes the user's statements back: the batch was committed before."""
+
+
+def decide(
+    engine: Engine,
+    batch: BatchName,
+    accepted: list[Attempt],
+    *,
+    group: str | None = None,
+    ranges: dict[int, OffsetRange] | None = None,
+    statements: Statements | None = None,
+    timeout_ms: int = TRANSACTION_TIMEOUT_MS,
+) -> BatchReport:
+    """Decide a batch, with the user's statements in the same SQL transaction. Repeated after a lost answer, it is skipped.
+
+    Raise why it cannot be committed; nothing is decided then.
+    """
+    asked = 0
+
+    def ask() -> DecidedBatch:
+        nonlocal asked
+        asked += 1
+        with engine.transaction() as connection:
+            if statements is not None:
+                statements(connection)
+            decided = decide_batch(driver_of(connection), batch, accepted, group=group, ranges=ranges)
+            if decided.error is not None:
+                raise explained(decided.error, timeout_ms)
+            if decided.skipped and statements is not None:
+                raise _SkippedError
+        return decided
+
+    try:
+        decided = again(ask)
+    except _SkippedError:
+        decided = DecidedBatch(skipped=True, aborted=abort(engine, batch), error=None)
+    if decided.skipped and not (asked > 1 and _were_accepted(engine, accepted)):
+        log.info("%s is committed already: skipped", batch)
+        return BatchReport(batch.app_id, batch.batch_id, skipped=True, records=0, attempts=0, aborted=decided.aborted)
+    return BatchReport(
+        batch.app_id,
+        batch.batch_id,
+        skipped=False,
+        records=sum(attempt.records for attempt in accepted),
+        attempts=len(accepted),
+        aborted=decided.aborted,
+    )
+
+
+def _were_accepted(engine: Engine, accepted: list[Attempt]) -> bool:
+    """Say whether a decision whose answer was lost was ours."""
+    if not accepted:
+        return True
+    name = TransactionId(accepted[0].producer_id, 0, 0)
+    return persevering(engine, lambda connection: transaction_outcome(connection, name).outcome is Outcome.COMMITTED)
+
+
+def abort(engine: Engine, batch: BatchName) -> int:
+    """Abort what a batch left undecided; nothing of a committed one. If the database is away, timeouts will do it."""
+    try:
+        with engine.connection() as connection:
+            return abort_batch(connection, batch)
+    except errors.RetriableError as error:
+        log.warning("%s: its transactions could not be aborted, their timeouts will end them: %s", batch, error)
+        return 0
