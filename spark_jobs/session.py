@@ -1,36 +1,231 @@
-"""Spark sessions that can read and write msgtx: Java, the JDBC driver, and settings that fit."""
+"""Spark sessions that can read and write msgtx: Java, the JDBC driver, and settings that fit.
 
+A session is the one that runs, the one of `spark-submit`, or a new one with a JVM of its own. That JVM writes into a file
+instead of on the user's terminal, is out of reach of Ctrl-C, and ends with its standard input: no way in which Python ends
+leaves it behind.
+"""
+
+import contextlib
+import logging
 import os
+import re
+import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import IO, Any, Final
 
+import pyspark
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from msgtx.errors import ConfigError
+from msgtx.spark_jobs.java import find_java
+from msgtx.spark_jobs.jdbc import DRIVER, has_driver, jdbc_jar
 
-SYSTEM_JAR: Final = Path("/usr/share/java/postgresql.jar")  # Debian: libpostgresql-jdbc-java
+LOCAL: Final = "local[*]"
+ENDING_S: Final = 20.0  # for the JVM to remove its temporary files; killed afterwards
+LOG_TAIL_BYTES: Final = 16_384  # enough for the line that says why a start failed
+GIB: Final = 1 << 30
+DRIVER_MEMORY_GIB: Final = (1, 4)  # of a local run, which is driver and executors in one: a quarter of what there is
+USUAL: Final[Mapping[str, str]] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",  # it would go into the file
+    "spark.log.level": "ERROR",
+}
+
+_output: IO[bytes] | None = None  # what the JVM that we started writes
 
 
-def jdbc_jar() -> Path:
-    """Return PostgreSQL's JDBC driver. Raise `ConfigError` if there is none."""
-    given = os.environ.get("MSGTX_JDBC_JAR")
-    found = Path(given) if given else SYSTEM_JAR
-    if not found.is_file():
-        raise ConfigError(f"there is no JDBC driver at {found}: set MSGTX_JDBC_JAR")
-    return found
+def session(name: str = "msgtx", *, master: str | None = None, debug: bool = False, **settings: object) -> SparkSession:
+    """Return a Spark session that has the JDBC driver: the running one if there is one, else a new one.
+
+    `master` is spark-submit's or that of Spark's own configuration, else `local[*]`. `settings` are Spark's, by their names
+    with dots (`**{"spark.sql.shuffle.partitions": 8}`), and win over everything. `debug`: the JVM writes on stderr. Raise
+    `ConfigError` if there is no Java, no driver, or the JVM refuses the settings.
+    """
+    wanted = {key: _text(value) for key, value in settings.items()}
+    os.environ.setdefault("PYSPARK_PYTHON", wanted.get("spark.pyspark.python", sys.executable))
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of every call
+    if SparkContext._active_spark_context is None:
+        _start(name, master=master, settings=wanted, debug=debug)
+    builder = SparkSession.Builder()
+    for key, value in wanted.items():
+        builder = builder.config(key, value)
+    made = builder.getOrCreate()
+    _load_driver(made)
+    return made
 
 
-def session(name: str = "msgtx", *, master: str = "local[*]") -> SparkSession:
-    """Return a Spark session that has the JDBC driver, the running one if there is one."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = (
-        SparkSession.Builder()
-        .appName(name)
-        .master(master)
-        .config("spark.jars", str(jdbc_jar()))
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-    )
-    return builder.getOrCreate()
+@contextlib.contextmanager
+def opened(name: str, *, master: str | None = None, debug: bool = False, **settings: object) -> Iterator[SparkSession]:
+    """Hold a session for the block; one that was started for it ends with it, and its JVM as well."""
+    ran = SparkContext._active_spark_context is not None
+    try:
+        yield session(name, master=master, debug=debug, **settings)
+    finally:
+        if not ran:
+            end()
+
+
+def end() -> None:
+    """Stop the session and wait for the end of the JVM that was started for it. Another `session` starts anew."""
+    global _output  # noqa: PLW0603 - a process has one JVM
+    gateway = SparkContext._gateway
+    active = SparkSession.getActiveSession() or SparkSession._instantiatedSession
+    try:
+        if active is not None:
+            active.stop()
+        elif SparkContext._active_spark_context is not None:
+            SparkContext._active_spark_context.stop()
+    finally:
+        process = getattr(gateway, "proc", None)
+        if gateway is not None and process is not None:
+            with contextlib.suppress(Exception):  # of a JVM that is gone already
+                gateway.shutdown()
+            _wait_for(process)
+            SparkContext._gateway = SparkContext._jvm = None
+        if _output is not None:
+            _output.close()
+            _output = None
+
+
+def told_by_jvm() -> str:
+    """Return the end of what the JVM that we started wrote; empty if it is somebody else's."""
+    if _output is None:
+        return ""
+    size = _output.seek(0, os.SEEK_END)
+    _output.seek(max(0, size - LOG_TAIL_BYTES))
+    return _output.read().decode(errors="replace")
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# ── the start ──
+
+
+def _start(name: str, *, master: str | None, settings: Mapping[str, str], debug: bool) -> None:
+    """Start the context; with a JVM of our own, unless there is one already (spark-submit's, or of an earlier session)."""
+    configured = _configured()
+    chosen = master or settings.get("spark.master")
+    if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        chosen = chosen or configured.get("spark.master") or LOCAL
+        wanted = {**_defaults(local=chosen.startswith("local")), **configured, **settings, "spark.master": chosen}
+        if debug:
+            wanted["spark.log.level"] = settings.get("spark.log.level", "WARN")
+        jars = f"{wanted.get('spark.jars', '')},{wanted.get('spark.jars.packages', '')}".split(",")
+        if not has_driver(jars):
+            wanted["spark.jars"] = ",".join(filter(None, [wanted.get("spark.jars"), str(jdbc_jar())]))
+        conf = SparkConf(loadDefaults=False).setAll(list(wanted.items()))
+        gateway = _launch(conf, local=chosen.startswith("local"), debug=debug)
+    else:
+        gateway = None
+        SparkContext._ensure_initialized()
+        conf = SparkConf()
+        for key, value in USUAL.items():
+            conf.setIfMissing(key, value)
+        conf.setAll(list(settings.items()))
+        if chosen or not conf.contains("spark.master"):
+            conf.setMaster(chosen or LOCAL)
+    if not (conf.contains("spark.app.name") and gateway is None and "PYSPARK_GATEWAY_PORT" in os.environ):
+        conf.setAppName(name)
+    try:
+        SparkContext(conf=conf, gateway=gateway)
+    except BaseException:
+        SparkContext._gateway = SparkContext._gateway or gateway
+        end()
+        raise
+
+
+def _launch(conf: SparkConf, *, local: bool, debug: bool) -> Any:
+    """Start a JVM. Raise `ConfigError` with its own words if it refuses."""
+    global _output  # noqa: PLW0603 - a process has one JVM
+    surroundings = {"JAVA_HOME": str(find_java().home)}
+    if local and "SPARK_LOCAL_IP" not in os.environ:
+        surroundings["SPARK_LOCAL_IP"] = "127.0.0.1"  # a host whose own name cannot be resolved is fine, too
+    _output = None if debug else tempfile.TemporaryFile(prefix="msgtx-spark-")  # noqa: SIM115 - open as long as the JVM
+    try:
+        with _environment(surroundings):
+            pipes = {} if _output is None else {"stdout": _output, "stderr": _output}
+            return launch_gateway(conf, popen_kwargs={"start_new_session": True, **pipes})
+    except PySparkRuntimeError as error:
+        raise ConfigError(f"Spark's Java does not start: {_reason(told_by_jvm()) or error}") from error
+
+
+def _reason(told: str) -> str:
+    """Pick the line that says why from what a JVM wrote."""
+    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    telling = [line for line in lines if re.match(r"(Error|Exception|Invalid|Unrecognized|\S*(Exception|Error):)", line)]
+    return (telling or lines or [""])[0]
+
+
+def _defaults(*, local: bool) -> dict[str, str]:
+    """Return what suits our jobs where nobody says otherwise."""
+    if not local:
+        return dict(USUAL)
+    least, most = DRIVER_MEMORY_GIB
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // GIB
+    return {
+        **USUAL,
+        "spark.driver.memory": f"{min(most, max(least, memory // 4))}g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": str(2 * len(os.sched_getaffinity(0))),
+    }
+
+
+def _configured() -> dict[str, str]:
+    """Return the settings of Spark's own configuration file: they count more than our defaults."""
+    home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
+    file = Path(os.environ.get("SPARK_CONF_DIR") or Path(home, "conf")) / "spark-defaults.conf"
+    if not file.is_file():
+        return {}
+    lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    found = [re.split(r"\s*=\s*|\s+", line, maxsplit=1) for line in lines if line.startswith("spark.")]
+    return {key: value for key, value in (pair for pair in found if len(pair) == 2)}
+
+
+@contextlib.contextmanager
+def _environment(changes: Mapping[str, str]) -> Iterator[None]:
+    """Change the environment for the block: a JVM takes over what is there when it starts."""
+    before = {key: os.environ.get(key) for key in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            if value is None:
+                del os.environ[key]
+            else:
+                os.environ[key] = value
+
+
+def _wait_for(process: "subprocess.Popen[bytes]") -> None:
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()  # what the JVM ends with
+    try:
+        process.wait(ENDING_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _load_driver(spark: SparkSession) -> None:
+    """Give the driver to a session that somebody else started without it."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None, "a session has its JVM"
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    try:
+        jvm.java.lang.Class.forName(DRIVER, False, loader)
+    except Exception as error:  # Py4J's, which has no type that says which class of Java
+        if "ClassNotFoundException" not in str(error):
+            raise
+        escaped = str(jdbc_jar()).replace("\\", "\\\\").replace("'", "\\'")
+        spark.sql(f"ADD JAR '{escaped}'")
