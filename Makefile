@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 INPUT ?=
+SPARK ?=
 MINUTES ?= 60
 VENV := .venv
 BIN := $(VENV)/bin
@@ -36,19 +37,26 @@ $(VENV)/installed: requirements.lock pyproject.toml | check
 	@$(BIN)/python -m pip install $(PIP_FLAGS) --no-index --no-build-isolation --no-deps -e .
 	@touch $@
 
-demo: $(VENV)/installed ## consume, transform, produce, exactly once, with a crash in the middle (INPUT=FILE: on real data)
-	@$(BIN)/msgtx demo $(if $(INPUT),--input "$(INPUT)")
+# pyspark is an archive of 456 MB that pip builds, with the setuptools of the first lock: for those who need it only.
+$(VENV)/spark: requirements-spark.lock $(VENV)/installed
+	@echo "adding Spark to $(VENV)" >&2
+	@rm -f $@
+	@$(BIN)/python -m pip install $(PIP_FLAGS) --require-hashes --use-pep517 --no-build-isolation -r requirements-spark.lock
+	@touch $@
 
-test: $(VENV)/installed ## the tests; they start and stop their own PostgreSQL
+demo: $(VENV)/$(if $(SPARK),spark,installed) ## consume, transform, produce, exactly once, with a crash in the middle (INPUT=FILE: on real data; SPARK=1: as a Spark job)
+	@$(BIN)/msgtx demo $(if $(INPUT),--input "$(INPUT)") $(if $(SPARK),--spark)
+
+test: $(VENV)/spark ## the tests; they start and stop their own PostgreSQL and Spark
 	@$(BIN)/python -m tests
 
-test-mutants: $(VENV)/installed ## planted bugs: each must be caught by the tests that it names
+test-mutants: $(VENV)/spark ## planted bugs: each must be caught by the tests that it names
 	@$(BIN)/python -m tests.mutants
 
 test-long: $(VENV)/installed ## random histories with faults, a storm of workers, and the model, for MINUTES (60); prints seeds and what was checked
 	@$(BIN)/python -m tests.long --minutes "$(MINUTES)"
 
-lint: $(VENV)/installed ## ruff, mypy, import-linter
+lint: $(VENV)/spark ## ruff, mypy, import-linter
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy -p msgtx
@@ -58,16 +66,21 @@ format: $(VENV)/installed ## let ruff format and mend what it can
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
 
-# Its own environment: a lock that cannot be installed can still be renewed.
-lock: | check ## renew requirements.lock from pyproject.toml
+# Its own environment: a lock that cannot be installed can still be renewed. The second lock agrees with the first.
+PIP_COMPILE := env -u PIP_FIND_LINKS .venv-lock/bin/pip-compile --quiet --upgrade --strip-extras --generate-hashes \
+	--allow-unsafe --no-header --no-annotate --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
+SPARK_EXTRA := import tomllib; \
+	print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["spark"], sep="\n")
+
+lock: | check ## renew requirements.lock and requirements-spark.lock from pyproject.toml
 	@test -x .venv-lock/bin/pip-compile || { "$(PYTHON)" -m venv --clear .venv-lock \
 		&& .venv-lock/bin/python -m pip install $(PIP_FLAGS) 'pip-tools>=7.5,<8'; }
-	@{ sed -n '/^#/!q;p' requirements.lock; \
-		env -u PIP_FIND_LINKS .venv-lock/bin/pip-compile --quiet --upgrade --strip-extras --generate-hashes --allow-unsafe \
-		--no-header --no-annotate --no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
-		--extra embedded --extra dev --output-file requirements.lock.new pyproject.toml >&2 \
-		&& cat requirements.lock.new; } > requirements.lock.full
-	@mv requirements.lock.full requirements.lock && rm -f requirements.lock.new
+	@$(PIP_COMPILE) --extra embedded --extra dev --output-file requirements.lock.new pyproject.toml
+	@.venv-lock/bin/python -c '$(SPARK_EXTRA)' > requirements-spark.lock.in
+	@$(PIP_COMPILE) --constraint requirements.lock.new --output-file requirements-spark.lock.new requirements-spark.lock.in
+	@for lock in requirements.lock requirements-spark.lock; do \
+		{ sed -n '/^#/!q;p' $$lock; cat $$lock.new; } > $$lock.full && mv $$lock.full $$lock && rm $$lock.new || exit 1; done
+	@rm requirements-spark.lock.in
 
 clean: ## remove what make and the tools left in this folder (the embedded server's data stays: MSGTX_HOME)
 	@rm -rf $(VENV) .venv-lock build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
