@@ -21,6 +21,7 @@ NAMES = (
     "doctor",
     "verify",
     "perf",
+    "spark",
 )
 
 

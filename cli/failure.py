@@ -48,7 +48,17 @@ class Failure:
 
 def failure_of(error: Exception) -> Failure:
     """Return the one line and the exit code for an error."""
+    error = _translated(error)
     return Failure(" ".join(_message(error).split("\n")), _exit_code(error))
+
+
+def _translated(error: Exception) -> Exception:
+    """Return what is behind an error of Spark's. Who sees one has Spark, so it may be imported."""
+    if type(error).__module__.partition(".")[0] not in {"pyspark", "py4j"}:
+        return error
+    from msgtx.spark_jobs.failure import translate
+
+    return translate(error)
 
 
 def _message(error: Exception) -> str:

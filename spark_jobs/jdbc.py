@@ -69,8 +69,8 @@ def _fetch(target: Path) -> Path:
             _log.warning("fetched PostgreSQL's JDBC driver from %s into %s", source, target)
             return target
     raise ConfigError(
-        f"there is no JDBC driver for PostgreSQL, and none could be fetched ({'; '.join(refused)}): install {DEBIAN_PACKAGE} "
-        f"(Debian), or set MSGTX_JDBC_JAR to the jar {':'.join(MAVEN_NAME)}"
+        f"there is no JDBC driver for PostgreSQL, and none could be fetched ({'; '.join(refused)}): install "
+        f"{DEBIAN_PACKAGE} (Debian), or set MSGTX_JDBC_JAR to the jar {':'.join(MAVEN_NAME)}"
     )
 
 

@@ -9,9 +9,11 @@ import contextlib
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Final
@@ -50,9 +52,10 @@ def session(name: str = "msgtx", *, master: str | None = None, debug: bool = Fal
     """
     wanted = {key: _text(value) for key, value in settings.items()}
     os.environ.setdefault("PYSPARK_PYTHON", wanted.get("spark.pyspark.python", sys.executable))
-    logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of every call
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it tells of every call, and of an interruption with a traceback
     if SparkContext._active_spark_context is None:
-        _start(name, master=master, settings=wanted, debug=debug)
+        with _own_interrupt():
+            _start(name, master=master, settings=wanted, debug=debug)
     builder = SparkSession.Builder()
     for key, value in wanted.items():
         builder = builder.config(key, value)
@@ -143,6 +146,17 @@ def _start(name: str, *, master: str | None, settings: Mapping[str, str], debug:
         raise
 
 
+@contextlib.contextmanager
+def _own_interrupt() -> Iterator[None]:
+    """Keep a program's own way to handle Ctrl-C, which Spark's would replace."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread() and before not in {None, signal.default_int_handler}:
+            signal.signal(signal.SIGINT, before)
+
+
 def _launch(conf: SparkConf, *, local: bool, debug: bool) -> Any:
     """Start a JVM. Raise `ConfigError` with its own words if it refuses."""
     global _output  # noqa: PLW0603 - a process has one JVM
@@ -153,7 +167,7 @@ def _launch(conf: SparkConf, *, local: bool, debug: bool) -> Any:
     try:
         with _environment(surroundings):
             pipes = {} if _output is None else {"stdout": _output, "stderr": _output}
-            return launch_gateway(conf, popen_kwargs={"start_new_session": True, **pipes})
+            return launch_gateway(conf, popen_kwargs={"start_new_session": True, **pipes})  # type: ignore[no-untyped-call]
     except PySparkRuntimeError as error:
         raise ConfigError(f"Spark's Java does not start: {_reason(told_by_jvm()) or error}") from error
 
@@ -188,7 +202,7 @@ def _configured() -> dict[str, str]:
         return {}
     lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
     found = [re.split(r"\s*=\s*|\s+", line, maxsplit=1) for line in lines if line.startswith("spark.")]
-    return {key: value for key, value in (pair for pair in found if len(pair) == 2)}
+    return {pair[0]: pair[1] for pair in found if len(pair) == 2}
 
 
 @contextlib.contextmanager

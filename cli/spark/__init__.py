@@ -1,0 +1,54 @@
+"""`msgtx spark`: the table of contents of the jobs, each in the module of its name, loaded when it is used."""
+
+import importlib
+import importlib.util
+from typing import Final
+
+import click
+
+from msgtx.cli.options import Group
+from msgtx.errors import ConfigError
+
+MODULES: Final = {
+    "pipeline": "pipeline",
+    "export": "export",
+    "import": "import_files",  # a keyword of Python
+    "expire": "expire",
+    "audit": "audit",
+    "report": "report",
+}
+EXTRA: Final = ("pyspark", "py4j", "pyarrow")
+
+
+class Jobs(Group):
+    """The jobs by name. Each module calls its own one `command`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names, in the order of the help."""
+        return list(MODULES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a job."""
+        if cmd_name not in MODULES:
+            return None
+        found = importlib.import_module(f"msgtx.cli.spark.{MODULES[cmd_name]}").command
+        assert isinstance(found, click.Command)
+        return found
+
+
+def require_extra() -> None:
+    """Raise `ConfigError` if the extra `spark` is not installed."""
+    missing = [name for name in EXTRA if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"Spark is not installed ({', '.join(missing)}): install the extra, pip install 'msgtx[spark]'")
+
+
+@click.group("spark", cls=Jobs)
+def command() -> None:
+    """Run a job on Spark: in this process, or on a cluster (--master).
+
+    It needs the extra: pip install 'msgtx[spark]'. Java and PostgreSQL's JDBC
+    driver are found, or brought along. On a cluster, the workers' Python needs
+    msgtx, too (PYSPARK_PYTHON says which Python that is). Each job also runs by
+    `spark-submit spark_jobs/JOB.py`, with the same options.
+    """

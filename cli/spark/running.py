@@ -1,0 +1,111 @@
+"""What all jobs share: `--master`, `--conf`, the session, progress."""
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from msgtx.cli.interruption import deferred
+from msgtx.cli.options import Command, Invocation, Option
+from msgtx.cli.progress import progress
+from msgtx.cli.spark import require_extra
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOOK_S: Final = 0.3  # between two looks at the tasks
+
+
+@dataclass(slots=True)
+class Wanted:
+    """The session that the options ask for."""
+
+    master: str | None = None
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+def _wanted(context: click.Context) -> Wanted:
+    found: Wanted = context.meta.setdefault("msgtx.spark", Wanted())
+    return found
+
+
+def _set_master(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    _wanted(context).master = value
+
+
+def _set_settings(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> None:
+    for value in values:
+        key, sign, setting = value.partition("=")
+        if not sign or not key.startswith("spark."):
+            raise click.BadParameter(f"{value!r} is not spark.NAME=VALUE")
+        _wanted(context).settings[key] = setting
+
+
+class Job(Command):
+    """A command that takes Spark's master and settings."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.params += [
+            Option(
+                ["--master"],
+                metavar="URL",
+                envvar="MSGTX_SPARK_MASTER",
+                expose_value=False,
+                callback=_set_master,
+                help="Where Spark runs.  [default: spark-submit's, Spark's configuration, local[*]]",
+            ),
+            Option(
+                ["--conf"],
+                metavar="KEY=VALUE",
+                multiple=True,
+                show_envvar=False,
+                allow_from_autoenv=False,
+                expose_value=False,
+                callback=_set_settings,
+                help="A setting of Spark's (repeatable).",
+            ),
+        ]
+
+
+@contextlib.contextmanager
+def running(invocation: Invocation, name: str) -> "Iterator[SparkSession]":
+    """Hold the session that the options ask for, and show what its tasks do as long as the block runs."""
+    require_extra()
+    with deferred():
+        from msgtx.spark_jobs.session import opened
+    wanted = _wanted(click.get_current_context())
+    with (
+        opened(f"msgtx {name}", master=wanted.master, debug=invocation.debug, **wanted.settings) as spark,
+        _tasks_shown(spark, name),
+    ):
+        yield spark
+
+
+@contextlib.contextmanager
+def _tasks_shown(spark: "SparkSession", name: str) -> Iterator[None]:
+    """Show the tasks of the stages that run, on a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    over = threading.Event()
+    with progress(name) as tell:
+
+        def look() -> None:
+            tracker = spark.sparkContext.statusTracker()
+            while not over.wait(LOOK_S):
+                stages = [stage for number in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(number))]
+                done, total = sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)
+                tell(done, f"{done} of {total} tasks" if total else "")
+
+        watching = threading.Thread(target=look, name="msgtx-spark-progress", daemon=True)
+        watching.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watching.join()
