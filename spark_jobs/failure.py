@@ -1,5 +1,6 @@
 """Spark's errors as one sentence: what failed in a task or in the JVM, without the traces around it."""
 
+import contextlib
 import re
 from collections.abc import Iterator
 from typing import Any, Final
@@ -7,13 +8,18 @@ from typing import Any, Final
 from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException, PySparkException
 
 from msgtx import errors
-from msgtx.errors import ConfigError, DatabaseUnavailable, MsgtxError
+from msgtx.errors import ConfigError, DatabaseUnavailable, InvalidRequest, MsgtxError
 from msgtx.spark_jobs.session import told_by_jvm
 
 MOST_CAUSES: Final = 30  # a chain of Java's exceptions may have a ring
 _OF_MSGTX: Final = re.compile(r"^\W*msgtx\.errors\.(\w+)(?:: (.*))?$", re.MULTILINE)
 _CAUSE: Final = re.compile(r"^(?:Caused by: |.*?\): )?(?:[a-z]\w*\.)+(\w+(?:Exception|Error)): (.+)$", re.MULTILINE)
 _PYTHON: Final = re.compile(r"^(\w+(?:\.\w+)*(?:Error|Exception|Exit|Interrupt)): (.+)$", re.MULTILINE)
+# A row that cannot be read: what Spark's readers say in FAILFAST mode, and what we say with raise_error.
+_MALFORMED: Final = re.compile(
+    r"\[(?:MALFORMED_CSV_RECORD|MALFORMED_RECORD_IN_PARSING[.\w]*|USER_RAISED_EXCEPTION|CANNOT_READ_FILE_FOOTER|"
+    r"INCONSISTENT_BEHAVIOR_CROSS_VERSION[.\w]*|CAST_INVALID_INPUT|CAST_OVERFLOW)\] (.+)"
+)
 _SECRET: Final = re.compile(r"(://[^\s:/@]*:)[^\s@]+@|(password=)[^\s&;,]+")
 # What stands around a cause: it says only that a task, a stage or a query failed.
 _AROUND: Final = {"SparkException", "PythonException", "Py4JJavaError", "StreamingQueryException", "ExecutionException"}
@@ -61,6 +67,8 @@ def translate(error: Exception) -> Exception:
         kind = getattr(errors, named[-1][1], None)
         if isinstance(kind, type) and issubclass(kind, MsgtxError):
             return kind(_told(named[-1][2] or ""))
+    if malformed := list(_MALFORMED.finditer(text)):
+        return InvalidRequest(_told(malformed[-1][1]))
     for pattern, advice in _ADVICE:
         if found := pattern.search(text):
             return ConfigError(advice.format(*found.groups()))
@@ -74,6 +82,18 @@ def translate(error: Exception) -> Exception:
     if isinstance(error, AnalysisException | ParseException | IllegalArgumentException):
         return ConfigError(_told(_first(text)))
     return SparkFailed(_root(text))
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Raise what is behind the errors of Spark that are raised inside."""
+    try:
+        yield
+    except Exception as error:
+        told = translate(error)
+        if told is error:
+            raise
+        raise told from error
 
 
 class SparkFailed(MsgtxError):

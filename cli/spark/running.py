@@ -73,15 +73,15 @@ class Job(Command):
 
 
 @contextlib.contextmanager
-def running(invocation: Invocation, name: str) -> "Iterator[SparkSession]":
-    """Hold the session that the options ask for, and show what its tasks do as long as the block runs."""
+def running(invocation: Invocation, name: str, *, show_tasks: bool = True) -> "Iterator[SparkSession]":
+    """Hold the session that the options ask for; with `show_tasks`, show what its tasks do as long as the block runs."""
     require_extra()
     with deferred():
         from msgtx.spark_jobs.session import opened
     wanted = _wanted(click.get_current_context())
     with (
         opened(f"msgtx {name}", master=wanted.master, debug=invocation.debug, **wanted.settings) as spark,
-        _tasks_shown(spark, name),
+        _tasks_shown(spark, name) if show_tasks else contextlib.nullcontext(),
     ):
         yield spark
 

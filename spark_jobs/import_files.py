@@ -1,0 +1,283 @@
+"""Files into a topic, each exactly once: a run that is cut off is run again and goes on with what is missing.
+
+Files are written in batches, each of which is one transaction. With a batch, a fence row for each of its files is committed:
+the file's address is an application of its own, whose batch is the time of the file's last change. So it does not matter how
+files are divided over batches, nor whether files came since, nor whether two imports run at once.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import sqlalchemy
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+from pyspark.sql import types as spark_types
+
+from msgtx import errors
+from msgtx.client import connect as connect_client
+from msgtx.client import open_engine
+from msgtx.database.engine import Engine, driver_of
+from msgtx.spark_jobs.failure import translated
+from msgtx.spark_jobs.folder import File, files_of
+from msgtx.spark_jobs.launch import launch
+from msgtx.spark_jobs.sink import TRANSACTION_TIMEOUT_MS, write_transactional
+from msgtx.store.spark import BatchName, decide_batch, is_batch_committed
+
+FORMATS: Final = ("parquet", "csv", "json")
+ENDINGS: Final = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
+PACKED: Final = (".gz", ".bz2", ".zst", ".lz4", ".snappy")
+BATCH_BYTES: Final = 256 * 1024 * 1024  # seconds to write: far below the timeout of a transaction
+BATCH_FILES: Final = 500  # each costs a row and a lock with the commit
+
+
+@dataclass(frozen=True, slots=True)
+class ImportReport:
+    """What a run wrote. `skipped`: files that were imported before."""
+
+    files: int
+    skipped: int
+    batches: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Which columns become what; `headers` by name. `value` None: the whole row, as JSON (of a JSON file: its line)."""
+
+    key: str | None = None
+    value: str | None = None
+    partition: str | None = None
+    timestamp: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def named(self) -> list[str]:
+        """The columns that must be there."""
+        return [name for name in (self.key, self.value, self.partition, self.timestamp, *self.headers.values()) if name]
+
+
+WHOLE_ROW: Final = Columns()
+
+
+class _FasterError(Exception):
+    """Takes a batch back: another import has committed one of its files."""
+
+
+def import_files(
+    spark: SparkSession,
+    topic: str,
+    paths: str | Sequence[str],
+    *,
+    url: str | None = None,
+    format: str | None = None,
+    columns: Columns = WHOLE_ROW,
+    options: Mapping[str, str] | None = None,
+    app_id: str | None = None,
+    batch_bytes: int = BATCH_BYTES,
+    transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
+    told: Callable[[int, int], None] = lambda done, total: None,
+) -> ImportReport:
+    """Write the rows of files to a topic. A file that was imported before, under this `app_id`, is passed by.
+
+    `paths`: files, folders or wildcards; `format`: parquet, csv or json, by the files' names if not given; `options` are
+    those of Spark's reader. `app_id` names the import (default: by the topic); `told` is called with how many of how many
+    bytes are written. A batch ends after `batch_bytes`, and never within a file. Raise `ConfigError` if there are no files,
+    `InvalidRequest` for a column that is missing, a malformed row, or a file that was changed after its import.
+    """
+    app = app_id or f"import:{topic}"
+    files = files_of(spark, [paths] if isinstance(paths, str) else list(paths))
+    kind = format or _format(files)
+    with connect_client(url) as client:
+        client.topics.describe(topic)
+        url = client.secret_url
+    engine, _ = open_engine(url)
+    try:
+        missing = _not_imported(engine, app, files)
+        report = ImportReport(0, len(files) - len(missing), 0, 0)
+        total = sum(file.size for file in files)
+        while missing:
+            told(total - sum(file.size for file in missing), total)
+            batch = next(divided(missing, batch_bytes))
+            try:
+                with translated():
+                    rows = read_files(spark, [file.uri for file in batch], kind, columns=columns, options=options or {})
+                    written = write_transactional(
+                        rows,
+                        topic,
+                        app_id=_batch_app(app, batch),
+                        batch_id=0,
+                        url=url,
+                        statements=_fences(app, batch),
+                        transaction_timeout_ms=transaction_timeout_ms,
+                    )
+            except _FasterError:
+                missing = _not_imported(engine, app, missing)
+                continue
+            report = ImportReport(
+                report.files + len(batch), report.skipped, report.batches + 1, report.records + written.records
+            )
+            missing = missing[len(batch) :]
+    finally:
+        engine.close()
+    return report
+
+
+def divided(files: Sequence[File], batch_bytes: int) -> Iterator[list[File]]:
+    """Divide files, in their order, over batches of about so many bytes: at least one file each."""
+    batch: list[File] = []
+    size = 0
+    for file in files:
+        if batch and (size + file.size > batch_bytes or len(batch) == BATCH_FILES):
+            yield batch
+            batch, size = [], 0
+        batch.append(file)
+        size += file.size
+    if batch:
+        yield batch
+
+
+def _format(files: Sequence[File]) -> str:
+    """Return the format that the files' names say. Raise `ConfigError` if they do not, or differ."""
+    found: dict[str | None, str] = {}
+    for file in files:
+        name = file.uri.rpartition("/")[2].lower()
+        for ending in PACKED:
+            name = name.removesuffix(ending)
+        found.setdefault(ENDINGS.get(f".{name.rpartition('.')[2]}"), file.uri)
+    if None in found:
+        raise errors.ConfigError(f"{found[None]} does not say its format: give one of {', '.join(FORMATS)}")
+    if len(found) > 1:
+        raise errors.ConfigError(f"{' and '.join(sorted(found.values()))} are of different formats: import them one by one")
+    (kind,) = found
+    assert kind is not None, "refused above"
+    return kind
+
+
+# ── once ──
+
+
+def _file_app(app: str, file: File) -> str:
+    return f"{app}:{file.uri}"
+
+
+def _batch_app(app: str, batch: Sequence[File]) -> str:
+    """Return the application of a batch: the same for the same files, so that what a killed run left is aborted at once."""
+    text = "\n".join(f"{file.uri} {file.modified_ms}" for file in batch)
+    return f"{app}#{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+def _not_imported(engine: Engine, app: str, files: Sequence[File]) -> list[File]:
+    """Return the files that are not imported. Raise `InvalidRequest` for one that was changed after its import."""
+    missing = []
+    with engine.connection() as connection:
+        for file in files:
+            name = _file_app(app, file)
+            if is_batch_committed(connection, BatchName(name, "", file.modified_ms)):
+                continue
+            if is_batch_committed(connection, BatchName(name, "", 0)):
+                raise errors.InvalidRequest(
+                    f"{file.uri} was changed after its import, and its rows are in the topic already: give what is new a "
+                    f"name of its own, or import it again under another --app-id"
+                )
+            missing.append(file)
+    return missing
+
+
+def _fences(app: str, batch: Sequence[File]) -> Callable[[sqlalchemy.Connection], None]:
+    """Return what commits, with the batch, that its files are imported."""
+
+    def insert(connection: sqlalchemy.Connection) -> None:
+        for file in batch:
+            decided = decide_batch(driver_of(connection), BatchName(_file_app(app, file), "", file.modified_ms), [])
+            if decided.skipped:
+                raise _FasterError
+
+    return insert
+
+
+# ── rows ──
+
+
+def read_files(
+    spark: SparkSession, uris: Sequence[str], kind: str, *, columns: Columns, options: Mapping[str, str]
+) -> DataFrame:
+    """Return the rows of files as a sink takes them. Raise `InvalidRequest` for a column that is not there."""
+    if kind == "json":
+        return _read_json(spark, uris, columns=columns, options=options)
+    reader = spark.read.format(kind)
+    if kind == "csv":
+        # Each column is text, each row is looked at whole, and a header that differs from the first file's is refused.
+        strict = {"header": "true", "mode": "FAILFAST", "columnPruning": "false", "enforceSchema": "false"}
+        reader = reader.options(**strict)
+    rows = reader.options(**options).load(list(uris))
+    _require(rows, columns.named, uris)
+    whole = F.to_json(F.struct(*(F.col(_quoted(name)) for name in rows.columns)))
+    return _selected(rows, columns, whole, lambda name: F.col(_quoted(name)))
+
+
+def _read_json(spark: SparkSession, uris: Sequence[str], *, columns: Columns, options: Mapping[str, str]) -> DataFrame:
+    """Return JSON lines: the value is the line as it is, not what is left of it after reading and writing numbers."""
+    lines = spark.read.options(**options).text(list(uris)).where(F.trim("value") != "")
+    parsed = F.try_parse_json("value")
+    known = lines.withColumn("parsed", parsed).withColumn(
+        "value",
+        F.when(
+            F.col("parsed").isNull(),
+            F.raise_error(F.concat(F.lit("a line is no JSON: "), F.substring("value", 1, 80))).cast("string"),
+        ).otherwise(F.col("value")),
+    )
+    return _selected(known, columns, F.col("value"), _member)
+
+
+def _member(name: str) -> Column:
+    """Return a member of a parsed line as text; NULL where it is missing."""
+    escaped = name.replace("\\", "\\\\").replace("'", "\\'")
+    return F.try_variant_get(F.col("parsed"), f"$['{escaped}']", "string")
+
+
+def _selected(rows: DataFrame, columns: Columns, whole: Column, of: Callable[[str], Column]) -> DataFrame:
+    selected = [(_as_text(rows, columns.value, of) if columns.value else whole).alias("value")]
+    if columns.key:
+        selected.append(_as_text(rows, columns.key, of).alias("key"))
+    if columns.partition:
+        selected.append(of(columns.partition).cast("int").alias("partition"))
+    if columns.timestamp:
+        selected.append(of(columns.timestamp).cast("timestamp").alias("timestamp"))
+    if columns.headers:
+        headers = [
+            F.struct(F.lit(name).alias("key"), _as_text(rows, column, of).cast("binary").alias("value"))
+            for name, column in columns.headers.items()
+        ]
+        selected.append(F.array(*headers).alias("headers"))
+    return rows.select(*selected)
+
+
+def _as_text(rows: DataFrame, name: str, of: Callable[[str], Column]) -> Column:
+    """Return a column as bytes: binary and text as they are, what has parts as JSON, all else as Spark writes it."""
+    kinds = {each.name: each.dataType for each in rows.schema.fields}
+    match kinds.get(name):
+        case spark_types.BinaryType() | spark_types.StringType():
+            return of(name)
+        case spark_types.StructType() | spark_types.ArrayType() | spark_types.MapType():
+            return F.to_json(of(name))
+        case _:
+            return of(name).cast("string")
+
+
+def _require(rows: DataFrame, names: Sequence[str], uris: Sequence[str]) -> None:
+    missing = [name for name in names if name not in rows.columns]
+    if missing:
+        raise errors.InvalidRequest(
+            f"there is no column {', '.join(missing)} in {uris[0]}{' and others' if len(uris) > 1 else ''}: it has "
+            f"{', '.join(rows.columns)}"
+        )
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+if __name__ == "__main__":
+    launch("import")
