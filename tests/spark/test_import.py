@@ -1,0 +1,221 @@
+"""The job `import`: files into a topic, each once, whatever happens to a run."""
+
+import collections
+import concurrent.futures
+import gzip
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import msgtx
+from msgtx import Record, errors
+from msgtx.spark_jobs import import_files as import_module
+from msgtx.spark_jobs.folder import File
+from msgtx.spark_jobs.import_files import BATCH_FILES, Columns, ImportReport, divided, import_files
+
+PATIENCE_SECONDS = 120.0
+_number = itertools.count(1)
+
+
+@pytest.fixture
+def topic(client: msgtx.Client) -> str:
+    name = f"imported-{next(_number)}"
+    client.topics.create(name, partitions=2)
+    return name
+
+
+def read(client: msgtx.Client, topic: str) -> list[Record]:
+    return sorted(client.read(client.snapshot([topic])), key=lambda record: record.value or b"")
+
+
+def values(client: msgtx.Client, topic: str) -> list[int]:
+    return sorted(json.loads(record.value or b"")["n"] for record in read(client, topic))
+
+
+def write_lines(folder: Path, files: int, lines: int = 10) -> list[int]:
+    """JSON files with the numbers from 0 on. Returns the numbers."""
+    folder.mkdir(exist_ok=True)
+    for file in range(files):
+        rows = range(file * lines, file * lines + lines)
+        (folder / f"{file:03}.json").write_text("".join(f'{{"n": {row}}}\n' for row in rows))
+    return list(range(files * lines))
+
+
+def test_rows_become_records(spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('id,place,text\n7,1,"a, b"\n8,0,\n')
+    columns = Columns("id", "text", "place", headers={"from": "place"})
+    report = import_files(spark, topic, str(tmp_path / "*.csv"), url=client.secret_url, columns=columns)
+    assert report == ImportReport(files=1, skipped=0, batches=1, records=2)
+    found = [(each.key, each.value, each.partition, each.headers) for each in read(client, topic)]
+    assert found == [(b"8", None, 0, (("from", b"0"),)), (b"7", b"a, b", 1, (("from", b"1"),))]
+
+
+def test_without_columns_a_row_is_a_json_object(
+    spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path
+) -> None:
+    spark.createDataFrame([(1, "x", [1, 2])], "n int, `a b` string, list array<int>").write.parquet(str(tmp_path / "in"))
+    import_files(spark, topic, str(tmp_path / "in"), url=client.secret_url)
+    (record,) = read(client, topic)
+    assert json.loads(record.value or b"") == {"n": 1, "a b": "x", "list": [1, 2]}
+
+
+def test_a_json_line_is_the_value_as_it_is(spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path) -> None:
+    lines = ['{"n": 12345678901234567890123, "x": 1.10, "id": "a\'b"}', '  {"z":null,  "id" : 5}', "3"]
+    with gzip.open(tmp_path / "in.jsonl.gz", "wt") as file:
+        file.write("\n".join([*lines, "", "  "]) + "\n")
+    import_files(spark, topic, str(tmp_path), url=client.secret_url, columns=Columns(key="id", headers={"id": "id"}))
+    found = {(each.value or b"").decode(): (each.key, dict(each.headers)["id"]) for each in read(client, topic)}
+    assert found == {lines[0]: (b"a'b", b"a'b"), lines[1]: (b"5", b"5"), lines[2]: (None, None)}
+
+
+def test_binary_columns_stay_as_they_are(spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path) -> None:
+    rows = spark.createDataFrame([(b"\xff\x00", b"k")], "value binary, key binary")
+    rows.selectExpr("*", "timestamp_millis(1700000000123) as at").write.parquet(str(tmp_path / "in"))
+    columns = Columns("key", "value", timestamp="at")
+    import_files(spark, topic, str(tmp_path / "in"), url=client.secret_url, columns=columns)
+    (record,) = read(client, topic)
+    assert (record.key, record.value, record.timestamp) == (b"k", b"\xff\x00", 1_700_000_000_123)
+
+
+def test_a_file_is_imported_once(spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path) -> None:
+    written = write_lines(tmp_path / "in", files=2)
+
+    def run() -> tuple[int, int, int]:
+        report = import_files(spark, topic, str(tmp_path / "in"), url=client.secret_url)
+        return report.files, report.skipped, report.records
+
+    assert run() == (2, 0, 20)
+    assert run() == (0, 2, 0)
+    assert values(client, topic) == written
+    written = write_lines(tmp_path / "more", files=1)
+    (tmp_path / "more" / "000.json").rename(tmp_path / "in" / "-before-all.json")
+    assert run() == (1, 2, 10)
+    assert values(client, topic) == sorted(2 * written + list(range(10, 20)))
+
+
+def test_a_run_that_is_killed_is_gone_on_with(spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path) -> None:
+    """SIGKILL while a batch's tasks have written, before its decision; batches before it are committed."""
+    written = write_lines(tmp_path / "in", files=4)
+    program = f"""
+import itertools, os, signal
+from msgtx.spark_jobs import import_files as module, sink
+from msgtx.spark_jobs.session import session
+real, calls = sink.decide, itertools.count()
+def decide(*arguments, **settings):
+    if next(calls) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*arguments, **settings)
+sink.decide = decide
+spark = session(master="local[2]")
+module.import_files(spark, {topic!r}, {str(tmp_path / "in")!r}, url=os.environ["URL"], batch_bytes=1)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "URL": client.secret_url}, check=False, timeout=PATIENCE_SECONDS
+    )
+    assert done.returncode == -signal.SIGKILL
+    report = import_files(spark, topic, str(tmp_path / "in"), url=client.secret_url, batch_bytes=1)
+    assert report == ImportReport(files=2, skipped=2, batches=2, records=20)
+    assert values(client, topic) == written
+
+
+def test_two_imports_at_once_write_each_file_once(
+    spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = write_lines(tmp_path / "in", files=4)
+    both_have_looked = threading.Barrier(2)
+    real = import_module._not_imported
+    first_looks = threading.Semaphore(2)
+
+    def look(*arguments: object) -> list[File]:
+        found = real(*arguments)  # type: ignore[arg-type]
+        if first_looks.acquire(blocking=False):
+            both_have_looked.wait(PATIENCE_SECONDS)
+        return found
+
+    monkeypatch.setattr(import_module, "_not_imported", look)
+    sizes = [1, 60]  # they divide the files differently
+
+    def run(size: int) -> ImportReport:
+        return import_files(spark, topic, str(tmp_path / "in"), url=client.secret_url, batch_bytes=size)
+
+    with concurrent.futures.ThreadPoolExecutor(2) as executor:
+        reports = list(executor.map(run, sizes))
+    assert values(client, topic) == written
+    assert sum(report.records for report in reports) == len(written)
+
+
+def test_a_file_that_was_changed_after_its_import_is_refused(
+    spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path
+) -> None:
+    written = write_lines(tmp_path / "in", files=1)
+    import_files(spark, topic, str(tmp_path / "in"), url=client.secret_url)
+    file = tmp_path / "in" / "000.json"
+    at = file.stat().st_mtime + 10
+    os.utime(file, (at, at))
+    with pytest.raises(errors.InvalidRequest, match="was changed after its import"):
+        import_files(spark, topic, str(tmp_path / "in"), url=client.secret_url)
+    assert values(client, topic) == written
+    again = import_files(spark, topic, str(tmp_path / "in"), url=client.secret_url, app_id="again")
+    assert again.records == len(written)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns", "error", "told"),
+    [
+        ("a.csv", "a,b\n1,2\n3\n", Columns(), errors.InvalidRequest, "(?i)malformed"),
+        ("a.csv", "a,b\n1,2\n", Columns(key="c"), errors.InvalidRequest, "no column c in .*: it has a, b"),
+        ("a.json", '{"n": 1}\n{"n": \n', Columns(), errors.InvalidRequest, 'a line is no JSON: {"n":'),
+        ("a.parquet", "no parquet", Columns(), errors.InvalidRequest, "a.parquet"),
+        ("a.csv", "a,p\n1,x\n", Columns(partition="p"), errors.InvalidRequest, "'x'"),
+        ("a.txt", "a", Columns(), errors.ConfigError, "does not say its format"),
+    ],
+    ids=["csv", "column", "json", "parquet", "partition", "format"],
+)
+def test_what_cannot_be_read_is_refused_and_nothing_is_written(
+    spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path, name: str, content: str, columns: Columns,
+    error: type[Exception], told: str,
+) -> None:  # fmt: skip
+    (tmp_path / name).write_text(content)
+    with pytest.raises(error, match=told) as caught:
+        import_files(spark, topic, str(tmp_path), url=client.secret_url, columns=columns)
+    assert "\n" not in str(caught.value)
+    assert read(client, topic) == []
+
+
+def test_files_of_different_formats_are_refused(
+    spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path
+) -> None:
+    for name in ("a.csv", "b.json"):
+        (tmp_path / name).write_text("x")
+    with pytest.raises(errors.ConfigError, match="of different formats"):
+        import_files(spark, topic, str(tmp_path), url=client.secret_url)
+
+
+@pytest.mark.parametrize("path", ["nowhere", "nowhere/*.csv", ""], ids=["file", "pattern", "empty folder"])
+def test_without_files_there_is_an_error(
+    spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path, path: str
+) -> None:
+    with pytest.raises(errors.ConfigError, match="there is no file at"):
+        import_files(spark, topic, str(tmp_path / path), url=client.secret_url)
+
+
+def test_an_empty_file_is_imported_too(spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").touch()
+    assert import_files(spark, topic, str(tmp_path), url=client.secret_url) == ImportReport(1, 0, 1, 0)
+    assert import_files(spark, topic, str(tmp_path), url=client.secret_url) == ImportReport(0, 1, 0, 0)
+
+
+def test_files_are_divided_in_their_order() -> None:
+    sizes = [5, 5, 1, 20, 1, 1]
+    files = [File(f"{number:02}", size, 0) for number, size in enumerate(sizes)]
+    assert [[file.size for file in batch] for batch in divided(files, 10)] == [[5, 5], [1], [20], [1, 1]]
+    many = [File("a", 0, 0)] * (BATCH_FILES + 1)
+    assert collections.Counter(len(batch) for batch in divided(many, 10)) == {BATCH_FILES: 1, 1: 1}
