@@ -45,7 +45,8 @@ NEEDS: Final[Mapping[Right, frozenset[str]]] = MappingProxyType(
         | {"record_range"}
         | {"join_group", "describe_members", "assign_partitions", "release_partitions"}
         | {"leave_group", "heartbeat_group", "member_assignment"}
-        | {"records", "committed_records", "committed_records_now", "transactions", "is_committed", "last_stable_offset"},
+        | {"records", "committed_records", "committed_records_now", "transactions", "is_committed", "last_stable_offset"}
+        | {"committed_batches", "check_range"},
         Right.ADMIN: _EVERYBODY
         | {"create_topic", "alter_topic", "delete_topic", "delete_records", "describe_producers", "transactions"}
         | {"committed_offsets", "count_records"},

@@ -1,0 +1,125 @@
+"""JDBC: the address of a database for Java's driver, and the statements that Spark's executors run with it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import quote, urlencode
+from uuid import UUID
+
+from msgtx.database.engine import Function, RawConnection
+from msgtx.errors import ConfigError
+
+DRIVER: Final = "org.postgresql.Driver"
+# Rows of the log in one round trip; a producer's row has up to 400 KiB, so a task holds about 25 MiB. Measured: with 64 a
+# log of one-record rows is read at 0.7 times the rate of 256, one of full rows at the same.
+FETCH_ROWS: Final = 64
+SOCKET_TIMEOUT_SECONDS: Final = 600  # a server that died without a word is noticed then; rows come within seconds
+CHECK_RANGE: Final = Function(
+    "check_range",
+    {
+        "in_partition_id": "int4",
+        "start_offset": "int8",
+        "end_offset": "int8",
+        "planned_incarnation": "uuid",
+        "strict": "bool",
+    },
+)
+_SESSION_ATTRIBUTES: Final = {
+    "any": "any",
+    "read-write": "primary",
+    "primary": "primary",
+    "read-only": "secondary",
+    "standby": "secondary",
+    "prefer-standby": "preferSecondary",
+}
+_SETTINGS: Final = {
+    "sslmode": "sslmode",
+    "sslcert": "sslcert",
+    "sslkey": "sslkey",
+    "sslrootcert": "sslrootcert",
+    "krbsrvname": "kerberosServerName",
+    "connect_timeout": "connectTimeout",
+    "options": "options",
+}
+# Spark gives the driver properties in small letters, so that a setting of mixed case has no effect there: it is in the URL.
+_SECRETS: Final = ("user", "password", "sslpassword")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """What Spark is given. The URL holds neither user nor password; the properties are no part of this object's text."""
+
+    url: str
+    properties: Mapping[str, str] = field(repr=False)
+
+
+def address_of(connection: RawConnection) -> Address:
+    """Return the address behind a connection, as libpq found it: a URL, the environment, a service, a password file.
+
+    Raise `ConfigError` for a Unix socket.
+    """
+    used = {option.keyword.decode(): option.val.decode() for option in connection.pgconn.info if option.val}
+    if connection.info.password:
+        used["password"] = connection.info.password
+    return address(used)
+
+
+def address(parameters: Mapping[str, str]) -> Address:
+    """Return the address for libpq's parameters. Raise `ConfigError` for what Java's driver cannot do."""
+    hosts = (parameters.get("host") or parameters.get("hostaddr") or "").split(",")
+    ports = parameters.get("port", "5432").split(",")
+    ports = ports * len(hosts) if len(ports) == 1 else ports
+    if any(not host or host[0] in "/@" for host in hosts):
+        raise ConfigError(
+            "the database is reached through a Unix socket, and Java's driver speaks TCP only:"
+            " name a host in the URL, like postgresql://user@localhost/database"
+        )
+    places = ",".join(
+        f"[{host}]:{port or 5432}" if ":" in host else f"{host}:{port or 5432}"
+        for host, port in zip(hosts, ports, strict=True)
+    )
+    database = parameters.get("dbname") or parameters.get("user", "")
+    settings = {
+        "ApplicationName": "msgtx spark",
+        "tcpKeepAlive": "true",
+        "socketTimeout": str(SOCKET_TIMEOUT_SECONDS),
+        # Binary from the first row on: bytes as hexadecimal text are twice as many, arrays of them ten times as slow.
+        "prepareThreshold": "-1",
+    }
+    settings |= {theirs: parameters[ours] for ours, theirs in _SETTINGS.items() if parameters.get(ours)}
+    if wanted := parameters.get("target_session_attrs"):
+        settings["targetServerType"] = _SESSION_ATTRIBUTES[wanted]
+    if parameters.get("load_balance_hosts") == "random":
+        settings["loadBalanceHosts"] = "true"
+    properties = {name: parameters[name] for name in _SECRETS if parameters.get(name)}
+    return Address(
+        f"jdbc:postgresql://{places}/{quote(database, safe='')}?{urlencode(settings, quote_via=quote)}",
+        {"driver": DRIVER, "fetchsize": str(FETCH_ROWS), **properties},
+    )
+
+
+def batches_of(bounds: Sequence[tuple[int, int]]) -> str:
+    """Return a relation for Spark: the rows of the log, each with the bounds of the range that it is read for.
+
+    A range is chosen by `predicate`, with its place among these (start, end).
+    """
+    starts, ends = (",".join(map(str, column)) for column in zip(*bounds, strict=True))
+    return (
+        "(select b.*, r.start_offset, r.end_offset, r.range_number from msgtx.committed_batches b"  # noqa: S608 - numbers
+        f" cross join unnest('{{{starts}}}'::pg_catalog.int8[], '{{{ends}}}'::pg_catalog.int8[])"
+        " with ordinality r(start_offset, end_offset, range_number)) as msgtx_batches"
+    )
+
+
+def predicate(place: int, partition_id: int, bounds: tuple[int, int], *, incarnation: UUID, strict: bool) -> str:
+    """Return the condition for the rows of one range, `place` counting from 0. It checks the range in the same statement.
+
+    The check stands twice: as a bound of the index scan, and by itself, for that is evaluated also when there are no rows.
+    """
+    start, end = bounds
+    arguments = f"{partition_id}, {start}, {end}, '{incarnation}'::pg_catalog.uuid, {str(strict).lower()}"
+    check = f"msgtx.{CHECK_RANGE.name}({arguments})"
+    return (
+        f"{check} is not null and range_number = {place + 1} and partition_id = {partition_id}"
+        f" and base_offset >= {check} and base_offset < {end} and last_offset >= {start}"
+    )

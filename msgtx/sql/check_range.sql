@@ -1,0 +1,51 @@
+-- check_range(partition, start, end, incarnation, strict) → the base offset of the row that holds start, else start: where a
+-- reader of committed_batches begins. It refuses a range that was planned as committed and is not to be had as it was:
+--   MX074   the database is of another incarnation
+--   MX003   the partition was deleted
+--   MX001   its front was removed
+--   MX075   it is not committed up to its end: a replica is behind, or a crash took records back
+-- Not strict: what was removed or deleted is left out. Stands in the statement that reads, and so is of the same snapshot.
+-- Reads installation, partition, record_batch and, through decided_end, the transaction tables.
+create function msgtx.check_range(
+    in_partition_id int, start_offset bigint, end_offset bigint, planned_incarnation uuid, strict boolean
+) returns bigint language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    log_start bigint;
+    committed bigint;
+    found_incarnation uuid := (select i.incarnation from msgtx.installation i);
+    ignored boolean;
+begin
+    if not msgtx.acts_for_owner() then
+        ignored := msgtx.require_rights('{consume}', array[in_partition_id]);
+    end if;
+    if found_incarnation is distinct from planned_incarnation then
+        raise exception using errcode = 'MX074', message = format(
+            'this range was planned in incarnation %s, the database has %s since a failover: plan it anew',
+            planned_incarnation, found_incarnation);
+    end if;
+    select p.log_start_offset into log_start from msgtx.partition p where p.partition_id = in_partition_id;
+    if not found then
+        if strict then
+            raise exception using errcode = 'MX003', message = format(
+                'partition %s was deleted since offsets %s to %s of it were planned; failOnDataLoss=false reads without it',
+                in_partition_id, start_offset, end_offset);
+        end if;
+        return start_offset;
+    end if;
+    if strict and start_offset < log_start then
+        raise exception using errcode = 'MX001', message = format(
+            'offsets %s to %s of partition %s were planned, and retention has removed what is before %s;'
+            ' failOnDataLoss=false goes on with what is there', start_offset, end_offset, in_partition_id, log_start);
+    end if;
+    committed := greatest(msgtx.decided_end(in_partition_id), log_start);
+    if committed < end_offset then
+        raise exception using errcode = 'MX075', message = format(
+            'offsets %s to %s of partition %s were planned, and they are committed up to %s here: a replica that is behind'
+            ' (read_url), or a crash took records back', start_offset, end_offset, in_partition_id, committed);
+    end if;
+    return coalesce((
+        select r.base_offset from msgtx.record_batch r
+        where r.partition_id = in_partition_id and r.base_offset <= start_offset
+        order by r.base_offset desc limit 1), start_offset);
+end $$;

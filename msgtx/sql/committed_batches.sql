@@ -1,0 +1,31 @@
+-- View committed_batches: the rows of logs that are committed in this snapshot, also behind open transactions, with the arrays of
+-- their records: for readers that take whole columns and divide them by themselves, like Spark. Who names a partition and bounds
+-- of base_offset reads these rows only, and of their arrays only those that are asked for. Element n (from 0) is the record at
+--   offset    base_offset + offset_deltas[n], or + n without deltas; it counts from log_start_offset on
+--   time      timestamps[n], else max_timestamp; in milliseconds
+--   headers   header_counts[n] elements of header_keys and header_values, from header_starts[n] on
+-- Of the topics that the caller may consume. The rule of what is committed is that of fetch_batches.
+create view msgtx.committed_batches with (security_barrier) as
+select t.name as topic, p.partition_index as partition, t.timestamp_type, p.log_start_offset,
+       r.partition_id, r.base_offset, r.last_offset, r.record_count, r.offset_deltas, r.max_timestamp, r.timestamps,
+       r.keys, r."values", r.header_counts,
+       array(select sum(c.header_count) over (order by c.ordinal) - c.header_count
+             from unnest(r.header_counts) with ordinality c(header_count, ordinal) order by c.ordinal)::int[] as header_starts,
+       r.header_keys, r.header_values
+from msgtx.partition p
+join msgtx.topic t on t.topic_id = p.topic_id
+left join lateral (
+    select f.stable_floor from msgtx.partition_floor f
+    where f.partition_id = p.partition_id order by f.stable_floor desc limit 1) floor on true
+join msgtx.record_batch r on r.partition_id = p.partition_id
+where coalesce(p.topic_id = any((select msgtx.topics_of_caller('{consume}'))::int[]), true)
+  and r.last_offset >= p.log_start_offset and r.record_count > 0
+  and (r.transaction_number is null
+       or case when r.base_offset < floor.stable_floor
+           then (select true from msgtx.transaction_marker m
+                 where m.partition_id = r.partition_id and m.producer_id = r.producer_id
+                   and m.producer_epoch = r.producer_epoch and m.transaction_number = r.transaction_number
+                   and m.outcome = 'ABORT') is null
+           else (select true from msgtx.transaction_decision d
+                 where d.producer_id = r.producer_id and d.producer_epoch = r.producer_epoch
+                   and d.transaction_number = r.transaction_number and d.outcome = 'COMMIT') is not null end);

@@ -1,0 +1,170 @@
+"""`read_committed`: committed ranges as a DataFrame with the columns of Spark's Kafka source.
+
+Planned on the driver (`offsets`), read by the executors through JDBC: a task asks for the rows of its range, with the arrays
+of those columns that are used, and Spark takes the arrays apart. The statement that reads a range also checks that it is
+still what was planned (`check_range`).
+"""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from typing import Final
+from uuid import UUID
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from msgtx.client import open_engine
+from msgtx.database import jdbc
+from msgtx.database.engine import Engine
+from msgtx.errors import ConfigError
+from msgtx.rules.ranges import OffsetRange
+from msgtx.spark_jobs import offsets
+from msgtx.spark_jobs.read_options import ReadOptions, parse
+from msgtx.types import Snapshot
+
+COLUMNS: Final = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+    ]
+)
+HEADERS: Final = StructField(
+    "headers", ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]), False)
+)
+# Ranges of one relation: each task's statement holds the bounds of all of them, 5 KB.
+RELATION_RANGES: Final = 256
+
+
+def read_committed(
+    spark: SparkSession,
+    topics: str | Iterable[str] | None = None,
+    *,
+    url: str | None = None,
+    read_url: str | None = None,
+    snapshot: Snapshot | str | None = None,
+    start: Snapshot | str | None = None,
+    group: str | None = None,
+    min_partitions: int | None = None,
+    include_headers: bool = False,
+    fail_on_data_loss: bool = True,
+    **options: object,
+) -> DataFrame:
+    """Return committed records as a DataFrame: key, value, topic, partition, offset, timestamp, timestampType[, headers].
+
+    What is read is fixed by this call: from `start` (an earlier cut), the offsets of `group`, or `starting_offsets`
+    (default: the log starts) to `snapshot` or `ending_offsets` (default: a consistent cut now). Further options are those of
+    Spark's Kafka source in snake_case. `url`: as of `msgtx.connect`; `read_url`: a replica for the executors, waited for. A
+    task is a range of one partition, in order of offsets. Raise `ConfigError` and what `offsets.plan` does. A range that
+    retention removes before it is read fails its task, or is left out with `fail_on_data_loss=False`.
+    """
+    asked = parse(
+        {
+            "subscribe": topics, "url": url, "read_url": read_url, "snapshot": snapshot, "start": start, "group": group,
+            "min_partitions": min_partitions, "include_headers": include_headers, "fail_on_data_loss": fail_on_data_loss,
+            **options,
+        }
+    )  # fmt: skip
+    with _engine(asked.url) as engine:
+        planned = offsets.plan(engine, asked)
+        if asked.read_url is None:
+            return frame(spark, planned, asked, engine)
+    with _engine(asked.read_url) as replica:
+        offsets.await_replica(replica, planned, timeout_ms=asked.replica_timeout_ms)
+        return frame(spark, planned, asked, replica)
+
+
+def frame(spark: SparkSession, planned: offsets.Plan, options: ReadOptions, engine: Engine) -> DataFrame:
+    """Return what is planned as a DataFrame that executors read from the engine's database. Raise `ConfigError`."""
+    columns = StructType([*COLUMNS, HEADERS]) if options.include_headers else COLUMNS
+    parts = planned.split(options)
+    if not parts:
+        return spark.createDataFrame([], columns)
+    with engine.connection() as connection:
+        address = jdbc.address_of(connection)
+    incarnation = UUID(planned.incarnation)
+    chunks = [parts[at : at + RELATION_RANGES] for at in range(0, len(parts), RELATION_RANGES)]
+    relations = [_relation(spark, chunk, address, incarnation, strict=options.fail_on_data_loss) for chunk in chunks]
+    return _records(reduce(DataFrame.union, relations), columns)
+
+
+@contextlib.contextmanager
+def _engine(url: str | None) -> Iterator[Engine]:
+    engine, _ = open_engine(url, pool_size=1)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def _relation(
+    spark: SparkSession, parts: Sequence[OffsetRange], address: jdbc.Address, incarnation: UUID, *, strict: bool
+) -> DataFrame:
+    bounds = [(part.start, part.end) for part in parts]
+    predicates = [
+        jdbc.predicate(at, part.partition_id, bounds[at], incarnation=incarnation, strict=strict)
+        for at, part in enumerate(parts)
+    ]
+    try:
+        return spark.read.jdbc(
+            address.url, jdbc.batches_of(bounds), predicates=predicates, properties=dict(address.properties)
+        )
+    except Py4JJavaError as error:
+        if "ClassNotFoundException" in str(error) and jdbc.DRIVER in str(error):
+            raise ConfigError(
+                "this Spark has no JDBC driver of PostgreSQL: start it with msgtx.spark_jobs.session, or with"
+                " --jars postgresql.jar (or --packages org.postgresql:postgresql:42.7.7), which executors get, too"
+            ) from None
+        raise
+
+
+# A row of the log becomes records: Spark's generated code takes elements out of the arrays by their number
+
+
+def _records(rows: DataFrame, columns: StructType) -> DataFrame:
+    numbered = rows.withColumn("at", F.explode(F.sequence(F.lit(0), F.col("record_count") - 1)))
+    offset = F.col("base_offset") + F.coalesce(_element("offset_deltas"), F.col("at"))
+    found = numbered.withColumn("offset", offset).where(
+        (F.col("offset") >= F.greatest("start_offset", "log_start_offset")) & (F.col("offset") < F.col("end_offset"))
+    )
+    made: Mapping[str, Column] = {
+        "key": _element("keys"),
+        "value": _element("values"),
+        "topic": F.col("topic"),
+        "partition": F.col("partition"),
+        "offset": F.col("offset"),
+        "timestamp": F.timestamp_millis(F.coalesce(_element("timestamps"), F.col("max_timestamp"))),
+        "timestampType": F.when(F.col("timestamp_type") == "CreateTime", 0).when(F.col("timestamp_type").isNotNull(), 1),
+        "headers": _headers(),
+    }
+    return found.select([made[column.name].alias(column.name) for column in columns])
+
+
+def _element(array: str) -> Column:
+    return F.get(F.col(array), F.col("at"))
+
+
+def _headers() -> Column:
+    count, first = _element("header_counts"), _element("header_starts")
+    numbers = F.sequence(first, first + count - 1)
+
+    def header(at: Column) -> Column:
+        return F.struct(F.get("header_keys", at).alias("key"), F.get("header_values", at).alias("value"))
+
+    return F.when(count > 0, F.transform(numbers, header))
