@@ -95,7 +95,9 @@ def export(
         start = Snapshot(
             {partition: last.ends[partition] for partition in cut.ends if partition in last.ends}, cut.incarnation
         )
-        rows = read_committed(spark, names, url=client.secret_url, read_url=read_url, snapshot=cut, start=start, include_headers=True)
+        rows = read_committed(
+            spark, names, url=client.secret_url, read_url=read_url, snapshot=cut, start=start, include_headers=True
+        )
     number = last.batch + 1
     hidden = f"{HIDDEN}/{number}-{uuid.uuid4()}"
     try:

@@ -17,7 +17,7 @@ _CAUSE: Final = re.compile(r"^(?:Caused by: |.*?\): )?(?:[a-z]\w*\.)+(\w+(?:Exce
 _PYTHON: Final = re.compile(r"^(\w+(?:\.\w+)*(?:Error|Exception|Exit|Interrupt)): (.+)$", re.MULTILINE)
 # A row that cannot be read: what Spark's readers say in FAILFAST mode, and what we say with raise_error.
 _MALFORMED: Final = re.compile(
-    r"\[(?:MALFORMED_CSV_RECORD|MALFORMED_RECORD_IN_PARSING[.\w]*|USER_RAISED_EXCEPTION|CANNOT_READ_FILE_FOOTER|"
+    r"\[(?:MALFORMED_CSV_RECORD|MALFORMED_RECORD_IN_PARSING[.\w]*|USER_RAISED_EXCEPTION|FAILED_READ_FILE[.\w]*|"
     r"INCONSISTENT_BEHAVIOR_CROSS_VERSION[.\w]*|CAST_INVALID_INPUT|CAST_OVERFLOW)\] (.+)"
 )
 _SECRET: Final = re.compile(r"(://[^\s:/@]*:)[^\s@]+@|(password=)[^\s&;,]+")

@@ -312,7 +312,7 @@ def test_a_query_that_is_wrong_is_told_in_one_sentence(spark: SparkSession, tmp_
 
 
 def test_a_failure_in_the_jvm_is_told_by_its_innermost_cause(spark: SparkSession) -> None:
-    with pytest.raises(SparkFailed, match="(?i)divi(sion|de) by zero"), translated():
+    with pytest.raises(SparkFailed, match=r"(?i)divi(sion|de) by zero"), translated():
         spark.range(1).select(F.expr("1 / (id - id)")).collect()
 
 
