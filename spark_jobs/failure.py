@@ -13,7 +13,7 @@ from msgtx.spark_jobs.session import told_by_jvm
 
 MOST_CAUSES: Final = 30  # a chain of Java's exceptions may have a ring
 _OF_MSGTX: Final = re.compile(r"^\W*msgtx\.errors\.(\w+)(?:: (.*))?$", re.MULTILINE)
-_CAUSE: Final = re.compile(r"^(?:Caused by: |.*?\): )?(?:[a-z]\w*\.)+(\w+(?:Exception|Error)): (.+)$", re.MULTILINE)
+_CAUSE: Final = re.compile(r"^(?:Caused by: |: |.*?\): )?(?:[a-z]\w*\.)+(\w+(?:Exception|Error)): (.+)$", re.MULTILINE)
 _PYTHON: Final = re.compile(r"^(\w+(?:\.\w+)*(?:Error|Exception|Exit|Interrupt)): (.+)$", re.MULTILINE)
 # A row that cannot be read: what Spark's readers say in FAILFAST mode, and what we say with raise_error.
 _MALFORMED: Final = re.compile(
@@ -35,14 +35,6 @@ _ADVICE: Final = (
     (
         re.compile(r"Python in worker has different version:? (\S+?),? than that in driver:? (\S+?),"),
         "the Python of Spark's workers is {0}, this one is {1}: set PYSPARK_PYTHON to one of the same minor version",
-    ),
-    (
-        re.compile(r"(Could not parse Master URL: '?[^'\n]*'?)"),
-        "{0}: --master takes local[*], spark://HOST:PORT, yarn or k8s://…",
-    ),
-    (
-        re.compile(r"(All masters are unresponsive)"),
-        "Spark's master does not answer: check --master, and that it is reachable from here",
     ),
     (
         re.compile(r"ClassNotFoundException: (org\.postgresql\.Driver)"),

@@ -31,6 +31,7 @@ from msgtx.spark_jobs.jdbc import DRIVER, has_driver, jdbc_jar
 LOCAL: Final = "local[*]"
 ENDING_S: Final = 20.0  # for the JVM to remove its temporary files; killed afterwards
 LOG_TAIL_BYTES: Final = 16_384  # enough for the line that says why a start failed
+UNRESPONSIVE: Final = "All masters are unresponsive"
 GIB: Final = 1 << 30
 DRIVER_MEMORY_GIB: Final = (1, 4)  # of a local run, which is driver and executors in one: a quarter of what there is
 USUAL: Final[Mapping[str, str]] = {
@@ -52,7 +53,7 @@ def session(name: str = "msgtx", *, master: str | None = None, debug: bool = Fal
     """
     wanted = {key: _text(value) for key, value in settings.items()}
     os.environ.setdefault("PYSPARK_PYTHON", wanted.get("spark.pyspark.python", sys.executable))
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it tells of every call, and of an interruption with a traceback
+    _hush_py4j()
     if SparkContext._active_spark_context is None:
         with _own_interrupt():
             _start(name, master=master, settings=wanted, debug=debug)
@@ -106,6 +107,16 @@ def told_by_jvm() -> str:
     return _output.read().decode(errors="replace")
 
 
+def _hush_py4j() -> None:
+    """Have Py4J tell neither of each call nor, by the root's logger, of a Ctrl-C with a traceback: who catches it knows."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return record.msg != "KeyboardInterrupt while sending command."
+
+
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -139,11 +150,19 @@ def _start(name: str, *, master: str | None, settings: Mapping[str, str], debug:
     if not (conf.contains("spark.app.name") and gateway is None and "PYSPARK_GATEWAY_PORT" in os.environ):
         conf.setAppName(name)
     try:
-        SparkContext(conf=conf, gateway=gateway)
+        _require_master(SparkContext(conf=conf, gateway=gateway))
     except BaseException:
         SparkContext._gateway = SparkContext._gateway or gateway
         end()
         raise
+
+
+def _require_master(context: SparkContext) -> None:
+    """Raise `ConfigError` if the master does not answer: Spark says that only in its log, and stops a little later."""
+    if UNRESPONSIVE in told_by_jvm() or context._jsc.sc().isStopped():
+        raise ConfigError(
+            f"Spark's master {context.master} does not answer: is it reachable from here, and of this version?"
+        )
 
 
 @contextlib.contextmanager
@@ -176,7 +195,7 @@ def _reason(told: str) -> str:
     """Pick the line that says why from what a JVM wrote."""
     lines = [line.strip() for line in told.splitlines() if line.strip()]
     telling = [line for line in lines if re.match(r"(Error|Exception|Invalid|Unrecognized|\S*(Exception|Error):)", line)]
-    return (telling or lines or [""])[0]
+    return re.sub(r'^Exception in thread "\w+" (?:\w+\.)+(?=\w+: )', "", (telling or lines or [""])[0])
 
 
 def _defaults(*, local: bool) -> dict[str, str]:
