@@ -7,7 +7,19 @@ import time
 from pathlib import Path
 
 from msgtx.client import connect, open_engine
-from tests.benchmarks import bulk, cleaning, groups, growth, latency, memory, processing, reading, small, sweeping
+from tests.benchmarks import (
+    bulk,
+    cleaning,
+    groups,
+    growth,
+    latency,
+    memory,
+    processing,
+    reading,
+    small,
+    spark_reading,
+    sweeping,
+)
 from tests.benchmarks.kafka import Kafka
 from tests.benchmarks.sheet import Settings, print_json, print_table, progress
 
@@ -20,6 +32,7 @@ TARGETS = {
     "r6": latency.latency,
     "r7": growth.open_snapshot,
     "r7-sweep": sweeping.sweeping,
+    "r8-read": spark_reading.reading,
     "r9": memory.memory,
     "r10": processing.processing,
     "r11-cleaning": cleaning.cleaning,
