@@ -1,15 +1,47 @@
-"""`msgtx offsets`."""
+"""`msgtx offsets`: offsets at a time, consistent cuts and their names, and what lies between two of them."""
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from msgtx.cli.database import connect
-from msgtx.cli.options import Command, Invocation, earliest_latest_or_number, isolation, option, pass_invocation
-from msgtx.cli.output import show_many
-from msgtx.types import Isolation
+from msgtx.cli.options import (
+    GroupWithDefault,
+    Invocation,
+    confirmed,
+    destructive,
+    earliest_latest_or_number,
+    isolation,
+    option,
+    pass_invocation,
+)
+from msgtx.cli.output import row_of, show_many, show_one, write
+from msgtx.types import Isolation, SavedSnapshot, Snapshot, TopicPartition, TransactionId
+
+if TYPE_CHECKING:
+    from msgtx.client import Client
+
+RANGE_COLUMNS: Final = ("topic", "partition", "start", "end", "records", "bytes", "removed")
+SAVED_COLUMNS: Final = ("name", "taken_at", "topics", "partitions", "readable")
+TOLD: Final = 10  # holders that are named, further ones are counted
+A_TEXT: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(\s.*)?", re.DOTALL)
+
+topics_argument = click.argument("topics", nargs=-1, metavar="[TOPIC]...")
 
 
-@click.command("offsets", cls=Command)
-@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@click.group("offsets", cls=GroupWithDefault, default="list")
+def command() -> None:
+    """Look at offsets; take consistent cuts, keep them, and measure what lies between them.
+
+    Without a verb it is `list`: `msgtx offsets orders --time earliest`.
+    """
+
+
+@command.command("list")
+@topics_argument
 @option(
     "--time",
     type=earliest_latest_or_number,
@@ -19,7 +51,7 @@ from msgtx.types import Isolation
 )
 @isolation
 @pass_invocation
-def command(invocation: Invocation, topics: tuple[str, ...], time: str | int, isolation: str | None) -> None:
+def list_(invocation: Invocation, topics: tuple[str, ...], time: str | int, isolation: str | None) -> None:
     """Show the offsets of each partition at a time (without TOPIC: of all topics).
 
     `latest` is the end that the isolation may read: the last stable offset, or the log end.
@@ -36,3 +68,107 @@ def command(invocation: Invocation, topics: tuple[str, ...], time: str | int, is
         for tp, listed in found.items()
     ]
     show_many(invocation.format, rows, ("topic", "partition", "offset", "timestamp"))
+
+
+@command.command("snapshot")
+@topics_argument
+@option("--save", metavar="NAME", help="Keep it under this name.")
+@option("--replace", is_flag=True, help="Also if the name holds another one.")
+@pass_invocation
+def snapshot(invocation: Invocation, topics: tuple[str, ...], *, save: str | None, replace: bool) -> None:
+    """Take a consistent cut of these topics (without TOPIC: of all) and print it as a line of text.
+
+    It has all of a transaction or nothing, over all partitions; it reads the
+    same later, until retention or compaction removes something. Who holds it
+    back is told on stderr.
+    """
+    if replace and save is None:
+        raise click.UsageError("--replace of what? Give --save NAME, too")
+    with connect(invocation) as client:
+        taken = client.snapshots.take(topics or None)
+        if save is not None:
+            client.snapshots.save(save, taken.snapshot, replace=replace)
+    _tell_holders(taken.held_by)
+    if invocation.format == "table":
+        write(f"{taken.snapshot}\n")
+    else:
+        show_one(invocation.format, {"name": save, "snapshot": str(taken.snapshot)})
+
+
+@command.command("snapshots")
+@pass_invocation
+def snapshots(invocation: Invocation) -> None:
+    """List the saved snapshots. One is not readable that was taken before a failover."""
+    with connect(invocation) as client:
+        found = client.snapshots.list()
+        incarnation = client.snapshots.take(()).snapshot.incarnation
+    show_many(invocation.format, [_row(saved, incarnation) for saved in found], SAVED_COLUMNS)
+
+
+@command.command("delete-snapshot")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@destructive
+@pass_invocation
+def delete_snapshot(invocation: Invocation, names: tuple[str, ...], *, dry_run: bool, yes: bool) -> None:
+    """Forget saved snapshots. Records stay as they are."""
+    with connect(invocation) as client:
+        asked = [*dict.fromkeys(names)]
+        for name in asked:
+            client.snapshots.get(name)
+        for name in asked:
+            if confirmed(f"forget snapshot {name!r}", dry_run=dry_run, yes=yes):
+                client.snapshots.delete(name)
+
+
+@command.command("ranges")
+@topics_argument
+@option("--from", "start", metavar="NAME|TEXT", help="A snapshot to begin at.  [default: the log starts]")
+@option("--to", "end", metavar="NAME|TEXT", help="A snapshot to end at.  [default: a cut that is taken now]")
+@pass_invocation
+def ranges(invocation: Invocation, topics: tuple[str, ...], *, start: str | None, end: str | None) -> None:
+    """Show what is committed between two cuts, per partition: offsets from `start` to below `end`.
+
+    `records` counts those that a reader would be given now, `bytes` about
+    how many they take as stored, `removed` the offsets that retention has
+    taken from the front since. Without TOPIC: the topics of the snapshots, or all.
+    """
+    with connect(invocation) as client:
+        first, last = (None if text is None else _snapshot(client, text) for text in (start, end))
+        if last is None:
+            # As `client.snapshots.ranges` does by itself, but this one also says who holds it back.
+            named = topics or (None if first is None else {partition.topic for partition in first.ends})
+            taken = client.snapshots.take(named)
+            _tell_holders(taken.held_by)
+            last = taken.snapshot
+        found = client.snapshots.ranges(topics or None, start=first, end=last)
+    rows = [{"topic": tp.topic, "partition": tp.partition, **row_of(one)} for tp, one in found.items()]
+    show_many(invocation.format, rows, RANGE_COLUMNS)
+
+
+def _snapshot(client: "Client", text: str) -> Snapshot:
+    """Read a snapshot from its text, which begins with an incarnation, or find the one of a name."""
+    return Snapshot.parse(text) if A_TEXT.fullmatch(text.strip()) else client.snapshots.get(text)
+
+
+def _row(saved: SavedSnapshot, incarnation: str) -> dict[str, object]:
+    ends = saved.snapshot.ends
+    return {
+        "name": saved.name,
+        "taken_at": datetime.fromtimestamp(saved.taken_at / 1000, UTC).isoformat(timespec="seconds"),
+        "topics": sorted({topic for topic, _ in ends}),
+        "partitions": len(ends),
+        "readable": saved.snapshot.incarnation == incarnation,
+        "snapshot": str(saved.snapshot),
+    }
+
+
+def _tell_holders(held_by: Mapping[TopicPartition, TransactionId]) -> None:
+    """Name on stderr the transactions that keep a cut from the log's end, and where."""
+    places: dict[TransactionId, list[str]] = {}
+    for partition, holder in sorted(held_by.items()):
+        places.setdefault(holder, []).append(str(partition))
+    for holder, held in list(places.items())[:TOLD]:
+        where = ", ".join(held[:TOLD]) + (f" and {len(held) - TOLD} more" if len(held) > TOLD else "")
+        click.echo(f"held back by transaction {holder}: {where} (see `msgtx transactions outcome {holder}`)", err=True)
+    if len(places) > TOLD:
+        click.echo(f"and by {len(places) - TOLD} more transactions (see `msgtx doctor`)", err=True)

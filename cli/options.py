@@ -85,6 +85,20 @@ class Group(click.Group):
     group_class = type
 
 
+class GroupWithDefault(Group):
+    """A noun that means one of its verbs when none is named: `msgtx offsets orders` is `msgtx offsets list orders`."""
+
+    def __init__(self, *args: Any, default: str, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._default = default
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the verb where it was left out."""
+        if not args or args[0] not in {*self.commands, *ctx.help_option_names}:
+            args = [self._default, *args]
+        return super().parse_args(ctx, args)
+
+
 pass_invocation = click.make_pass_decorator(Invocation, ensure=True)
 
 isolation = option(

@@ -97,6 +97,7 @@ class Client:
         self._open: list[Producer | Consumer] = []
         self._closed = False
         self.topics = TopicsAdmin(engine)
+        self.snapshots = snapshot.Snapshots(engine)
         self.admin = Admin(engine)
 
     @property
@@ -221,7 +222,7 @@ class Client:
         """
         if isinstance(topics, str):
             raise TypeError("topics is a list of names; for one topic write [name]")
-        return snapshot.take(self.engine, topics)
+        return snapshot.take(self.engine, topics).snapshot
 
     def read(self, cut: Snapshot, start: Snapshot | None = None) -> Iterator[Record]:
         """Yield each committed record below a cut once, from an earlier cut (None: the log starts), partition by partition.

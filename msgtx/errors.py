@@ -385,6 +385,20 @@ class TransactionalIdNotFound(UsageError):
     code = 105
 
 
+class SnapshotNotFound(UsageError):
+    """No snapshot is saved under this name.
+
+    Mend the name; `client.snapshots.list()` returns those that are there.
+    """
+
+
+class SnapshotExists(UsageError):
+    """Another snapshot is saved under this name.
+
+    Choose another name, or replace it.
+    """
+
+
 class DeserializationError(UsageError):
     """A deserializer failed on a record.
 

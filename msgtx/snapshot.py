@@ -1,27 +1,53 @@
-"""Snapshots: consistent cuts as values, taken and read (semantics 6)."""
+"""Snapshots: consistent cuts as values, taken, kept under names, measured and read (semantics 6)."""
 
-from collections.abc import Iterable, Iterator
+import builtins
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from msgtx import errors
 from msgtx.database.engine import Engine, RawConnection
+from msgtx.store.append import milliseconds
 from msgtx.store.cuts import consistent_cut
 from msgtx.store.fetch import EARLIEST, Position, fetch, list_offsets
 from msgtx.store.installation import describe_installation
+from msgtx.store.ranges import Range, measure_ranges
 from msgtx.store.records import records_of
+from msgtx.store.snapshots import SavedText, delete_snapshot, save_snapshot, saved_snapshots
 from msgtx.store.topics import partitions_of, require_partitions, require_topics
-from msgtx.types import Isolation, Record, Snapshot, TopicPartition
+from msgtx.types import (
+    CommittedRange,
+    Isolation,
+    Record,
+    SavedSnapshot,
+    Snapshot,
+    TakenSnapshot,
+    TopicPartition,
+    TransactionId,
+)
 
 READ_BYTES: Final = 8 * 1024 * 1024  # of one fetch
 
 
-def take(engine: Engine, topics: Iterable[str]) -> Snapshot:
-    """Return the greatest consistent cut of these topics, now. Raise `UnknownTopicOrPartition`."""
+def take(engine: Engine, topics: Iterable[str] | None) -> TakenSnapshot:
+    """Return the greatest consistent cut of these topics (None: of all), now. Raise `UnknownTopicOrPartition`."""
     with engine.connection() as connection:
-        places = partitions_of(require_topics(connection, list(topics)).values())
+        places = partitions_of(require_topics(connection, None if topics is None else list(topics)).values())
         cut = consistent_cut(connection, places)
-        incarnation = str(describe_installation(connection).incarnation)
-    return Snapshot({places[partition]: at.end for partition, at in cut.items()}, incarnation)
+        # Only told: what blocks a partition is asked for after the cut, and may have ended in between.
+        ends = fetch(
+            connection,
+            {partition: Position(at.end) for partition, at in cut.items()},
+            isolation=Isolation.READ_COMMITTED,
+            max_bytes=0,
+            max_rows=0,
+        )
+        incarnation = _incarnation(connection)
+    held: dict[TopicPartition, TransactionId] = {}
+    for partition, at in cut.items():
+        holder = at.held_by or (ends[partition].blocked_by if partition in ends else None)
+        if holder is not None:
+            held[places[partition]] = holder
+    return TakenSnapshot(Snapshot({places[partition]: at.end for partition, at in cut.items()}, incarnation), held)
 
 
 def read(engine: Engine, snapshot: Snapshot, start: Snapshot | None = None) -> Iterator[Record]:
@@ -31,18 +57,26 @@ def read(engine: Engine, snapshot: Snapshot, start: Snapshot | None = None) -> I
     snapshot of another database, `OffsetOutOfRange` if retention has removed what lies behind `start`, `LogTruncated`.
     """
     with engine.connection() as connection:
-        incarnation = str(describe_installation(connection).incarnation)
-        for each in (snapshot, *([] if start is None else [start])):
-            if each.incarnation != incarnation:
-                raise errors.IncarnationChanged(
-                    f"the snapshot is of incarnation {each.incarnation}, the database has {incarnation} since a failover"
-                )
+        _require_incarnation(connection, snapshot, start)
         ids = require_partitions(connection, snapshot.ends)
         starts = list_offsets(connection, dict.fromkeys(ids.values(), EARLIEST), Isolation.READ_COMMITTED)
     for partition, end in sorted(snapshot.ends.items()):
         log_start = starts[ids[partition]].log_start_offset
         first = log_start if start is None else start.ends.get(partition, log_start)
         yield from _read(engine, partition, ids[partition], first, end)
+
+
+def _incarnation(connection: RawConnection) -> str:
+    return str(describe_installation(connection).incarnation)
+
+
+def _require_incarnation(connection: RawConnection, *snapshots: Snapshot | None) -> None:
+    incarnation = _incarnation(connection)
+    for each in snapshots:
+        if each is not None and each.incarnation != incarnation:
+            raise errors.IncarnationChanged(
+                f"the snapshot is of incarnation {each.incarnation}, the database has {incarnation} since a failover"
+            )
 
 
 def _read(engine: Engine, partition: TopicPartition, partition_id: int, first: int, end: int) -> Iterator[Record]:
@@ -73,3 +107,95 @@ def _next(
         record for batch in answer.batches for record in records_of(batch, partition, position.offset) if record.offset < end
     ]
     return Position(answer.position, answer.token), records
+
+
+class Snapshots:
+    """`client.snapshots`: cuts with who holds them back, cuts under names, and what lies between two of them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def take(self, topics: Iterable[str] | None = None) -> TakenSnapshot:
+        """Return a consistent cut of these topics (None: of all), and who holds it back. Raise `UnknownTopicOrPartition`."""
+        return take(self._engine, topics)
+
+    def save(self, name: str, cut: Snapshot, *, replace: bool = False) -> SavedSnapshot:
+        """Keep a cut under a name, for whoever may consume. A snapshot holds nothing back: retention does not wait for it.
+
+        The same cut again changes nothing. Raise `SnapshotExists` for another one without `replace`, `IncarnationChanged`
+        for one of another database, `InvalidRequest` for a name that is not 1 to 249 of a-z A-Z 0-9 . _ -
+        """
+        with self._engine.connection() as connection:
+            return SavedSnapshot(name, cut, milliseconds(save_snapshot(connection, name, str(cut), replace=replace)))
+
+    def get(self, name: str) -> Snapshot:
+        """Return the cut of a name, also one from before a failover: reading that is refused. Raise `SnapshotNotFound`."""
+        with self._engine.connection() as connection:
+            found = saved_snapshots(connection, name) if name else []
+        if not found:
+            raise errors.SnapshotNotFound(f"there is no snapshot {name!r}")
+        return _saved(found[0]).snapshot
+
+    def list(self) -> "builtins.list[SavedSnapshot]":
+        """Return the saved snapshots, by name."""
+        with self._engine.connection() as connection:
+            return [_saved(one) for one in saved_snapshots(connection)]
+
+    def delete(self, name: str) -> None:
+        """Forget the cut of a name. Raise `SnapshotNotFound`."""
+        with self._engine.connection() as connection:
+            if not delete_snapshot(connection, name):
+                raise errors.SnapshotNotFound(f"there is no snapshot {name!r}")
+
+    def ranges(
+        self, topics: Iterable[str] | None = None, *, start: Snapshot | None = None, end: Snapshot | None = None
+    ) -> dict[TopicPartition, CommittedRange]:
+        """Return what is committed between two cuts, counted in the database, in order of the partitions.
+
+        `start`: None, or without a partition: from its log start. `end`: None: now's cut. `topics`: only these; None: those
+        of `end`, else of `start`, else all. Raise `IncarnationChanged`, `UnknownTopicOrPartition`, and `InvalidRequest` for
+        a start behind its end, and for a topic that `end` has nothing of.
+        """
+        asked = None if topics is None else [*dict.fromkeys(topics)]
+        with self._engine.connection() as connection:
+            _require_incarnation(connection, start, end)
+        if end is None:
+            end = self.take(asked if asked is not None or start is None else {topic for topic, _ in start.ends}).snapshot
+        wanted = sorted(partition for partition in end.ends if asked is None or partition.topic in asked)
+        missing = {*(asked or ())} - {partition.topic for partition in wanted}
+        if missing:
+            raise errors.InvalidRequest(f"the snapshot has nothing of topic {min(missing)!r}")
+        with self._engine.connection() as connection:
+            ids = require_partitions(connection, wanted)
+            listed = list_offsets(connection, dict.fromkeys(ids.values(), EARLIEST), Isolation.READ_COMMITTED)
+            starts = {partition: listed[ids[partition]].log_start_offset for partition in wanted if ids[partition] in listed}
+            ranges = {
+                partition: (at if start is None else start.ends.get(partition, at), end.ends[partition])
+                for partition, at in starts.items()
+            }
+            return _measured(connection, ids, starts, ranges)
+
+
+def _measured(
+    connection: RawConnection,
+    ids: Mapping[TopicPartition, int],
+    log_starts: Mapping[TopicPartition, int],
+    ranges: Mapping[TopicPartition, Range],
+) -> dict[TopicPartition, CommittedRange]:
+    sizes = {ids[partition]: [0, 0] for partition in ranges}
+    for piece in measure_ranges(connection, {ids[partition]: each for partition, each in ranges.items()}, None):
+        sizes[piece.partition_id][0] += piece.records
+        sizes[piece.partition_id][1] += piece.bytes
+    found = {}
+    for partition, (first, last) in ranges.items():
+        log_start = log_starts[partition]
+        if first > max(last, log_start):
+            raise errors.InvalidRequest(f"{partition}: the start, {first}, lies behind the end, {last}")
+        found[partition] = CommittedRange(
+            min(first, last), last, max(min(log_start, last) - first, 0), *sizes[ids[partition]]
+        )
+    return found
+
+
+def _saved(one: SavedText) -> SavedSnapshot:
+    return SavedSnapshot(one.name, Snapshot.parse(one.snapshot), milliseconds(one.taken_at))

@@ -61,6 +61,41 @@ class Snapshot:
         return cls(ends, incarnation)
 
 
+@dataclass(frozen=True, slots=True)
+class TakenSnapshot:
+    """A snapshot, and who keeps it from reaching the log's end, by partition.
+
+    `held_by`: an undecided transaction, or a committed one that has records behind an undecided one elsewhere.
+    """
+
+    snapshot: Snapshot
+    held_by: Mapping[TopicPartition, "TransactionId"]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedSnapshot:
+    """A snapshot under its name. `taken_at`: when it was saved, in milliseconds since 1970 UTC."""
+
+    name: str
+    snapshot: Snapshot
+    taken_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedRange:
+    """A partition between two cuts: offsets in [start, end).
+
+    `removed`: how many of its offsets, at its front, retention has removed since. `records`: those that a reader would be
+    given now (aborted, compacted and removed ones are not). `bytes`: of them as stored, about.
+    """
+
+    start: int
+    end: int
+    removed: int
+    records: int
+    bytes: int
+
+
 class Isolation(enum.StrEnum):
     """What a reader sees: everything, or committed data below the last stable offset (semantics 6)."""
 

@@ -24,7 +24,7 @@ def downgrade() -> None:
 TABLES = (
     """create table msgtx.named_snapshot (
         name text not null constraint named_snapshot_pkey primary key
-            constraint named_snapshot_name_is_not_empty check (name <> ''),
+            constraint named_snapshot_name_is_allowed check (name ~ '^[a-zA-Z0-9._-]{1,249}$'),
         snapshot text not null,
         taken_at timestamptz not null
     )""",

@@ -42,14 +42,14 @@ NEEDS: Final[Mapping[Right, frozenset[str]]] = MappingProxyType(
         | {"begin_attempt", "is_batch_committed", "last_batch", "decide_batch", "abort_batch"},
         Right.CONSUME: _EVERYBODY
         | {"count_records", "commit_offsets", "committed_offsets", "expire_transaction", "consistent_cut"}
-        | {"record_range"}
+        | {"record_range", "save_snapshot", "saved_snapshots", "delete_snapshot", "measure_ranges"}
         | {"join_group", "describe_members", "assign_partitions", "release_partitions"}
         | {"leave_group", "heartbeat_group", "member_assignment"}
         | {"records", "committed_records", "committed_records_now", "transactions", "is_committed", "last_stable_offset"}
         | {"committed_batches", "check_range"},
         Right.ADMIN: _EVERYBODY
         | {"create_topic", "alter_topic", "delete_topic", "delete_records", "describe_producers", "transactions"}
-        | {"committed_offsets", "count_records"},
+        | {"committed_offsets", "count_records", "measure_ranges"},
     }
 )
 # Beside `NEEDS[ADMIN]`, for those who administer every topic: what is about the whole installation.

@@ -14,9 +14,11 @@ import pytest
 import msgtx
 from msgtx import TopicPartition, errors
 from msgtx.store.append import append, append_and_decide
+from msgtx.store.cuts import consistent_cut
 from msgtx.store.fetch import Position, fetch, list_offsets
 from msgtx.store.groups import commit_offsets, committed_offsets
 from msgtx.store.producers import describe_producers, init_producer_id
+from msgtx.store.ranges import measure_ranges
 from msgtx.store.records import count_records
 from msgtx.store.topics import create_topic, delete_topic, describe_topics
 from msgtx.types import GroupMetadata, Isolation, OffsetAndMetadata, TransactionId
@@ -99,6 +101,15 @@ def commit(client: msgtx.Client, topic: str) -> None:
         consumer.commit({TopicPartition(topic, 0): 1})
 
 
+def snapshots(client: msgtx.Client, topic: str) -> None:
+    """Names of snapshots are no topics: they are shared by all who may consume something."""
+    name = unique("cut")
+    cut = client.snapshots.save(name, client.snapshot([topic])).snapshot
+    assert client.snapshots.get(name) == cut
+    assert client.snapshots.ranges(end=cut)[TopicPartition(topic, 0)].records == 1
+    client.snapshots.delete(name)
+
+
 def ends(client: msgtx.Client, topic: str) -> None:
     assert client.admin.partitions.describe(TopicPartition(topic, 0)).log_end_offset > 0
 
@@ -152,6 +163,7 @@ VERBS: dict[Callable[[msgtx.Client, str], None], set[str]] = {
     poll: {"consume"},
     poll_as_a_member: {"consume"},
     commit: {"consume"},
+    snapshots: {"consume"},
     ends: ANY,
     describe: ANY,
     create: {"admin"},
@@ -320,6 +332,8 @@ BY_HAND: dict[str, Callable[[Connection, Places], object]] = {
     ),
     "list_offsets": lambda c, p: list_offsets(c, {p.theirs: 0}, COMMITTED),
     "count_records": lambda c, p: count_records(c, {p.theirs: 0}, COMMITTED),
+    "consistent_cut": lambda c, p: consistent_cut(c, [p.ours, p.theirs]),
+    "measure_ranges": lambda c, p: list(measure_ranges(c, {p.ours: (0, 1), p.theirs: (0, 1)}, None)),
     "last_stable_offset": lambda c, p: c.execute("select msgtx.last_stable_offset(%s)", [p.theirs]),
     "describe_producers": lambda c, p: describe_producers(c, p.theirs),
     "create_topic": lambda c, p: create_topic(c, "secret-new", 1, {}),

@@ -2,11 +2,14 @@
 
 import pickle
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import msgtx
-from msgtx import Snapshot, TopicPartition, errors
+from msgtx import CommittedRange, Snapshot, TopicPartition, errors
+from msgtx.admin.failover import after_failover
+from msgtx.database.engine import Engine
 from tests.databases import Connection
 
 Unique = Callable[[str], str]
@@ -84,3 +87,211 @@ def test_what_cannot_be_read_says_why(client: msgtx.Client, topic: str, unique: 
     with pytest.raises(errors.OffsetOutOfRange, match="retention"):
         values(client, cut, begin)
     assert values(client, cut) == [b"c"]
+
+
+# ── names ──
+
+
+def test_a_saved_cut_is_found_again_by_every_client(
+    client: msgtx.Client, wide: str, unique: Unique, database_url: str
+) -> None:
+    name = unique("cut")
+    cut = client.snapshot([wide])
+    saved = client.snapshots.save(name, cut)
+    with msgtx.connect(database_url) as other:
+        assert other.snapshots.get(name) == cut
+        assert saved in other.snapshots.list()
+    assert client.snapshots.save(name, cut) == saved, "the same again is the same answer"
+    client.snapshots.delete(name)
+    with pytest.raises(errors.SnapshotNotFound, match=name):
+        client.snapshots.get(name)
+    with pytest.raises(errors.SnapshotNotFound, match=name):
+        client.snapshots.delete(name)
+    with pytest.raises(errors.SnapshotNotFound):
+        client.snapshots.get("")
+
+
+def test_a_name_keeps_its_cut_unless_it_is_replaced(client: msgtx.Client, topic: str, unique: Unique) -> None:
+    name = unique("cut")
+    before = client.snapshot([topic])
+    client.snapshots.save(name, before)
+    with client.producer() as producer:
+        producer.send(topic, b"a").result(10)
+    after = client.snapshot([topic])
+    with pytest.raises(errors.SnapshotExists, match=name):
+        client.snapshots.save(name, after)
+    assert client.snapshots.get(name) == before
+    assert client.snapshots.save(name, after, replace=True).snapshot == after
+    assert client.snapshots.get(name) == after
+
+
+def test_of_two_that_save_a_name_at_once_one_is_refused(
+    client: msgtx.Client, topic: str, unique: Unique, background: ThreadPoolExecutor
+) -> None:
+    name = unique("cut")
+    cuts = [Snapshot({TopicPartition(topic, 0): end}, client.snapshot([]).incarnation) for end in range(8)]
+
+    def save(cut: Snapshot) -> Snapshot | None:
+        try:
+            return client.snapshots.save(name, cut).snapshot
+        except errors.SnapshotExists:
+            return None
+
+    saved = [cut for cut in background.map(save, cuts) if cut is not None]
+    assert saved == [client.snapshots.get(name)]
+
+
+@pytest.mark.parametrize("name", ["", "two words", "ü", "x" * 250, "a/b", "a\n"])
+def test_a_name_that_could_be_taken_for_something_else_is_refused(client: msgtx.Client, name: str) -> None:
+    with pytest.raises(errors.InvalidRequest, match="not allowed"):
+        client.snapshots.save(name, client.snapshot([]))
+
+
+def test_of_another_incarnation_nothing_is_saved_and_what_was_saved_is_not_read(
+    make_database: Callable[..., str],
+) -> None:
+    url = make_database()
+    with msgtx.connect(url) as old:
+        old.topics.create("t")
+        with old.producer() as producer:
+            producer.send("t", b"a").result(10)
+        cut = old.snapshots.save("yesterday", old.snapshot(["t"])).snapshot
+    engine = Engine(url)
+    after_failover(engine)
+    engine.close()
+    with msgtx.connect(url) as new:
+        assert new.snapshots.get("yesterday") == cut
+        with pytest.raises(errors.IncarnationChanged):
+            values(new, cut)
+        with pytest.raises(errors.IncarnationChanged):
+            new.snapshots.ranges(start=cut)
+        with pytest.raises(errors.IncarnationChanged):
+            new.snapshots.ranges(end=cut)
+        with pytest.raises(errors.IncarnationChanged):
+            new.snapshots.save("today", cut)
+        replaced = new.snapshots.save("yesterday", new.snapshot(["t"]), replace=True)
+        assert values(new, replaced.snapshot) == [b"a"]
+
+
+# ── what is read again ──
+
+
+def test_a_saved_cut_reads_the_same_after_more_data(client: msgtx.Client, wide: str, unique: Unique) -> None:
+    """I14."""
+    name = unique("cut")
+    with client.producer(transactional_id=unique("id")) as producer:
+        with producer.transaction():
+            for partition in range(3):
+                producer.send(wide, b"%d" % partition, partition=partition)
+        client.snapshots.save(name, client.snapshot([wide]))
+        for end in (producer.commit_transaction, producer.abort_transaction):
+            producer.begin_transaction()
+            for partition in range(3):
+                producer.send(wide, b"later", partition=partition)
+            end()
+        later = client.snapshot([wide])
+        assert all(later.ends[at] >= end for at, end in client.snapshots.get(name).ends.items())
+        client.sweep(only=["markers", "history", "floors"])
+        assert values(client, client.snapshots.get(name)) == [b"0", b"1", b"2"]
+        assert values(client, later, client.snapshots.get(name)) == [b"later"] * 3
+
+
+def test_after_compaction_a_cut_reads_what_is_left_below_it(
+    client: msgtx.Client, unique: Unique, clock: Callable[..., None]
+) -> None:
+    """I14 ends there: a superseded record below the cut is gone, and its successor is above it."""
+    topic = unique("compacted")
+    client.topics.create(topic, cleanup_policy="compact")
+    with client.producer() as producer:
+        for key, value in ((b"a", b"1"), (b"b", b"1"), (b"c", b"1")):
+            producer.send(topic, value, key=key).result(10)
+        cut = client.snapshot([topic])
+        for _ in range(3):
+            producer.send(topic, b"2", key=b"a").result(10)
+            producer.send(topic, b"2", key=b"b").result(10)
+    clock("1 hour")
+    client.sweep()
+    assert values(client, cut) == [b"1"]
+    at = TopicPartition(topic, 0)
+    assert client.snapshots.ranges(end=cut)[at].records == 1
+    assert client.snapshots.ranges(start=cut)[at] == CommittedRange(3, 9, 0, 2, client.snapshots.ranges(start=cut)[at].bytes)
+    assert values(client, client.snapshot([topic])) == [b"1", b"2", b"2"]
+
+
+def test_after_retention_a_cut_reads_from_the_log_start_and_its_range_counts_what_is_gone(
+    client: msgtx.Client, topic: str
+) -> None:
+    at = TopicPartition(topic, 0)
+    begin = client.snapshot([topic])
+    with client.producer() as producer:
+        for value in (b"a", b"b", b"c", b"d"):
+            producer.send(topic, value).result(10)
+        cut = client.snapshot([topic])
+        client.admin.partitions.delete_records({at: 3})
+        client.sweep()
+        assert values(client, cut) == [b"d"]
+        found = client.snapshots.ranges(start=begin, end=cut)[at]
+        assert (found.start, found.end, found.removed, found.records) == (0, 4, 3, 1)
+        producer.send(topic, b"e").result(10)
+        client.admin.partitions.delete_records({at: 5})
+        assert values(client, cut) == []
+        found = client.snapshots.ranges(start=begin, end=cut)[at]
+        assert (found.start, found.end, found.removed, found.records) == (0, 4, 4, 0)
+        found = client.snapshots.ranges(end=cut)[at]
+        assert (found.start, found.end, found.records) == (4, 4, 0)
+
+
+# ── ranges, and who holds a cut back ──
+
+
+def test_ranges_count_what_is_committed_and_nothing_else(client: msgtx.Client, wide: str, unique: Unique) -> None:
+    with client.producer(transactional_id=unique("id"), batch_records=7) as producer:
+        for count, end in ((10, producer.commit_transaction), (5, producer.abort_transaction)):
+            producer.begin_transaction()
+            for _ in range(count):
+                producer.send(wide, b"x" * 100, partition=0)
+            producer.flush(10)
+            end()
+        middle = client.snapshot([wide])
+        with producer.transaction():
+            for _ in range(4):
+                producer.send(wide, b"x" * 100, partition=2)
+    first = client.snapshots.ranges([wide], end=middle)
+    assert [(one.start, one.end, one.records) for one in first.values()] == [(0, 15, 10), (0, 0, 0), (0, 0, 0)]
+    assert 10 * 100 < first[TopicPartition(wide, 0)].bytes < 10 * 150
+    second = client.snapshots.ranges(start=middle)
+    assert [(one.start, one.end, one.records) for one in second.values()] == [(15, 15, 0), (0, 0, 0), (0, 4, 4)]
+    assert {*client.snapshots.ranges()} >= {*first}
+    within = Snapshot({TopicPartition(wide, 0): 3}, middle.incarnation)
+    found = client.snapshots.ranges(end=within)
+    assert [(one.records, one.bytes // 3 // 100) for one in found.values()] == [(3, 1)], "a part of a row"
+
+
+def test_ranges_say_what_cannot_be_between_two_cuts(client: msgtx.Client, topic: str, wide: str, unique: Unique) -> None:
+    early = client.snapshot([topic])
+    with client.producer() as producer:
+        producer.send(topic, b"a").result(10)
+    late = client.snapshot([topic])
+    with pytest.raises(errors.InvalidRequest, match="behind the end"):
+        client.snapshots.ranges(start=late, end=early)
+    with pytest.raises(errors.InvalidRequest, match=wide):
+        client.snapshots.ranges([topic, wide], end=late)
+    with pytest.raises(errors.UnknownTopicOrPartition):
+        client.snapshots.ranges([unique("nowhere")])
+
+
+def test_a_cut_names_who_holds_it_back_where(client: msgtx.Client, topic: str, wide: str, unique: Unique) -> None:
+    with (
+        client.producer(transactional_id=unique("open")) as open_one,
+        client.producer(transactional_id=unique("split")) as split,
+    ):
+        blocking = open_one.begin_transaction().id
+        open_one.send(wide, b"open", partition=0).result(10)
+        with split.transaction() as transaction:
+            split.send(wide, b"behind", partition=0)
+            split.send(wide, b"beside", partition=1)
+        taken = client.snapshots.take([topic, wide])
+        assert taken.held_by == {TopicPartition(wide, 0): blocking, TopicPartition(wide, 1): transaction.id}
+        open_one.abort_transaction()
+    assert client.snapshots.take([topic, wide]).held_by == {}
+    assert client.snapshots.take().snapshot.ends.keys() >= taken.snapshot.ends.keys()

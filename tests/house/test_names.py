@@ -8,17 +8,18 @@ import pytest
 import msgtx
 from msgtx import errors
 from msgtx.admin.groups import GroupsAdmin
+from msgtx.snapshot import Snapshots
 
 PUBLIC = [
-    "BatchMetadata", "Client", "Consumer", "Coordinator", "Finding", "GroupDescription", "GroupListing", "GroupMetadata",
-    "GroupPartition", "HangingTransaction", "Isolation", "Level", "MemberDescription", "OffsetAndMetadata",
-    "OffsetAndTimestamp", "OffsetReset", "Outcome", "OutputRecord", "PartitionDescription", "ProcessReport", "Producer",
-    "ProducerId", "ProducerState", "Record", "RecordMetadata", "ShiftBy", "Snapshot", "SweepReport", "TopicDescription",
-    "TopicPartition", "Transaction", "TransactionDescription", "TransactionId", "TransactionListing", "VerifyReport",
-    "Violation", "connect",
+    "BatchMetadata", "Client", "CommittedRange", "Consumer", "Coordinator", "Finding", "GroupDescription",
+    "GroupListing", "GroupMetadata", "GroupPartition", "HangingTransaction", "Isolation", "Level", "MemberDescription",
+    "OffsetAndMetadata", "OffsetAndTimestamp", "OffsetReset", "Outcome", "OutputRecord", "PartitionDescription",
+    "ProcessReport", "Producer", "ProducerId", "ProducerState", "Record", "RecordMetadata", "SavedSnapshot", "ShiftBy",
+    "Snapshot", "SweepReport", "TakenSnapshot", "TopicDescription", "TopicPartition", "Transaction",
+    "TransactionDescription", "TransactionId", "TransactionListing", "VerifyReport", "Violation", "connect",
 ]  # fmt: skip
 METHODS = {
-    msgtx.Client: "admin close consumer process producer read snapshot sweep topics transaction_outcome url",
+    msgtx.Client: "admin close consumer process producer read snapshot snapshots sweep topics transaction_outcome url",
     msgtx.Producer: "abort_transaction begin_transaction close commit_transaction flush init_transactions send send_batch"
     " send_offsets_to_transaction transaction transaction_id",
     msgtx.Transaction: "id send_offsets",
@@ -43,6 +44,9 @@ FIELDS = {
     msgtx.OffsetReset: "topic partition current_offset new_offset note",
     msgtx.ShiftBy: "offsets",
     msgtx.Snapshot: "ends incarnation",
+    msgtx.TakenSnapshot: "snapshot held_by",
+    msgtx.SavedSnapshot: "name snapshot taken_at",
+    msgtx.CommittedRange: "start end removed records bytes",
     msgtx.PartitionDescription: "log_start_offset last_stable_offset log_end_offset",
     msgtx.TransactionListing: "transactional_id producer_id state",
     msgtx.ProducerState: "producer_id epoch last_sequence last_timestamp coordinator_epoch transaction_start_offset",
@@ -69,6 +73,12 @@ SIGNATURES = {
     GroupsAdmin.delete: "group",
     GroupsAdmin.delete_offsets: "group partitions",
     GroupsAdmin.reset: "group target *topics *partitions *dry_run",
+    Snapshots.take: "topics",
+    Snapshots.save: "name cut *replace",
+    Snapshots.get: "name",
+    Snapshots.list: "",
+    Snapshots.delete: "name",
+    Snapshots.ranges: "topics *start *end",
     msgtx.Client.transaction_outcome: "transaction_id *resolve",
     msgtx.connect: "url *create *pool_size",
 }
@@ -83,7 +93,7 @@ def test_the_package_exports_these_names() -> None:
 @pytest.mark.parametrize("kind", METHODS, ids=lambda kind: kind.__name__)
 def test_the_classes_have_these_methods(kind: type) -> None:
     wanted = set(METHODS[kind].split())
-    instance_attributes = {"admin", "topics", "config", "engine"} if kind is msgtx.Client else set()
+    instance_attributes = {"admin", "topics", "snapshots", "config", "engine"} if kind is msgtx.Client else set()
     found = {name for name in dir(kind) if not name.startswith("_")} | instance_attributes
     assert wanted <= found
 
@@ -110,7 +120,8 @@ def test_the_errors_are_these() -> None:
         " IncarnationChanged AuthorizationFailed",
         errors.UsageError: "ConfigError IllegalState InvalidRequest InvalidTransactionTimeout InvalidTransactionState"
         " UnknownTopicOrPartition TopicExists InvalidTopic NoOffset OffsetOutOfRange GroupNotFound"
-        " GroupNotEmpty GroupSubscribedToTopic TransactionalIdNotFound DeserializationError",
+        " GroupNotEmpty GroupSubscribedToTopic TransactionalIdNotFound SnapshotNotFound SnapshotExists"
+        " DeserializationError",
     }
     for family, names in families.items():
         for name in names.split():

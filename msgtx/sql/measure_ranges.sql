@@ -1,0 +1,80 @@
+-- measure_ranges(partitions, starts, ends, bucket_ms, max_rows) → per partition how many committed records lie in [start, end),
+-- and about how many bytes, by time. A partition that does not exist, or has nothing there, is absent.
+--   bucket_ms   so many milliseconds of records' timestamps go together; buckets name their begin, ascending. null: one, 0
+--   max_rows    of the log per partition: next_offset says where to go on; it is the range's end when all was looked at
+--   bytes       as stored: those of a row, spread evenly over its records
+-- What is undecided is not counted, but a cut has nothing of it below its ends. What retention has removed is not there.
+-- STABLE: one snapshot. The values stay where they are: a row is read without them.
+-- Reads record_batch, partition and, through is_committed, the transaction tables.
+create function msgtx.measure_ranges(
+    partition_ids int[], starts bigint[], ends bigint[], bucket_ms bigint, max_rows int)
+returns table (partition_id int, next_offset bigint, buckets bigint[], records bigint[], bytes bigint[])
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare
+    ignored boolean;
+begin
+    if not msgtx.acts_for_owner() then
+        ignored := msgtx.require_rights('{consume,admin}', partition_ids);
+    end if;
+    if bucket_ms <= 0 then
+        raise exception using errcode = 'MX042', message = format('a bucket has at least a millisecond, not %s', bucket_ms);
+    end if;
+    return query
+    with chunk as materialized (
+        select p.partition_id, greatest(a.range_start, p.log_start_offset) as range_start, a.range_end,
+               r.base_offset, r.last_offset, r.record_count, r.byte_size, r.max_timestamp, r.timestamps, r.offset_deltas,
+               r.producer_id, r.producer_epoch, r.transaction_number
+        from unnest(partition_ids, starts, ends) a(partition_id, range_start, range_end)
+        join msgtx.partition p on p.partition_id = a.partition_id
+        cross join lateral (
+            select coalesce((
+                select w.base_offset from msgtx.record_batch w
+                where w.partition_id = a.partition_id and w.base_offset <= greatest(a.range_start, p.log_start_offset)
+                order by w.base_offset desc limit 1), 0) as base_offset) first
+        cross join lateral (
+            select b.* from msgtx.record_batch b
+            where b.partition_id = a.partition_id and b.base_offset >= first.base_offset and b.base_offset < a.range_end
+            order by b.base_offset limit max_rows) r),
+    came_to as (
+        select c.partition_id, case when count(*) < max_rows then max(c.range_end)
+                                    else least(max(c.last_offset) + 1, max(c.range_end)) end as next_offset
+        from chunk c group by c.partition_id),
+    counted as (
+        -- A row that lies in the range as a whole, and in one bucket, needs no look at its records.
+        select c.partition_id,
+               case when bucket_ms is null then 0 else c.max_timestamp - c.max_timestamp % bucket_ms end as bucket,
+               c.record_count::bigint as records, c.byte_size::numeric as bytes
+        from chunk c
+        where c.base_offset >= c.range_start and c.last_offset < c.range_end
+          and (bucket_ms is null or c.timestamps is null)
+          and (c.transaction_number is null or msgtx.is_committed(
+                  c.partition_id, c.base_offset, c.producer_id, c.producer_epoch, c.transaction_number))
+        union all
+        select c.partition_id, u.bucket, count(*), count(*) * c.byte_size::numeric / c.record_count
+        from chunk c
+        cross join lateral (
+            select case when bucket_ms is null then 0 else t.at - t.at % bucket_ms end as bucket
+            from unnest(coalesce(c.timestamps, array_fill(null::bigint, array[c.record_count])), c.offset_deltas)
+                with ordinality r(record_timestamp, delta, ordinal)
+            cross join lateral (
+                select coalesce(r.record_timestamp, c.max_timestamp) as at,
+                       c.base_offset + coalesce(r.delta, r.ordinal - 1) as at_offset) t
+            where t.at_offset >= c.range_start and t.at_offset < c.range_end) u
+        where not (c.base_offset >= c.range_start and c.last_offset < c.range_end
+                   and (bucket_ms is null or c.timestamps is null))
+          and (c.transaction_number is null or msgtx.is_committed(
+                  c.partition_id, c.base_offset, c.producer_id, c.producer_epoch, c.transaction_number))
+        group by c.partition_id, c.base_offset, c.byte_size, c.record_count, u.bucket),
+    summed as (
+        select n.partition_id, n.bucket, sum(n.records)::bigint as records, round(sum(n.bytes))::bigint as bytes
+        from counted n where n.records > 0 group by n.partition_id, n.bucket)
+    select t.partition_id, t.next_offset,
+           coalesce(array_agg(s.bucket order by s.bucket) filter (where s.bucket is not null), '{}'),
+           coalesce(array_agg(s.records order by s.bucket) filter (where s.bucket is not null), '{}'),
+           coalesce(array_agg(s.bytes order by s.bucket) filter (where s.bucket is not null), '{}')
+    from came_to t left join summed s on s.partition_id = t.partition_id
+    group by t.partition_id, t.next_offset order by t.partition_id;
+end $$;
