@@ -5,17 +5,19 @@ looks at the rows (`msgtx/sql/verify_….sql`) and names the rules that they bre
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from msgtx.database.engine import Engine, RawConnection
+from msgtx.store.cuts import consistent_cut
 from msgtx.store.topics import partitions_of, require_topics
 from msgtx.store.verify import (
     Piece,
     verify_assignments,
     verify_batches,
     verify_beginnings,
+    verify_cut,
     verify_decisions,
     verify_markers,
     verify_offsets,
@@ -26,7 +28,7 @@ from msgtx.types import TopicPartition, TransactionId, VerifyReport, Violation
 LISTED: Final = 1_000  # violations in a report; all are counted
 
 Progress = Callable[[int, str], None]
-Look = Callable[[RawConnection, Any, Sequence[int] | None], Piece]  # at a partition, or at several
+Look = Callable[[RawConnection, Any, Sequence[int] | None], Piece]  # at a partition, at several, or at ends by partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "span_start": Rule("I6", "a batch of {name} ({outcome}) that begins here", "none"),
     "span_end": Rule("I6", "a batch of {name} ({outcome}) that ends at {last_offset}", "none"),
     "marker_missing": Rule("I5", "an ABORT marker of {name} below the floor {stable_floor}", "none"),
+    # a consistent cut
+    "torn": Rule("I15", "all of {name} below the cut (here {cut_end}), or nothing", "{first_offset} to {last_offset}"),
     # groups' offsets
     "offset_beyond_end": Rule(
         "I9", "a committed offset of group {group_name} of at most the log end, {end_offset}", "{committed_offset}"
@@ -120,6 +124,29 @@ def verify(engine: Engine, topics: Iterable[str] | None, *, progress: Progress |
             verifier.partition(partition_id)
         verifier.installation()
     return verifier.report(time.monotonic() - began)
+
+
+def pieces(connection: RawConnection, look: Look, key: Any) -> Iterator[Piece]:
+    """Look at one piece after the other, to the end."""
+    after: Sequence[int] | None = None
+    while True:
+        piece = look(connection, key, after)
+        if not piece.rows:
+            return
+        after = piece.after
+        yield piece
+
+
+def violation(partition: TopicPartition, offset: int | None, name: str, facts: Mapping[str, Any]) -> Violation:
+    """Return what to tell of a row that breaks a rule: the rule's words with the row's facts."""
+    rule = RULES[name]
+    more = dict(facts)
+    if facts.get("transaction_number") is not None:
+        key = (facts["producer_id"], facts["producer_epoch"], facts["transaction_number"])
+        more["name"] = f"transaction {TransactionId(*key)}"
+    told = {key: "nothing" if value is None else value for key, value in more.items()}
+    expected, found = rule.expected.format_map(told), rule.found.format_map(told)
+    return Violation(*partition, offset, name, rule.promise, expected, found)
 
 
 class _Verifier:
@@ -157,22 +184,21 @@ class _Verifier:
         ids = list(self._partitions)
         for piece in self._pieces(verify_decisions, ids, "decisions"):
             self._rows(piece, "first_offset")
+        ends = {partition_id: at.end for partition_id, at in consistent_cut(self._connection, ids).items()}
+        for piece in self._pieces(verify_cut, ends, "a cut", counted=False):
+            self._rows(piece, "first_offset")
         for piece in self._pieces(verify_offsets, ids, "committed offsets"):
             self._rows(piece, "committed_offset")
         for piece in self._pieces(verify_assignments, ids, "members of groups"):
             self._rows(piece, None)
 
-    def _pieces(self, look: Look, key: Any, words: str) -> Iterable[Piece]:
-        after: Sequence[int] | None = None
-        while True:
-            piece = look(self._connection, key, after)
-            if not piece.rows:
-                return
-            after = piece.after
-            self._records += piece.records
-            self._transactions += piece.transactions
-            self._offsets += piece.offsets
-            self._behind += piece.behind
+    def _pieces(self, look: Look, key: Any, words: str, *, counted: bool = True) -> Iterable[Piece]:
+        for piece in pieces(self._connection, look, key):
+            if counted:
+                self._records += piece.records
+                self._transactions += piece.transactions
+                self._offsets += piece.offsets
+                self._behind += piece.behind
             self._progress(self._records, words)
             yield piece
 
@@ -184,16 +210,8 @@ class _Verifier:
 
     def _violated(self, partition_id: int, offset: int | None, name: str, facts: Mapping[str, Any]) -> None:
         self._found += 1
-        if len(self._violations) == LISTED:
-            return
-        rule = RULES[name]
-        more = dict(facts)
-        if facts.get("transaction_number") is not None:
-            key = (facts["producer_id"], facts["producer_epoch"], facts["transaction_number"])
-            more["name"] = f"transaction {TransactionId(*key)}"
-        told = {key: "nothing" if value is None else value for key, value in more.items()}
-        expected, found = rule.expected.format_map(told), rule.found.format_map(told)
-        self._violations.append(Violation(*self._partitions[partition_id], offset, name, rule.promise, expected, found))
+        if len(self._violations) < LISTED:
+            self._violations.append(violation(self._partitions[partition_id], offset, name, facts))
 
     def report(self, seconds: float) -> VerifyReport:
         """Return what was counted and found."""

@@ -49,7 +49,7 @@ NEEDS: Final[Mapping[Right, frozenset[str]]] = MappingProxyType(
         | {"committed_batches", "check_range"},
         Right.ADMIN: _EVERYBODY
         | {"create_topic", "alter_topic", "delete_topic", "delete_records", "describe_producers", "transactions"}
-        | {"committed_offsets", "count_records", "measure_ranges"},
+        | {"committed_offsets", "count_records", "consistent_cut", "measure_ranges"},
     }
 )
 # Beside `NEEDS[ADMIN]`, for those who administer every topic: what is about the whole installation.
@@ -64,7 +64,7 @@ EVERYWHERE: Final = frozenset(
         *("describe_members", "first_records", "list_groups", "delete_group", "delete_offsets", "reset_offsets"),
         *("describe_server", "describe_sessions", "lock_holders", "snapshot_holders", "table_statistics"),
         *("verify_partition", "verify_batches", "verify_beginnings", "verify_markers", "verify_decisions", "verify_offsets"),
-        "verify_assignments",
+        *("verify_cut", "verify_assignments"),
     }
 )
 OWNERS: Final = frozenset({"change_incarnation", "fence_everybody", "fence_plain_producers", "end_sessions"})

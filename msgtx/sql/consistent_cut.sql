@@ -25,7 +25,7 @@ declare
     ignored boolean;
 begin
     if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_rights('{consume}', partition_ids);
+        ignored := msgtx.require_rights('{consume,admin}', partition_ids);
     end if;
     select array_agg(l.partition_id order by l.partition_id), array_agg(l.log_start_offset order by l.partition_id),
            array_agg(l.last_stable_offset order by l.partition_id), array_agg(l.log_end_offset order by l.partition_id)

@@ -1,5 +1,5 @@
--- verify_batches(partition, after, max_rows, max_bytes) looks at the next rows of a log, behind the row at `after`, all on one
--- snapshot, so it may run beside writers. → where it came to (null: the end), how many rows and records, and as JSON each row
+-- verify_batches(partition, after, max_rows, max_bytes, until) looks at the next rows of a log, behind the row at `after` and in
+-- front of offset `until` (null: to the end), all on one snapshot, so it may run beside writers, and beside itself on other rows. → where it came to (null: the end), how many rows and records, and as JSON each row
 -- that breaks a rule, with the rules' names and the facts. Memory: one row's arrays at a time.
 --   offsets_dense, log_start, last_offset, offset_deltas, append_time            the row against the one in front of it
 --   array_lengths, byte_size, timestamps, producer_columns, sequence_span        the row in itself
@@ -9,7 +9,7 @@
 -- headers, whose length depends on how they came: three bytes of each are allowed for. What purging forgot is below the floor.
 -- Reads partition, partition_floor, record_batch, producer_state, producer, transaction tables.
 create function msgtx.verify_batches(
-    in_partition_id int, after_offset bigint, max_rows int, max_bytes bigint,
+    in_partition_id int, after_offset bigint, max_rows int, max_bytes bigint, until_offset bigint default null,
     out next_after bigint, out batches bigint, out records bigint, out broken jsonb
 ) language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off
@@ -29,6 +29,7 @@ begin
                        order by r.base_offset rows between unbounded preceding and 1 preceding), 0) as bytes_before
             from msgtx.record_batch r
             where r.partition_id = in_partition_id and r.base_offset > after_offset
+              and r.base_offset < coalesce(until_offset, 9223372036854775807)
             order by r.base_offset limit max_rows) w
         where w.bytes_before < max_bytes),
     looked as (

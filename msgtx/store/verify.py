@@ -3,7 +3,7 @@
 Each call looks at so many rows on one snapshot and says where it came to; `after` None is the beginning.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,13 +14,17 @@ Facts = dict[str, Any]  # of a row: the names of the rules that it breaks, in `r
 
 PARTITION: Final = Function("verify_partition", {"in_partition_id": "int4"})
 BATCHES: Final = Function(
-    "verify_batches", {"in_partition_id": "int4", "after_offset": "int8", "max_rows": "int4", "max_bytes": "int8"}
+    "verify_batches",
+    {"in_partition_id": "int4", "after_offset": "int8", "max_rows": "int4", "max_bytes": "int8", "until_offset": "int8"},
 )
 _OF_PARTITION: Final = {"in_partition_id": "int4", "in_after": "int8[]", "most": "int4"}
 BEGINNINGS: Final = Function("verify_beginnings", _OF_PARTITION)
 MARKERS: Final = Function("verify_markers", _OF_PARTITION)
 _OF_PARTITIONS: Final = {"partition_ids": "int4[]", "in_after": "int8[]", "most": "int4"}
 DECISIONS: Final = Function("verify_decisions", _OF_PARTITIONS)
+CUT: Final = Function(
+    "verify_cut", {"partition_ids": "int4[]", "ends": "int8[]", "in_after": "int8[]", "most": "int4"}
+)
 OFFSETS: Final = Function("verify_offsets", _OF_PARTITIONS)
 ASSIGNMENTS: Final = Function("verify_assignments", _OF_PARTITIONS)
 MAX_ROWS: Final = 1_000  # of one answer: a piece takes milliseconds, and all that it could complain of fits into memory
@@ -57,10 +61,12 @@ def verify_partition(connection: RawConnection, partition_id: int) -> Ends | Non
     return None if row[0] is None else Ends(*row)
 
 
-def verify_batches(connection: RawConnection, partition_id: int, after: Sequence[int] | None) -> Piece:
-    """Look at the next batches of a log."""
-    position = -1 if after is None else after[0]
-    ((came_to, rows, records, broken),) = call(connection, BATCHES, partition_id, position, MAX_ROWS, MAX_BYTES)
+def verify_batches(
+    connection: RawConnection, partition_id: int, after: Sequence[int] | None, *, until: int | None = None
+) -> Piece:
+    """Look at the next batches of a log, up to those that begin at offset `until` (None: to the end)."""
+    arguments = (partition_id, -1 if after is None else after[0], MAX_ROWS, MAX_BYTES, until)
+    ((came_to, rows, records, broken),) = call(connection, BATCHES, *arguments)
     return Piece(rows, None if came_to is None else [came_to], broken, records=int(records))
 
 
@@ -80,6 +86,13 @@ def verify_decisions(connection: RawConnection, partition_ids: Sequence[int], af
     """Look at the next decisions; only those on these partitions are compared."""
     arguments = (Int4Array(partition_ids), _position(after), MAX_ROWS)
     ((came_to, rows, concerned, broken),) = call(connection, DECISIONS, *arguments)
+    return Piece(rows, came_to, broken, transactions=concerned)
+
+
+def verify_cut(connection: RawConnection, ends: Mapping[int, int], after: Sequence[int] | None) -> Piece:
+    """Look at the next decisions: whether they have records on both sides of a cut, of these ends by partition id."""
+    arguments = (Int4Array(ends), Int8Array(ends.values()), _position(after), MAX_ROWS)
+    ((came_to, rows, concerned, broken),) = call(connection, CUT, *arguments)
     return Piece(rows, came_to, broken, transactions=concerned)
 
 

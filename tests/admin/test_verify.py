@@ -451,6 +451,25 @@ def test_a_floor_above_an_open_transaction_is_named(connection: Connection, plac
     writer.abort()
 
 
+def test_a_transaction_on_both_sides_of_a_cut_is_named(connection: Connection, place: Place, writer: Writer) -> None:
+    """I15: what its decision says of the second partition goes beyond all that a cut can hold."""
+    for partition in place.partitions:
+        writer.send(partition, b"a")
+    name = writer.commit()
+    for partition in place.partitions:
+        plain(connection, partition, b"b")
+    assert place.broken() == set()
+    place.change(f"update msgtx.transaction_decision set last_offsets = '{{0, 7}}' where {of(name)}")
+    found = [one for one in place.report().violations if one.check == "torn"]
+    assert [(one.partition, one.offset, one.promise) for one in found] == [(0, 0, "I15"), (1, 0, "I15")]
+    assert (found[1].expected, found[1].found) == (
+        f"all of transaction {name} below the cut (here 2), or nothing",
+        "0 to 7",
+    )
+    assert place.broken() == {"torn", "span_end"}
+    assert {one.check for one in place.client.admin.verify().violations} >= {"torn"}
+
+
 # ── offsets of groups ──
 
 
