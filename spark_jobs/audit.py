@@ -1,0 +1,360 @@
+"""`audit`: read everything of a log, on executors at once, and compare it with what msgtx promises.
+
+The database looks at the rows in pieces (`msgtx.admin.verify` holds the rules and their words) and answers with counts and
+with what is wrong; no record leaves it. Tasks are ranges of partitions, each with a connection of its own. Shipping the rows
+to Spark and comparing them there was a fifth as fast (ARCHITECTURE, decisions), and needs the owner of the tables.
+"""
+
+import math
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from msgtx import errors
+from msgtx.admin.verify import LISTED, pieces, violation
+from msgtx.client import Client, connect
+from msgtx.database.engine import Engine, RawConnection
+from msgtx.store.fetch import LATEST, list_offsets
+from msgtx.store.topics import require_partitions
+from msgtx.store.verify import (
+    Facts,
+    Piece,
+    verify_assignments,
+    verify_batches,
+    verify_beginnings,
+    verify_cut,
+    verify_decisions,
+    verify_markers,
+    verify_offsets,
+    verify_partition,
+)
+from msgtx.types import Isolation, Snapshot, TopicPartition, Violation
+
+RECORDS_OF_A_TASK: Final = 1_000_000  # some 50 ms of a log in large rows, up to a minute of one-record transactions
+TASKS_PER_CORE: Final = 4  # at least, as long as there is work, so that a slow one at the end does not hold everybody up
+MOST_TASKS: Final = 10_000  # of one job: the driver keeps each of them
+TRIES: Final = 3  # of tasks that met a passing condition: the database was away for a moment
+
+# What the report counts, and the rules of `verify` behind it; what is not named is `other`.
+KINDS: Final[Mapping[str, frozenset[str]]] = {
+    "offsets": frozenset(
+        {"offsets_dense", "log_start", "last_offset", "offset_deltas", "floor_above_end", "log_start_beyond_end"}
+    ),
+    "duplicates": frozenset({"stored_twice"}),
+    "sequences": frozenset(
+        {"sequence", "sequence_order", "sequence_span", "epoch_order", "epoch_ahead", "producer_columns"}
+    ),
+    "torn": frozenset(
+        {"torn", "span_start", "span_end", "before_decision", "after_decision", "decision_start", "decision_outcome"}
+        | {"decision_arrays", "marker_missing", "marker_outcome", "marker_span", "marker_without_decision", "open_partition"}
+        | {"open_without_batch", "transaction_row", "floor_passed_open"}
+    ),
+    "group_offsets": frozenset({"offset_beyond_end", "offset_of_aborted", "offset_of_undecided"}),
+}
+KIND_OF: Final[Mapping[str, str]] = {rule: kind for kind, rules in KINDS.items() for rule in rules}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicAudit:
+    """What was read of a topic, and how many violations of each kind there are.
+
+    `offsets`: not dense, or overlapping; `duplicates`: a batch stored twice; `sequences`: out of order; `torn`: a
+    transaction that is not there as it was decided, on both sides of the cut, or hanging; `group_offsets`: outside the log,
+    or of a transaction that did not commit; `other`: arrays, sizes, times, owners.
+    """
+
+    topic: str
+    partitions: int
+    batches: int
+    records: int
+    offsets: int
+    duplicates: int
+    sequences: int
+    torn: int
+    group_offsets: int
+    other: int
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """What the audit read and found.
+
+    `snapshot`: the consistent cut that transactions were compared with. `offsets_behind`: offsets of groups that retention
+    has overtaken, which is no violation. `violations`: the first ones, by place; `violations_found` counts all.
+    """
+
+    topics: list[TopicAudit]
+    snapshot: Snapshot
+    transactions: int
+    group_offsets: int
+    offsets_behind: int
+    tasks: int
+    violations_found: int
+    violations: list[Violation]
+    seconds: float = field(default=0.0, compare=False)
+
+    @property
+    def records(self) -> int:
+        """How many records were looked at."""
+        return sum(topic.records for topic in self.topics)
+
+
+def run(
+    spark: SparkSession,
+    topics: Iterable[str] | None = None,
+    *,
+    url: str | None = None,
+    records_of_a_task: int = RECORDS_OF_A_TASK,
+    progress: Callable[[int, str], None] | None = None,
+) -> AuditReport:
+    """Audit these topics (None: all), up to the log ends of now; it runs beside producers and consumers.
+
+    `url` as in `msgtx.connect`. `progress(records, words)` is told how many records are planned, then how many were read.
+    Raise `UnknownTopicOrPartition`, `InvalidRequest`, and what a connection of an executor raises.
+    """
+    if records_of_a_task < 1:
+        raise errors.InvalidRequest(f"a task has at least one record, not {records_of_a_task}")
+    began = time.monotonic()
+    told = progress or (lambda records, words: None)
+    with connect(url) as client:
+        plan = _plan(client, None if topics is None else [*dict.fromkeys(topics)], records_of_a_task)
+    told(0, f"{len(plan.parts)} parts")
+    found = _on_executors(spark, plan, records_of_a_task)
+    report = _report(plan, found, time.monotonic() - began)
+    told(report.records, "audited")
+    return report
+
+
+# ── what to look at ──
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A look at a piece of a log (offsets in [start, until)), at a partition as a whole, or at the installation (None)."""
+
+    look: str
+    partition_id: int | None = None
+    start: int = 0
+    until: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What each task needs to know. `ends`: the cut, by partition id; `names`: of the partitions."""
+
+    url: str = field(repr=False)  # with its password: never to be printed
+    incarnation: str
+    names: Mapping[int, TopicPartition]
+    ends: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The job and its parts, the longest first."""
+
+    job: Job
+    snapshot: Snapshot
+    parts: list[Part]
+    records: int
+
+
+def _plan(client: Client, topics: Sequence[str] | None, records_of_a_task: int) -> Plan:
+    """Cut the logs into ranges. Rows belong to the range that holds their first offset; the last one ends at the log end."""
+    snapshot = client.snapshots.take(topics).snapshot
+    with client.engine.connection() as connection:
+        ids = require_partitions(connection, snapshot.ends)
+        listed = list_offsets(connection, dict.fromkeys(ids.values(), LATEST), Isolation.READ_UNCOMMITTED)
+    ranges = {partition_id: (at.log_start_offset, at.log_end_offset) for partition_id, at in listed.items()}
+    records = sum(end - start for start, end in ranges.values())
+    length = max(records_of_a_task, math.ceil(records / MOST_TASKS))
+    parts = [
+        # What lies in front of the log start, until the sweep removes it, is of the first one.
+        Part("batches", partition_id, at if at > start else 0, min(at + length, end))
+        for partition_id, (start, end) in ranges.items()
+        for at in range(start, max(end, start + 1), length)
+    ]
+    whole = [Part(look, partition_id) for partition_id in ranges for look in ("partition", "beginnings", "markers")]
+    everywhere = [Part(look) for look in ("decisions", "cut", "offsets", "assignments")]
+    job = Job(
+        client.secret_url,
+        snapshot.incarnation,
+        {ids[name]: name for name in ids},
+        {ids[name]: end for name, end in snapshot.ends.items()},
+    )
+    return Plan(job, snapshot, [*everywhere, *parts, *whole], records)
+
+
+# ── on executors ──
+
+
+@dataclass(slots=True)
+class Found:
+    """What a task read and found. `broken`: how often each rule is broken on each partition."""
+
+    records: Counter[int] = field(default_factory=Counter)
+    batches: Counter[int] = field(default_factory=Counter)
+    broken: Counter[tuple[int, str]] = field(default_factory=Counter)
+    violations: list[Violation] = field(default_factory=list)
+    transactions: int = 0
+    group_offsets: int = 0
+    offsets_behind: int = 0
+
+    def add(self, other: "Found") -> None:
+        """Take over what another task found."""
+        self.records += other.records
+        self.batches += other.batches
+        self.broken += other.broken
+        self.violations += other.violations
+        self.transactions += other.transactions
+        self.group_offsets += other.group_offsets
+        self.offsets_behind += other.offsets_behind
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A typed error of a task: its class by name, and its message. As a value: Spark would wrap it in pages of its own."""
+
+    name: str
+    message: str
+
+
+def _on_executors(spark: SparkSession, plan: Plan, records_of_a_task: int) -> Found:
+    """Look at all parts, those of a task that met a passing condition again. Raise the error of one that did not end."""
+    context = spark.sparkContext
+    wanted = max(TASKS_PER_CORE * context.defaultParallelism, math.ceil(plan.records / records_of_a_task))
+    count = min(len(plan.parts), wanted, MOST_TASKS)
+    left = [plan.parts[index::count] for index in range(count)]
+    found = Found()
+    look = partial(look_at, plan.job)
+    for attempt in range(1, TRIES + 1):
+        answers = context.parallelize(left, len(left)).map(look).collect()
+        failed = []
+        for parts, answer in zip(left, answers, strict=True):
+            if isinstance(answer, Found):
+                found.add(answer)
+                continue
+            error = errors.BY_NAME[answer.name](answer.message)
+            if not error.retriable or attempt == TRIES:
+                raise error
+            failed.append(parts)
+        left = failed
+        if not left:
+            break
+    return found
+
+
+def look_at(job: Job, parts: Sequence[Part]) -> Found | Failed:
+    """Look at some parts, on an executor. Returns what was found, or a typed error of msgtx."""
+    found = Found()
+    engine = Engine(job.url, pool_size=1)
+    engine.expect(uuid.UUID(job.incarnation))
+    try:
+        with engine.connection() as connection:
+            for part in parts:
+                _look(connection, job, part, found)
+    except errors.MsgtxError as error:
+        return Failed(type(error).__name__, str(error))
+    finally:
+        engine.close()
+    return found
+
+
+def _look(connection: RawConnection, job: Job, part: Part, found: Found) -> None:
+    if part.look == "partition":
+        assert part.partition_id is not None
+        ends = verify_partition(connection, part.partition_id)
+        if ends is not None:  # else it was deleted meanwhile
+            facts = {name: getattr(ends, name) for name in ("log_start_offset", "log_end_offset", "stable_floor")}
+            _broken(job, found, part.partition_id, None, [{**facts, "rules": ends.rules}])
+        return
+    for piece, at in _pieces(connection, job, part):
+        if part.partition_id is not None and part.look == "batches":
+            found.records[part.partition_id] += piece.records
+            found.batches[part.partition_id] += piece.rows
+        if part.look != "cut":  # they are counted with the decisions
+            found.transactions += piece.transactions
+        found.group_offsets += piece.offsets
+        found.offsets_behind += piece.behind
+        _broken(job, found, part.partition_id, at, piece.broken)
+
+
+def _pieces(connection: RawConnection, job: Job, part: Part) -> Iterator[tuple[Piece, str | None]]:
+    """Yield the pieces of a part, each with the column that says where its rows are."""
+    at: str | None
+    match part.look:
+        case "batches":
+            # `after` is the row in front of the first one; pieces begin behind it.
+            look = partial(_batches, first=part.start - 1, until=part.until)
+            found, at = pieces(connection, look, part.partition_id), "base_offset"
+        case "beginnings":
+            found, at = pieces(connection, verify_beginnings, part.partition_id), "first_offset"
+        case "markers":
+            found, at = pieces(connection, verify_markers, part.partition_id), "first_offset"
+        case "decisions":
+            found, at = pieces(connection, verify_decisions, [*job.names]), "first_offset"
+        case "cut":
+            found, at = pieces(connection, verify_cut, job.ends), "first_offset"
+        case "offsets":
+            found, at = pieces(connection, verify_offsets, [*job.names]), "committed_offset"
+        case "assignments":
+            found, at = pieces(connection, verify_assignments, [*job.names]), None
+        case _:
+            raise AssertionError(part.look)
+    for piece in found:
+        yield piece, at
+
+
+def _batches(connection: RawConnection, partition_id: int, after: Sequence[int] | None, *, first: int, until: int) -> Piece:
+    return verify_batches(connection, partition_id, [first] if after is None else after, until=until)
+
+
+def _broken(job: Job, found: Found, partition_id: int | None, at: str | None, rows: Iterable[Facts]) -> None:
+    for facts in rows:
+        place = facts["partition_id"] if partition_id is None else partition_id
+        for name in facts["rules"]:
+            found.broken[place, name] += 1
+            if len(found.violations) < LISTED:
+                found.violations.append(violation(job.names[place], None if at is None else facts[at], name, facts))
+
+
+# ── the report ──
+
+
+def _report(plan: Plan, found: Found, seconds: float) -> AuditReport:
+    counts: dict[str, Counter[str]] = {}
+    for partition_id, name in plan.job.names.items():
+        count = counts.setdefault(name.topic, Counter())
+        count["partitions"] += 1
+        count["records"] += found.records[partition_id]
+        count["batches"] += found.batches[partition_id]
+    for (partition_id, rule), times in found.broken.items():
+        counts[plan.job.names[partition_id].topic][KIND_OF.get(rule, "other")] += times
+    fields: tuple[str, ...] = ("partitions", "batches", "records", *KINDS, "other")
+    return AuditReport(
+        topics=[TopicAudit(topic, **{name: count[name] for name in fields}) for topic, count in sorted(counts.items())],
+        snapshot=plan.snapshot,
+        transactions=found.transactions,
+        group_offsets=found.group_offsets,
+        offsets_behind=found.offsets_behind,
+        tasks=len(plan.parts),
+        violations_found=found.broken.total(),
+        violations=sorted(found.violations, key=_place)[:LISTED],
+        seconds=seconds,
+    )
+
+
+def _place(one: Violation) -> tuple[Any, ...]:
+    return (one.topic, one.partition, -1 if one.offset is None else one.offset, one.check)
+
+
+if __name__ == "__main__":  # spark-submit runs this file; the command line stands on a floor above, and is found by name
+    import sys
+    from importlib import import_module
+
+    import_module("msgtx.cli.main").main(["spark", "audit", *sys.argv[1:]])
