@@ -3,11 +3,10 @@
 import click
 
 from msgtx.cli.failure import FAILED
-from msgtx.cli.interruption import deferred
 from msgtx.cli.options import Command, Invocation, option, pass_invocation
 from msgtx.cli.output import row_of, show_many, show_one
 from msgtx.cli.progress import progress
-from msgtx.cli.spark.running import master_option, session_for
+from msgtx.cli.spark.running import importing, master_option, session_for
 
 COLUMNS = ("topic", "partition", "offset", "check", "promise", "expected", "found")
 COUNTS = (
@@ -34,7 +33,7 @@ def command(invocation: Invocation, topics: tuple[str, ...], *, master: str | No
     same with one connection.
     """
     with session_for(invocation, "audit", master) as spark:
-        with deferred():
+        with importing():
             from msgtx.spark_jobs.audit import run
         with progress("audit") as told:
             report = run(spark, topics or None, url=invocation.url, records_of_a_task=records_of_a_task, progress=told)

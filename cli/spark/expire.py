@@ -1,0 +1,61 @@
+"""`msgtx spark expire`."""
+
+import contextlib
+import json
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+import click
+
+from msgtx.cli.interruption import stopping
+from msgtx.cli.options import Command, Invocation, option, pass_invocation
+from msgtx.cli.output import row_of, show_one, write
+from msgtx.cli.spark.running import importing, is_submitted, master_option, session_for
+from msgtx.types import SweepReport
+
+
+@click.command("expire", cls=Command)
+@option("--only", multiple=True, metavar="NAME", help="Only this sweep (repeatable); `msgtx sweep --help` names them.")
+@option("--dry-run", is_flag=True, help="Tell what would be done, and take it back.")
+@option("--every", type=click.FloatRange(min=0.01), metavar="SECONDS", help="Again and again, until SIGTERM or Ctrl-C.")
+@master_option
+@pass_invocation
+def command(
+    invocation: Invocation, *, only: tuple[str, ...], dry_run: bool, every: float | None, master: str | None
+) -> int:
+    """Do one round of sweeps as a Spark application, or one every so many seconds.
+
+    For clusters that schedule Spark jobs; it is what `msgtx sweep` does, and
+    uses no executors. A session is started only with --master or by
+    spark-submit. With --every each round is a line, and a round that the
+    database could not do is left to the next one.
+    """
+    with importing():
+        from msgtx.spark_jobs.expire import run
+    submitted = master is not None or is_submitted()
+    with session_for(invocation, "expire", master) if submitted else contextlib.nullcontext() as spark:
+        if every is None:
+            report = run(spark, url=invocation.url, only=only, dry_run=dry_run)
+            show_one(invocation.format, row_of(report.swept))
+            return 0
+        with stopping() as stop:
+            run(
+                spark,
+                url=invocation.url,
+                only=only,
+                dry_run=dry_run,
+                every=every,
+                stop=stop,
+                on_round=lambda swept: _tell(invocation, swept),
+            )
+            return stop.exit_code
+
+
+def _tell(invocation: Invocation, swept: SweepReport) -> None:
+    """Write a line of what a round did."""
+    at = datetime.now(UTC).isoformat(timespec="milliseconds")
+    if invocation.format == "table":
+        done = ", ".join(f"{name} {count}" for name, count in asdict(swept).items() if count)
+        write(f"{at} {done or 'nothing to do'}\n")
+    else:
+        write(json.dumps({"time": at, **asdict(swept)}) + "\n")
