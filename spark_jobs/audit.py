@@ -353,8 +353,7 @@ def _place(one: Violation) -> tuple[Any, ...]:
     return (one.topic, one.partition, -1 if one.offset is None else one.offset, one.check)
 
 
-if __name__ == "__main__":  # spark-submit runs this file; the command line stands on a floor above, and is found by name
-    import sys
-    from importlib import import_module
+if __name__ == "__main__":
+    from msgtx.spark_jobs.launch import launch
 
-    import_module("msgtx.cli.main").main(["spark", "audit", *sys.argv[1:]])
+    launch("audit")

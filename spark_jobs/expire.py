@@ -91,8 +91,7 @@ def _sum(one: SweepReport, other: SweepReport) -> SweepReport:
     return SweepReport(**{name: getattr(one, name) + getattr(other, name) for name in names})
 
 
-if __name__ == "__main__":  # spark-submit runs this file; the command line stands on a floor above, and is found by name
-    import sys
-    from importlib import import_module
+if __name__ == "__main__":
+    from msgtx.spark_jobs.launch import launch
 
-    import_module("msgtx.cli.main").main(["spark", "expire", *sys.argv[1:]])
+    launch("expire")

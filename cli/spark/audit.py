@@ -3,10 +3,10 @@
 import click
 
 from msgtx.cli.failure import FAILED
-from msgtx.cli.options import Command, Invocation, option, pass_invocation
+from msgtx.cli.interruption import deferred
+from msgtx.cli.options import Invocation, option, pass_invocation
 from msgtx.cli.output import row_of, show_many, show_one
-from msgtx.cli.progress import progress
-from msgtx.cli.spark.running import importing, master_option, session_for
+from msgtx.cli.spark.running import Job, running
 
 COLUMNS = ("topic", "partition", "offset", "check", "promise", "expected", "found")
 COUNTS = (
@@ -14,9 +14,8 @@ COUNTS = (
 )  # fmt: skip
 
 
-@click.command("audit", cls=Command)
+@click.command("audit", cls=Job)
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
-@master_option
 @option(
     "--records-of-a-task",
     type=click.IntRange(min=1),
@@ -24,7 +23,7 @@ COUNTS = (
     help="How much of a partition one task looks at.",
 )
 @pass_invocation
-def command(invocation: Invocation, topics: tuple[str, ...], *, master: str | None, records_of_a_task: int) -> int:
+def command(invocation: Invocation, topics: tuple[str, ...], *, records_of_a_task: int) -> int:
     """Read everything of TOPIC (without: of all topics) on executors, and compare it with what msgtx promises.
 
     Per topic the violations are counted: offsets that are not dense,
@@ -32,11 +31,10 @@ def command(invocation: Invocation, topics: tuple[str, ...], *, master: str | No
     outside the log. Exit code 1 when there are any. `msgtx verify` does the
     same with one connection.
     """
-    with session_for(invocation, "audit", master) as spark:
-        with importing():
+    with running(invocation, "audit") as spark:
+        with deferred():
             from msgtx.spark_jobs.audit import run
-        with progress("audit") as told:
-            report = run(spark, topics or None, url=invocation.url, records_of_a_task=records_of_a_task, progress=told)
+        report = run(spark, topics or None, url=invocation.url, records_of_a_task=records_of_a_task)
     counts = [row_of(topic) for topic in report.topics]
     violations = [row_of(violation) for violation in report.violations]
     whole = {name: value for name, value in row_of(report).items() if name not in {"topics", "violations", "snapshot"}}

@@ -2,27 +2,27 @@
 
 import contextlib
 import json
+import os
 from dataclasses import asdict
 from datetime import UTC, datetime
 
 import click
+from click.core import ParameterSource
 
-from msgtx.cli.interruption import stopping
-from msgtx.cli.options import Command, Invocation, option, pass_invocation
+from msgtx.cli.interruption import deferred, stopping
+from msgtx.cli.options import Invocation, option, pass_invocation
 from msgtx.cli.output import row_of, show_one, write
-from msgtx.cli.spark.running import importing, is_submitted, master_option, session_for
+from msgtx.cli.spark import require_extra
+from msgtx.cli.spark.running import Job, running
 from msgtx.types import SweepReport
 
 
-@click.command("expire", cls=Command)
+@click.command("expire", cls=Job)
 @option("--only", multiple=True, metavar="NAME", help="Only this sweep (repeatable); `msgtx sweep --help` names them.")
 @option("--dry-run", is_flag=True, help="Tell what would be done, and take it back.")
 @option("--every", type=click.FloatRange(min=0.01), metavar="SECONDS", help="Again and again, until SIGTERM or Ctrl-C.")
-@master_option
 @pass_invocation
-def command(
-    invocation: Invocation, *, only: tuple[str, ...], dry_run: bool, every: float | None, master: str | None
-) -> int:
+def command(invocation: Invocation, *, only: tuple[str, ...], dry_run: bool, every: float | None) -> int:
     """Do one round of sweeps as a Spark application, or one every so many seconds.
 
     For clusters that schedule Spark jobs; it is what `msgtx sweep` does, and
@@ -30,10 +30,10 @@ def command(
     spark-submit. With --every each round is a line, and a round that the
     database could not do is left to the next one.
     """
-    with importing():
+    require_extra()
+    with deferred():
         from msgtx.spark_jobs.expire import run
-    submitted = master is not None or is_submitted()
-    with session_for(invocation, "expire", master) if submitted else contextlib.nullcontext() as spark:
+    with running(invocation, "expire") if _is_an_application() else contextlib.nullcontext() as spark:
         if every is None:
             report = run(spark, url=invocation.url, only=only, dry_run=dry_run)
             show_one(invocation.format, row_of(report.swept))
@@ -49,6 +49,12 @@ def command(
                 on_round=lambda swept: _tell(invocation, swept),
             )
             return stop.exit_code
+
+
+def _is_an_application() -> bool:
+    """Return whether a cluster waits for a session: spark-submit runs this process, or a master was named."""
+    source = click.get_current_context().get_parameter_source("master")
+    return "PYSPARK_GATEWAY_PORT" in os.environ or source in {ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT}
 
 
 def _tell(invocation: Invocation, swept: SweepReport) -> None:

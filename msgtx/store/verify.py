@@ -22,9 +22,7 @@ BEGINNINGS: Final = Function("verify_beginnings", _OF_PARTITION)
 MARKERS: Final = Function("verify_markers", _OF_PARTITION)
 _OF_PARTITIONS: Final = {"partition_ids": "int4[]", "in_after": "int8[]", "most": "int4"}
 DECISIONS: Final = Function("verify_decisions", _OF_PARTITIONS)
-CUT: Final = Function(
-    "verify_cut", {"partition_ids": "int4[]", "ends": "int8[]", "in_after": "int8[]", "most": "int4"}
-)
+CUT: Final = Function("verify_cut", {"partition_ids": "int4[]", "ends": "int8[]", "in_after": "int8[]", "most": "int4"})
 OFFSETS: Final = Function("verify_offsets", _OF_PARTITIONS)
 ASSIGNMENTS: Final = Function("verify_assignments", _OF_PARTITIONS)
 MAX_ROWS: Final = 1_000  # of one answer: a piece takes milliseconds, and all that it could complain of fits into memory

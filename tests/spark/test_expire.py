@@ -1,5 +1,7 @@
 """`expire`: the sweeps as a job, once or again and again, until it is told to stop."""
 
+import json
+import signal
 import threading
 from collections.abc import Callable
 
@@ -13,7 +15,8 @@ from msgtx import Outcome, errors
 from msgtx.cli.spark.expire import command
 from msgtx.spark_jobs.expire import ExpireReport, run
 from msgtx.types import SweepReport, TransactionId
-from tests.databases import Server, connect
+from tests.cli.program import Program
+from tests.databases import Server
 from tests.spark.jobs import Jobs
 from tests.store.steps import unique
 
@@ -37,10 +40,6 @@ def overdue(client: msgtx.Client, clock: Clock) -> TransactionId:
     producer.send(topic, b"open").result(10)
     clock("1 minute")
     return name
-
-
-class Stopped(threading.Event):
-    """Stops after so many looks of ours, not by time."""
 
 
 def test_a_round_aborts_what_is_overdue(
@@ -140,5 +139,17 @@ def test_the_command_uses_a_session_when_it_is_given_a_master(
     spark: SparkSession, jobs: Jobs, overdue: TransactionId
 ) -> None:
     assert jobs.run(command, "--master", "local[1]").rows[0]["transactions_aborted"] == 1
-    with connect(jobs.url) as connection:
-        assert connection.execute("select count(*) from msgtx.transaction_decision").fetchone() is not None
+    assert spark.sparkContext.parallelize([1]).count() == 1, "a session that was there before stays"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_ends_the_rounds(database_url: str, number: signal.Signals, code: int) -> None:
+    program = Program(database_url)
+    with program.start("-o", "jsonl", "spark", "expire", "--every", "0.05") as process:
+        assert process.stdout is not None
+        for _ in range(2):
+            assert json.loads(process.stdout.readline())["transactions_aborted"] == 0
+        process.send_signal(number)
+        done = program.ended(process)
+    assert (done.code, done.err) == (code, "")
+    assert all("time" in row for row in done.rows)
