@@ -7,7 +7,6 @@ to Spark and comparing them there was a fifth as fast (ARCHITECTURE, decisions),
 
 import math
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,8 @@ from pyspark.sql import SparkSession
 from msgtx import errors
 from msgtx.admin.verify import LISTED, pieces, violation
 from msgtx.client import Client, connect
-from msgtx.database.engine import Engine, RawConnection
+from msgtx.database.engine import RawConnection
+from msgtx.spark_jobs.parts import Database, divided, on_executors
 from msgtx.store.fetch import LATEST, list_offsets
 from msgtx.store.topics import require_partitions
 from msgtx.store.verify import (
@@ -37,9 +37,6 @@ from msgtx.store.verify import (
 from msgtx.types import Isolation, Snapshot, TopicPartition, Violation
 
 RECORDS_OF_A_TASK: Final = 1_000_000  # some 50 ms of a log in large rows, up to a minute of one-record transactions
-TASKS_PER_CORE: Final = 4  # at least, as long as there is work, so that a slow one at the end does not hold everybody up
-MOST_TASKS: Final = 10_000  # of one job: the driver keeps each of them
-TRIES: Final = 3  # of tasks that met a passing condition: the database was away for a moment
 
 # What the report counts, and the rules of `verify` behind it; what is not named is `other`.
 KINDS: Final[Mapping[str, frozenset[str]]] = {
@@ -125,7 +122,8 @@ def run(
     with connect(url) as client:
         plan = _plan(client, None if topics is None else [*dict.fromkeys(topics)], records_of_a_task)
     told(0, f"{len(plan.parts)} parts")
-    found = _on_executors(spark, plan, records_of_a_task)
+    tasks = math.ceil(plan.records / records_of_a_task)
+    found = on_executors(spark, partial(look_at, plan.scope), plan.parts, database=plan.database, tasks=tasks)
     report = _report(plan, found, time.monotonic() - began)
     told(report.records, "audited")
     return report
@@ -145,20 +143,19 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class Scope:
     """What each task needs to know. `ends`: the cut, by partition id; `names`: of the partitions."""
 
-    url: str = field(repr=False)  # with its password: never to be printed
-    incarnation: str
     names: Mapping[int, TopicPartition]
     ends: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The job and its parts, the longest first."""
+    """What to look at, and where."""
 
-    job: Job
+    database: Database
+    scope: Scope
     snapshot: Snapshot
     parts: list[Part]
     records: int
@@ -171,23 +168,24 @@ def _plan(client: Client, topics: Sequence[str] | None, records_of_a_task: int) 
         ids = require_partitions(connection, snapshot.ends)
         listed = list_offsets(connection, dict.fromkeys(ids.values(), LATEST), Isolation.READ_UNCOMMITTED)
     ranges = {partition_id: (at.log_start_offset, at.log_end_offset) for partition_id, at in listed.items()}
-    records = sum(end - start for start, end in ranges.values())
-    length = max(records_of_a_task, math.ceil(records / MOST_TASKS))
-    parts = [
-        # What lies in front of the log start, until the sweep removes it, is of the first one.
-        Part("batches", partition_id, at if at > start else 0, min(at + length, end))
-        for partition_id, (start, end) in ranges.items()
-        for at in range(start, max(end, start + 1), length)
+    # What lies in front of the log start, until the sweep removes it, is of the first piece; there is one of an empty log.
+    whole = {partition_id: (start, max(end, start + 1)) for partition_id, (start, end) in ranges.items()}
+    logs = [
+        Part("batches", partition_id, 0 if start == ranges[partition_id][0] else start, end)
+        for partition_id, start, end in divided(whole, records_of_a_task)
     ]
-    whole = [Part(look, partition_id) for partition_id in ranges for look in ("partition", "beginnings", "markers")]
+    partitions = [Part(look, partition_id) for partition_id in ranges for look in ("partition", "beginnings", "markers")]
     everywhere = [Part(look) for look in ("decisions", "cut", "offsets", "assignments")]
-    job = Job(
-        client.secret_url,
-        snapshot.incarnation,
-        {ids[name]: name for name in ids},
-        {ids[name]: end for name, end in snapshot.ends.items()},
+    return Plan(
+        database=Database.of(client, snapshot),
+        scope=Scope(
+            names={partition_id: name for name, partition_id in ids.items()},
+            ends={ids[name]: end for name, end in snapshot.ends.items()},
+        ),
+        snapshot=snapshot,
+        parts=[*everywhere, *logs, *partitions],
+        records=sum(end - start for start, end in ranges.values()),
     )
-    return Plan(job, snapshot, [*everywhere, *parts, *whole], records)
 
 
 # ── on executors ──
@@ -216,64 +214,23 @@ class Found:
         self.offsets_behind += other.offsets_behind
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """A typed error of a task: its class by name, and its message. As a value: Spark would wrap it in pages of its own."""
-
-    name: str
-    message: str
-
-
-def _on_executors(spark: SparkSession, plan: Plan, records_of_a_task: int) -> Found:
-    """Look at all parts, those of a task that met a passing condition again. Raise the error of one that did not end."""
-    context = spark.sparkContext
-    wanted = max(TASKS_PER_CORE * context.defaultParallelism, math.ceil(plan.records / records_of_a_task))
-    count = min(len(plan.parts), wanted, MOST_TASKS)
-    left = [plan.parts[index::count] for index in range(count)]
+def look_at(scope: Scope, connection: RawConnection, parts: Sequence[Part]) -> Found:
+    """Look at some parts, on an executor."""
     found = Found()
-    look = partial(look_at, plan.job)
-    for attempt in range(1, TRIES + 1):
-        answers = context.parallelize(left, len(left)).map(look).collect()
-        failed = []
-        for parts, answer in zip(left, answers, strict=True):
-            if isinstance(answer, Found):
-                found.add(answer)
-                continue
-            error = errors.BY_NAME[answer.name](answer.message)
-            if not error.retriable or attempt == TRIES:
-                raise error
-            failed.append(parts)
-        left = failed
-        if not left:
-            break
+    for part in parts:
+        _look(connection, scope, part, found)
     return found
 
 
-def look_at(job: Job, parts: Sequence[Part]) -> Found | Failed:
-    """Look at some parts, on an executor. Returns what was found, or a typed error of msgtx."""
-    found = Found()
-    engine = Engine(job.url, pool_size=1)
-    engine.expect(uuid.UUID(job.incarnation))
-    try:
-        with engine.connection() as connection:
-            for part in parts:
-                _look(connection, job, part, found)
-    except errors.MsgtxError as error:
-        return Failed(type(error).__name__, str(error))
-    finally:
-        engine.close()
-    return found
-
-
-def _look(connection: RawConnection, job: Job, part: Part, found: Found) -> None:
+def _look(connection: RawConnection, scope: Scope, part: Part, found: Found) -> None:
     if part.look == "partition":
         assert part.partition_id is not None
         ends = verify_partition(connection, part.partition_id)
         if ends is not None:  # else it was deleted meanwhile
             facts = {name: getattr(ends, name) for name in ("log_start_offset", "log_end_offset", "stable_floor")}
-            _broken(job, found, part.partition_id, None, [{**facts, "rules": ends.rules}])
+            _broken(scope, found, part.partition_id, None, [{**facts, "rules": ends.rules}])
         return
-    for piece, at in _pieces(connection, job, part):
+    for piece, at in _pieces(connection, scope, part):
         if part.partition_id is not None and part.look == "batches":
             found.records[part.partition_id] += piece.records
             found.batches[part.partition_id] += piece.rows
@@ -281,10 +238,10 @@ def _look(connection: RawConnection, job: Job, part: Part, found: Found) -> None
             found.transactions += piece.transactions
         found.group_offsets += piece.offsets
         found.offsets_behind += piece.behind
-        _broken(job, found, part.partition_id, at, piece.broken)
+        _broken(scope, found, part.partition_id, at, piece.broken)
 
 
-def _pieces(connection: RawConnection, job: Job, part: Part) -> Iterator[tuple[Piece, str | None]]:
+def _pieces(connection: RawConnection, scope: Scope, part: Part) -> Iterator[tuple[Piece, str | None]]:
     """Yield the pieces of a part, each with the column that says where its rows are."""
     at: str | None
     match part.look:
@@ -297,13 +254,13 @@ def _pieces(connection: RawConnection, job: Job, part: Part) -> Iterator[tuple[P
         case "markers":
             found, at = pieces(connection, verify_markers, part.partition_id), "first_offset"
         case "decisions":
-            found, at = pieces(connection, verify_decisions, [*job.names]), "first_offset"
+            found, at = pieces(connection, verify_decisions, [*scope.names]), "first_offset"
         case "cut":
-            found, at = pieces(connection, verify_cut, job.ends), "first_offset"
+            found, at = pieces(connection, verify_cut, scope.ends), "first_offset"
         case "offsets":
-            found, at = pieces(connection, verify_offsets, [*job.names]), "committed_offset"
+            found, at = pieces(connection, verify_offsets, [*scope.names]), "committed_offset"
         case "assignments":
-            found, at = pieces(connection, verify_assignments, [*job.names]), None
+            found, at = pieces(connection, verify_assignments, [*scope.names]), None
         case _:
             raise AssertionError(part.look)
     for piece in found:
@@ -314,27 +271,30 @@ def _batches(connection: RawConnection, partition_id: int, after: Sequence[int] 
     return verify_batches(connection, partition_id, [first] if after is None else after, until=until)
 
 
-def _broken(job: Job, found: Found, partition_id: int | None, at: str | None, rows: Iterable[Facts]) -> None:
+def _broken(scope: Scope, found: Found, partition_id: int | None, at: str | None, rows: Iterable[Facts]) -> None:
     for facts in rows:
         place = facts["partition_id"] if partition_id is None else partition_id
         for name in facts["rules"]:
             found.broken[place, name] += 1
             if len(found.violations) < LISTED:
-                found.violations.append(violation(job.names[place], None if at is None else facts[at], name, facts))
+                found.violations.append(violation(scope.names[place], None if at is None else facts[at], name, facts))
 
 
 # ── the report ──
 
 
-def _report(plan: Plan, found: Found, seconds: float) -> AuditReport:
+def _report(plan: Plan, answers: Iterable[Found], seconds: float) -> AuditReport:
+    found = Found()
+    for answer in answers:
+        found.add(answer)
     counts: dict[str, Counter[str]] = {}
-    for partition_id, name in plan.job.names.items():
+    for partition_id, name in plan.scope.names.items():
         count = counts.setdefault(name.topic, Counter())
         count["partitions"] += 1
         count["records"] += found.records[partition_id]
         count["batches"] += found.batches[partition_id]
     for (partition_id, rule), times in found.broken.items():
-        counts[plan.job.names[partition_id].topic][KIND_OF.get(rule, "other")] += times
+        counts[plan.scope.names[partition_id].topic][KIND_OF.get(rule, "other")] += times
     fields: tuple[str, ...] = ("partitions", "batches", "records", *KINDS, "other")
     return AuditReport(
         topics=[TopicAudit(topic, **{name: count[name] for name in fields}) for topic, count in sorted(counts.items())],

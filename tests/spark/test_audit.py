@@ -1,19 +1,16 @@
 """`audit`: sound logs are found sound, what is planted is named and counted where it belongs."""
 
 import dataclasses
-from pathlib import Path
 
 import click
 import pytest
-import sqlalchemy
 from pyspark.sql import SparkSession
 
 import msgtx
 from msgtx import errors
 from msgtx.admin.verify import RULES
 from msgtx.cli.spark.audit import command
-from msgtx.spark_jobs import audit
-from msgtx.spark_jobs.audit import KIND_OF, KINDS, AuditReport, Failed, TopicAudit, run
+from msgtx.spark_jobs.audit import KIND_OF, KINDS, AuditReport, TopicAudit, run
 from msgtx.store.groups import commit_offsets
 from msgtx.types import GroupMetadata, OffsetAndMetadata, Snapshot, TransactionId
 from tests.databases import Connection
@@ -227,7 +224,7 @@ def test_the_rest_is_counted_as_other(place: Place) -> None:
     assert place.counts() == {"other": 1}
 
 
-def test_every_violation_is_counted_and_the_first_ones_are_named(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_violation_is_counted_and_the_first_ones_are_named(place: Place) -> None:
     place.connection.execute(
         "insert into msgtx.record_batch (partition_id, base_offset, last_offset, appended_at, max_timestamp, record_count,"
         " byte_size, \"values\") select %s, 2 * n, 2 * n, clock_timestamp(), 0, 1, 24, '{a}'"
@@ -253,61 +250,6 @@ def test_what_cannot_be_audited_says_why(place: Place) -> None:
         run(place.spark, ["nowhere"], url=place.url)
     with pytest.raises(errors.InvalidRequest, match="at least one record"):
         place.report(records_of_a_task=0)
-
-
-def test_a_task_that_met_a_passing_condition_is_done_again_and_counts_once(
-    place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    fill(place)
-    monkeypatch.setattr(audit, "look_at", AwayOnce(str(tmp_path / "away"), times=2))
-    assert place.report(records_of_a_task=10).topics == [TopicAudit(place.topic, 2, 30, 50, **NONE)]
-    assert len(list(tmp_path.iterdir())) == 2
-    monkeypatch.setattr(audit, "look_at", AwayOnce(str(tmp_path / "gone"), times=99))
-    with pytest.raises(errors.DatabaseUnavailable, match="away for a test"):
-        place.report()
-
-
-def test_an_executor_that_finds_another_incarnation_ends_the_audit(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit, "look_at", ElsewhereThan("0f8fad5b-d9cb-469f-a165-70867728950e"))
-    with pytest.raises(errors.IncarnationChanged, match="0f8fad5b"):
-        place.report()
-
-
-class AwayOnce:
-    """Looks as ever, but the first task of some attempts meets a database that is away. Runs on workers."""
-
-    def __init__(self, mark: str, times: int) -> None:
-        self.mark, self.times = mark, times
-
-    def __call__(self, job: audit.Job, parts: list[audit.Part]) -> "audit.Found | Failed":
-        from msgtx.spark_jobs.audit import look_at
-
-        if any(part.look == "cut" for part in parts):
-            for time in range(self.times):
-                try:
-                    Path(f"{self.mark}-{time}").touch(exist_ok=False)
-                except FileExistsError:
-                    continue
-                return Failed("DatabaseUnavailable", "away for a test")
-        return look_at(job, parts)
-
-
-class ElsewhereThan:
-    """Looks with another incarnation expected than the database has."""
-
-    def __init__(self, incarnation: str) -> None:
-        self.incarnation = incarnation
-
-    def __call__(self, job: audit.Job, parts: list[audit.Part]) -> "audit.Found | Failed":
-        from msgtx.spark_jobs.audit import look_at
-
-        return look_at(dataclasses.replace(job, incarnation=self.incarnation), parts)
-
-
-def test_the_password_is_in_no_representation(database_url: str) -> None:
-    password = sqlalchemy.make_url(database_url).password
-    assert password
-    assert password not in repr(audit.Job(database_url, "x", {}, {}))
 
 
 # ── the command ──

@@ -1,0 +1,115 @@
+"""Work in the database that is done by many tasks at once: each has a connection, and looks at parts of it.
+
+A typed error of a task comes back as a value. Spark would wrap it in pages of its own, and try it again even if that is of
+no use; what may pass is tried again here.
+"""
+
+import contextlib
+import math
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, TypeVar
+
+from pyspark.sql import SparkSession
+
+from msgtx import errors
+from msgtx.client import Client
+from msgtx.database.engine import Engine, RawConnection
+from msgtx.types import Snapshot
+
+TASKS_PER_CORE: Final = 4  # at least, as long as there is work, so that a slow one at the end does not hold everybody up
+MOST_TASKS: Final = 10_000  # of one job: the driver keeps each of them
+TRIES: Final = 3  # of tasks that met a passing condition: the database was away for a moment
+
+Part = TypeVar("Part")
+Answer = TypeVar("Answer")
+Range = tuple[int, int, int]  # partition id, start, end
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """Where tasks look: the URL, and the incarnation that they must find there. Picklable."""
+
+    url: str = field(repr=False)  # with its password: never to be printed
+    incarnation: str
+
+    @classmethod
+    def of(cls, client: Client, snapshot: Snapshot) -> "Database":
+        """Return the database of a client, as it was when the snapshot was taken."""
+        return cls(client.secret_url, snapshot.incarnation)
+
+    @contextlib.contextmanager
+    def connection(self) -> Iterator[RawConnection]:
+        """Hold a connection. Raise `IncarnationChanged` if the database is another one by now."""
+        engine = Engine(self.url, pool_size=1)
+        engine.expect(uuid.UUID(self.incarnation))
+        try:
+            with engine.connection() as connection:
+                yield connection
+        finally:
+            engine.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A typed error of a task: its class by name, and its message."""
+
+    name: str
+    message: str
+
+
+def divided(ranges: Mapping[int, tuple[int, int]], length: int) -> list[Range]:
+    """Divide ranges by partition id into pieces of so many offsets, or longer ones if there would be too many of them."""
+    total = sum(end - start for start, end in ranges.values())
+    step = max(length, math.ceil(total / MOST_TASKS))
+    return [
+        (partition_id, at, min(at + step, end))
+        for partition_id, (start, end) in ranges.items()
+        for at in range(start, end, step)
+    ]
+
+
+def on_executors(
+    spark: SparkSession,
+    look: Callable[[RawConnection, Sequence[Part]], Answer],
+    parts: Sequence[Part],
+    *,
+    database: Database,
+    tasks: int,
+) -> list[Answer]:
+    """Deal parts to about so many tasks, and return what `look` says of each hand. What it needs travels by pickle.
+
+    A task whose error is retriable is done again, a few times; its answer counts once. Raise the error of one that fails.
+    """
+    context = spark.sparkContext
+    count = min(len(parts), max(tasks, TASKS_PER_CORE * context.defaultParallelism), MOST_TASKS)
+    left: list[Sequence[Part]] = [parts[index::count] for index in range(count)]
+    answers: list[Answer] = []
+    for attempt in range(TRIES):
+        if not left:
+            break
+        found = context.parallelize(left, len(left)).map(partial(_answer, database, look)).collect()
+        failed = []
+        for hand, answer in zip(left, found, strict=True):
+            if not isinstance(answer, Failed):
+                answers.append(answer)
+                continue
+            error = errors.BY_NAME[answer.name](answer.message)
+            if not error.retriable or attempt == TRIES - 1:
+                raise error
+            failed.append(hand)
+        left = failed
+    return answers
+
+
+def _answer(
+    database: Database, look: Callable[[RawConnection, Sequence[Part]], Answer], hand: Sequence[Part]
+) -> Answer | Failed:
+    """Look at a hand of parts, on an executor."""
+    try:
+        with database.connection() as connection:
+            return look(connection, hand)
+    except errors.MsgtxError as error:
+        return Failed(type(error).__name__, str(error))
