@@ -1,7 +1,7 @@
 """`msgtx offsets`: offsets at a time, consistent cuts and their names, and what lies between two of them."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -133,16 +133,20 @@ def ranges(invocation: Invocation, topics: tuple[str, ...], *, start: str | None
     taken from the front since. Without TOPIC: the topics of the snapshots, or all.
     """
     with connect(invocation) as client:
-        first, last = (None if text is None else _snapshot(client, text) for text in (start, end))
-        if last is None:
-            # As `client.snapshots.ranges` does by itself, but this one also says who holds it back.
-            named = topics or (None if first is None else {partition.topic for partition in first.ends})
-            taken = client.snapshots.take(named)
-            _tell_holders(taken.held_by)
-            last = taken.snapshot
+        first, last = cuts_of(client, topics, start, end)
         found = client.snapshots.ranges(topics or None, start=first, end=last)
     rows = [{"topic": tp.topic, "partition": tp.partition, **row_of(one)} for tp, one in found.items()]
     show_many(invocation.format, rows, RANGE_COLUMNS)
+
+
+def cuts_of(client: "Client", topics: Sequence[str], start: str | None, end: str | None) -> tuple[Snapshot | None, Snapshot]:
+    """Read `--from` and `--to`; without an end a cut is taken now, and who holds it back is told."""
+    first, last = (None if text is None else _snapshot(client, text) for text in (start, end))
+    if last is None:
+        taken = client.snapshots.take(topics or (None if first is None else {partition.topic for partition in first.ends}))
+        _tell_holders(taken.held_by)
+        last = taken.snapshot
+    return first, last
 
 
 def _snapshot(client: "Client", text: str) -> Snapshot:
