@@ -29,7 +29,9 @@ RULE: Final = "#E4E8EC"
 INCHES: Final = (13.0, 9.2)
 DOTS_PER_INCH: Final = 150
 UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-LONGEST_NAME: Final = 36  # in a legend; a longer one loses its middle
+LONGEST_NAME: Final = 26  # in a legend; a longer one loses its middle
+IN_A_ROW: Final = 4  # names of topics above the panels
+GROUPS: Final = 6  # that have a line of their own
 STYLE: Final[dict[Any, Any]] = {  # its keys have a type of their own, of hundreds of words
     "font.family": ["DejaVu Sans"],
     "font.size": 10,
@@ -116,7 +118,7 @@ def _fill(figure: Figure, report: RatesReport) -> None:
     sizes = [_series((each.buckets for each in layer.topics), edges, "bytes") for layer in layers]
     seconds = report.bucket_ms / SECOND
     _header(figure, report, layers)
-    grid = figure.add_gridspec(2, 2, left=0.065, right=0.975, top=0.80, bottom=0.075, hspace=0.42, wspace=0.16)
+    grid = figure.add_gridspec(2, 2, left=0.065, right=0.975, top=0.785, bottom=0.075, hspace=0.42, wspace=0.16)
     rates, byte_rates, lags, size = [figure.add_subplot(grid[row, column]) for row in (0, 1) for column in (0, 1)]
     _title(rates, "Records per second", "by their timestamps, stacked")
     _stack(rates, times, [each / seconds for each in counts], colours)
@@ -134,19 +136,21 @@ def _header(figure: Figure, report: RatesReport, layers: Sequence[Layer]) -> Non
     records, size = sum(each.records for each in report.topics), sum(each.bytes for each in report.topics)
     topics = f"{len(report.topics)} topic" + ("s" if len(report.topics) != 1 else "")
     head = f"{topics} · {told_count(records)} records · {told_bytes(size)}"
-    figure.text(0.03, 0.955, head, fontsize=19, fontweight="bold", va="center")
+    figure.text(0.03, 0.962, head, fontsize=19, fontweight="bold", va="center")
     first = [each.first_at for each in report.topics if each.first_at is not None]
     last = [each.last_at for each in report.topics if each.last_at is not None]
     span = f"{told_time(min(first))} to {told_time(max(last) + report.bucket_ms)} UTC" if first else "no records"
     told = f"{span} · buckets of {told_width(report.bucket_ms)} · committed up to a cut of {told_time(report.made_at)} UTC"
-    figure.text(0.03, 0.917, told, fontsize=10.5, color=MUTED, va="center")
+    figure.text(0.03, 0.927, told, fontsize=10.5, color=MUTED, va="center")
     if layers:
-        handles = [Patch(facecolor=layer.colour) for layer in layers]
+        columns = min(len(layers), IN_A_ROW)
+        by_column = [layer for column in range(columns) for layer in layers[column::columns]]  # so a row is read first
+        handles = [Patch(facecolor=layer.colour) for layer in by_column]
         legend = figure.legend(
-            handles, [""] * len(layers), loc="upper left", bbox_to_anchor=(0.024, 0.903), ncols=5, handlelength=1.0,
-            handleheight=1.0, columnspacing=1.6, handletextpad=0.5, fontsize=10.5,
+            handles, [""] * len(handles), loc="upper left", bbox_to_anchor=(0.024, 0.914), ncols=columns, handlelength=1.0,
+            handleheight=1.0, columnspacing=1.6, handletextpad=0.5, labelspacing=0.35, fontsize=10.5,
         )  # fmt: skip
-        for text, layer in zip(legend.get_texts(), layers, strict=True):
+        for text, layer in zip(legend.get_texts(), by_column, strict=True):
             text.set_text(layer.name)  # given above, a name that begins with _ would be left out
 
 
@@ -159,9 +163,7 @@ def _stack(ax: Axes, times: Numbers, values: Sequence[Numbers], colours: Sequenc
     if not ground.any():
         _nothing(ax, "no records")
         return
-    ax.yaxis.set_major_formatter(EngFormatter(sep=""))
-    ax.yaxis.set_major_locator(MaxNLocator(nbins=5))
-    ax.set_ylim(bottom=0)
+    _count_axis(ax)
 
 
 def _stack_bytes(ax: Axes, times: Numbers, values: Sequence[Numbers], colours: Sequence[str]) -> str:
@@ -176,28 +178,33 @@ def _lags(ax: Axes, times: Numbers, edges: Sequence[int], groups: Sequence[Group
     behind = [each for each in groups if each.lag]
     drawn = [
         (np.cumsum(_series([group.buckets], edges, "records")), colour)
-        for group, colour in zip(behind, GROUP_COLOURS, strict=False)
+        for group, colour in zip(behind[:GROUPS], GROUP_COLOURS, strict=False)
     ]
     for unread, colour in drawn:
         ax.stairs(unread, times, fill=True, facecolor=colour, alpha=0.08)
     for unread, colour in drawn[::-1]:
         ax.stairs(unread, times, baseline=None, color=colour, linewidth=2.2)
-    if behind:
-        shown = behind[: len(drawn)]
-        labels = [f"{_short(each.group)}  {told_count(each.lag)}" for each in shown]
-        handles = [Patch(facecolor=colour) for _, colour in drawn]
-        caught_up = len(groups) - len(behind)
-        more = [f"{len(behind) - len(shown)} more behind"] if len(behind) > len(shown) else []
-        more += [f"{caught_up} caught up"] if caught_up else []
-        handles += [Patch(facecolor="none") for _ in more]
-        legend = ax.legend(handles, [""] * len(handles), loc="best", fontsize=9.5, handlelength=1.0, handleheight=1.0)
-        for text, label in zip(legend.get_texts(), [*labels, *more], strict=True):
-            text.set_text(label)
-    else:
+    if not behind:
         _nothing(ax, "all groups are caught up" if groups else "no groups")
-    ax.yaxis.set_major_formatter(EngFormatter(sep=""))
+        return
+    labels = [f"{_short(each.group)}  {told_count(each.lag)}" for each in behind[: len(drawn)]]
+    handles = [Patch(facecolor=colour) for _, colour in drawn]
+    more = [f"{len(behind) - len(drawn)} more behind"] if len(behind) > len(drawn) else []
+    more += [f"{len(groups) - len(behind)} caught up"] if len(groups) > len(behind) else []
+    handles += [Patch(facecolor="none") for _ in more]
+    legend = ax.legend(
+        handles, [""] * len(handles), loc="best", fontsize=9.5, handlelength=1.0, handleheight=1.0, frameon=True,
+        facecolor="white", edgecolor="none", framealpha=0.85,
+    )  # fmt: skip
+    for text, label in zip(legend.get_texts(), [*labels, *more], strict=True):
+        text.set_text(label)
+    _count_axis(ax)
+
+
+def _count_axis(ax: Axes) -> None:
+    ax.set_ylim(bottom=0)
     ax.yaxis.set_major_locator(MaxNLocator(nbins=5))
-    ax.set_ylim(bottom=0, top=None if behind else 1)
+    ax.yaxis.set_major_formatter(EngFormatter(sep="") if ax.get_ylim()[1] >= 1_000 else "{x:g}")
 
 
 def _title(ax: Axes, title: str, subtitle: str) -> None:
