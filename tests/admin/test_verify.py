@@ -14,6 +14,7 @@ from msgtx.admin.verify import LISTED, RULES
 from msgtx.store.groups import commit_offsets
 from msgtx.store.producers import init_producer_id
 from msgtx.store.transactions import end_transaction, mark
+from msgtx.store.verify import verify_batches
 from msgtx.types import TransactionId
 from tests.databases import Connection
 from tests.store.roster import Roster
@@ -594,6 +595,17 @@ def test_small_pieces_find_the_same(connection: Connection, place: Place, monkey
         assert place.report() == whole
     place.batch("base_sequence = 77, last_sequence = 77", offset=30)
     assert "sequence" in place.broken()
+
+
+def test_a_log_in_ranges_has_each_row_once(connection: Connection, place: Place) -> None:
+    for _ in range(10):
+        plain(connection, place.partition, b"a", b"b", b"c")
+    whole = verify_batches(connection, place.partition, None)
+    assert (whole.rows, whole.records) == (10, 30)
+    for length in (1, 2, 3, 4, 7, 30):
+        found = [verify_batches(connection, place.partition, [at - 1], until=at + length) for at in range(0, 30, length)]
+        assert (sum(piece.rows for piece in found), sum(piece.records for piece in found)) == (10, 30), length
+    assert verify_batches(connection, place.partition, None, until=0).rows == 0
 
 
 def test_progress_is_told_and_an_unknown_topic_refused(client: msgtx.Client, connection: Connection, place: Place) -> None:
