@@ -61,7 +61,9 @@ class _Columns:
         base = batch.base_offset
         deltas = batch.offset_deltas
         self.offsets.extend(range(base, base + count) if deltas is None else [base + delta for delta in deltas])
-        self.timestamps.extend(itertools.repeat(batch.max_timestamp, count) if batch.timestamps is None else batch.timestamps)
+        self.timestamps.extend(
+            itertools.repeat(batch.max_timestamp, count) if batch.timestamps is None else batch.timestamps
+        )
         self.keys.extend(itertools.repeat(None, count) if batch.keys is None else batch.keys)
         self.values.extend(batch.values)
         if batch.header_counts is None:

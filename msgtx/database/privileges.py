@@ -43,6 +43,7 @@ NEEDS: Final[Mapping[Right, frozenset[str]]] = MappingProxyType(
         Right.CONSUME: _EVERYBODY
         | {"count_records", "commit_offsets", "committed_offsets", "expire_transaction", "consistent_cut"}
         | {"record_range", "save_snapshot", "saved_snapshots", "delete_snapshot", "measure_ranges"}
+        | {"spans_of_transactions"}
         | {"join_group", "describe_members", "assign_partitions", "release_partitions"}
         | {"leave_group", "heartbeat_group", "member_assignment"}
         | {"records", "committed_records", "committed_records_now", "transactions", "is_committed", "last_stable_offset"}

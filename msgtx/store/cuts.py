@@ -1,14 +1,18 @@
 """Consistent cuts: ends of partitions that split no committed transaction (I15)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from msgtx.database.engine import Function, RawConnection, call
-from msgtx.database.wire import Int4Array
+from msgtx.database.wire import Int4Array, Int8Array
+from msgtx.rules.boundary import Span
 from msgtx.types import TransactionId
 
 CUT: Final = Function("consistent_cut", {"partition_ids": "int4[]"})
+SPANS: Final = Function(
+    "spans_of_transactions", {"partition_ids": "int4[]", "start_offsets": "int8[]", "end_offsets": "int8[]"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +28,15 @@ def consistent_cut(connection: RawConnection, partition_ids: Iterable[int]) -> d
     """Return the greatest consistent cut of these partitions, by id; unknown ones are absent."""
     rows = call(connection, CUT, Int4Array(partition_ids))
     return {row[0]: CutPartition(row[1], row[2], None if row[3] is None else TransactionId(*row[3:6])) for row in rows}
+
+
+def spans_of_transactions(connection: RawConnection, starts: Mapping[int, int], ends: Mapping[int, int]) -> list[Span]:
+    """Return what committed transactions cover that have a row between these offsets (by partition id).
+
+    Left out is what lies in one row inside its range. For `rules.boundary.lowered`.
+    """
+    rows = call(connection, SPANS, Int4Array(starts), Int8Array(starts.values()), Int8Array(ends[each] for each in starts))
+    return [
+        {partition: (first, last) for partition, first, last in zip(partitions, firsts, lasts, strict=True)}
+        for partitions, firsts, lasts in rows
+    ]

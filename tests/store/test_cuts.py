@@ -4,7 +4,8 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from msgtx.store.cuts import consistent_cut
+from msgtx.rules.boundary import lowered
+from msgtx.store.cuts import consistent_cut, spans_of_transactions
 from tests.databases import Connection
 from tests.store.steps import Writer, new_partition, new_topic, plain, read
 
@@ -139,3 +140,50 @@ def test_a_transaction_whose_history_is_gone_is_found_by_its_rows(connection: Co
         for table in ("transaction_decision", "transaction", "transaction_partition"):
             connection.execute(f"delete from msgtx.{table} where producer_id = %s", [split.id.producer_id])
     assert cut(connection, [one, two]) == {one: 0, two: 0}
+
+
+@hypothesis.settings(
+    max_examples=60, derandomize=True, deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+)  # fmt: skip
+@hypothesis.given(st.lists(steps, min_size=6, max_size=40), st.tuples(*[st.integers(0, 6)] * 6))
+def test_a_batch_that_is_not_to_take_everything_ends_between_transactions(
+    connection: Connection, history: list[tuple[str, int, int]], bounds: tuple[int, ...]
+) -> None:
+    """I15: ends within a cut are lowered until they divide no committed transaction of what is behind the starts."""
+    partitions = new_topic(connection, 3)
+    writers = [Writer(connection) for _ in range(4)]
+    places: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    committed = set()
+    lengths = dict.fromkeys(partitions, 0)
+    for kind, who, where in history:
+        writer, partition = writers[who], partitions[where]
+        name = (who, writer.number)
+        if kind == "send":
+            writer.send(partition, b"one", b"two")
+            places.setdefault(name, []).extend((partition, lengths[partition] + at) for at in range(2))
+            lengths[partition] += 2
+        elif kind == "plain":
+            plain(connection, partition, b"plain")
+            lengths[partition] += 1
+        elif kind in ("commit", "abort") and name in places:
+            getattr(writer, kind)()
+            if kind == "commit":
+                committed.add(name)
+    upto = cut(connection, partitions)
+    zero = dict.fromkeys(partitions, 0)
+    starts = {each: min(bounds[at], upto[each]) for at, each in enumerate(partitions)}
+    starts = lowered(zero, starts, spans_of_transactions(connection, zero, starts))
+    ends = {each: min(starts[each] + bounds[3 + at], upto[each]) for at, each in enumerate(partitions)}
+    found = lowered(starts, ends, spans_of_transactions(connection, starts, ends))
+    wanted = dict(ends)
+    counted = [[(p, at) for p, at in places[name] if at >= starts[p]] for name in committed]
+    while True:
+        before = dict(wanted)
+        for offsets in counted:
+            if any(at >= wanted[p] for p, at in offsets):
+                for p, at in offsets:
+                    wanted[p] = min(wanted[p], at)
+        if wanted == before:
+            break
+    assert found == wanted

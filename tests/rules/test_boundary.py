@@ -1,0 +1,54 @@
+"""Ends of a batch that divide no transaction, against all ends there are."""
+
+import itertools
+
+import hypothesis
+from hypothesis import strategies as st
+
+from msgtx.rules.boundary import Span, lowered
+
+PARTITIONS = (0, 1, 2)
+spans = st.dictionaries(
+    st.sampled_from([*PARTITIONS, 9]),
+    st.tuples(st.integers(0, 7), st.integers(0, 7)).map(lambda pair: (min(pair), max(pair))),
+    min_size=1,
+)
+places = st.fixed_dictionaries({each: st.integers(0, 4) for each in PARTITIONS})
+
+
+@hypothesis.given(places, places, st.lists(spans, max_size=6))
+def test_the_ends_are_the_greatest_that_divide_nothing(
+    starts: dict[int, int], sizes: dict[int, int], transactions: list[Span]
+) -> None:
+    """I15: transactions may overlap as they like; what lies before the start, or in other partitions, does not count."""
+    ends = {each: starts[each] + sizes[each] for each in PARTITIONS}
+
+    def whole(found: dict[int, int]) -> bool:
+        for transaction in transactions:
+            offsets = [
+                (where, at)
+                for where, (first, last) in transaction.items()
+                if where in starts and last >= starts[where]
+                for at in (max(first, starts[where]), last)
+            ]
+            if len({at < found[where] for where, at in offsets}) > 1:
+                return False
+        return True
+
+    possible = [
+        found
+        for chosen in itertools.product(*(range(starts[each], ends[each] + 1) for each in PARTITIONS))
+        if whole(found := dict(zip(PARTITIONS, chosen, strict=True)))
+    ]
+    greatest = {each: max(found[each] for found in possible) for each in PARTITIONS}
+    assert lowered(starts, ends, transactions) == greatest
+
+
+def test_a_transaction_that_begins_behind_every_end_lowers_none() -> None:
+    assert lowered({1: 0, 2: 0}, {1: 5, 2: 5}, [{1: (5, 6), 2: (7, 9)}]) == {1: 5, 2: 5}
+
+
+def test_what_reaches_over_a_lowered_end_is_lowered_too() -> None:
+    chain = [{1: (0, 4), 2: (0, 0)}, {1: (2, 6), 2: (1, 1)}, {1: (5, 9), 2: (2, 2)}]
+    assert lowered({1: 0, 2: 0}, {1: 8, 2: 3}, chain) == {1: 0, 2: 0}
+    assert lowered({1: 0, 2: 0}, {1: 8, 2: 3}, chain[1:]) == {1: 2, 2: 1}
