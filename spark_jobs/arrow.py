@@ -1,6 +1,7 @@
 """Committed ranges as Arrow record batches: built from the columns of the log's rows, without an object per record."""
 
 import bisect
+import functools
 import itertools
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,9 +12,11 @@ import pyarrow as pa
 import pyarrow.compute
 
 from msgtx import errors
-from msgtx.database.engine import Engine, RawConnection
+from msgtx.database.engine import Engine
+from msgtx.rules.ranges import OffsetRange
+from msgtx.spark_jobs.attempt import persevering
 from msgtx.store.fetch import FetchedBatch, FetchedPartition, Position, fetch
-from msgtx.types import Isolation, TopicPartition
+from msgtx.types import Isolation
 
 FETCH_BYTES: Final = 4 * 1024 * 1024  # of one fetch, and so of one record batch: more only costs memory
 FETCH_ROWS: Final = 10_000  # of one fetch: what a log of one-record rows needs to come near to those bytes
@@ -31,17 +34,6 @@ COLUMNS: Final[Mapping[str, pa.DataType]] = {
     "timestampType": pa.int32(),
     "headers": pa.list_(pa.field("element", HEADER)),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class ReadRange:
-    """The offsets [start, end) of a partition, as a task reads them. `timestamp_type`: of its topic."""
-
-    partition: TopicPartition
-    partition_id: int
-    start: int
-    end: int
-    timestamp_type: int = CREATE_TIME
 
 
 @dataclass(slots=True)
@@ -74,19 +66,21 @@ class _Columns:
             self.header_values.extend(batch.header_values or ())
 
 
-def record_batch(batches: Sequence[FetchedBatch], wanted: ReadRange, schema: pa.Schema) -> pa.RecordBatch:
+def record_batch(
+    batches: Sequence[FetchedBatch], wanted: OffsetRange, schema: pa.Schema, *, timestamp_type: int = CREATE_TIME
+) -> pa.RecordBatch:
     """Return the records of these rows that lie in a range, with the columns of `schema` (names and types of `COLUMNS`)."""
     columns = _Columns()
     for batch in batches:
         columns.add(batch)
-    made = [_column(name, columns, wanted) for name in schema.names]
+    made = [_column(name, columns, wanted, timestamp_type) for name in schema.names]
     first = bisect.bisect_left(columns.offsets, wanted.start)
     last = bisect.bisect_left(columns.offsets, wanted.end)
     # Only the range's first and last fetch bring more than it: a slice copies nothing.
     return pa.RecordBatch.from_arrays(made, schema=schema).slice(first, last - first)
 
 
-def _column(name: str, columns: _Columns, wanted: ReadRange) -> pa.Array:
+def _column(name: str, columns: _Columns, wanted: OffsetRange, timestamp_type: int) -> pa.Array:
     count = len(columns.offsets)
     match name:
         case "key":
@@ -94,15 +88,15 @@ def _column(name: str, columns: _Columns, wanted: ReadRange) -> pa.Array:
         case "value":
             return pa.array(columns.values, pa.binary())
         case "topic":
-            return pa.repeat(wanted.partition.topic, count)
+            return pa.repeat(wanted.topic, count)
         case "partition":
-            return pa.repeat(pa.scalar(wanted.partition.partition, pa.int32()), count)
+            return pa.repeat(pa.scalar(wanted.partition, pa.int32()), count)
         case "offset":
             return _numbers(columns.offsets, pa.int64())
         case "timestamp":
             return _numbers(columns.timestamps, pa.timestamp("ms", tz="UTC")).cast(TIME)
         case "timestampType":
-            return pa.repeat(pa.scalar(wanted.timestamp_type, pa.int32()), count)
+            return pa.repeat(pa.scalar(timestamp_type, pa.int32()), count)
         case "headers":
             return _headers(columns)
         case _:
@@ -125,15 +119,16 @@ def _headers(columns: _Columns) -> pa.Array:
     return pa.ListArray.from_arrays(bounds, pairs, type=COLUMNS["headers"], mask=none)
 
 
-def read_range(engine: Engine, wanted: ReadRange, schema: pa.Schema, *, fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
+def read_range(
+    engine: Engine, wanted: OffsetRange, schema: pa.Schema, *, timestamp_type: int = CREATE_TIME, fail_on_data_loss: bool
+) -> Iterator[pa.RecordBatch]:
     """Yield the committed records of a range. What retention or a crash has removed is an error, or is left out.
 
     Raise `OffsetOutOfRange`, `LogTruncated`, `UnknownTopicOrPartition`.
     """
     position = Position(wanted.start)
     while position.offset < wanted.end:
-        with engine.connection() as connection:
-            answer = _answer(connection, wanted, position)
+        answer = persevering(functools.partial(_answer, engine, wanted, position))
         lost = _loss(answer, wanted, position)
         if lost is not None and fail_on_data_loss:
             raise lost
@@ -143,38 +138,39 @@ def read_range(engine: Engine, wanted: ReadRange, schema: pa.Schema, *, fail_on_
             position = Position(answer.log_start_offset)
             continue
         if answer.batches:
-            made = record_batch(answer.batches, wanted, schema)
+            made = record_batch(answer.batches, wanted, schema, timestamp_type=timestamp_type)
             if made.num_rows:
                 yield made
         position = Position(answer.position, answer.token)
 
 
-def _answer(connection: RawConnection, wanted: ReadRange, position: Position) -> FetchedPartition | None:
-    found = fetch(
-        connection,
-        {wanted.partition_id: position},
-        isolation=Isolation.READ_COMMITTED,
-        max_bytes=FETCH_BYTES,
-        max_rows=FETCH_ROWS,
-    )
+def _answer(engine: Engine, wanted: OffsetRange, position: Position) -> FetchedPartition | None:
+    with engine.connection() as connection:
+        found = fetch(
+            connection,
+            {wanted.partition_id: position},
+            isolation=Isolation.READ_COMMITTED,
+            max_bytes=FETCH_BYTES,
+            max_rows=FETCH_ROWS,
+        )
     return found.get(wanted.partition_id)
 
 
-def _loss(answer: FetchedPartition | None, wanted: ReadRange, position: Position) -> errors.MsgtxError | None:
+def _loss(answer: FetchedPartition | None, wanted: OffsetRange, position: Position) -> errors.MsgtxError | None:
     """Return what has been lost, if the answer does not go on where the range does."""
     todo = "failOnDataLoss=false goes on without them"
     if answer is None:
         return errors.UnknownTopicOrPartition(
-            f"{wanted.partition} was deleted while [{wanted.start}, {wanted.end}) of it was to be read; {todo}"
+            f"{wanted.topic_partition} was deleted while [{wanted.start}, {wanted.end}) of it was to be read; {todo}"
         )
     if position.offset < answer.log_start_offset:
         return errors.OffsetOutOfRange(
-            f"{wanted.partition}: records from offset {position.offset} to {min(answer.log_start_offset, wanted.end)} were"
-            f" removed by retention before they were read; {todo}"
+            f"{wanted.topic_partition}: records from offset {position.offset} to {min(answer.log_start_offset, wanted.end)}"
+            f" were removed by retention before they were read; {todo}"
         )
     if answer.truncated or answer.position == position.offset:
         return errors.LogTruncated(
-            f"{wanted.partition}: records from offset {position.offset} to {wanted.end} are not there (any more), the log"
-            f" ends at {answer.log_end_offset}: a crash took them back; {todo}"
+            f"{wanted.topic_partition}: records from offset {position.offset} to {wanted.end} are not there (any more), the"
+            f" log ends at {answer.log_end_offset}: a crash took them back; {todo}"
         )
     return None

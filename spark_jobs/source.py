@@ -1,0 +1,218 @@
+"""`format("msgtx")`: a log as a data source of Spark, for batches and streams, to read and to write.
+
+Spark calls it in processes of its own: one plans (the driver's), others read and write (the executors'). What travels
+between them is pickled and holds the database's address, which is never part of a text.
+"""
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from msgtx import errors
+from msgtx.client import open_engine
+from msgtx.database.engine import Engine
+from msgtx.rules.ranges import OffsetRange
+from msgtx.spark_jobs import arrow, offsets, read_options
+from msgtx.spark_jobs.read_options import ReadOptions
+from msgtx.store.spark import record_range
+from msgtx.store.topics import describe_topics
+
+NAME: Final = "msgtx"
+QUERY_ID: Final = "sql.streaming.queryId"  # what Spark tells its tasks; the id lives in the checkpoint
+BATCH_ID: Final = "streaming.sql.batchId"
+_HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+# Column by column what Spark's Kafka source has; `headers` when asked for.
+SCHEMA: Final = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+        StructField("headers", ArrayType(_HEADER)),
+    ]
+)
+
+
+class MsgtxDataSource(DataSource):
+    """The data source; the options are in `read_options` and `write_options`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return NAME
+
+    def schema(self) -> StructType:
+        """Return the columns of Spark's Kafka source; `headers` with includeHeaders."""
+        with_headers = any(
+            read_options.plain(name) == "includeheaders" and value.strip().lower() == "true"
+            for name, value in self.options.items()
+        )
+        return SCHEMA if with_headers else StructType(SCHEMA.fields[:-1])
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return a reader for batches."""
+        return BatchReader(read_options.parse(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> Any:  # noqa: N802 - Spark's name
+        """Return a reader for streams."""
+        from msgtx.spark_jobs.stream import StreamReader
+
+        return StreamReader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> Any:
+        """Return a writer for batches."""
+        from msgtx.spark_jobs.writer import BatchWriter
+
+        return BatchWriter(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
+        """Return a writer for streams; what output modes ask to overwrite is appended, as with Spark's Kafka sink."""
+        from msgtx.spark_jobs.writer import StreamWriter
+
+        return StreamWriter(self.options, schema)
+
+
+@dataclass(frozen=True)
+class GroupRange:
+    """What a batch of a stream reads of a partition in all, to be noted for the sink of the same query."""
+
+    group: str
+    start: int
+    end: int
+    url: str = field(repr=False)
+
+
+@dataclass(repr=True)
+class ReadPartition(InputPartition):
+    """What one task reads. `url`: of the database that it reads from."""
+
+    range: OffsetRange
+    incarnation: str
+    timestamp_type: int
+    fail_on_data_loss: bool
+    url: str = field(repr=False)
+    noted: GroupRange | None = None
+
+
+class BatchReader(DataSourceReader):
+    """Reads committed ranges, planned as a consistent cut."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.options = options
+        self.schema = checked(schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return what the tasks read: [nothing] is a task that reads nothing."""
+        engine, _ = open_engine(self.options.url)
+        try:
+            plan = offsets.plan(engine, self.options)
+            url = reading_url(engine, self.options, plan)
+            types = timestamp_types(engine, plan.ranges)
+        finally:
+            engine.close()
+        return [
+            ReadPartition(part, plan.incarnation, types[part.topic], self.options.fail_on_data_loss, url)
+            for part in plan.split(self.options)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the records of one task's range."""
+        return read(partition, self.schema)
+
+
+def checked(schema: StructType) -> StructType:
+    """Return a schema whose columns the source has. A user's own may name fewer: they are what is sent to Spark."""
+    known = {each.name: each.dataType for each in SCHEMA.fields}
+    for each in schema.fields:
+        if known.get(each.name) != each.dataType:
+            columns = ", ".join(f"{name} {kind.simpleString()}" for name, kind in known.items())
+            raise errors.ConfigError(
+                f"the source has no column {each.name} {each.dataType.simpleString()}; a schema may name some of: {columns}"
+            )
+    return schema
+
+
+def reading_url(engine: Engine, options: ReadOptions, plan: offsets.Plan) -> str:
+    """Return the address that tasks read from; a replica has all that is planned then."""
+    if options.read_url is None:
+        return engine.url
+    replica = Engine(options.read_url, pool_size=1)
+    try:
+        offsets.await_replica(replica, plan, timeout_ms=options.replica_timeout_ms)
+    finally:
+        replica.close()
+    return options.read_url
+
+
+def timestamp_types(engine: Engine, ranges: Sequence[OffsetRange]) -> dict[str, int]:
+    """Return the timestamp type of each topic, numbered as Kafka does."""
+    names = {each.topic for each in ranges}
+    with engine.connection() as connection:
+        topics = describe_topics(connection, sorted(names))
+    return {
+        name: arrow.LOG_APPEND_TIME
+        if name in topics and topics[name].settings["timestamp_type"] == "LogAppendTime"
+        else arrow.CREATE_TIME
+        for name in names
+    }
+
+
+def read(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
+    """Yield the records of one task's range, on an executor."""
+    if not isinstance(partition, ReadPartition):
+        return  # Spark's own, where nothing is planned
+    engine = Engine(partition.url, pool_size=1)
+    try:
+        engine.expect(uuid.UUID(partition.incarnation))
+        if partition.noted is not None:
+            note(engine, partition, partition.noted)
+        yield from arrow.read_range(
+            engine,
+            partition.range,
+            to_arrow_schema(schema, timezone="UTC"),
+            timestamp_type=partition.timestamp_type,
+            fail_on_data_loss=partition.fail_on_data_loss,
+        )
+    finally:
+        engine.close()
+
+
+def note(engine: Engine, partition: ReadPartition, noted: GroupRange) -> None:
+    """Note for the sink of the query what its batch reads of a partition, in the database that the sink writes to."""
+    context = TaskContext.get()
+    assert context is not None, "a task reads"
+    query_id, batch_id = (context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID))
+    assert query_id is not None, "a streaming query reads"
+    assert batch_id is not None, "in a micro-batch"
+    target = engine if noted.url == engine.url else Engine(noted.url, pool_size=1)
+    try:
+        with target.connection() as connection:
+            record_range(
+                connection,
+                query_id,
+                int(batch_id),
+                group=noted.group,
+                ranges={partition.range.partition_id: (noted.start, noted.end)},
+            )
+    finally:
+        if target is not engine:
+            target.close()

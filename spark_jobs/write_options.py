@@ -1,0 +1,74 @@
+"""What a writer is asked for: the options of Spark's Kafka sink and of Delta's idempotent writes, and ours."""
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from msgtx.errors import ConfigError
+from msgtx.spark_jobs.read_options import log, plain
+from msgtx.spark_jobs.sink import TRANSACTION_TIMEOUT_MS
+
+NAMES: Final = ("url", "topic", "group", "txnAppId", "txnVersion", "transaction_timeout_ms", "partitioner")
+# Spark's own, and what says to Kafka's sink that there may be a column: here it is written when it is there.
+IGNORED: Final = ("checkpointLocation", "includeHeaders", "queryName", "path")
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Where and as whom to write. `url` carries a password: it is no part of the text of this object."""
+
+    url: str | None = field(default=None, repr=False)
+    topic: str | None = None
+    group: str | None = None
+    app_id: str | None = None
+    version: int | None = None
+    transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
+    partitioner: str = "crc32"
+
+
+_KNOWN: Final = {plain(name): name for name in NAMES}
+_IGNORED: Final = {plain(name) for name in IGNORED}
+
+
+def parse(options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
+    """Return what options ask for. Raise `ConfigError`."""
+    of_kafka = sorted(name for name in options if name.lower().startswith("kafka."))
+    if of_kafka:
+        log.warning("ignored, for there is no Kafka here: %s", ", ".join(of_kafka))
+    given: dict[str, str] = {}
+    for name, value in options.items():
+        if name in of_kafka or plain(name) in _IGNORED:
+            continue
+        known = _KNOWN.get(plain(name))
+        if known is None:
+            near = difflib.get_close_matches(plain(name), _KNOWN, n=1, cutoff=0.0)
+            raise ConfigError(f"unknown option {name!r}; the nearest known one is {_KNOWN[near[0]]!r}")
+        if not value:
+            raise ConfigError(f"{known} is empty")
+        given[known] = value
+    if streaming and "txnVersion" in given:
+        raise ConfigError("txnVersion is for batches: a stream counts its own")
+    if not streaming and ("txnAppId" in given) != ("txnVersion" in given):
+        raise ConfigError("txnAppId and txnVersion name a batch together: give both or none")
+    if not streaming and "group" in given:
+        raise ConfigError("group is for streams; for a batch use write_transactional(…, group=…, snapshot=…)")
+    return WriteOptions(
+        url=given.get("url"),
+        topic=given.get("topic"),
+        group=given.get("group"),
+        app_id=given.get("txnAppId"),
+        version=_number(given, "txnVersion"),
+        transaction_timeout_ms=_number(given, "transaction_timeout_ms") or TRANSACTION_TIMEOUT_MS,
+        partitioner=given.get("partitioner", "crc32"),
+    )
+
+
+def _number(given: Mapping[str, str], name: str) -> int | None:
+    value = given.get(name)
+    if value is None:
+        return None
+    if not re.fullmatch(r"\s*[0-9]{1,18}\s*", value):
+        raise ConfigError(f"{name} is a whole number, not {value!r}")
+    return int(value)
