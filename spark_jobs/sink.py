@@ -9,7 +9,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as spark_types
 
 from msgtx import errors
-from msgtx.client import open_engine
 from msgtx.database.engine import Engine
 from msgtx.spark_jobs.attempt import Target, persevering, write_attempt
 from msgtx.spark_jobs.batch import TRANSACTION_TIMEOUT_MS, BatchReport, Statements, abort, begins_again, decide, make_target
@@ -49,6 +48,8 @@ def write_transactional(
     """
     if group is not None and snapshot is None:
         raise errors.InvalidRequest("the offsets of a group are the ends of a snapshot: give snapshot=, too")
+    from msgtx.client import open_engine  # a driver's: what it brings along, tasks need not wait for
+
     engine, _ = open_engine(url)
     try:
         return write_batch(

@@ -1,7 +1,8 @@
 """`format("msgtx")`: a log as a data source of Spark, for batches and streams, to read and to write.
 
 Spark calls it in processes of its own: one plans (the driver's), others read and write (the executors'). What travels
-between them is pickled and holds the database's address, which is never part of a text.
+between them is pickled and holds the database's address, which is never part of a text. What only a driver needs is imported in
+functions: each of these processes imports this module, and a query starts a dozen.
 """
 
 import uuid
@@ -25,7 +26,6 @@ from pyspark.sql.types import (
 )
 
 from msgtx import errors
-from msgtx.client import open_engine
 from msgtx.database.engine import Engine
 from msgtx.rules.ranges import OffsetRange
 from msgtx.spark_jobs import arrow, offsets, read_options
@@ -122,7 +122,9 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return what the tasks read: [nothing] is a task that reads nothing."""
-        engine, _ = open_engine(self.options.url)
+        from msgtx.client import open_engine
+
+        engine, _ = open_engine(self.options.url, pool_size=1)
         try:
             plan = offsets.plan(engine, self.options)
             url = reading_url(engine, self.options, plan)

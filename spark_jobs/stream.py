@@ -12,7 +12,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from msgtx import errors
-from msgtx.client import open_engine
 from msgtx.database.engine import Engine
 from msgtx.rules.boundary import Span
 from msgtx.rules.ranges import OffsetRange
@@ -131,6 +130,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _database(self) -> Engine:
         if self._engine is None:
+            from msgtx.client import open_engine
+
             self._engine, _ = open_engine(self.options.url, pool_size=1)
         return self._engine
 

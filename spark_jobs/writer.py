@@ -13,7 +13,6 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from msgtx import errors
-from msgtx.client import open_engine
 from msgtx.database.engine import Engine
 from msgtx.spark_jobs import write_options
 from msgtx.spark_jobs.attempt import Target, write_attempt
@@ -63,6 +62,8 @@ class _Writer:
 
 
 def _target(options: WriteOptions) -> Target:
+    from msgtx.client import open_engine
+
     engine, _ = open_engine(options.url, pool_size=1)
     try:
         return make_target(
