@@ -5,7 +5,7 @@ import functools
 import itertools
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pyarrow as pa
@@ -138,7 +138,8 @@ def read_range(
             position = Position(answer.log_start_offset)
             continue
         if answer.batches:
-            made = record_batch(answer.batches, wanted, schema, timestamp_type=timestamp_type)
+            rest = replace(wanted, start=position.offset)
+            made = record_batch(answer.batches, rest, schema, timestamp_type=timestamp_type)
             if made.num_rows:
                 yield made
         position = Position(answer.position, answer.token)
