@@ -36,8 +36,8 @@ class Ends:
         `ranges`: from where the last one ended to a consistent cut; `stable`: the last stable offsets, by partition id.
         """
         now = self.clock()
-        late = [since for since in self._waiting.values() if (now - since) * 1_000 >= self.delay_ms]
-        if late:
+        waiting = [self._waiting[each.partition_id] for each in ranges if each.partition_id in self._waiting]
+        if any((now - since) * 1_000 >= self.delay_ms for since in waiting):
             whole = [replace(each, end=max(each.end, stable.get(each.partition_id, 0))) for each in ranges]
             chosen = whole if most is None else limit(whole, most)
         else:
