@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from msgtx import errors
-from msgtx.database.engine import Engine
+from msgtx.database.engine import Engine, RawConnection
 from msgtx.rules.ranges import OffsetRange
 from msgtx.spark_jobs.attempt import persevering
 from msgtx.store.fetch import FetchedBatch, FetchedPartition, Position, fetch
@@ -128,7 +128,7 @@ def read_range(
     """
     position = Position(wanted.start)
     while position.offset < wanted.end:
-        answer = persevering(functools.partial(_answer, engine, wanted, position))
+        answer = persevering(engine, functools.partial(_answer, wanted, position))
         lost = _loss(answer, wanted, position)
         if lost is not None and fail_on_data_loss:
             raise lost
@@ -145,15 +145,14 @@ def read_range(
         position = Position(answer.position, answer.token)
 
 
-def _answer(engine: Engine, wanted: OffsetRange, position: Position) -> FetchedPartition | None:
-    with engine.connection() as connection:
-        found = fetch(
-            connection,
-            {wanted.partition_id: position},
-            isolation=Isolation.READ_COMMITTED,
-            max_bytes=FETCH_BYTES,
-            max_rows=FETCH_ROWS,
-        )
+def _answer(wanted: OffsetRange, position: Position, connection: RawConnection) -> FetchedPartition | None:
+    found = fetch(
+        connection,
+        {wanted.partition_id: position},
+        isolation=Isolation.READ_COMMITTED,
+        max_bytes=FETCH_BYTES,
+        max_rows=FETCH_ROWS,
+    )
     return found.get(wanted.partition_id)
 
 

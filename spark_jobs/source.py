@@ -1,8 +1,8 @@
 """`format("msgtx")`: a log as a data source of Spark, for batches and streams, to read and to write.
 
 Spark calls it in processes of its own: one plans (the driver's), others read and write (the executors'). What travels
-between them is pickled and holds the database's address, which is never part of a text. What only a driver needs is imported in
-functions: each of these processes imports this module, and a query starts a dozen.
+between them is pickled and holds the database's address, which is never part of a text. What only a driver needs is
+imported in functions: each of these processes imports this module, and a query starts a dozen.
 """
 
 import uuid

@@ -16,7 +16,7 @@ from msgtx.database.engine import Engine
 from msgtx.rules.boundary import Span
 from msgtx.rules.ranges import OffsetRange
 from msgtx.spark_jobs import offsets, read_options
-from msgtx.spark_jobs.attempt import persevering
+from msgtx.spark_jobs.attempt import again
 from msgtx.spark_jobs.ends import CUT_DELAY_MS, Ends
 from msgtx.spark_jobs.source import GroupRange, ReadPartition, checked, read, reading_url, timestamp_types
 from msgtx.store import fetch
@@ -62,7 +62,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         """Return where the next batch ends: a consistent cut if there is one in time; `start` when there is nothing."""
         begun, ids = parsed(start)
-        target = self._target or persevering(lambda: offsets.latest(self._database(), self.options))
+        target = self._target or again(lambda: offsets.latest(self._database(), self.options))
         if begun.incarnation != target.incarnation:
             raise errors.IncarnationChanged(
                 f"the stream has read incarnation {begun.incarnation}, the database has {target.incarnation} since a"
@@ -109,7 +109,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return what the tasks of a batch read. Asked again after a restart, it is the same."""
         if start == end:
             return []
-        return persevering(lambda: self._planned(start, end))
+        return again(lambda: self._planned(start, end))
 
     def commit(self, end: Offset) -> None:
         """Do nothing: the sink commits the group's offsets, with its outputs."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from msgtx.errors import ConfigError
+from msgtx.spark_jobs.batch import TRANSACTION_TIMEOUT_MS
 from msgtx.spark_jobs.read_options import log, plain
-from msgtx.spark_jobs.sink import TRANSACTION_TIMEOUT_MS
 
 NAMES: Final = ("url", "topic", "group", "txnAppId", "txnVersion", "transaction_timeout_ms", "partitioner")
 # Spark's own, and what says to Kafka's sink that there may be a column: here it is written when it is there.

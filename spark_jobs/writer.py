@@ -16,7 +16,8 @@ from msgtx import errors
 from msgtx.database.engine import Engine
 from msgtx.spark_jobs import write_options
 from msgtx.spark_jobs.attempt import Target, write_attempt
-from msgtx.spark_jobs.sink import abort, decide, make_target, sink_columns
+from msgtx.spark_jobs.batch import abort, decide, make_target
+from msgtx.spark_jobs.sink import sink_columns
 from msgtx.spark_jobs.source import BATCH_ID, QUERY_ID
 from msgtx.spark_jobs.write_options import WriteOptions
 from msgtx.store.spark import Attempt, BatchName
