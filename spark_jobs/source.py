@@ -1,10 +1,11 @@
 """`format("msgtx")`: a log as a data source of Spark, for batches and streams, to read and to write.
 
 Spark calls it in processes of its own: one plans (the driver's), others read and write (the executors'). What travels
-between them is pickled and holds the database's address, which is never part of a text. What only a driver needs is
-imported in functions: each of these processes imports this module, and a query starts a dozen.
+between them is pickled and holds the database's address, which is never part of a text. Each of them imports this module,
+and a query starts a dozen: what few need is imported in functions.
 """
 
+import os
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -122,9 +123,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return what the tasks read: [nothing] is a task that reads nothing."""
-        from msgtx.client import open_engine
-
-        engine, _ = open_engine(self.options.url, pool_size=1)
+        engine = opened(self.options.url)
         try:
             plan = offsets.plan(engine, self.options)
             url = reading_url(engine, self.options, plan)
@@ -139,6 +138,16 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one task's range."""
         return read(partition, self.schema)
+
+
+def opened(url: str | None) -> Engine:
+    """Return an engine for an address, for the one in `MSGTX_DATABASE_URL`, or for the embedded database."""
+    given = url or os.environ.get("MSGTX_DATABASE_URL")
+    if given:
+        return Engine(given, pool_size=1)
+    from msgtx.client import open_engine  # brings half a second of imports along
+
+    return open_engine(pool_size=1)[0]
 
 
 def checked(schema: StructType) -> StructType:

@@ -18,7 +18,7 @@ from msgtx.rules.ranges import OffsetRange
 from msgtx.spark_jobs import offsets, read_options
 from msgtx.spark_jobs.attempt import again
 from msgtx.spark_jobs.ends import CUT_DELAY_MS, Ends
-from msgtx.spark_jobs.source import GroupRange, ReadPartition, checked, read, reading_url, timestamp_types
+from msgtx.spark_jobs.source import GroupRange, ReadPartition, checked, opened, read, reading_url, timestamp_types
 from msgtx.store import fetch
 from msgtx.store.cuts import spans_of_transactions
 from msgtx.store.fetch import list_offsets
@@ -130,9 +130,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _database(self) -> Engine:
         if self._engine is None:
-            from msgtx.client import open_engine
-
-            self._engine, _ = open_engine(self.options.url, pool_size=1)
+            self._engine = opened(self.options.url)
         return self._engine
 
     def _spans(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> list[Span]:

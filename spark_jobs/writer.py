@@ -18,7 +18,7 @@ from msgtx.spark_jobs import write_options
 from msgtx.spark_jobs.attempt import Target, write_attempt
 from msgtx.spark_jobs.batch import abort, decide, make_target
 from msgtx.spark_jobs.sink import sink_columns
-from msgtx.spark_jobs.source import BATCH_ID, QUERY_ID
+from msgtx.spark_jobs.source import BATCH_ID, QUERY_ID, opened
 from msgtx.spark_jobs.write_options import WriteOptions
 from msgtx.store.spark import Attempt, BatchName
 
@@ -63,9 +63,7 @@ class _Writer:
 
 
 def _target(options: WriteOptions) -> Target:
-    from msgtx.client import open_engine
-
-    engine, _ = open_engine(options.url, pool_size=1)
+    engine = opened(options.url)
     try:
         return make_target(
             engine,
