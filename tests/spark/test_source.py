@@ -15,7 +15,7 @@ import msgtx
 from msgtx import TopicPartition
 from msgtx.database.engine import Engine
 from msgtx.spark_jobs.read_options import parse
-from msgtx.spark_jobs.source import BatchReader, GroupRange, MsgtxDataSource, ReadPartition
+from msgtx.spark_jobs.source import SCHEMA, BatchReader, GroupRange, MsgtxDataSource, ReadPartition
 from msgtx.spark_jobs.write_options import WriteOptions
 from tests.store.steps import Writer
 
@@ -177,15 +177,13 @@ def test_a_schema_may_name_the_columns_that_are_wanted(
         reading(topic, schema="offset string").collect()
 
 
-def test_what_retention_removed_is_an_error_or_left_out(
-    reading: Callable[..., DataFrame], topic: str, client: msgtx.Client, database_url: str
-) -> None:
+def test_what_retention_removed_is_an_error_or_left_out(topic: str, client: msgtx.Client, database_url: str) -> None:
     """Removed after it was planned: the task notices. `failOnDataLoss` is true unless told otherwise."""
     send(client, topic, 30)
     options = {"url": database_url, "subscribe": topic}
-    reader = BatchReader(parse(options), reading(topic).schema)
+    reader = BatchReader(parse(options), SCHEMA)
     first = {
-        lossy: BatchReader(parse({**options, "failOnDataLoss": lossy}), reader.schema).partitions()[0]
+        lossy: BatchReader(parse({**options, "failOnDataLoss": lossy}), SCHEMA).partitions()[0]
         for lossy in ("true", "false")
     }
     client.admin.partitions.delete_records({TopicPartition(topic, 0): 4})

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 import msgtx
-from msgtx.database.engine import Engine
+from msgtx.database.engine import Engine, driver_of
 from msgtx.spark_jobs.attempt import Target, write_attempt
 from msgtx.spark_jobs.source import SCHEMA, MsgtxDataSource, ReadPartition
 from msgtx.spark_jobs.stream import StreamReader
@@ -427,6 +427,24 @@ def test_what_retention_removed_moves_the_group_on(pipe: Pipe, client: msgtx.Cli
     assert pipe.written() == [*range(10), *range(11, 20, 2), *range(20, 30)]
 
 
+def test_what_is_noted_for_the_sink_is_the_whole_of_a_batch(pipe: Pipe, client: msgtx.Client) -> None:
+    """Also where tasks divide a partition, and where there is nothing left to read: the next batch begins at its end."""
+    pipe.send(20)
+    stream = made(pipe, group=pipe.name, failOnDataLoss="false", minPartitions="4")
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ReadAllAvailable())
+    for first in (0, 4):
+        client.admin.partitions.delete_records({msgtx.TopicPartition(pipe.source, 0): first})
+        parts = [each for each in stream.partitions(start, end) if isinstance(each, ReadPartition)]
+        assert len(parts) > PARTITIONS
+        assert min(each.range.start for each in parts if each.range.partition == 0) == first
+        assert {(each.noted.start, each.noted.end) for each in parts if each.noted} == {(0, 10)}
+    client.admin.partitions.delete_records({msgtx.TopicPartition(pipe.source, 0): 10})
+    gone = [each for each in stream.partitions(start, end) if isinstance(each, ReadPartition) and each.range.partition == 0]
+    assert [(each.range.size, each.noted and each.noted.end) for each in gone] == [(0, 10)]
+    stream.stop()
+
+
 def test_another_database_under_the_same_address_is_noticed(
     pipe: Pipe, spark: SparkSession, make_database: Any, tmp_path: Path
 ) -> None:
@@ -437,8 +455,6 @@ def test_another_database_under_the_same_address_is_noticed(
         stream = made(other)
         start = stream.initialOffset()
         with client.engine.transaction() as connection:
-            from msgtx.database.engine import driver_of
-
             change_incarnation(driver_of(connection))
         with pytest.raises(msgtx.errors.IncarnationChanged, match="begin with a new checkpoint"):
             stream.latestOffset(start, ReadAllAvailable())
