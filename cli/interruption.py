@@ -25,8 +25,9 @@ class Interrupted(KeyboardInterrupt):
 class Stop(threading.Event):
     """Whether the verb shall end, for its loop and for `client.process`. Nothing waits for it: it is looked at."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience_s: float = PATIENCE_S) -> None:
         super().__init__()
+        self.patience_s = patience_s
         self.signal: int | None = None
         self.at_once = False  # the signal may raise right away: a read waits
 
@@ -58,11 +59,14 @@ _stop: Stop | None = None
 
 
 @contextlib.contextmanager
-def stopping() -> Iterator[Stop]:
-    """Have signals ask instead of raise. What is inside looks at the `Stop`; a second signal after a while raises."""
+def stopping(patience_s: float = PATIENCE_S) -> Iterator[Stop]:
+    """Have signals ask instead of raise. What is inside looks at the `Stop`; a second signal after a while raises.
+
+    `patience_s`: how long what runs may take to its next look; with more than the usual, a second signal raises at once.
+    """
     global _stop  # noqa: PLW0603 - a process has one set of signal handlers
     assert _stop is None, "one long verb at a time"
-    _stop = stop = Stop()
+    _stop = stop = Stop(patience_s)
     try:
         yield stop
     finally:
@@ -103,10 +107,10 @@ def _handle(number: int, frame: FrameType | None) -> None:
     # An attribute, and no `Event.set`: that takes a lock, which the interrupted code may hold.
     first = _stop.signal is None
     _stop.signal = _stop.signal or number
-    if _stop.at_once:
+    if _stop.at_once or (not first and _stop.patience_s > PATIENCE_S):
         raise Interrupted
     if first or signal.getitimer(signal.ITIMER_REAL)[0] == 0:
-        signal.setitimer(signal.ITIMER_REAL, PATIENCE_S)
+        signal.setitimer(signal.ITIMER_REAL, _stop.patience_s)
 
 
 def _raise(number: int, frame: FrameType | None) -> None:

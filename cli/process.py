@@ -1,9 +1,5 @@
 """`msgtx process`: consume, transform, produce, exactly once."""
 
-import importlib
-import os
-import sys
-import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +7,8 @@ import click
 
 from msgtx.cli.database import connect
 from msgtx.cli.failure import Failed
-from msgtx.cli.interruption import deferred, stopping
+from msgtx.cli.functions import load_function, where
+from msgtx.cli.interruption import stopping
 from msgtx.cli.options import Command, Invocation, option, pass_invocation
 from msgtx.cli.output import row_of, show_one
 from msgtx.cli.progress import progress
@@ -61,7 +58,7 @@ def command(
 
     It ends by --idle-timeout, SIGTERM (exit code 0) or Ctrl-C (130), after the transaction that is open.
     """
-    function = _function(transform)
+    function = load_function(transform)
     with connect(invocation) as client, stopping() as stop, progress(f"{source} to {target}") as told:
 
         def committed(report: ProcessReport) -> None:
@@ -86,28 +83,6 @@ def command(
     return stop.exit_code if stop.is_set() else 0
 
 
-def _function(name: str) -> Callable[[Any], Any]:
-    """Import the transform. Raise `UsageError`, which says what is missing."""
-    module_name, _, function_name = name.partition(":")
-    if not module_name or not function_name:
-        raise click.UsageError(f"{name!r} does not read MODULE:FUNCTION")
-    if (here := os.getcwd()) not in sys.path:  # noqa: PTH109 - sys.path holds texts
-        sys.path.insert(0, here)
-    try:
-        with deferred():
-            found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise click.UsageError(f"there is no module {error.name!r} (looked in {here}, too)") from error
-    except Exception as error:
-        raise Failed(f"module {module_name} cannot be imported: {_where(error)}") from error
-    for part in function_name.split("."):
-        found = getattr(found, part, None)
-    if not callable(found):
-        raise click.UsageError(f"module {module_name!r} has no function {function_name!r}")
-    function: Callable[[Any], Any] = found
-    return function
-
-
 def _checked(name: str, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return the transform with its failures named: the record, and the line that failed."""
     from msgtx.process import outputs
@@ -120,12 +95,6 @@ def _checked(name: str, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         except Exception as error:
             first = record[0] if isinstance(record, list) else record
             place = f"{first.topic}-{first.partition} offset {first.offset}"
-            raise Failed(f"{name} failed on {place}: {_where(error)}; its transaction was aborted") from error
+            raise Failed(f"{name} failed on {place}: {where(error)}; its transaction was aborted") from error
 
     return transform
-
-
-def _where(error: Exception) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    at = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""  # noqa: PTH119
-    return f"{type(error).__name__}: {error}{at}"

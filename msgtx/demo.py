@@ -68,6 +68,7 @@ class Input:
     lines: int = 0
     quantity: int = 0
     value: Decimal = Decimal(0)
+    by_country: dict[str, Decimal] = field(default_factory=dict)
     transactions: int = 0
     aborted: int = 0
 
@@ -170,27 +171,43 @@ def run(*, url: str | None, input_path: Path | None, output: Console, progress: 
     """Run the demo. Returns whether every check passed; tables go to `output`, progress to `progress`."""
     with connect(url, create=True) as client:
         report = Report()
-        for topic in (SOURCE, TARGET):
-            if topic in client.topics.list():
-                client.topics.delete(topic)
-            client.topics.create(topic, PARTITIONS)
-        if input_path is None:
-            output.print(f"Input: {GENERATED_LINES:,} generated order lines (seed {SEED}); --input FILE takes real ones.")
-        lines = generated_lines() if input_path is None else file_lines(input_path)
-        bars = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=progress
-        )
-        with bars:
-            read = _import(client, lines, bars, report)
+        make_topics(client, SOURCE, TARGET)
+        lines = order_lines(input_path, output)
+        with bars_on(progress) as bars:
+            read = import_order_lines(client, lines, bars, report)
             _work(client, read, bars, report, output)
         _check(client, read, report)
         embedded = client.embedded
-    _print(report, output)
+    print_report(report, output)
     _hints(output, embedded=embedded)
     return report.passed
 
 
-def _import(client: Client, lines: Iterable[list[str]], bars: Progress, report: Report) -> Input:
+def make_topics(client: Client, *names: str) -> None:
+    """Make the demo's topics anew."""
+    for topic in names:
+        if topic in client.topics.list():
+            client.topics.delete(topic)
+        client.topics.create(topic, PARTITIONS)
+
+
+def order_lines(path: Path | None, output: Console) -> Iterator[list[str]]:
+    """Return the input's lines, and say where they come from."""
+    if path is not None:
+        return file_lines(path)
+    output.print(f"Input: {GENERATED_LINES:,} generated order lines (seed {SEED}); --input FILE takes real ones.")
+    return generated_lines()
+
+
+def bars_on(console: Console) -> Progress:
+    """Return bars of progress."""
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
+    )
+
+
+def import_order_lines(client: Client, lines: Iterable[list[str]], bars: Progress, report: Report) -> Input:
+    """Send order lines to `SOURCE`, a transaction per invoice; cancellations are aborted first. Raise `ConfigError`."""
     read = Input()
     bar = bars.add_task("order lines in, a transaction per invoice", total=None)
     started = time.monotonic()
@@ -202,7 +219,9 @@ def _import(client: Client, lines: Iterable[list[str]], bars: Progress, report: 
                 try:
                     records.append(order_line(read.lines, columns))
                     read.quantity += int(columns[3])
-                    read.value += int(columns[3]) * Decimal(columns[5])
+                    value = int(columns[3]) * Decimal(columns[5])
+                    read.value += value
+                    read.by_country[columns[7]] = read.by_country.get(columns[7], Decimal(0)) + value
                 except (ValueError, ArithmeticError) as error:
                     raise ConfigError(f"line {read.lines + 1} of the input is no order line: {columns!r}") from error
             if invoice.startswith("C"):
@@ -410,7 +429,8 @@ def _hints(output: Console, *, embedded: bool) -> None:
         output.print(f"The embedded PostgreSQL goes on running; {name} db stop ends it.")
 
 
-def _print(report: Report, output: Console) -> None:
+def print_report(report: Report, output: Console) -> None:
+    """Show what was done and checked."""
     steps = Table("done", "count", "seconds", "rate", title="What was done")
     for column in steps.columns[1:]:
         column.justify = "right"

@@ -25,6 +25,7 @@ TIERS: Final = {
     "tests/system/test_server_crash": "T3",
     "tests/system/test_literature": "T3",
     "tests/system/test_interleavings": "T4",
+    "tests/spark": "T1",
     "tests/house": "T7",
 }
 
@@ -52,7 +53,7 @@ def test_a_mutant_is_planted_in_what_is_shipped_and_is_small(patch: Path) -> Non
     mutant = read_mutant(patch)
     assert mutant.files
     for name in mutant.files:
-        assert name.startswith(("msgtx/", "cli/", "migrations/"))
+        assert name.startswith(("msgtx/", "cli/", "migrations/", "spark_jobs/"))
         assert (ROOT / name).is_file()
     changed = [
         line

@@ -1,0 +1,42 @@
+"""`MODULE:FUNCTION`: the user's code that a command runs."""
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from msgtx.cli.failure import Failed
+from msgtx.cli.interruption import deferred
+
+
+def load_function(name: str) -> Callable[[Any], Any]:
+    """Import a function. Raise `UsageError`, which says what is missing."""
+    module_name, _, function_name = name.partition(":")
+    if not module_name or not function_name:
+        raise click.UsageError(f"{name!r} does not read MODULE:FUNCTION")
+    if (here := os.getcwd()) not in sys.path:  # noqa: PTH109 - sys.path holds texts
+        sys.path.insert(0, here)
+    try:
+        with deferred():
+            found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise click.UsageError(f"there is no module {error.name!r} (looked in {here}, too)") from error
+    except Exception as error:
+        raise Failed(f"module {module_name} cannot be imported: {where(error)}") from error
+    for part in function_name.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise click.UsageError(f"module {module_name!r} has no function {function_name!r}")
+    function: Callable[[Any], Any] = found
+    return function
+
+
+def where(error: Exception) -> str:
+    """Return what an error of the user's code says, and its line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    at = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""  # noqa: PTH119
+    return f"{type(error).__name__}: {error}{at}"

@@ -1,0 +1,112 @@
+"""`msgtx spark pipeline`."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from msgtx.cli.failure import Failed
+from msgtx.cli.functions import load_function, where
+from msgtx.cli.interruption import stopping
+from msgtx.cli.options import Invocation, option, pass_invocation
+from msgtx.cli.output import row_of, show_one
+from msgtx.cli.progress import progress
+from msgtx.cli.spark.running import Job, running
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from msgtx.spark_jobs.pipeline import PipelineReport
+
+PATIENCE_S: Final = 30.0  # for a batch to end after the first signal; what is interrupted is aborted, and done again
+
+
+@click.command("pipeline", cls=Job)
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE... MODULE:FUNCTION")
+@option("--to", metavar="TOPIC", help="Where outputs go.  [default: what each row names in its column topic]")
+@option("--group", required=True, help="Whose offsets say where the pipeline stands; it has no other members.")
+@option("--once", is_flag=True, help="All that is committed now, then the end.")
+@option("--interval-ms", type=click.IntRange(min=0), default=500, help="Between the beginnings of two batches.")
+@option("--max-offsets-per-trigger", type=click.IntRange(min=1), default=1_000_000, help="Of one batch.")
+@option("--min-partitions", type=click.IntRange(min=1), help="Read a batch with at least so many tasks.")
+@option("--starting-offsets", type=click.Choice(["earliest", "latest"]), default="earliest", help="Of a group that is new.")
+@option("--include-headers", is_flag=True, help="FUNCTION gets a column headers, too.")
+@option(
+    "--transaction-timeout-ms", type=click.IntRange(min=1), default=600_000, help="A batch that takes longer is aborted."
+)
+@option("--read-url", metavar="URL", help="Read the records there: a replica of the database.")
+@pass_invocation
+def command(
+    invocation: Invocation,
+    *,
+    sources: tuple[str, ...],
+    to: str | None,
+    group: str,
+    once: bool,
+    interval_ms: int,
+    max_offsets_per_trigger: int,
+    min_partitions: int | None,
+    starting_offsets: str,
+    include_headers: bool,
+    transaction_timeout_ms: int,
+    read_url: str | None,
+) -> int:
+    """Transform the records of topics on Spark, exactly once, whatever crashes.
+
+    FUNCTION takes a DataFrame (key, value, topic, partition, offset, timestamp)
+    and returns one with a column value, and key, topic, partition, headers if it
+    likes. MODULE is looked for in the current folder, too. The outputs of a batch
+    and where it ended are committed together; there is no checkpoint. Started
+    again, it goes on where the last commit was.
+
+    It ends by --once, SIGTERM (exit code 0) or Ctrl-C (130), after the batch that
+    runs; at once by a second signal, or when the batch takes longer than 30 s.
+    """
+    *topics, name = sources
+    if not topics:
+        raise click.UsageError("a pipeline reads at least one topic: SOURCE... MODULE:FUNCTION")
+    function = load_function(name)
+    with running(invocation, "pipeline", show_tasks=False) as spark, stopping(PATIENCE_S) as stop:
+        from msgtx.spark_jobs import pipeline
+
+        with progress(f"{', '.join(topics)} to {to or 'topics'}") as told:
+
+            def committed(report: "PipelineReport") -> None:
+                told(report.offsets_in, f"{report.offsets_in:,} in, {report.records_out:,} out, {report.batches:,} batches")
+
+            report = pipeline.run(
+                spark,
+                topics,
+                _checked(name, function),
+                group=group,
+                to=to,
+                url=invocation.url,
+                once=once,
+                interval_ms=interval_ms,
+                max_offsets=max_offsets_per_trigger,
+                transaction_timeout_ms=transaction_timeout_ms,
+                stop=stop,
+                on_batch=committed,
+                min_partitions=min_partitions,
+                starting_offsets=starting_offsets,
+                include_headers=include_headers,
+                read_url=read_url,
+            )
+    show_one(invocation.format, row_of(report))
+    return stop.exit_code if stop.is_set() else 0
+
+
+def _checked(name: str, function: Callable[[Any], Any]) -> "Callable[[DataFrame], DataFrame]":
+    """Return the transform with its own failures named, and what it returns looked at."""
+    from pyspark.sql import DataFrame
+
+    def transform(rows: DataFrame) -> DataFrame:
+        try:
+            made = function(rows)
+        except Exception as error:
+            raise Failed(f"{name} failed: {where(error)}") from error
+        if not isinstance(made, DataFrame):
+            raise Failed(f"{name} returned {type(made).__name__}; a transform takes a DataFrame and returns one")
+        return made
+
+    return transform

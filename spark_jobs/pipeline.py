@@ -1,0 +1,145 @@
+"""Consume–transform–produce on DataFrames, exactly once, without a checkpoint: the group's offsets say where it stands.
+
+A batch reads committed ranges, from the group's offsets to a consistent cut, and commits its outputs and the ranges' ends in
+one SQL transaction. Whatever is killed, the next run begins where the last commit was; of two runs at once one commits.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from msgtx.client import open_engine
+from msgtx.database.engine import Engine
+from msgtx.spark_jobs import offsets
+from msgtx.spark_jobs.attempt import again, persevering
+from msgtx.spark_jobs.batch import TRANSACTION_TIMEOUT_MS, BatchReport, Statements
+from msgtx.spark_jobs.launch import launch
+from msgtx.spark_jobs.read import frame
+from msgtx.spark_jobs.read_options import ReadOptions, parse
+from msgtx.spark_jobs.sink import Read, write_batch
+from msgtx.store.spark import last_batch
+
+INTERVAL_MS: Final = 500  # between the beginnings of two batches
+MAX_OFFSETS: Final = 1_000_000  # of one batch: the first one after a long pause must end within the transaction timeout
+
+Transform = Callable[[DataFrame], DataFrame]
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineReport:
+    """What a run did so far. `offsets_in`: at least as many as records that were read."""
+
+    batches: int = 0
+    offsets_in: int = 0
+    records_out: int = 0
+    seconds: float = 0.0
+
+
+def run(
+    spark: SparkSession,
+    topics: str | Sequence[str],
+    transform: Transform,
+    *,
+    group: str,
+    to: str | None = None,
+    url: str | None = None,
+    once: bool = False,
+    interval_ms: int = INTERVAL_MS,
+    max_offsets: int = MAX_OFFSETS,
+    transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
+    statements: Statements | None = None,
+    stop: threading.Event | None = None,
+    on_batch: Callable[[PipelineReport], object] | None = None,
+    **options: object,
+) -> PipelineReport:
+    """Transform what topics hold into what a sink takes (`write_transactional`), batch by batch.
+
+    `transform` gets a DataFrame as of `read_committed` and returns one; `to` is the topic, else each row names its own.
+    `once`: all that is committed when the run begins, then the end; else until `stop`. `max_offsets`: of one batch, more
+    only to hold a whole transaction. `options`: `starting_offsets` for a new group, `min_partitions`, `include_headers`,
+    `read_url` and others of `read_committed`. The group may have no members. Raise what `read_committed` and
+    `write_transactional` do.
+    """
+    asked = parse({"subscribe": topics, "group": group, "url": url, **options})
+    engine, _ = open_engine(url)
+    try:
+        pipeline = _Pipeline(spark, engine, asked, transform, group=group, to=to)
+        pipeline.max_offsets = max_offsets
+        pipeline.timeout_ms = transaction_timeout_ms
+        pipeline.statements = statements
+        return pipeline.run(once=once, interval_ms=interval_ms, stop=stop or threading.Event(), on_batch=on_batch)
+    finally:
+        engine.close()
+
+
+class _Pipeline:
+    """Plans, transforms and writes one batch after the other."""
+
+    max_offsets: int
+    timeout_ms: int
+    statements: Statements | None
+
+    def __init__(
+        self, spark: SparkSession, engine: Engine, asked: ReadOptions, transform: Transform, *, group: str, to: str | None
+    ) -> None:
+        self._spark = spark
+        self._engine = engine
+        self._asked = asked
+        self._transform = transform
+        self._group = group
+        self._to = to
+
+    def run(
+        self,
+        *,
+        once: bool,
+        interval_ms: int,
+        stop: threading.Event,
+        on_batch: Callable[[PipelineReport], object] | None,
+    ) -> PipelineReport:
+        done = PipelineReport()
+        began = time.monotonic()
+        if once:
+            self._asked = replace(self._asked, snapshot=again(lambda: offsets.latest(self._engine, self._asked)))
+        while not stop.is_set():
+            batch_began = time.monotonic()
+            planned = again(lambda: offsets.plan(self._engine, self._asked))
+            if planned.size:
+                written = self._batch(planned.limited(self.max_offsets))
+                if not written.skipped:  # else another run was faster: the next look begins behind it
+                    done = PipelineReport(
+                        done.batches + 1,
+                        done.offsets_in + planned.limited(self.max_offsets).size,
+                        done.records_out + written.records,
+                        time.monotonic() - began,
+                    )
+                    if on_batch is not None:
+                        on_batch(done)
+                if planned.size > self.max_offsets:
+                    continue  # it lies behind
+            if once and not planned.size:
+                break
+            stop.wait(0 if once else max(0.0, interval_ms / 1_000 - (time.monotonic() - batch_began)))
+        return replace(done, seconds=time.monotonic() - began)
+
+    def _batch(self, planned: offsets.Plan) -> BatchReport:
+        newest = persevering(self._engine, lambda connection: last_batch(connection, self._group))
+        rows = frame(self._spark, planned, self._asked, self._engine)
+        return write_batch(
+            self._engine,
+            self._transform(rows),
+            self._to,
+            app_id=self._group,
+            batch_id=0 if newest is None else newest + 1,
+            read=Read(self._group, planned.end, planned.start),
+            statements=self.statements,
+            transaction_timeout_ms=self.timeout_ms,
+        )
+
+
+if __name__ == "__main__":
+    launch("pipeline")
