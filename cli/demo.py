@@ -1,6 +1,7 @@
 """`msgtx demo`."""
 
 import sys
+import tempfile
 from pathlib import Path
 from typing import Final
 
@@ -9,6 +10,7 @@ import click
 from msgtx.cli.failure import FAILED
 from msgtx.cli.interruption import deferred
 from msgtx.cli.options import Command, Invocation, option, pass_invocation
+from msgtx.cli.spark import require_extra
 
 COLUMNS: Final = 120  # of what is no terminal: rich would fold lines at 80
 
@@ -20,13 +22,32 @@ COLUMNS: Final = 120  # of what is no terminal: rich would fold lines at 80
     metavar="FILE",
     help="Order lines as CSV, .gz too.  [default: generated ones]",
 )
+@option("--spark", is_flag=True, help="On Spark: two executors, one of which is killed, and then the driver.")
+@option(
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Where --spark writes Parquet and a chart.  [default: a new one in the temporary folder]",
+)
 @pass_invocation
-def command(invocation: Invocation, input: Path | None) -> int:
+def command(invocation: Invocation, *, input: Path | None, spark: bool, folder: Path | None) -> int:
     """Run the main job from nothing to a result: order lines in, stock movements out, and a crash in the middle."""
+    if folder is not None and not spark:
+        raise click.UsageError("--folder goes with --spark")
     with deferred():
         from rich.console import Console
 
         from msgtx import demo
     output = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else COLUMNS)
-    passed = demo.run(url=invocation.url, input_path=input, output=output, progress=Console(stderr=True))
+    progress = Console(stderr=True)
+    if spark:
+        require_extra()
+        with deferred():
+            from msgtx.spark_jobs import demo as on_spark
+        target = folder or Path(tempfile.mkdtemp(prefix="msgtx-demo-"))
+        passed = on_spark.run(
+            url=invocation.url, input_path=input, folder=target, output=output, progress=progress, debug=invocation.debug
+        )
+    else:
+        passed = demo.run(url=invocation.url, input_path=input, output=output, progress=progress)
     return 0 if passed else FAILED

@@ -219,9 +219,9 @@ def import_order_lines(client: Client, lines: Iterable[list[str]], bars: Progres
                 try:
                     records.append(order_line(read.lines, columns))
                     read.quantity += int(columns[3])
-                    value = int(columns[3]) * Decimal(columns[5])
-                    read.value += value
-                    read.by_country[columns[7]] = read.by_country.get(columns[7], Decimal(0)) + value
+                    amount = int(columns[3]) * Decimal(columns[5])
+                    read.value += amount
+                    read.by_country[columns[7]] = read.by_country.get(columns[7], Decimal(0)) + amount
                 except (ValueError, ArithmeticError) as error:
                     raise ConfigError(f"line {read.lines + 1} of the input is no order line: {columns!r}") from error
             if invoice.startswith("C"):

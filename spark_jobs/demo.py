@@ -38,8 +38,11 @@ from msgtx.demo import (
     order_lines,
     print_report,
 )
-from msgtx.spark_jobs import report as chart
+from msgtx.errors import ConfigError
+from msgtx.spark_jobs import report as rates_of
+from msgtx.spark_jobs.chart import draw
 from msgtx.spark_jobs.export import export
+from msgtx.spark_jobs.page import page
 from msgtx.spark_jobs.session import opened
 from msgtx.types import Outcome, TopicPartition, TransactionId
 
@@ -79,6 +82,9 @@ def movements_and_revenue(rows: DataFrame) -> DataFrame:
 
 def run(*, url: str | None, input_path: Path | None, folder: Path, output: Console, progress: Console, debug: bool) -> bool:
     """Run the demo. Returns whether every check passed; files go to `folder`, tables to `output`, progress to `progress`."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder} is there and not empty: name another --folder for what the demo writes")
+    folder.mkdir(parents=True, exist_ok=True)
     report = Report()
     with connect(url, create=True) as client:
         make_topics(client, SOURCE, MOVEMENTS, REVENUE)
@@ -86,12 +92,16 @@ def run(*, url: str | None, input_path: Path | None, folder: Path, output: Conso
         with bars_on(progress) as bars:
             read = import_order_lines(client, lines, bars, report)
             _Drive(client, read, bars, report, output).run()
-        _check(client, read, report)
-        with opened("msgtx demo", debug=debug) as spark:
-            _export(spark, client, read, report, folder)
-            drawn = chart.run(spark, [SOURCE, MOVEMENTS, REVENUE], folder / "report", url=client.secret_url)
+            _check(client, read, report)
+            bar = bars.add_task("Parquet and a chart", total=2)
+            with opened("msgtx demo", debug=debug) as spark:
+                _export(spark, client, read, report, folder / "parquet")
+                bars.advance(bar)
+                _draw(spark, client, folder)
+                bars.advance(bar)
     print_report(report, output)
-    output.print(f"\nParquet: {folder / 'parquet'}\nChart: {drawn}")
+    for what, where in (("Parquet", "parquet"), ("Chart", "report.png"), ("Page", "report.html")):
+        output.print(f"{what}: {folder / where}")
     return report.passed
 
 
@@ -122,7 +132,7 @@ class _Drive:
         began = time.monotonic()
         driver = self._start()
         try:
-            self._await(driver, lambda: self._lag() < self._ends(), "the first batch")
+            self._await(driver, lambda: self._lag() < self._read.lines, "the first batch")
             lost = self._kill_executor(driver)
             left = self._lag()
             self._await(driver, lambda: self._lag() < left, "a batch after the executor was killed")
@@ -159,7 +169,7 @@ class _Drive:
     def _kill_executor(self, driver: subprocess.Popen[bytes]) -> _Open:
         """Kill the executor whose task writes: its process, and with it the task's."""
         while True:
-            seen = self._await(driver, self._open, "a task that writes")
+            seen: _Open = self._await(driver, self._open, "a task that writes")
             executor = next(
                 (each for each in _ancestors(seen.process) if "CoarseGrainedExecutorBackend" in _command(each)), None
             )
@@ -172,7 +182,7 @@ class _Drive:
     def _kill_driver(self, driver: subprocess.Popen[bytes]) -> _Open:
         """Kill the driver when a task of it has written and nothing is decided."""
         while True:
-            seen = self._await(driver, self._open, "a task that writes")
+            seen: _Open = self._await(driver, self._open, "a task that writes")
             os.kill(driver.pid, signal.SIGSTOP)  # it decides nothing any more
             if self._client.transaction_outcome(seen.name) is Outcome.OPEN:
                 os.kill(driver.pid, signal.SIGKILL)
@@ -197,9 +207,6 @@ class _Drive:
             left = sum(consumer.lag().values())
         self._bars.update(self._bar, completed=max(0, self._read.lines - left))
         return left
-
-    def _ends(self) -> int:
-        return self._read.lines
 
     def _await(self, driver: subprocess.Popen[bytes], condition: Callable[[], Any], what: str) -> Any:
         deadline = time.monotonic() + WAIT_SECONDS
@@ -291,14 +298,22 @@ def _amount(value: Decimal) -> str:
 
 def _export(spark: SparkSession, client: Client, read: Input, report: Report, folder: Path) -> None:
     began = time.monotonic()
-    target = str(folder / "parquet")
-    written = export(spark, [MOVEMENTS, REVENUE], target, url=client.secret_url)
-    report.steps.append(Step("records exported as Parquet", f"{written.records:,}", time.monotonic() - began))
-    movements = spark.read.parquet(target).where(F.col("topic") == MOVEMENTS)
+    written = export(spark, [MOVEMENTS, REVENUE], str(folder), url=client.secret_url)
+    seconds = time.monotonic() - began
+    rate = f"{written.records / seconds:,.0f} records/s"
+    report.steps.append(Step("records exported as Parquet", f"{written.records:,}", seconds, rate))
+    movements = spark.read.parquet(str(folder)).where(F.col("topic") == MOVEMENTS)
     quantity = F.sum(F.get_json_object(F.col("value").cast("string"), "$.quantity").cast("bigint"))
     found = movements.agg(F.count("*"), quantity).first()
     assert found is not None
     report.checks += [
         ("lines in Parquet", f"{read.lines:,}", f"{found[0]:,}"),
-        ("sum of Quantity in Parquet", f"{read.quantity:,}", f"{found[1]:,}"),
+        ("sum of Quantity in Parquet", f"{read.quantity:,}", f"{found[1] or 0:,}"),
     ]
+
+
+def _draw(spark: SparkSession, client: Client, folder: Path) -> None:
+    rates = rates_of.run(spark, [SOURCE, MOVEMENTS, REVENUE], url=client.secret_url)
+    picture = draw(rates)
+    (folder / "report.png").write_bytes(picture)
+    (folder / "report.html").write_text(page(rates, picture), encoding="utf-8")

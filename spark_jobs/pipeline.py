@@ -6,7 +6,7 @@ one SQL transaction. Whatever is killed, the next run begins where the last comm
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -14,14 +14,19 @@ from pyspark.sql import DataFrame, SparkSession
 
 from msgtx.client import open_engine
 from msgtx.database.engine import Engine
+from msgtx.rules.boundary import Span
 from msgtx.spark_jobs import offsets
 from msgtx.spark_jobs.attempt import again, persevering
 from msgtx.spark_jobs.batch import TRANSACTION_TIMEOUT_MS, BatchReport, Statements
+from msgtx.spark_jobs.ends import Ends
 from msgtx.spark_jobs.launch import launch
 from msgtx.spark_jobs.read import frame
 from msgtx.spark_jobs.read_options import ReadOptions, parse
 from msgtx.spark_jobs.sink import Read, write_batch
+from msgtx.store.cuts import spans_of_transactions
+from msgtx.store.fetch import LATEST, list_offsets
 from msgtx.store.spark import last_batch
+from msgtx.types import Isolation
 
 INTERVAL_MS: Final = 500  # between the beginnings of two batches
 MAX_OFFSETS: Final = 1_000_000  # of one batch: the first one after a long pause must end within the transaction timeout
@@ -92,6 +97,7 @@ class _Pipeline:
         self._transform = transform
         self._group = group
         self._to = to
+        self._ends = Ends(self._spans)
 
     def run(
         self,
@@ -108,23 +114,36 @@ class _Pipeline:
         while not stop.is_set():
             batch_began = time.monotonic()
             planned = again(lambda: offsets.plan(self._engine, self._asked))
-            if planned.size:
-                written = self._batch(planned.limited(self.max_offsets))
+            chosen = self._chosen(planned, once=once)
+            if chosen.size:
+                written = self._batch(chosen)
                 if not written.skipped:  # else another run was faster: the next look begins behind it
+                    seconds = time.monotonic() - began
                     done = PipelineReport(
-                        done.batches + 1,
-                        done.offsets_in + planned.limited(self.max_offsets).size,
-                        done.records_out + written.records,
-                        time.monotonic() - began,
+                        done.batches + 1, done.offsets_in + chosen.size, done.records_out + written.records, seconds
                     )
                     if on_batch is not None:
                         on_batch(done)
-                if planned.size > self.max_offsets:
-                    continue  # it lies behind
-            if once and not planned.size:
+                if once or planned.size > chosen.size:
+                    continue
+            if once:
                 break
-            stop.wait(0 if once else max(0.0, interval_ms / 1_000 - (time.monotonic() - batch_began)))
+            stop.wait(max(0.0, interval_ms / 1_000 - (time.monotonic() - batch_began)))
         return replace(done, seconds=time.monotonic() - began)
+
+    def _chosen(self, planned: offsets.Plan, *, once: bool) -> offsets.Plan:
+        """Return what the next batch reads: whole transactions, as long as they leave it anything to read."""
+        stable: dict[int, int] = {}
+        if not once:
+            positions = {each.partition_id: LATEST for each in planned.ranges}
+            found = persevering(
+                self._engine, lambda connection: list_offsets(connection, positions, Isolation.READ_COMMITTED)
+            )
+            stable = {partition_id: at.last_stable_offset for partition_id, at in found.items()}
+        return offsets.Plan(tuple(self._ends.choose(planned.ranges, stable, self.max_offsets)), planned.incarnation)
+
+    def _spans(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> list[Span]:
+        return persevering(self._engine, lambda connection: spans_of_transactions(connection, starts, ends))
 
     def _batch(self, planned: offsets.Plan) -> BatchReport:
         newest = persevering(self._engine, lambda connection: last_batch(connection, self._group))

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
@@ -90,6 +91,11 @@ class MsgtxDataSource(DataSource):
         from msgtx.spark_jobs.writer import StreamWriter
 
         return StreamWriter(self.options, schema)
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("msgtx")` known to a session. Where the package is installed, Spark finds it by itself."""
+    spark.dataSource.register(MsgtxDataSource)
 
 
 @dataclass(frozen=True)
