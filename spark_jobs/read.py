@@ -98,9 +98,12 @@ def frame(spark: SparkSession, planned: offsets.Plan, options: ReadOptions, engi
         return spark.createDataFrame([], columns)
     with engine.connection() as connection:
         address = jdbc.address_of(connection)
+        rows = jdbc.fetch_rows(connection, [(part.partition_id, part.start) for part in parts])
+    properties = {**address.properties, "fetchsize": str(rows)}
     incarnation = UUID(planned.incarnation)
     chunks = [parts[at : at + RELATION_RANGES] for at in range(0, len(parts), RELATION_RANGES)]
-    relations = [_relation(spark, chunk, address, incarnation, strict=options.fail_on_data_loss) for chunk in chunks]
+    strict = options.fail_on_data_loss
+    relations = [_relation(spark, part, address.url, properties, incarnation=incarnation, strict=strict) for part in chunks]
     return _records(reduce(DataFrame.union, relations), columns)
 
 
@@ -114,7 +117,13 @@ def _engine(url: str | None) -> Iterator[Engine]:
 
 
 def _relation(
-    spark: SparkSession, parts: Sequence[OffsetRange], address: jdbc.Address, incarnation: UUID, *, strict: bool
+    spark: SparkSession,
+    parts: Sequence[OffsetRange],
+    url: str,
+    properties: dict[str, str],
+    *,
+    incarnation: UUID,
+    strict: bool,
 ) -> DataFrame:
     bounds = [(part.start, part.end) for part in parts]
     predicates = [
@@ -122,9 +131,7 @@ def _relation(
         for at, part in enumerate(parts)
     ]
     try:
-        return spark.read.jdbc(
-            address.url, jdbc.batches_of(bounds), predicates=predicates, properties=dict(address.properties)
-        )
+        return spark.read.jdbc(url, jdbc.batches_of(bounds), predicates=predicates, properties=properties)
     except Py4JJavaError as error:
         if "ClassNotFoundException" in str(error) and jdbc.DRIVER in str(error):
             raise ConfigError(

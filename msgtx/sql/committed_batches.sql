@@ -12,7 +12,7 @@ select t.name as topic, p.partition_index as partition, t.timestamp_type, p.log_
        r.keys, r."values", r.header_counts,
        array(select sum(c.header_count) over (order by c.ordinal) - c.header_count
              from unnest(r.header_counts) with ordinality c(header_count, ordinal) order by c.ordinal)::int[] as header_starts,
-       r.header_keys, r.header_values
+       r.header_keys, r.header_values, r.byte_size
 from msgtx.record_batch r
 cross join lateral (
     select p.partition_index, p.log_start_offset, p.topic_id from msgtx.partition p

@@ -200,6 +200,17 @@ def test_records_of_a_task_come_in_order_also_from_rows_that_were_moved(
     assert [row.offset for row in frame.select("offset", "value").collect()] == list(range(80))
 
 
+def test_large_rows_are_fetched_few_at_a_time(client: msgtx.Client, connection: Connection) -> None:
+    topic = new_topic(client)
+    (partition,) = ids(connection, topic)
+    assert jdbc.fetch_rows(connection, [(partition, 0)]) == jdbc.MOST_ROWS
+    plain(connection, partition, b"small")
+    assert jdbc.fetch_rows(connection, [(partition, 0)]) == jdbc.MOST_ROWS
+    plain(connection, partition, b"x" * 1_000_000)
+    assert jdbc.fetch_rows(connection, [(partition, 0)] * 100) == 8
+    assert jdbc.fetch_rows(connection, [(partition, 2)]) == jdbc.MOST_ROWS
+
+
 def test_many_ranges_are_several_relations(
     spark: SparkSession, client: msgtx.Client, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,31 +299,6 @@ def test_a_topic_that_was_deleted_fails_its_task_or_is_left_out(
     assert lenient.collect() == []
     with pytest.raises(Exception, match=r"partition \d+ was deleted since offsets 0 to 1 of it were planned"):
         strict.collect()
-
-
-def test_a_range_is_refused_where_it_is_not_what_was_planned(client: msgtx.Client, connection: Connection) -> None:
-    topic = new_topic(client)
-    (partition,) = ids(connection, topic)
-    plain(connection, partition, b"a", b"b", b"c")
-    Writer(connection).send(partition, b"open")
-    incarnation = describe_installation(connection).incarnation
-    check = "select msgtx.check_range(%s, %s, %s, %s, %s)"
-
-    def answer(start: int, end: int, *, strict: bool = True, of: object = incarnation) -> int:
-        ((base,),) = connection.execute(check, [partition, start, end, of, strict]).fetchall()
-        return int(base)
-
-    assert (answer(0, 3), answer(2, 3), answer(3, 3)) == (0, 0, 3)
-    for strict in (True, False):
-        with pytest.raises(
-            Exception, match=r"offsets 0 to 4 .* committed up to 3 here: a replica that is behind"
-        ) as refused:
-            answer(0, 4, strict=strict)
-        assert "MX075" in str(getattr(refused.value, "sqlstate", None))
-        with pytest.raises(Exception, match="since a failover: plan it anew"):
-            answer(0, 3, strict=strict, of="0f8fad5b-d9cb-469f-a165-70867728950e")
-    delete_before(client, topic, 2)
-    assert (answer(2, 3), answer(0, 3, strict=False)) == (0, 0)
 
 
 def readers(observer: Connection) -> list[int]:
