@@ -1,14 +1,14 @@
 """`audit`: read everything of a log, on executors at once, and compare it with what msgtx promises.
 
 The database looks at the rows in pieces (`msgtx.admin.verify` holds the rules and their words) and answers with counts and
-with what is wrong; no record leaves it. Tasks are ranges of partitions, each with a connection of its own. Shipping the rows
-to Spark and comparing them there was a fifth as fast (ARCHITECTURE, decisions), and needs the owner of the tables.
+with what is wrong; no record leaves it. A task has pieces of several partitions, and one connection. Shipping the rows to
+Spark and comparing them there was a fifth as fast, and needs the owner of the tables.
 """
 
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -36,7 +36,7 @@ from msgtx.store.verify import (
 )
 from msgtx.types import Isolation, Snapshot, TopicPartition, Violation
 
-RECORDS_OF_A_TASK: Final = 1_000_000  # some 50 ms of a log in large rows, up to a minute of one-record transactions
+RECORDS_OF_A_TASK: Final = 10_000_000  # half a second of a log in large rows, minutes of one-record transactions
 
 # What the report counts, and the rules of `verify` behind it; what is not named is `other`.
 KINDS: Final[Mapping[str, frozenset[str]]] = {
@@ -91,7 +91,7 @@ class AuditReport:
     transactions: int
     group_offsets: int
     offsets_behind: int
-    tasks: int
+    pieces: int
     violations_found: int
     violations: list[Violation]
     seconds: float = field(default=0.0, compare=False)
@@ -108,25 +108,19 @@ def run(
     *,
     url: str | None = None,
     records_of_a_task: int = RECORDS_OF_A_TASK,
-    progress: Callable[[int, str], None] | None = None,
 ) -> AuditReport:
     """Audit these topics (None: all), up to the log ends of now; it runs beside producers and consumers.
 
-    `url` as in `msgtx.connect`. `progress(records, words)` is told how many records are planned, then how many were read.
-    Raise `UnknownTopicOrPartition`, `InvalidRequest`, and what a connection of an executor raises.
+    `url` as in `msgtx.connect`. Raise `UnknownTopicOrPartition`, `InvalidRequest`, and what a connection of a task raises.
     """
     if records_of_a_task < 1:
         raise errors.InvalidRequest(f"a task has at least one record, not {records_of_a_task}")
     began = time.monotonic()
-    told = progress or (lambda records, words: None)
     with connect(url) as client:
         plan = _plan(client, None if topics is None else [*dict.fromkeys(topics)], records_of_a_task)
-    told(0, f"{len(plan.parts)} parts")
     tasks = math.ceil(plan.records / records_of_a_task)
     found = on_executors(spark, partial(look_at, plan.scope), plan.parts, database=plan.database, tasks=tasks)
-    report = _report(plan, found, time.monotonic() - began)
-    told(report.records, "audited")
-    return report
+    return _report(plan, found, time.monotonic() - began)
 
 
 # ── what to look at ──
@@ -302,7 +296,7 @@ def _report(plan: Plan, answers: Iterable[Found], seconds: float) -> AuditReport
         transactions=found.transactions,
         group_offsets=found.group_offsets,
         offsets_behind=found.offsets_behind,
-        tasks=len(plan.parts),
+        pieces=len(plan.parts),
         violations_found=found.broken.total(),
         violations=sorted(found.violations, key=_place)[:LISTED],
         seconds=seconds,

@@ -21,6 +21,7 @@ from msgtx.types import Snapshot
 
 TASKS_PER_CORE: Final = 4  # at least, as long as there is work, so that a slow one at the end does not hold everybody up
 MOST_TASKS: Final = 10_000  # of one job: the driver keeps each of them
+PIECES_OF_A_TASK: Final = 8  # dealt around, so that no task gets all of a slow log; a task's connection serves them all
 TRIES: Final = 3  # of tasks that met a passing condition: the database was away for a moment
 
 Part = TypeVar("Part")
@@ -60,10 +61,10 @@ class Failed:
     message: str
 
 
-def divided(ranges: Mapping[int, tuple[int, int]], length: int) -> list[Range]:
-    """Divide ranges by partition id into pieces of so many offsets, or longer ones if there would be too many of them."""
+def divided(ranges: Mapping[int, tuple[int, int]], records_of_a_task: int) -> list[Range]:
+    """Divide ranges by partition id into pieces, of which some make a task; longer ones if there would be too many."""
     total = sum(end - start for start, end in ranges.values())
-    step = max(length, math.ceil(total / MOST_TASKS))
+    step = max(math.ceil(records_of_a_task / PIECES_OF_A_TASK), math.ceil(total / MOST_TASKS))
     return [
         (partition_id, at, min(at + step, end))
         for partition_id, (start, end) in ranges.items()

@@ -24,7 +24,7 @@ from msgtx.store.ranges import measure_ranges
 from msgtx.store.topics import require_partitions
 from msgtx.types import Isolation, Snapshot, TopicPartition
 
-RECORDS_OF_A_TASK: Final = 2_000_000  # some tens of milliseconds of a log in large rows, seconds of one-record transactions
+RECORDS_OF_A_TASK: Final = 20_000_000  # less than a second of a log in large rows, minutes of one-record transactions
 WANTED_BUCKETS: Final = 120  # a curve that can be read; of an automatic width
 MOST_BUCKETS: Final = 2_000  # more than a chart has dots
 SECOND: Final = 1_000

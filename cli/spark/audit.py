@@ -19,8 +19,8 @@ COUNTS = (
 @option(
     "--records-of-a-task",
     type=click.IntRange(min=1),
-    default=1_000_000,
-    help="How much of a partition one task looks at.",
+    default=10_000_000,
+    help="About so many; fewer if there are few, as each core gets some tasks.",
 )
 @pass_invocation
 def command(invocation: Invocation, topics: tuple[str, ...], *, records_of_a_task: int) -> int:

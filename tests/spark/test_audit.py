@@ -93,10 +93,10 @@ def test_a_sound_log_is_found_sound_however_it_is_divided(place: Place) -> None:
     assert (whole.transactions, whole.group_offsets, whole.offsets_behind) == (10, 1, 0)
     assert (whole.violations_found, whole.violations, whole.records) == (0, [], 50)
     assert {partition.topic for partition in whole.snapshot.ends} == {place.topic}
-    for length in (3, 29):
+    for length in (30, 120):
         divided = place.report(records_of_a_task=length)
-        assert divided.tasks > whole.tasks
-        assert dataclasses.replace(divided, tasks=whole.tasks) == whole
+        assert divided.pieces > whole.pieces
+        assert dataclasses.replace(divided, pieces=whole.pieces) == whole
 
 
 def test_an_empty_topic_and_no_topic_are_sound(place: Place) -> None:
@@ -154,7 +154,7 @@ def test_a_hole_between_two_tasks_is_found(place: Place) -> None:
     for value in (b"a", b"b", b"c"):
         plain(place.connection, place.partitions[0], value)
     place.batch("base_offset = 7, last_offset = 7", 2)
-    for length in (2, 3):
+    for length in (10, 17):
         assert [one.offset for one in place.report(records_of_a_task=length).violations] == [7]
 
 
@@ -173,7 +173,7 @@ def test_a_batch_that_is_stored_twice_is_a_duplicate(place: Place) -> None:
         writer.send(place.partitions[0], value)
     writer.commit()
     place.batch("base_sequence = 0, last_sequence = 0", 2)
-    for length in (1, 100):
+    for length in (1, 1_000):
         report = place.report(records_of_a_task=length)
         assert [one.offset for one in report.violations if one.check == "stored_twice"] == [2]
         assert report.topics[0].duplicates == 1

@@ -87,8 +87,9 @@ def test_the_password_travels_and_is_not_shown(database: Database) -> None:
 
 def test_ranges_are_divided_without_gap_and_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     ranges = {1: (0, 10), 2: (5, 5), 3: (7, 8)}
-    assert divided(ranges, 4) == [(1, 0, 4), (1, 4, 8), (1, 8, 10), (3, 7, 8)]
-    assert divided(ranges, 100) == [(1, 0, 10), (3, 7, 8)]
+    assert divided(ranges, 4 * parts.PIECES_OF_A_TASK) == [(1, 0, 4), (1, 4, 8), (1, 8, 10), (3, 7, 8)]
+    assert divided(ranges, 1_000) == [(1, 0, 10), (3, 7, 8)]
     assert divided({}, 1) == []
+    assert len(divided({1: (0, 10)}, 1)) == 10
     monkeypatch.setattr(parts, "MOST_TASKS", 2)
     assert len(divided({1: (0, 1_000_000)}, 1)) == 2
