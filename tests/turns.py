@@ -12,6 +12,8 @@ import pytest
 
 # Who came late to one of these would end late: they take from twenty seconds to minutes, the others less.
 LONGEST: Final = (
+    "spark/test_session.py",
+    "spark/test_cluster.py",
     "system/test_crash_sweep.py",
     "cli/test_interruption.py",
     "histories/test_history.py",

@@ -9,7 +9,14 @@ from msgtx.cli.spark.running import Job, running
 
 @click.command("export", cls=Job)
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
-@option("--to", "target", required=True, metavar="FOLDER", help="Where to: a path, or an address such as s3a://bucket/name.")
+@option(
+    "--to",
+    "target",
+    envvar="MSGTX_SPARK_EXPORT_TO",
+    required=True,
+    metavar="FOLDER",
+    help="Where to: a path, or an address such as s3a://bucket/name.",
+)
 @option("--by-date", is_flag=True, help="Divide by the date of the timestamp as well (UTC).")
 @option("--read-url", metavar="URL", help="Read the records there: a replica of the database.")
 @pass_invocation

@@ -24,7 +24,13 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str
 @click.command("import", cls=Job)
 @click.argument("topic")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@option("--format", "kind", type=click.Choice(FORMATS), help="What the files are.  [default: by their names]")
+@option(
+    "--format",
+    "kind",
+    envvar="MSGTX_SPARK_IMPORT_FORMAT",
+    type=click.Choice(FORMATS),
+    help="What the files are.  [default: by their names]",
+)
 @option("--key-column", metavar="NAME", help="The column that is the key.")
 @option("--value-column", metavar="NAME", help="The column that is the value.  [default: the whole row, as JSON]")
 @option("--partition-column", metavar="NAME", help="The column that says which partition.  [default: by the key]")
