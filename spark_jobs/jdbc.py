@@ -122,6 +122,7 @@ def _reason(error: OSError | subprocess.SubprocessError) -> str:
         return f"no answer in {error.timeout:.0f} s"
     if isinstance(error, subprocess.CalledProcessError):
         lines = [line.strip() for line in f"{error.stdout}\n{error.stderr}".splitlines() if line.strip()]
-        telling = [line for line in lines if line.startswith("E: ") or "not found" in line]
+        telling = [line for line in lines if "certification path" in line]
+        telling += [line for line in lines if line.startswith("E: ") or "not found" in line]
         return (telling or lines or [f"exit code {error.returncode}"])[0].removeprefix("E: ")
     return str(error)

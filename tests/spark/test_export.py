@@ -205,6 +205,19 @@ def test_a_topic_that_was_made_again_is_refused(
         export(spark, topic, str(tmp_path), url=client.secret_url)
 
 
+def test_what_retention_removed_before_its_export_is_told(
+    spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path
+) -> None:
+    produce(client, topic, range(30))
+    export(spark, topic, str(tmp_path), url=client.secret_url)
+    produce(client, topic, range(30, 60))
+    ends = client.snapshot([topic]).ends
+    client.admin.partitions.delete_records({partition: end - 1 for partition, end in ends.items()})
+    with pytest.raises(errors.OffsetOutOfRange):
+        export(spark, topic, str(tmp_path), url=client.secret_url)
+    assert read(spark, tmp_path) == list(range(30))
+
+
 def test_the_folder_of_another_database_is_refused(
     spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path, make_database: Callable[..., str]
 ) -> None:
