@@ -187,3 +187,16 @@ def test_a_batch_that_is_not_to_take_everything_ends_between_transactions(
         if wanted == before:
             break
     assert found == wanted
+
+
+def test_an_end_is_lowered_by_what_lies_in_another_partition(connection: Connection) -> None:
+    """I15: in each partition the transaction is one row, on its side of the end."""
+    one, two = new_topic(connection, 2)
+    plain(connection, one, b"before")
+    both = Writer(connection)
+    both.send(one, b"a", b"b")
+    both.send(two, b"c")
+    both.commit()
+    starts, ends = {one: 0, two: 0}, {one: 3, two: 0}
+    assert lowered(starts, ends, spans_of_transactions(connection, starts, ends)) == {one: 1, two: 0}
+    assert lowered(starts, {one: 3, two: 1}, spans_of_transactions(connection, starts, {one: 3, two: 1})) == {one: 3, two: 1}
