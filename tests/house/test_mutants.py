@@ -20,7 +20,6 @@ TIERS: Final = {
     "tests/database": "T1",
     "tests/cli": "T1",
     "tests/admin": "T1",
-    "tests/spark": "T1",
     "tests/model": "T2",
     "tests/system/test_crash_sweep": "T3",
     "tests/system/test_server_crash": "T3",
