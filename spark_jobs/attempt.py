@@ -4,6 +4,7 @@ Nobody else gets the attempt's producer id, so no other attempt can fence it. It
 on the driver, with all other attempts of the batch.
 """
 
+import contextlib
 import os
 import random
 import socket
@@ -23,6 +24,8 @@ from msgtx.rules.partitioner import PARTITIONERS
 from msgtx.store.append import APPEND_UNFLUSHED, append_arguments, read_appended
 from msgtx.store.spark import Attempt, BatchName, begin_attempt, is_batch_committed
 from msgtx.store.topics import describe_topics
+from msgtx.store.transactions import end_transaction
+from msgtx.types import TransactionId
 
 # As the producer's batch_bytes and batch_records: rows of the log of this size are the fastest to write and to read.
 ROW_BYTES: Final = 400 * 1024
@@ -136,13 +139,21 @@ class AttemptWriter:
                         self._add(topic, piece)
                         self._flush_what_is_full()
             self._flush(self._lanes())
-        except errors.MsgtxError:
-            if self._is_committed():
+        except BaseException as error:
+            if isinstance(error, errors.MsgtxError) and self._is_committed():
                 return None  # another attempt was accepted meanwhile, and this one aborted with that decision
+            self._give_up()
             raise
         if self._is_committed():
             return None
         return Attempt(producer_id, {partition: n - 1 for partition, n in self._sequences.items()}, self._records)
+
+    def _give_up(self) -> None:
+        """Abort what was written, so that it holds no reader up: the driver of a stream need not learn of a failed task."""
+        name = TransactionId(self._producer_id, 0, 0)
+        # Why the task fails is told already; a decision about the batch, or the timeout, ends what is left.
+        with contextlib.suppress(errors.MsgtxError), self._engine.connection() as connection:
+            end_transaction(connection, name, "resolve")
 
     def _is_committed(self) -> bool:
         return persevering(self._engine, lambda connection: is_batch_committed(connection, self._batch))

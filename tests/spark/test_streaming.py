@@ -175,6 +175,24 @@ def test_an_attempt_that_finishes_after_the_decision_does_not_count(pipe: Pipe, 
     pipe.assert_all_is_there_once()
 
 
+def test_an_attempt_that_fails_holds_no_reader_up(pipe: Pipe, engine: Engine) -> None:
+    """P9: its driver may never learn of it, and its timeout is long."""
+    with engine.connection() as connection:
+        incarnation = str(describe_installation(connection).incarnation)
+
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch([pa.array([b"1" + b" " * 500_000])], names=["value"])
+        yield pa.record_batch([pa.array([b"2"]), pa.array([7], pa.int32())], names=["value", "partition"])
+
+    target = Target(pipe.url, incarnation, pipe.target, 600_000, "crc32")
+    with pytest.raises(msgtx.errors.InvalidRequest, match="a row names partition 7"):
+        write_attempt(failing(), target, BatchName("failing", "query", 0))
+    with pipe.client.producer() as producer:
+        for partition in range(PARTITIONS):
+            producer.send(pipe.target, b"3", partition=partition)
+    assert pipe.written() == [3, 3]
+
+
 # The driver
 
 
