@@ -18,6 +18,7 @@ from tests.benchmarks import (
     reading,
     small,
     spark_reading,
+    spark_writing,
     sweeping,
 )
 from tests.benchmarks.kafka import Kafka
@@ -33,6 +34,10 @@ TARGETS = {
     "r7": growth.open_snapshot,
     "r7-sweep": sweeping.sweeping,
     "r8-read": spark_reading.reading,
+    "r8-write": spark_writing.writing,
+    "r8-pipeline": spark_writing.end_to_end,
+    "r8-micro": spark_writing.micro_batches,
+    "r8-cuts": spark_writing.cuts,
     "r9": memory.memory,
     "r10": processing.processing,
     "r11-cleaning": cleaning.cleaning,
