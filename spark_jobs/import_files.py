@@ -113,6 +113,8 @@ def import_files(
                         statements=_fences(app, batch),
                         transaction_timeout_ms=transaction_timeout_ms,
                     )
+                if written.skipped:
+                    raise _FasterError
             except _FasterError:
                 missing = _not_imported(engine, app, missing)
                 continue
