@@ -59,7 +59,7 @@ test-long: $(VENV)/installed ## random histories with faults, a storm of workers
 lint: $(VENV)/spark ## ruff, mypy, import-linter
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy -p msgtx
+	@$(BIN)/mypy -p msgtx -p pyspark_msgtx
 	@$(BIN)/lint-imports
 
 format: $(VENV)/installed ## let ruff format and mend what it can
