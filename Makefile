@@ -19,7 +19,7 @@ MISSING = $$( \
 	fi )
 
 .DEFAULT_GOAL := help
-.PHONY: help check demo test test-mutants test-long lint format lock clean
+.PHONY: help check demo test test-spark test-mutants test-long lint format lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -49,6 +49,9 @@ demo: $(VENV)/$(if $(SPARK),spark,installed) ## consume, transform, produce, exa
 
 test: $(VENV)/spark ## the tests; they start and stop their own PostgreSQL and Spark
 	@$(BIN)/python -m tests
+
+test-spark: $(VENV)/spark ## all tests of Spark: `make test` leaves out those that take minutes
+	@$(BIN)/python -m tests tests/spark
 
 test-mutants: $(VENV)/spark ## planted bugs: each must be caught by the tests that it names
 	@$(BIN)/python -m tests.mutants

@@ -1,5 +1,6 @@
 """`python -m tests`: the tests, in as many runs of pytest as there are processors. Arguments are pytest's.
 
+Without a path it leaves out what tests Spark at length: `python -m tests tests/spark` (`make test-spark`) runs that.
 Each run has a server of its own, and the modules that it comes to first (`tests.turns`). The first writes as it goes, the
 others when they have ended; the exit code is the first that is not 0.
 """
@@ -15,6 +16,11 @@ from pathlib import Path
 from typing import IO, Final
 
 MOST: Final = 4  # servers at once
+# They start Spark again and again, kill its processes or build a cluster: minutes, where the others take seconds.
+SPARK_AT_LENGTH: Final = (
+    "test_audit", "test_cluster", "test_expire", "test_export", "test_import", "test_report", "test_session",
+    "test_streaming",
+)  # fmt: skip
 ENDING_SECONDS: Final = 60.0  # for pytest to take its fixtures down
 
 
@@ -23,7 +29,15 @@ def runs_wanted() -> int:
     return 1 if "MSGTX_TEST_DATABASE_URL" in os.environ else min(MOST, len(os.sched_getaffinity(0)))
 
 
+def everyday(arguments: Sequence[str]) -> list[str]:
+    """Return pytest's arguments: without a path, those of the everyday run."""
+    if any(Path(argument.partition("::")[0]).exists() for argument in arguments):
+        return list(arguments)
+    return [*arguments, *(f"--ignore=tests/spark/{name}.py" for name in SPARK_AT_LENGTH)]
+
+
 def main(arguments: Sequence[str]) -> int:
+    arguments = everyday(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="msgtx-turns-"))

@@ -15,6 +15,7 @@ COUNTS = {
     "transactions_aborted", "markers_written", "floors_moved", "batches_removed", "records_compacted",
     "producer_ids_removed", "transactions_purged", "offsets_removed", "floors_removed", "members_removed",
     "heartbeats_removed",
+    "spark_rows_removed",
 }  # fmt: skip
 
 

@@ -538,4 +538,5 @@ def vars_of(report: msgtx.SweepReport) -> dict[str, int]:
 def test_the_steps_of_sweeping_stand_in_the_order_that_lets_each_use_what_the_one_before_did() -> None:
     assert list(STEPS) == [
         "overdue", "markers", "retention", "compaction", "ids", "history", "offsets", "floors", "members", "heartbeats",
+        "spark",
     ]  # fmt: skip

@@ -12,6 +12,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from msgtx import Client
 from msgtx.database.engine import Engine
 from tests.faults import READS, Faults, die
@@ -47,6 +49,7 @@ def _life(*, url: str, name: str, run: str, life: int, journal: str, die_at: int
 
 
 def main() -> None:
+    pa.array([b"", None]).to_pylist()  # looks for pandas once, which takes longer than a life
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
