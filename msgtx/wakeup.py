@@ -21,6 +21,7 @@ from msgtx.errors import MsgtxError
 
 log = logging.getLogger("msgtx.wakeup")
 INTERVAL_SECONDS: Final = 0.002  # between two notifying commits of one client
+MOST_TOLD: Final = 700  # partitions of one notification: PostgreSQL refuses one of 8000 bytes
 LATER_SECONDS: Final = 0.004  # until the notification that follows commits which did not notify
 POLL_SECONDS: Final = 0.02  # of consumers while no notifications arrive, after the last data
 POLL_MOST_SECONDS: Final = 0.1  # and when none came for a while: ten questions a second
@@ -215,7 +216,8 @@ class Notifier:
         """Return what to notify now, None if nothing is due (or waits, when closing). The caller holds the condition."""
         if self.due is None or (time.monotonic() < self.due and not closing):
             return None
-        payload = ",".join(map(str, sorted(self.waiting)))
-        self.waiting.clear()
-        self.due = None
-        return payload or None
+        told = sorted(self.waiting)[:MOST_TOLD]
+        self.waiting.difference_update(told)
+        if not self.waiting:
+            self.due = None
+        return ",".join(map(str, told)) or None

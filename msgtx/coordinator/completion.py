@@ -66,7 +66,7 @@ class Completion:
             if time.monotonic() >= self._topics_due:
                 self._topics_due = time.monotonic() + TOPICS_SECONDS
                 self._ask_for_topics()
-            if last:
+            if last and not self.notifier.waiting:
                 return
 
     def _wait(self) -> tuple[str | None, bool]:

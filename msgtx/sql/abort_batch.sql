@@ -13,7 +13,7 @@ begin
     ignored := msgtx.flush_at_commit();
     for attempt in select a.producer_id from msgtx.undecided_attempts(in_app_id, in_query_id, in_batch_id) a loop
         perform msgtx.decide(attempt, 0, 0, 'ABORT');
-        perform pg_notify('msgtx', array_to_string(d.partitions, ',')) from msgtx.transaction_decision d
+        perform msgtx.wake_readers(d.partitions) from msgtx.transaction_decision d
         where d.producer_id = attempt and d.producer_epoch = 0 and d.transaction_number = 0 and d.partitions <> '{}';
         aborted := aborted + 1;
     end loop;

@@ -18,7 +18,7 @@ begin
     ignored := msgtx.insert_decision(
         in_producer_id, newest.producer_epoch, newest.transaction_number, 'ABORT', in_decided_by);
     perform msgtx.mark();
-    perform pg_notify('msgtx', array_to_string(d.partitions, ',')) from msgtx.transaction_decision d
+    perform msgtx.wake_readers(d.partitions) from msgtx.transaction_decision d
     where d.producer_id = in_producer_id and d.producer_epoch = newest.producer_epoch
       and d.transaction_number = newest.transaction_number;
     return true;

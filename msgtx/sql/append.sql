@@ -79,7 +79,9 @@ begin
     if durable and woken is not null then
         ignored := msgtx.flush_at_commit();
     end if;
-    if wake and woken is not null then
+    if wake and cardinality(batches) > 700 then
+        ignored := msgtx.wake_readers(string_to_array(woken, ',')::int[]);
+    elsif wake and woken is not null then
         perform pg_notify('msgtx', woken);
     end if;
 end $$;

@@ -69,7 +69,9 @@ begin
                                         in_producer_id, in_producer_epoch, in_transaction_number);
     end if;
     ignored := msgtx.flush_at_commit();
-    if wake then
+    if wake and cardinality(partitions) > 700 then
+        ignored := msgtx.wake_readers(partitions);
+    elsif wake then
         ignored := pg_notify('msgtx', array_to_string(partitions, ',')) is not null;
     end if;
     return query select null::text, null::text, o.base_offset, o.appended_at, false

@@ -61,7 +61,9 @@ begin
             ignored := msgtx.insert_offsets(group_names, offset_partitions, offsets, metadata, member_ids, generations,
                                             in_producer_id, in_producer_epoch, in_transaction_number);
         end if;
-        if wake and tail_partitions <> '{}' then
+        if wake and cardinality(tail_partitions) > 700 then
+            ignored := msgtx.wake_readers(tail_partitions);
+        elsif wake and tail_partitions <> '{}' then
             perform pg_notify('msgtx', array_to_string(tail_partitions, ','));
         end if;
     else

@@ -28,7 +28,7 @@ begin
             and tp.producer_epoch = in_producer_epoch and tp.transaction_number = in_transaction_number) then
         ignored := msgtx.insert_decision(
             in_producer_id, in_producer_epoch, in_transaction_number, 'ABORT', in_decided_by);
-        perform pg_notify('msgtx', array_to_string(d.partitions, ',')) from msgtx.transaction_decision d
+        perform msgtx.wake_readers(d.partitions) from msgtx.transaction_decision d
         where d.producer_id = in_producer_id and d.producer_epoch = in_producer_epoch
           and d.transaction_number = in_transaction_number;
         return 'ABORT';

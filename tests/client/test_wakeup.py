@@ -24,6 +24,17 @@ def test_a_commit_that_notifies_does_so_for_those_before_it() -> None:
     assert notifier.take(closing=True) is None
 
 
+def test_thousands_of_partitions_are_told_in_several_notifications() -> None:
+    """PostgreSQL refuses a notification of 8000 bytes."""
+    notifier = Notifier(threading.Condition())
+    notifier.later(list(range(1_000_000, 1_002_000)))
+    told: list[str] = []
+    while (payload := notifier.take(closing=True)) is not None:
+        assert len(payload) < 8_000
+        told += payload.split(",")
+    assert told == [str(number) for number in range(1_000_000, 1_002_000)]
+
+
 def test_closing_leaves_no_reader_untold() -> None:
     notifier = Notifier(threading.Condition())
     notifier.later([2])

@@ -7,13 +7,13 @@ import pytest
 
 from msgtx import errors
 from msgtx.database.engine import Engine
-from msgtx.store.append import append_and_decide
+from msgtx.store.append import append, append_and_decide
 from msgtx.store.decide import decide
 from msgtx.store.groups import committed_offsets, offset_columns
 from msgtx.store.producers import fence_producer, init_producer_id
 from msgtx.store.topics import delete_topic
 from msgtx.store.transactions import end_transaction, expire_transaction
-from msgtx.types import GroupMetadata, OffsetAndMetadata, ProducerId, TransactionId
+from msgtx.types import GroupMetadata, OffsetAndMetadata, Outcome, ProducerId, TransactionId
 from tests.databases import Connection
 from tests.store.steps import (
     UNCOMMITTED,
@@ -534,3 +534,29 @@ def test_a_decision_may_stand_in_a_users_transaction_and_rolls_back_with_it(engi
 def test_offset_columns_name_member_and_generation() -> None:
     columns = offset_columns({GroupMetadata("g", "m", 4): {1: OffsetAndMetadata(2, "x")}, GroupMetadata("h"): {}})
     assert columns.arguments() == (("g",), (1,), (2,), ("x",), ("m",), (4,), (None,), (None,))
+
+
+@pytest.mark.parametrize("ending", ["append", "fused", "commit", "abort", "timeout", "fence"])
+def test_a_transaction_over_thousands_of_partitions_can_end(
+    connection: Connection, ending: str, clock: Callable[..., None]
+) -> None:
+    """P9: what tells the readers would not fit into one notification of PostgreSQL's."""
+    partitions = sorted(new_topic(connection, 2_000))
+    producer = init_producer_id(connection, unique("id"), timeout_ms=60_000)
+    name = TransactionId(*producer, 0)
+    number = None if ending == "append" else 0
+    rows = [batch(partition, b"v", producer=producer, number=number, sequence=0) for partition in partitions]
+    if ending == "fused":
+        assert {answer.error for answer in append_and_decide(connection, name, rows)} == {None}
+        return
+    assert {answer.error for answer in append(connection, rows)} == {None}
+    match ending:
+        case "commit":
+            assert decide(connection, name, COMMIT, tails=dict.fromkeys(partitions, 0)).error is None
+        case "abort":
+            assert end_transaction(connection, name, "admin") is Outcome.ABORTED
+        case "timeout":
+            clock("2 minutes")
+            assert expire_transaction(connection, name)
+        case "fence":
+            init_producer_id(connection, None, timeout_ms=60_000, expected=producer)
