@@ -28,6 +28,7 @@ from msgtx.client import Client, connect
 from msgtx.database.engine import query
 from msgtx.demo import (
     SOURCE,
+    TOTALS,
     DemoFailed,
     Input,
     Report,
@@ -222,13 +223,6 @@ class _Drive:
 OPEN: Final = """
     select producer_id, producer_epoch, transaction_number, client_process from msgtx.transactions
     where state = 'Ongoing' and transactional_id is null and cardinality(partitions) > 0 order by producer_id desc"""
-MOVED: Final = """
-    select count(*), coalesce(sum(quantity), 0), coalesce(sum(quantity * unit_price), 0),
-           count(distinct line), coalesce(max(line), 0)
-    from (select (movement ->> 'line')::int as line, (movement ->> 'quantity')::int as quantity,
-                 (movement ->> 'unit_price')::numeric as unit_price
-          from (select convert_from(value, 'UTF8')::json as movement from msgtx.committed_records
-                where topic = %s offset 0) m) n"""
 EARNED: Final = """
     select revenue ->> 'country', sum((revenue ->> 'value')::numeric)
     from (select convert_from(value, 'UTF8')::json as revenue from msgtx.committed_records
@@ -278,7 +272,7 @@ def _end(driver: subprocess.Popen[bytes]) -> None:
 
 
 def _check(client: Client, read: Input, report: Report) -> None:
-    lines, quantity, value, distinct, last = _rows(client, MOVED, MOVEMENTS)[0]
+    lines, quantity, value, distinct, last = _rows(client, TOTALS, MOVEMENTS)[0]
     earned = {country: Decimal(amount) for country, amount in _rows(client, EARNED, REVENUE)}
     wrong = [country for country, amount in read.by_country.items() if earned.get(country) != amount]
     report.checks += [

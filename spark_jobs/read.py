@@ -14,16 +14,7 @@ from uuid import UUID
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import ArrayType, StructField, StructType
 
 from msgtx.client import open_engine
 from msgtx.database import jdbc
@@ -31,23 +22,11 @@ from msgtx.database.engine import Engine
 from msgtx.errors import ConfigError
 from msgtx.rules.ranges import OffsetRange
 from msgtx.spark_jobs import offsets
+from msgtx.spark_jobs.columns import COLUMNS, HEADER
 from msgtx.spark_jobs.read_options import ReadOptions, parse
 from msgtx.types import Snapshot
 
-COLUMNS: Final = StructType(
-    [
-        StructField("key", BinaryType()),
-        StructField("value", BinaryType()),
-        StructField("topic", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("offset", LongType()),
-        StructField("timestamp", TimestampType()),
-        StructField("timestampType", IntegerType()),
-    ]
-)
-HEADERS: Final = StructField(
-    "headers", ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]), False)
-)
+HEADERS: Final = StructField("headers", ArrayType(HEADER, False))
 # Ranges of one relation: each task's statement holds the bounds of all of them, 5 KB.
 RELATION_RANGES: Final = 256
 

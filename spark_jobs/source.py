@@ -16,21 +16,13 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import ArrayType, StructField, StructType
 
 from msgtx import errors
 from msgtx.database.engine import Engine
 from msgtx.rules.ranges import OffsetRange
 from msgtx.spark_jobs import arrow, offsets, read_options
+from msgtx.spark_jobs.columns import COLUMNS, HEADER
 from msgtx.spark_jobs.read_options import ReadOptions
 from msgtx.store.spark import record_range
 from msgtx.store.topics import describe_topics
@@ -38,20 +30,7 @@ from msgtx.store.topics import describe_topics
 NAME: Final = "msgtx"
 QUERY_ID: Final = "sql.streaming.queryId"  # what Spark tells its tasks; the id lives in the checkpoint
 BATCH_ID: Final = "streaming.sql.batchId"
-_HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-# Column by column what Spark's Kafka source has; `headers` when asked for.
-SCHEMA: Final = StructType(
-    [
-        StructField("key", BinaryType()),
-        StructField("value", BinaryType()),
-        StructField("topic", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("offset", LongType()),
-        StructField("timestamp", TimestampType()),
-        StructField("timestampType", IntegerType()),
-        StructField("headers", ArrayType(_HEADER)),
-    ]
-)
+SCHEMA: Final = StructType([*COLUMNS, StructField("headers", ArrayType(HEADER))])
 
 
 class MsgtxDataSource(DataSource):
