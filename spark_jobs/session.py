@@ -71,9 +71,15 @@ def opened(name: str, *, master: str | None = None, debug: bool = False, **setti
     ran = SparkContext._active_spark_context is not None
     try:
         yield session(name, master=master, debug=debug, **settings)
-    finally:
+    except BaseException:
         if not ran:
-            end()
+            with contextlib.suppress(
+                Exception
+            ):  # a call that a signal broke off; what is told is the signal, or what failed
+                end()
+        raise
+    if not ran:
+        end()
 
 
 def end() -> None:
@@ -153,7 +159,8 @@ def _start(name: str, *, master: str | None, settings: Mapping[str, str], debug:
         _require_master(SparkContext(conf=conf, gateway=gateway))
     except BaseException:
         SparkContext._gateway = SparkContext._gateway or gateway
-        end()
+        with contextlib.suppress(Exception):
+            end()
         raise
 
 

@@ -7,6 +7,7 @@ from urllib.parse import quote, urlencode
 from uuid import UUID
 
 from msgtx.database.engine import Function, RawConnection, query
+from msgtx.database.wire import Int4Array, Int8Array
 from msgtx.errors import ConfigError
 
 DRIVER: Final = "org.postgresql.Driver"
@@ -106,7 +107,9 @@ def address(parameters: Mapping[str, str]) -> Address:
 def fetch_rows(connection: RawConnection, ranges: Sequence[tuple[int, int]]) -> int:
     """Return how many rows are fetched at once from ranges like these (partition id, start): by the first rows of some."""
     some = ranges[:: -(-len(ranges) // SAMPLED_RANGES) or 1]
-    ((largest,),) = query(connection, LARGEST_ROW, [each for each, _ in some], [start for _, start in some])
+    ((largest,),) = query(
+        connection, LARGEST_ROW, Int4Array(each for each, _ in some), Int8Array(start for _, start in some)
+    )
     return max(1, min(FETCH_BYTES // (largest or 1), MOST_ROWS))
 
 

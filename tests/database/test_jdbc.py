@@ -6,6 +6,7 @@ import sqlalchemy
 from msgtx.database import jdbc
 from msgtx.database.engine import Engine
 from msgtx.errors import ConfigError
+from tests.databases import Connection
 
 SETTINGS = "?ApplicationName=msgtx%20spark&tcpKeepAlive=true&socketTimeout=600&prepareThreshold=-1"
 
@@ -57,3 +58,8 @@ def test_the_address_is_the_one_that_libpq_has_found(engine: Engine, database_ur
         address = jdbc.address_of(connection)
     assert address.url.startswith(f"jdbc:postgresql://{url.host}:{url.port}/{url.database}?")
     assert (address.properties["user"], address.properties["password"]) == (url.username, url.password)
+
+
+def test_rows_are_fetched_from_ranges_near_and_far(connection: Connection) -> None:
+    """A list of Python's numbers would travel as what its first one fits into."""
+    assert jdbc.fetch_rows(connection, [(1, 0), (2, 34_899), (40_000, 1 << 40)]) == jdbc.MOST_ROWS

@@ -240,8 +240,7 @@ def test_the_jvm_ends_with_the_program(number: signal.Signals) -> None:
             jvm = int(process.stdout.readline())
             process.send_signal(number)
             _, told = process.communicate(timeout=PATIENCE_SECONDS)
-            assert process.returncode == (-number if number == signal.SIGKILL else 130)
-            assert told == ""
+            assert (process.returncode, told) == (-number if number == signal.SIGKILL else 130, "")
             wait_for_end(jvm)
         finally:
             process.kill()
