@@ -62,7 +62,7 @@ test-long: $(VENV)/installed ## random histories with faults, a storm of workers
 lint: $(VENV)/spark ## ruff, mypy, import-linter
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy -p msgtx -p pyspark_msgtx
+	@$(BIN)/mypy -p msgtx -p pyspark_msgtx -p examples.orders
 	@$(BIN)/lint-imports
 
 format: $(VENV)/installed ## let ruff format and mend what it can
@@ -78,7 +78,7 @@ SPARK_EXTRA := import tomllib; \
 lock: | check ## renew requirements.lock and requirements-spark.lock from pyproject.toml
 	@test -x .venv-lock/bin/pip-compile || { "$(PYTHON)" -m venv --clear .venv-lock \
 		&& .venv-lock/bin/python -m pip install $(PIP_FLAGS) 'pip-tools>=7.5,<8'; }
-	@$(PIP_COMPILE) --extra embedded --extra dev --output-file requirements.lock.new pyproject.toml
+	@$(PIP_COMPILE) --extra embedded --extra async --extra examples --extra dev --output-file requirements.lock.new pyproject.toml
 	@.venv-lock/bin/python -c '$(SPARK_EXTRA)' > requirements-spark.lock.in
 	@$(PIP_COMPILE) --constraint requirements.lock.new --output-file requirements-spark.lock.new requirements-spark.lock.in
 	@for lock in requirements.lock requirements-spark.lock; do \

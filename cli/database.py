@@ -17,8 +17,8 @@ def connect(invocation: Invocation) -> "Client":
     return client.connect(invocation.url)
 
 
-def open_engine(invocation: Invocation) -> "tuple[Engine, bool]":
-    """Return an engine, whatever the schema is like, and whether the server is the embedded one."""
+def open_engine(invocation: Invocation) -> "Engine":
+    """Return an engine for that database, whatever its schema is like."""
     with deferred():
-        from msgtx import client
-    return client.open_engine(invocation.url)
+        from msgtx.database import engine
+    return engine.open_engine(invocation.url)

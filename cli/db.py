@@ -23,12 +23,8 @@ RIGHTS: Final = ("produce", "consume", "admin")
 @contextlib.contextmanager
 def _connection(invocation: Invocation) -> "Iterator[Connection]":
     """Open a SQL transaction on the database, whatever its schema is like."""
-    engine, _ = open_engine(invocation)
-    try:
-        with engine.transaction() as connection:
-            yield connection
-    finally:
-        engine.close()
+    with open_engine(invocation) as engine, engine.transaction() as connection:
+        yield connection
 
 
 @click.group("db", cls=Group)
@@ -93,11 +89,8 @@ def url(invocation: Invocation, *, with_password: bool) -> None:
     """Show the URL of the database. The embedded one is started if it does not run."""
     with deferred():
         from msgtx.database.engine import public_url
-    engine, _ = open_engine(invocation)
-    try:
+    with open_engine(invocation) as engine:
         found = engine.url if with_password else public_url(engine.url)
-    finally:
-        engine.close()
     if invocation.format == "table":
         write(found + "\n")
     else:
@@ -203,9 +196,6 @@ def after_failover(invocation: Invocation, *, dry_run: bool, yes: bool) -> None:
     """
     with deferred():
         from msgtx.admin import failover
-    engine, _ = open_engine(invocation)
-    try:
+    with open_engine(invocation) as engine:
         if confirmed("change the incarnation and fence every producer", dry_run=dry_run, yes=yes):
             show_one(invocation.format, row_of(failover.after_failover(engine)))
-    finally:
-        engine.close()

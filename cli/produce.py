@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,7 @@ class Columns:
 
     values: Sequence[bytes]
     keys: Sequence[bytes] | None = None
+    dedup_keys: Sequence[str] | None = None
 
     def sizes(self) -> list[int]:
         """Return the bytes of each record."""
@@ -46,7 +47,8 @@ class Columns:
 
     def head(self, count: int) -> "Columns":
         """Return the first records."""
-        return Columns(self.values[:count], None if self.keys is None else self.keys[:count])
+        dedup_keys = None if self.dedup_keys is None else self.dedup_keys[:count]
+        return Columns(self.values[:count], None if self.keys is None else self.keys[:count], dedup_keys)
 
 
 Parsed = Columns | list[OutputRecord]
@@ -71,21 +73,26 @@ def separated(separator: bytes, lines: Sequence[bytes]) -> tuple[Parsed, str | N
     return Columns(values, keys), None
 
 
-def keyed(name: str, lines: Sequence[bytes]) -> tuple[Parsed, str | None]:
-    """Take a line as a value that is a JSON object; a field of it is the key, as text."""
-    keys: list[bytes] = []
+def keyed(key: str | None, dedup_key: str | None, lines: Sequence[bytes]) -> tuple[Parsed, str | None]:
+    """Take a line as a value that is a JSON object; a field of it is the key, another one the dedup_key, as text."""
+    rows: list[list[bytes]] = []
+    fault = None
     for line in lines:
         try:
             row = object_of_line(line)
-            if row.get(name) is None:
-                raise ValueError(f"there is no field {name!r}")
-            keys.append(_key(row[name]))
+            rows.append([_field(row, name) for name in (key, dedup_key) if name is not None])
         except ValueError as error:
-            return Columns(lines[: len(keys)], keys), str(error)
-    return Columns(lines, keys), None
+            fault = str(error)
+            break
+    keys = None if key is None else [row[0] for row in rows]
+    dedup_keys = None if dedup_key is None else [row[-1].decode() for row in rows]
+    return Columns(lines[: len(rows)], keys, dedup_keys), fault
 
 
-def _key(content: object) -> bytes:
+def _field(row: Mapping[str, object], name: str) -> bytes:
+    content = row.get(name)
+    if content is None:
+        raise ValueError(f"there is no field {name!r}")
     if isinstance(content, str):
         return text_bytes(content)
     if isinstance(content, int) and not isinstance(content, bool):
@@ -163,6 +170,12 @@ class Delivery:
         return kept, f"{self.topic} takes records of at most {self.limit} bytes (max_message_bytes), not {size}"
 
     def _send(self, part: Lines, parsed: Parsed) -> int:
+        if isinstance(parsed, Columns) and parsed.dedup_keys is not None:
+            keys: Sequence[bytes | None] = parsed.keys or [None] * len(parsed.values)
+            for index, (value, key, dedup_key) in enumerate(zip(parsed.values, keys, parsed.dedup_keys, strict=True)):
+                sent = self._send_one(OutputRecord(value, key), self.partition, part.place(index), dedup_key)
+                self.waiting.append((sent, 1))
+            return len(parsed.values)
         if isinstance(parsed, Columns):
             future = self.producer.send_batch(self.topic, parsed.values, parsed.keys, partition=self.partition)
             self.waiting.append((future, len(parsed.values)))
@@ -172,7 +185,9 @@ class Delivery:
             self.waiting.append((self._send_one(record, partition, part.place(index)), 1))
         return len(parsed)
 
-    def _send_one(self, record: OutputRecord, partition: int | None, place: str) -> "RecordFuture":
+    def _send_one(
+        self, record: OutputRecord, partition: int | None, place: str, dedup_key: str | None = None
+    ) -> "RecordFuture":
         try:
             return self.producer.send(
                 self.topic,
@@ -181,6 +196,7 @@ class Delivery:
                 partition=partition,
                 timestamp=record.timestamp,
                 headers=record.headers or None,
+                dedup_key=dedup_key,
             )
         except ValueError as error:  # a usage error of this record
             raise self._failed(f"{place}: {error}") from error
@@ -234,6 +250,7 @@ class Delivery:
 )
 @option("--json", is_flag=True, help="Lines are records, as `consume -o jsonl` writes them.")
 @option("--key", metavar="FIELD", help="Lines are JSON objects; this field of each is its key.")
+@option("--dedup-key", metavar="FIELD", help="Lines are JSON objects; a line whose FIELD the topic has seen is not stored.")
 @option("--key-separator", metavar="TEXT", help="Lines are key, TEXT, value.")
 @option("--partition", type=click.IntRange(min=0), help="All records go to this partition.")
 @option("--keep-partitions", is_flag=True, help="With --json: each record goes to the partition that it names.")
@@ -250,6 +267,7 @@ def command(
     *,
     json: bool,
     key: str | None,
+    dedup_key: str | None,
     key_separator: str | None,
     partition: int | None,
     keep_partitions: bool,
@@ -270,16 +288,19 @@ def command(
     With --transactional-id the whole input is one transaction, committed at its end; with --transaction-size it is
     several, and an input that pauses is committed. A line that cannot be used ends the command: nothing of its
     transaction is committed. An interruption aborts, too.
+
+    With --dedup-key an input may be produced again, in whole or in part: within
+    dedup_window_ms (`msgtx db settings`) each value of FIELD is stored once.
     """  # noqa: D301 - \b is click's mark for text that is not filled
-    if sum((json, key is not None, key_separator is not None)) > 1:
-        raise click.UsageError("--json, --key and --key-separator exclude each other")
+    if sum((json, key is not None or dedup_key is not None, key_separator is not None)) > 1:
+        raise click.UsageError("--json, --key-separator, and --key with --dedup-key exclude each other")
     if keep_partitions and (not json or partition is not None):
         raise click.UsageError("--keep-partitions goes with --json, and not with --partition")
     if key_separator == "":
         raise click.UsageError("--key-separator is at least one letter")
     parse: Parse = records if json else plain
-    if key is not None:
-        parse = partial(keyed, key)
+    if key is not None or dedup_key is not None:
+        parse = partial(keyed, key, dedup_key)
     elif key_separator is not None:
         parse = partial(separated, key_separator.encode(errors="surrogateescape"))
     inputs = files or (STDIN,)
@@ -298,6 +319,8 @@ def command(
                 transaction_size=transaction_size,
                 limit=limit,
             )
+            if dedup_key is not None and delivery.transactional:
+                raise click.UsageError("--dedup-key excludes transactions")
             if transaction_size is not None and not delivery.transactional:
                 raise click.UsageError("--transaction-size needs --transactional-id")
             _deliver(delivery, inputs, stop)

@@ -17,6 +17,7 @@ def command(invocation: Invocation, *, only: tuple[str, ...], dry_run: bool) -> 
     \b
     overdue     abort transactions that are past their timeout
     markers     write missing markers, move the floors
+    seals       remove seals of decided transactions, offsets that waited for an ABORT
     retention   remove batches past their topic's retention, or below log start
     compaction  remove records of compacted topics that newer ones supersede
     ids         remove transactional ids and producer ids that are idle too long
@@ -25,6 +26,8 @@ def command(invocation: Invocation, *, only: tuple[str, ...], dry_run: bool) -> 
     floors      remove floors below the newest of their partition
     members     remove members whose session is over from their groups
     heartbeats  remove heartbeats below the newest of their member
+    spark       remove what Spark's batches left: decided attempts, superseded rows
+    dedup       remove keys of deduplication past dedup_window_ms
 
     It tries locks and never waits for one; it may run beside clients, daemons
     and itself.

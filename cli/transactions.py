@@ -8,7 +8,7 @@ from msgtx.cli.database import connect
 from msgtx.cli.options import Group, Invocation, confirmed, destructive, option, pass_invocation
 from msgtx.cli.output import row_of, show_many, show_one
 from msgtx.rules.transaction import State
-from msgtx.types import Outcome, TopicPartition, TransactionId
+from msgtx.types import Outcome, PreparedTransaction, TopicPartition, TransactionId
 
 # Kafka's columns, in Kafka's order.
 PRODUCER_COLUMNS: Final = (
@@ -38,6 +38,14 @@ def transaction_name(text: str) -> TransactionId:
     """Read a transaction id, as `describe` shows it."""
     try:
         return TransactionId.parse(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def prepared_token(text: str) -> PreparedTransaction:
+    """Read the token of a prepared transaction."""
+    try:
+        return PreparedTransaction.parse(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
 
@@ -140,6 +148,36 @@ def abort(invocation: Invocation, transaction_id: TransactionId, *, dry_run: boo
         client.admin.transactions.abort(transaction_id)
         decision = client.admin.transactions.outcome(transaction_id)
     show_one(invocation.format, {"transaction_id": transaction_id, **row_of(decision)})
+
+
+@command.command("prepared")
+@pass_invocation
+def prepared(invocation: Invocation) -> None:
+    """List transactions that wait for an outside decision, with the token that `complete` takes."""
+    with connect(invocation) as client:
+        found = client.admin.transactions.prepared()
+    show_many(
+        invocation.format,
+        ({**row_of(one), "token": str(one.token)} for one in found),
+        ("token", "transactional_id", "prepared_at", "partitions", "client_host"),
+    )
+
+
+@command.command("complete")
+@click.argument("token", type=prepared_token, metavar="TOKEN")
+@option("--commit/--abort", required=True, help="How the outside party has decided.")
+@destructive
+@pass_invocation
+def complete(invocation: Invocation, token: PreparedTransaction, *, commit: bool, dry_run: bool, yes: bool) -> None:
+    """Decide a prepared transaction by its TOKEN, as its other party was decided. May be repeated."""
+    with connect(invocation) as client:
+        decision = client.admin.transactions.outcome(token.transaction_id)
+        what = f"{'commit' if commit else 'abort'} transaction {token.transaction_id} ({decision.outcome})"
+        if not confirmed(what, dry_run=dry_run, yes=yes or decision.outcome is not Outcome.OPEN):
+            return
+        client.complete(token, commit=commit)
+        decision = client.admin.transactions.outcome(token.transaction_id)
+    show_one(invocation.format, {"transaction_id": token.transaction_id, **row_of(decision)})
 
 
 @command.command("fence")

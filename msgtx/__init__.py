@@ -3,7 +3,9 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from msgtx import aio as aio
     from msgtx import errors as errors
+    from msgtx import orm as orm
     from msgtx.client import Client, connect
     from msgtx.consumer import Consumer
     from msgtx.producer import Producer, Transaction
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
         Outcome,
         OutputRecord,
         PartitionDescription,
+        PreparedListing,
+        PreparedTransaction,
         ProcessReport,
         ProducerId,
         ProducerState,
@@ -59,8 +63,8 @@ else:
         """Import a name from its home."""
         from importlib import import_module
 
-        if name == "errors":
-            return import_module("msgtx.errors")
+        if name in {"aio", "errors", "orm"}:
+            return import_module(f"msgtx.{name}")
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return globals().setdefault(name, getattr(import_module(_HOMES.get(name, "msgtx.types")), name))
@@ -87,6 +91,8 @@ __all__ = [
     "Outcome",
     "OutputRecord",
     "PartitionDescription",
+    "PreparedListing",
+    "PreparedTransaction",
     "ProcessReport",
     "Producer",
     "ProducerId",

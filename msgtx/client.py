@@ -1,10 +1,9 @@
 """The client: one connection pool, and everything that is made from it."""
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from msgtx import errors, snapshot
 from msgtx.admin import doctor
@@ -19,19 +18,21 @@ from msgtx.config import ConsumerConfig, ProducerConfig, resolve
 from msgtx.consumer import Consumer, Deserializer
 from msgtx.coordinator.completion import Completion
 from msgtx.coordinator.sweep import sweep
-from msgtx.database import embedded, migrate
-from msgtx.database.engine import POOL_SIZE, Engine, RawConnection, public_url
+from msgtx.database import migrate
+from msgtx.database.engine import POOL_SIZE, Engine, RawConnection, open_engine, public_url
 from msgtx.intake import Serializer
 from msgtx.process import OnError, Transform, process
 from msgtx.producer import Producer
 from msgtx.store.coordinators import Shard, find_coordinator, list_shards
-from msgtx.store.installation import describe_installation
+from msgtx.store.installation import describe_installation, require_version
+from msgtx.store.seal import complete_prepared
 from msgtx.store.topics import Topic, describe_topics
 from msgtx.store.transactions import end_transaction, transaction_outcome
 from msgtx.types import (
     Coordinator,
     Finding,
     Outcome,
+    PreparedTransaction,
     ProcessReport,
     Record,
     Snapshot,
@@ -41,8 +42,6 @@ from msgtx.types import (
     VerifyReport,
 )
 from msgtx.wakeup import Listener
-
-SCHEMA_VERSION: Final = 4  # the schema that this client was made for; it accepts the next one, too
 
 
 class Admin:
@@ -87,9 +86,9 @@ class Admin:
 class Client:
     """A connection to msgtx in one database. May be shared by threads; does not survive `fork`. Made by `connect`."""
 
-    def __init__(self, engine: Engine, *, embedded: bool = False) -> None:
+    def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.embedded = embedded  # whether the database is the embedded one
+        self.embedded = engine.embedded  # whether the database is the embedded one
         self._completion = Completion(engine, self._look_at_topics)
         self._listener = Listener(engine)
         self._lock = threading.Lock()
@@ -242,6 +241,22 @@ class Client:
                 return end_transaction(connection, name, "resolve")
             return transaction_outcome(connection, name).outcome
 
+    def complete(self, token: PreparedTransaction | str, *, commit: bool) -> Outcome:
+        """Decide a transaction that `prepare` left to an outside party; from any process, as often as one likes.
+
+        Returns how it is decided: COMMITTED or ABORTED. Raise `InvalidTransactionState` if it is decided otherwise, not
+        prepared or not known; `IncarnationChanged` for a token from before a failover, which may have lost it.
+        """
+        wanted = PreparedTransaction.parse(token) if isinstance(token, str) else token
+        with self.engine.connection() as connection:
+            if wanted.incarnation != str(self.engine.incarnation):
+                raise errors.IncarnationChanged(
+                    f"the token is of incarnation {wanted.incarnation}, the database has {self.engine.incarnation}"
+                )
+            complete_prepared(connection, wanted.transaction_id, "COMMIT" if commit else "ABORT")
+        self._completion.decided()
+        return Outcome.COMMITTED if commit else Outcome.ABORTED
+
     def sweep(self, *, only: Iterable[str] = (), dry_run: bool = False) -> SweepReport:
         """Do one round of everything that time brings: see `msgtx sweep --help`.
 
@@ -315,27 +330,16 @@ def connect(url: str | None = None, *, create: bool = False, pool_size: int = PO
     and upgraded. A given database is left alone unless `create=True`. Raise `DatabaseUnavailable`, or `ConfigError` if the
     schema is missing or of another version.
     """
-    engine, own = open_engine(url, pool_size=pool_size)
+    engine = open_engine(url, pool_size=pool_size)
     try:
-        if own or create:
+        if engine.embedded or create:
             with engine.transaction() as connection:
                 migrate.upgrade(connection)
         with engine.connection() as raw:
             found = describe_installation(raw)
         engine.expect(found.incarnation)
-        version = found.schema_version
-        if not SCHEMA_VERSION <= version <= SCHEMA_VERSION + 1:
-            todo = "run `msgtx db upgrade`" if version < SCHEMA_VERSION else "use a newer msgtx"
-            raise errors.ConfigError(f"the schema has version {version}, this client needs {SCHEMA_VERSION}: {todo}")
+        require_version(found)
     except BaseException:
         engine.close()
         raise
-    return Client(engine, embedded=own)
-
-
-def open_engine(url: str | None = None, *, pool_size: int = POOL_SIZE) -> tuple[Engine, bool]:
-    """Return an engine for a database, and whether that is the embedded one (which it starts)."""
-    given = url or os.environ.get("MSGTX_DATABASE_URL")
-    if given:
-        return Engine(given, pool_size=pool_size), False
-    return Engine(embedded.start().url, pool_size=pool_size), True
+    return Client(engine)

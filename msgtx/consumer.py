@@ -12,10 +12,11 @@ from msgtx import errors
 from msgtx.assignments import Assignments
 from msgtx.config import ConsumerConfig
 from msgtx.database.engine import Engine
+from msgtx.enlistment import UserSession, enlist
 from msgtx.errors import IllegalState, MsgtxError
 from msgtx.fetcher import Assigned
 from msgtx.places import Topics
-from msgtx.store.groups import commit_offsets
+from msgtx.store.groups import commit_offsets, offset_rows
 from msgtx.types import GroupMetadata, Isolation, OffsetAndMetadata, Record, TopicPartition
 from msgtx.wakeup import Listener
 
@@ -54,30 +55,45 @@ class Consumer(Assignments):
         Positions move past what is returned, and past aborted data. Raise `LogTruncated`, `OffsetOutOfRange`, `NoOffset`,
         `DeserializationError`; `DatabaseUnavailable` when the database is away for `request_timeout_ms`.
         """
-        most = self.config.max_poll_records if max_records is None else max_records
-        if most <= 0:
-            raise errors.InvalidRequest(f"max_records must be above 0, not {most}")
+        most = self._most(max_records)
         with self._use():
-            self._commit_automatically()
-            if not self._wait_for_records(time.monotonic() + timeout):
+            if not self._await_records(timeout):
                 self._stopped = False  # `stop` ended this poll, not those that follow
                 return []
-            self._committed_since_poll = False
-            return self._deserialized(self._fetcher.take(most))
+            return self._taken(most)
 
     def __iter__(self) -> Iterator[Record]:
         """Yield records for ever; `stop`, from another thread or a signal handler, ends it."""
         self._require_assignment()
         while not self._stopped and not self._closed:
-            with self._use():
-                self._commit_automatically()
-                found = self._wait_for_records(time.monotonic() + 1.0)
+            if self._await_records(1.0):
+                yield from self._fetched()
+        self._stopped = False
+
+    # A poll in two halves: what waits, and what hands out without waiting. An event loop has the first done in a thread.
+
+    def _most(self, max_records: int | None) -> int:
+        most = self.config.max_poll_records if max_records is None else max_records
+        if most <= 0:
+            raise errors.InvalidRequest(f"max_records must be above 0, not {most}")
+        return most
+
+    def _await_records(self, timeout: float) -> bool:
+        """Wait until records are there to be handed out. Returns False when time is over, or after `stop`."""
+        with self._use():
+            self._commit_automatically()
+            found = self._wait_for_records(time.monotonic() + timeout)
             if found:
                 self._committed_since_poll = False
-                for assigned in self._fetcher.in_turn():
-                    if not assigned.paused and not self._membership_is_due:
-                        yield from self._hand_out(assigned)
-        self._stopped = False
+            return found
+
+    def _taken(self, most: int) -> list[Record]:
+        return self._deserialized(self._fetcher.take(most))
+
+    def _fetched(self) -> Iterator[Record]:
+        for assigned in self._fetcher.in_turn():
+            if not assigned.paused and not self._membership_is_due:
+                yield from self._hand_out(assigned)
 
     def _hand_out(self, assigned: Assigned) -> Iterator[Record]:
         # The position moves record by record, so that it is exact whenever the caller leaves the loop.
@@ -208,10 +224,20 @@ class Consumer(Assignments):
         self,
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
         wait: bool = True,
+        *,
+        session: UserSession | None = None,
     ) -> None:
-        """Commit these offsets (default: all positions) for the group. `wait=False` reports a failure only to the log."""
+        """Commit these offsets (default: all positions) for the group. `wait=False` reports a failure only to the log.
+
+        `session`: SQLAlchemy's `Session`, `scoped_session` or `Connection` on the same database. The offsets are committed
+        with its next commit, and gone with its rollback: rows that are made of records are there exactly once. The group is
+        fenced just before that commit, which then raises (I11). `rewind` after a rollback. Raise `IllegalState` while
+        `enable_auto_commit` is on.
+        """
         with self._use():
-            group = self._group_metadata()
+            group = self._group_metadata() if session is None else self.group_metadata()
+            if session is not None and self.config.enable_auto_commit:
+                raise IllegalState("enable_auto_commit is on: set it to false to commit offsets with a session")
             if offsets is None:
                 positions = self._positions()
             else:
@@ -223,6 +249,11 @@ class Consumer(Assignments):
             by_id = {
                 assigned[tp].partition_id if tp in assigned else self._partition_id(tp): at for tp, at in positions.items()
             }
+            if session is not None:
+                connection, enlistment = enlist(session, self._engine)
+                enlistment.add(connection, offset_rows(group, by_id))
+                self._settle(positions)
+                return
             self._committed_since_poll = True
             self._taken_away.clear()
             self._settle(positions)

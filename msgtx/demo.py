@@ -331,7 +331,7 @@ def _kill_in_a_transaction(client: Client, worker: subprocess.Popen[bytes]) -> K
             continue
         os.kill(worker.pid, signal.SIGSTOP)
         looks += 1
-        if _open_transaction(client) == seen and _sessions_idle(client, worker.pid):
+        if _open_transaction(client) == seen and sessions_idle(client, worker.pid):
             os.kill(worker.pid, signal.SIGKILL)
             worker.wait()
             return Killed(*seen, looks)
@@ -348,19 +348,21 @@ BUSY: Final = """
     where application_name = %s and state <> 'idle'"""
 
 
-def _rows(client: Client, statement: str, *arguments: object) -> list[tuple[Any, ...]]:
+def rows_of(client: Client, statement: str, *arguments: object) -> list[tuple[Any, ...]]:
+    """Return the rows of a statement."""
     with client.engine.connection() as connection:
         return query(connection, statement, *arguments)
 
 
 def _open_transaction(client: Client) -> tuple[TransactionId, int] | None:
-    found = _rows(client, OPEN, WORKERS[0])
+    found = rows_of(client, OPEN, WORKERS[0])
     return (TransactionId(*found[0][:3]), found[0][3]) if found else None
 
 
-def _sessions_idle(client: Client, pid: int) -> bool:
+def sessions_idle(client: Client, pid: int) -> bool:
+    """Say whether nothing is under way for a process that was stopped: nothing that it asked for is decided any more."""
     deadline = time.monotonic() + 0.2  # a statement that was under way when the process stopped ends by itself
-    while _rows(client, BUSY, f"msgtx {pid}")[0][0]:
+    while rows_of(client, BUSY, f"msgtx {pid}")[0][0]:
         if time.monotonic() > deadline:
             return False
     return True
@@ -406,7 +408,7 @@ TOTALS: Final = """
 
 
 def _check(client: Client, read: Input, report: Report) -> None:
-    lines, quantity, value, distinct, last = _rows(client, TOTALS, TARGET)[0]
+    lines, quantity, value, distinct, last = rows_of(client, TOTALS, TARGET)[0]
     report.checks += [
         ("lines", f"{read.lines:,}", f"{lines:,}"),
         ("sum of Quantity", f"{read.quantity:,}", f"{quantity:,}"),

@@ -6,7 +6,7 @@ The path of a record: route (its topic, kept), partition, lane, open batch. `sen
 import random
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from msgtx import errors
 from msgtx.accumulator import RECORD_OVERHEAD_BYTES, Accumulator, BatchFuture, Lane, PendingBatch, RecordFuture
@@ -14,11 +14,13 @@ from msgtx.config import ProducerConfig
 from msgtx.errors import MsgtxError
 from msgtx.rules.partitioner import PARTITIONERS
 from msgtx.rules.transaction import Call
+from msgtx.store.append_once import KeyedRecord
 from msgtx.store.topics import Topic
 from msgtx.types import TopicPartition
 
 Serializer = Callable[[Any], bytes | None]
 Topics = Callable[[str, bool], Topic | None]
+DEDUP_KEY_BYTES: Final = 256  # the most of a dedup_key: it stands in an index
 
 
 class Route:
@@ -77,6 +79,10 @@ class Intake:
         """Hear that a record failed."""
         raise NotImplementedError
 
+    def _add_keyed(self, record: KeyedRecord, batch: PendingBatch) -> None:
+        """Take in a record that is stored at most once by its key; `batch` is its own. The caller holds the lock."""
+        raise NotImplementedError
+
     def send(
         self,
         topic: str,
@@ -87,17 +93,22 @@ class Intake:
         timestamp: int | datetime | None = None,
         headers: Iterable[tuple[str, bytes | None]] | None = None,
         on_delivery: Callable[[RecordFuture], object] | None = None,
+        dedup_key: str | None = None,
     ) -> RecordFuture:
         """Send a record. Returns a future at once; blocks while `buffer_bytes` are waiting, at most `max_block_ms`.
 
         `value=None` is a tombstone. A key chooses the partition; without one records stick to a partition drawn for each
-        batch. Raise `IllegalState`, `TypeError`, `UnknownTopicOrPartition`, the stored error of a failed transaction or
-        producer; everything else is in the future. Source: semantics 3.
+        batch. With a `dedup_key` (1 to 256 bytes of UTF-8) the record is stored once per topic within `dedup_window_ms`
+        after the first one, whoever sends it again: the others get the place of the first, `duplicate`, also if their
+        content differs. It is awaited and flushed whatever `acks` says, and needs a producer without transactions.
+
+        Raise `IllegalState`, `TypeError`, `InvalidRequest`, `UnknownTopicOrPartition`, the stored error of a failed
+        transaction or producer; everything else is in the future. Source: semantics 3.
         """
         if self._serializes:
             value, key = self._serialized(value, key)
         if (value.__class__ is not bytes and value is not None) or (key is not None and key.__class__ is not bytes):
-            value, key = _as_bytes(value, "value"), _as_bytes(key, "key")
+            value, key = as_bytes(value, "value"), as_bytes(key, "key")
         route = self._routes.get(topic) or self._route(topic)
         size = RECORD_OVERHEAD_BYTES + (len(value) if value is not None else 0)
         sticky = False
@@ -108,10 +119,13 @@ class Intake:
         elif partition is None:
             partition = route.sticky
             sticky = True
-        pairs = None if headers is None else _as_headers(headers)
+        pairs = None if headers is None else as_headers(headers)
         if pairs:
             size += sum(len(name.encode()) + len(content or b"") for name, content in pairs)
-        stamp = None if timestamp is None else _as_milliseconds(timestamp)
+        stamp = None if timestamp is None else as_milliseconds(timestamp)
+        if dedup_key is not None:
+            drawn = random.randrange(route.count) if sticky else partition  # noqa: S311 - as above
+            return self._send_keyed(route, drawn, (dedup_key, value, key, stamp, pairs or ()), size, on_delivery)
         with self._lock:
             if not self._may_send:
                 self._refuse(Call.SEND)
@@ -135,6 +149,50 @@ class Intake:
                     batch.headers = {}
                 batch.headers[index] = pairs
             future = RecordFuture(batch if self._awaits else _unanswered(batch), index)
+        if on_delivery is not None:
+            future.add_done_callback(on_delivery)
+        return future
+
+    def send_at_once(self, topic: str, value: Any, **rest: Any) -> RecordFuture | None:
+        """Send a record if that needs no waiting, as an event loop must. Returns None, and has not sent, where it might.
+
+        That is: for the first record of a topic, and while `buffer_bytes` have no room for the topic's largest.
+        """
+        with self._lock:
+            route = self._routes.get(topic)
+            if route is None:
+                return None
+            needed = self._accumulator.buffered + route.limit + RECORD_OVERHEAD_BYTES
+            return None if needed > self.config.buffer_bytes else self.send(topic, value, **rest)
+
+    def _send_keyed(
+        self,
+        route: Route,
+        partition: int,
+        content: tuple[str, bytes | None, bytes | None, int | None, Sequence[tuple[str, bytes | None]]],
+        size: int,
+        on_delivery: Callable[[RecordFuture], object] | None,
+    ) -> RecordFuture:
+        dedup_key, value, key, stamp, pairs = content
+        if self.config.transactional_id is not None:
+            raise errors.IllegalState(
+                "a dedup_key needs a producer without transactional_id: its record is stored at once, and no abort takes it"
+                " back; within a transaction a retry is recognised by the transaction itself"
+            )
+        _check_dedup_key(dedup_key)
+        _require_partition(route, partition)
+        with self._lock:
+            if not self._may_send:
+                self._refuse(Call.SEND)
+            if size > route.limit + RECORD_OVERHEAD_BYTES:
+                return self._too_large(route, partition, size - RECORD_OVERHEAD_BYTES, on_delivery)
+            self._wait_for_room(size)
+            batch = PendingBatch(TopicPartition(route.topic.name, partition), None, self._lock)
+            batch.size = batch.reserved = size
+            partition_id = route.topic.partition_ids[partition]
+            at = batch.created_ms if stamp is None else stamp
+            self._add_keyed(KeyedRecord(partition_id, dedup_key, value, key, at, pairs), batch)
+        future = RecordFuture(batch, 0)
         if on_delivery is not None:
             future.add_done_callback(on_delivery)
         return future
@@ -167,7 +225,7 @@ class Intake:
                 for item in column:
                     _require_bytes(item, name)
         if timestamps is not None and not ({*map(type, timestamps)} <= {int} and _in_range(timestamps)):
-            timestamps = [_as_milliseconds(timestamp) for timestamp in timestamps]
+            timestamps = [as_milliseconds(timestamp) for timestamp in timestamps]
         route = self._routes.get(topic) or self._route(topic)
         batches: list[PendingBatch] = []
         for part, rows in self._spread(route, keys, partition, len(values)):
@@ -235,10 +293,7 @@ class Intake:
 
         `fresh`: a new one. The caller holds the lock.
         """
-        if not 0 <= partition < route.count:
-            raise errors.UnknownTopicOrPartition(
-                f"{route.topic.name} has partitions 0 to {route.count - 1}, and not {partition}"
-            )
+        _require_partition(route, partition)
         accumulator = self._accumulator
         lane = route.lanes[partition] or self._lane(route, partition)
         batch: PendingBatch | None = lane.open
@@ -335,20 +390,39 @@ def _unanswered(batch: PendingBatch) -> PendingBatch:
     return stand_in
 
 
+def _require_partition(route: Route, partition: int) -> None:
+    if not 0 <= partition < route.count:
+        raise errors.UnknownTopicOrPartition(
+            f"{route.topic.name} has partitions 0 to {route.count - 1}, and not {partition}"
+        )
+
+
+def _check_dedup_key(dedup_key: object) -> None:
+    if not isinstance(dedup_key, str):
+        raise TypeError(f"a dedup_key is str, not {type(dedup_key).__name__}")
+    size = len(dedup_key.encode(errors="surrogatepass"))
+    if not 0 < size <= DEDUP_KEY_BYTES:
+        raise errors.InvalidRequest(f"a dedup_key has 1 to {DEDUP_KEY_BYTES} bytes of UTF-8, not {size}")
+    if "\0" in dedup_key or any("\ud800" <= letter <= "\udfff" for letter in dedup_key):
+        raise errors.InvalidRequest(f"a dedup_key has no NUL character and no half of a letter; this one is {dedup_key!r}")
+
+
 def _require_bytes(item: object, name: str) -> None:
     if item is not None and not isinstance(item, bytes):
         hint = "; encode it, or give the producer a serializer" if isinstance(item, str) else ""
         raise TypeError(f"a {name} is bytes or None, not {type(item).__name__}{hint}")
 
 
-def _as_bytes(item: Any, name: str) -> bytes | None:
+def as_bytes(item: Any, name: str) -> bytes | None:
+    """Return a value or a key. Raise `TypeError` for what is not bytes."""
     if isinstance(item, bytearray | memoryview):
         return bytes(item)
     _require_bytes(item, name)
     return None if item is None else bytes(item)
 
 
-def _as_headers(headers: Iterable[tuple[str, bytes | None]]) -> tuple[tuple[str, bytes | None], ...]:
+def as_headers(headers: Iterable[tuple[str, bytes | None]]) -> tuple[tuple[str, bytes | None], ...]:
+    """Return headers. Raise `TypeError`, `InvalidRequest`."""
     pairs = tuple((name, content) for name, content in headers)
     for name, content in pairs:
         if not isinstance(name, str):
@@ -359,7 +433,8 @@ def _as_headers(headers: Iterable[tuple[str, bytes | None]]) -> tuple[tuple[str,
     return pairs
 
 
-def _as_milliseconds(timestamp: Any) -> int:
+def as_milliseconds(timestamp: Any) -> int:
+    """Return a record's timestamp. Raise `TypeError`, `InvalidRequest`."""
     if isinstance(timestamp, datetime):
         if timestamp.tzinfo is None:
             raise TypeError("a timestamp needs its time zone: use an aware datetime, or milliseconds since 1970 UTC")

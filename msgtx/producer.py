@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import socket
 import threading
 import time
 import weakref
@@ -10,22 +11,31 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar, runtime_checkable
 
+import sqlalchemy
+
 from msgtx import errors
 from msgtx.accumulator import BatchFuture, PendingBatch, RecordFuture
 from msgtx.config import ProducerConfig
 from msgtx.database.engine import Engine
+from msgtx.deduplicator import Deduplicator
+from msgtx.enlistment import Decision, Enlistment, UserSession, Writing, enlist
 from msgtx.errors import DatabaseUnavailable, IllegalState, MsgtxError, OutcomeUnknown
 from msgtx.intake import Intake, Serializer, Topics
 from msgtx.rules.transaction import Call, ClientState, client_move
 from msgtx.sender import Sender, Wake
 from msgtx.store.append import Appended, append_and_decide
+from msgtx.store.append_once import KeyedRecord
 from msgtx.store.decide import Decided, decide
 from msgtx.store.groups import NO_OFFSETS, OffsetColumns, OffsetRows, columns_of, offset_rows
 from msgtx.store.producers import init_producer_id
+from msgtx.store.seal import Kind, Sealed, Sealing, seal, undecided_prepared
 from msgtx.store.topics import Topic
+from msgtx.store.transactions import end_transaction, transaction_outcome
 from msgtx.types import (
     GroupMetadata,
     OffsetAndMetadata,
+    Outcome,
+    PreparedTransaction,
     ProducerId,
     RecordMetadata,
     TopicPartition,
@@ -65,6 +75,27 @@ class Transaction:
         """Commit consumer offsets with this transaction; see `Producer.send_offsets_to_transaction`."""
         self._producer.send_offsets_to_transaction(offsets, group_metadata)
 
+    def prepare(self, timeout: float | None = None) -> PreparedTransaction:
+        """Prepare for an outside decision: see `Producer.prepare_transaction`."""
+        return self._producer.prepare_transaction(timeout)
+
+
+class _SessionEnd:
+    """A transaction that a user's session ends; whoever hears of it may be in another thread than the producer."""
+
+    def __init__(self, producer: "Producer", transaction_id: TransactionId) -> None:
+        self.transaction_id = transaction_id
+        self.is_lost = False
+        self.sealed = False
+        self._producer = producer
+
+    def lost(self) -> None:
+        """Hear that the session was rolled back: abort at once what is sealed, so that it holds no reader up."""
+        self.is_lost = True
+        if self.sealed:
+            with contextlib.suppress(MsgtxError):
+                self._producer.resolve(self.transaction_id)
+
 
 class Producer(Intake):
     """Sends records: idempotent by default, transactional with a `transactional_id`.
@@ -95,6 +126,7 @@ class Producer(Intake):
             refresh_topic=self._refresh,
             on_failed=self._batch_failed,
         )
+        self._deduplicator: Deduplicator | None = None  # from the first record with a dedup_key on
         self._transactional = config.transactional_id is not None
         self._enter(ClientState.UNINITIALIZED if self._transactional else ClientState.READY)
         self._error: MsgtxError | None = None
@@ -105,6 +137,9 @@ class Producer(Intake):
         self._offsets: OffsetRows = {}
         self._fused: list[PendingBatch] | None = None  # batches of a fused call whose answer is not known
         self._handed_decision = False
+        self._rides: tuple[weakref.ref[Any], Enlistment, _SessionEnd] | None = (
+            None  # in which session a sealed transaction ends
+        )
         self._ending = threading.Lock()
         self._started = False
         self._pid = os.getpid()
@@ -125,6 +160,13 @@ class Producer(Intake):
     def _find_topic(self, name: str) -> Topic | None:
         return self._retried(lambda: self._topics(name, False), self._deadline(None), DatabaseUnavailable)
 
+    def _add_keyed(self, record: KeyedRecord, batch: PendingBatch) -> None:
+        if self._deduplicator is None:
+            self._deduplicator = Deduplicator(
+                self._engine, self._accumulator, self.config, wake=self._wake, on_failed=self._batch_failed
+            )
+        self._deduplicator.add(record, batch)
+
     def _batch_failed(self, transaction_number: int | None, error: MsgtxError) -> None:
         """Hear from the sender that a batch failed, or (number None, fatal) that the producer did."""
         with self._lock:
@@ -140,7 +182,7 @@ class Producer(Intake):
         if error.fatal:
             self._error = error
             self._enter(ClientState.FATAL_ERROR)
-        elif self._state in {ClientState.IN_TRANSACTION, ClientState.COMMITTING}:
+        elif self._state in {ClientState.IN_TRANSACTION, ClientState.COMMITTING, ClientState.SEALING}:
             self._error = error
             self._enter(client_move(self._state, Call.FAILED))
         self._accumulator.settled.notify_all()  # whoever waits for room hears of it
@@ -155,26 +197,50 @@ class Producer(Intake):
 
     # ── transactions ──
 
-    def init_transactions(self, timeout: float | None = None) -> None:
-        """Take over the transactional id: older producers are fenced, what they left open is aborted (I7)."""
+    def init_transactions(self, timeout: float | None = None, *, keep_prepared: bool = False) -> None:
+        """Take over the transactional id: older producers are fenced, what they left open is aborted (I7).
+
+        `keep_prepared`: what is prepared for an outside decision stays so, `prepared_transaction` names it, and it is
+        completed before another transaction begins (KIP-939).
+        """
         self._require_transactional(Call.INIT)
         with self._sole_ending(Call.INIT):
             target = client_move(self._state, Call.INIT)
+            deadline = self._deadline(timeout)
             self._sender.producer = self._retried(
-                lambda: self._initialize(self.config.transactional_id), self._deadline(timeout), DatabaseUnavailable
+                lambda: self._initialize(self.config.transactional_id, keep_prepared=keep_prepared),
+                deadline,
+                DatabaseUnavailable,
             )
             self._next_number = 0
             self._enter(target)
+            kept = self._retried(self._kept, deadline, DatabaseUnavailable) if keep_prepared else None
+            if kept is not None:
+                self._last_id = kept
+                self._sender.handed.clear()
+                self._handed_decision = True
+                self._enter(ClientState.PREPARED)
 
-    def _initialize(self, transactional_id: str | None) -> ProducerId:
+    def _initialize(self, transactional_id: str | None, *, keep_prepared: bool = False) -> ProducerId:
         with self._engine.connection() as connection:
-            return init_producer_id(connection, transactional_id, timeout_ms=self.config.transaction_timeout_ms)
+            return init_producer_id(
+                connection,
+                transactional_id,
+                timeout_ms=self.config.transaction_timeout_ms,
+                keep_prepared=keep_prepared,
+            )
+
+    def _kept(self) -> TransactionId | None:
+        assert self._sender.producer is not None
+        with self._engine.connection() as connection:
+            return undecided_prepared(connection, self._sender.producer.producer_id)
 
     def begin_transaction(self, timeout_ms: int | None = None) -> Transaction:
         """Begin a transaction, locally: it opens in the database with its first batch. Returns it."""
         self._require_transactional(Call.BEGIN)
         if timeout_ms is not None and timeout_ms <= 0:
             raise errors.InvalidTransactionTimeout(f"timeout_ms must be above 0, not {timeout_ms}")
+        self.settle()
         with self._lock:
             if self._state is ClientState.FATAL_ERROR and self._error is not None:
                 raise self._error
@@ -252,7 +318,7 @@ class Producer(Intake):
             self._commit_at_once(self._fused, offsets, deadline)
             return
         self._flush_transaction(deadline)
-        if not self._sender.handed and not self._offsets:
+        if not self._sender.handed and not self._offsets and not self._handed_decision:
             return
         self._handed_decision = True
         answer = self._decide("COMMIT", offsets, deadline)
@@ -331,6 +397,95 @@ class Producer(Intake):
 
         return self._retried(attempt, deadline, OutcomeUnknown)
 
+    # ── transactions that somebody else decides ──
+
+    def prepare_transaction(self, timeout: float | None = None) -> PreparedTransaction:
+        """Prepare: all of it is durable, and waits for an outside decision, for ever. Returns the token that decides it.
+
+        `client.complete(token, commit=…)` in any process, or `commit_transaction` and `abort_transaction` of this producer.
+        Until then nobody reads past it. May be called again when it raised `OutcomeUnknown`. Raise what a commit raises.
+        Source: architecture 5; KIP-939.
+        """
+        self._require_transactional(Call.PREPARE)
+        if self._state is not ClientState.PREPARED:
+            self._seal("external", Call.PREPARE, self._deadline(timeout))
+        assert self.prepared_transaction is not None
+        return self.prepared_transaction
+
+    @property
+    def prepared_transaction(self) -> PreparedTransaction | None:
+        """The token of the transaction that is prepared and not known to be decided."""
+        if self._state is not ClientState.PREPARED or self._last_id is None:
+            return None
+        return PreparedTransaction(self._last_id, str(self._engine.incarnation))
+
+    def _seal(self, kind: Kind, call: Call, deadline: float) -> Sealed | None:
+        """Seal the transaction. Returns None if nothing was sent, and there is nothing to decide."""
+        with self._sole_ending(call):
+            with self._lock:
+                if self._error is not None and self._state in _FAILED:
+                    raise self._error
+                self._enter(client_move(self._state, call))
+            self._flush_transaction(deadline)
+            if kind == "session" and not self._sender.handed and not self._offsets:
+                self._ended()
+                return None
+            self._handed_decision = True
+            answer = self._retried(lambda: self._sealing(kind), deadline, OutcomeUnknown)
+            if answer.error is not None:
+                raise self._refused(answer.error)
+            with self._lock:
+                self._enter(client_move(self._state, Call.SEALED if kind == "session" else Call.PREPARED))
+                self._open = None
+            return answer.sealed
+
+    def _sealing(self, kind: Kind) -> Sealing:
+        assert self._last_id is not None
+        with self._engine.connection() as connection:
+            answer = seal(
+                connection,
+                self._last_id,
+                kind,
+                tails=dict(self._sender.handed.values()),
+                offsets=columns_of(self._offsets),
+                timeout_ms=self._sender.transaction_timeout_ms,
+                client_host=socket.gethostname(),
+                client_process=os.getpid(),
+            )
+        if answer.error is not None and answer.error.retriable:
+            raise answer.error
+        return answer
+
+    def settle(self) -> None:
+        """Learn how a sealed or prepared transaction was decided, so that the next one may begin."""
+        if self._state not in {ClientState.SEALED, ClientState.PREPARED}:
+            return
+        assert self._last_id is not None
+        name = self._last_id
+        if self._state is ClientState.SEALED:
+            assert self._rides is not None
+            connection, enlistment, end = self._rides
+            if connection() is not None and not enlistment.over and not end.is_lost:
+                client_move(self._state, Call.BEGIN)  # the session is still to end
+        with self._sole_ending(Call.BEGIN):
+            ask = self._outcome if self._state is ClientState.PREPARED else self.resolve
+            outcome = self._retried(lambda: ask(name), self._deadline(None), DatabaseUnavailable)
+            if outcome is Outcome.OPEN:
+                client_move(self._state, Call.BEGIN)
+            self._rides = None
+            self._ended()
+
+    def _outcome(self, transaction_id: TransactionId) -> Outcome:
+        with self._engine.connection() as connection:
+            return transaction_outcome(connection, transaction_id).outcome
+
+    def resolve(self, transaction_id: TransactionId) -> Outcome:
+        """Return how a transaction ended; one that a session did not commit is aborted now."""
+        # A client that is closed has no pool, and gets none again.
+        lent = contextlib.closing(self._engine.dedicated()) if self.closed else self._engine.connection()
+        with lent as connection:
+            return end_transaction(connection, transaction_id, "resolve")
+
     def abort_transaction(self, timeout: float | None = None) -> None:
         """Abort: what was not sent is dropped, what was sent is never seen. Then the next transaction may begin."""
         self._require_transactional(Call.ABORT)
@@ -372,7 +527,8 @@ class Producer(Intake):
         with self._lock:
             # A number is used up only when something of its transaction was handed to the connection.
             if self._sender.handed or self._handed_decision:
-                self._next_number += 1
+                # One that was kept from before is of an older epoch.
+                self._next_number += self._last_id is not None and self._last_id[:2] == self._sender.producer
                 self._decided()
             self._number = None
             self._open = None
@@ -384,22 +540,38 @@ class Producer(Intake):
                 self._enter(client_move(self._state, Call.ENDED))
 
     @contextlib.contextmanager
-    def transaction(self, timeout_ms: int | None = None) -> Iterator[Transaction]:
-        """Run a transaction: commit at the end of the block, abort if it raises; the original exception goes on."""
+    def transaction(self, timeout_ms: int | None = None, session: UserSession | None = None) -> Iterator[Transaction]:
+        """Run a transaction: commit at the end of the block, abort if it raises; the original exception goes on.
+
+        `session`: SQLAlchemy's `Session`, `scoped_session` or `Connection` on the same database. The end of the block seals
+        the transaction, and the session's next commit decides it with the session's rows (I6); its rollback aborts it, and
+        after `timeout_ms` it is aborted. Until the session has ended no other transaction begins. Raise `ConfigError` for
+        a session elsewhere, in autocommit or two phases.
+        """
+        rides = None if session is None else enlist(session, self._engine)
         transaction = self.begin_transaction(timeout_ms)
+        end = _SessionEnd(self, transaction.id)
+        writing = Writing(end)
+        if rides is not None:
+            rides[1].add(rides[0], writing)
         try:
             yield transaction
         except BaseException as error:
+            writing.open = False
             if self._open is transaction and self._state is not ClientState.FATAL_ERROR:
                 try:
                     self.abort_transaction()
                 except MsgtxError as failed:
                     error.add_note(f"the abort of transaction {transaction.id} failed, too: {failed}")
             raise
+        writing.open = False
         if self._open is not transaction:
             return
         try:
-            self.commit_transaction()
+            if rides is None:
+                self.commit_transaction()
+            else:
+                self._end_in(rides, end)
         except MsgtxError as error:
             if self._state is ClientState.ABORTABLE_ERROR:
                 try:
@@ -407,6 +579,20 @@ class Producer(Intake):
                 except MsgtxError as failed:
                     error.add_note(f"the abort of transaction {transaction.id} failed, too: {failed}")
             raise
+
+    def _end_in(self, rides: tuple[sqlalchemy.Connection, Enlistment], end: _SessionEnd) -> None:
+        """Seal the transaction and leave its decision to the session."""
+        connection, enlistment = rides
+        if end.is_lost or enlistment.over:
+            with self._lock:
+                self._fail(errors.TransactionAborted(f"the session was rolled back before {end.transaction_id} was sealed"))
+                assert self._error is not None
+                raise self._error
+        sealed = self._seal("session", Call.SEAL, self._deadline(None))
+        if sealed is not None:
+            end.sealed = True
+            self._rides = (weakref.ref(connection), enlistment, end)
+            enlistment.add(connection, Decision(sealed, end))
 
     @property
     def closed(self) -> bool:
@@ -485,6 +671,8 @@ class Producer(Intake):
             self._accumulator.settled.notify_all()  # whoever waits for room hears of it
         # Outside the lock: delivery callbacks are the user's code.
         self._accumulator.drop_unsent(IllegalState("the producer was closed before this was sent"))
+        if self._deduplicator is not None:
+            self._deduplicator.close(timeout)
         if self._started:
             self._sender.close(timeout)
 

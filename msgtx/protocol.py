@@ -1,8 +1,8 @@
 """The public face of the store: what a client in another language would call.
 
-Each function takes a SQLAlchemy connection first, runs in the caller's SQL transaction (READ COMMITTED, else `ConfigError`)
-and never commits. Refusals that write nothing raise; an error that carries a decision (`TransactionAborted`) leaves the SQL
-transaction good, and it must be committed.
+Each function takes a SQLAlchemy connection first, runs in the caller's SQL transaction (READ COMMITTED, else `ConfigError`;
+`decide_sealed` at any level) and never commits. Refusals that write nothing raise; an error that carries a decision
+(`TransactionAborted`) leaves the SQL transaction good, and it must be committed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,11 @@ from msgtx.store import coordinators as store_coordinators
 from msgtx.store import decide as store_decide
 from msgtx.store import fetch as store_fetch
 from msgtx.store import producers as store_producers
+from msgtx.store import seal as store_seal
 from msgtx.store.groups import NO_OFFSETS, OffsetColumns, offset_columns
+from msgtx.store.installation import describe_installation
 from msgtx.store.records import records_of
+from msgtx.store.seal import Kind, Sealed
 from msgtx.store.topics import describe_topics, require_partitions
 from msgtx.types import (
     Coordinator,
@@ -30,6 +33,7 @@ from msgtx.types import (
     OffsetAndMetadata,
     Outcome,
     OutputRecord,
+    PreparedTransaction,
     ProducerId,
     Record,
     TopicPartition,
@@ -72,6 +76,18 @@ class DecideResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Seal:
+    """A sealed transaction, named by its `token` (`PreparedTransaction`); what `decide_sealed` takes.
+
+    `deadline`: in milliseconds since 1970 UTC; None for one that waits for an outside party.
+    """
+
+    token: str
+    deadline: int | None
+    sealed: Sealed
+
+
+@dataclass(frozen=True, slots=True)
 class Fetched:
     """What a fetch found on a partition; `position` is the next one to fetch from."""
 
@@ -87,22 +103,13 @@ def _columns(batch: Batch, partition_id: int, now: int) -> BatchColumns:
     records = batch.records
     if not records:
         raise errors.InvalidRequest(f"the batch for {batch.topic_partition} is empty")
-    timestamps = [now if record.timestamp is None else record.timestamp for record in records]
-    headers = [list(record.headers) for record in records]
-    with_headers = any(headers)
-    return BatchColumns(
-        partition_id=partition_id,
-        producer_id=batch.producer_id,
-        producer_epoch=batch.epoch,
-        transaction_number=batch.transaction_number,
-        base_sequence=batch.base_sequence,
-        max_timestamp=max(timestamps),
-        keys=[record.key for record in records] if any(record.key is not None for record in records) else None,
+    return BatchColumns.of(
+        partition_id,
+        (batch.producer_id, batch.epoch, batch.transaction_number, batch.base_sequence),
+        keys=[record.key for record in records],
         values=[record.value for record in records],
-        timestamps=timestamps if len(set(timestamps)) > 1 else None,
-        header_counts=[len(pairs) for pairs in headers] if with_headers else None,
-        header_keys=[name for pairs in headers for name, _ in pairs] if with_headers else None,
-        header_values=[content for pairs in headers for _, content in pairs] if with_headers else None,
+        timestamps=[now if record.timestamp is None else record.timestamp for record in records],
+        headers=[list(record.headers) for record in records],
     )
 
 
@@ -220,6 +227,39 @@ def _lock_key(producer_id: int) -> int:
 
 def _lock(connection: sqlalchemy.Connection, name: TransactionId) -> None:
     store_producers.lock_producer(driver_of(connection), name.producer_id)
+
+
+def seal(
+    connection: sqlalchemy.Connection,
+    transaction_id: TransactionId,
+    tails: Mapping[TopicPartition, int],
+    offsets: Offsets | None = None,
+    kind: Kind = "session",
+) -> Seal:
+    """End the writing of a transaction that is decided elsewhere: verified, flushed with this SQL transaction, repeatable.
+
+    `session`: by `decide_sealed` in another SQL transaction, until the deadline; `external`: by `decide`, whenever.
+    Raise the refusal. `TransactionAborted` says that ABORT is decided: commit the SQL transaction.
+    """
+    raw = driver_of(connection)
+    ids = require_partitions(raw, tails)
+    by_id = {ids[TopicPartition(*partition)]: last for partition, last in tails.items()}
+    answer = store_seal.seal(raw, transaction_id, kind, tails=by_id, offsets=_offset_columns(raw, offsets or {}))
+    if answer.error is not None:
+        raise answer.error
+    assert answer.sealed is not None
+    deadline = answer.sealed.deadline
+    token = PreparedTransaction(transaction_id, str(describe_installation(raw).incarnation))
+    return Seal(str(token), None if deadline is None else store_append.milliseconds(deadline), answer.sealed)
+
+
+def decide_sealed(connection: sqlalchemy.Connection, sealed: Seal) -> None:
+    """Commit a transaction that was sealed for a session with this SQL transaction, at any isolation level (I6).
+
+    Call it last, just before the COMMIT: producers ascending, and ahead of other locks of msgtx. Raise
+    `TransactionAborted` past the deadline or decided meanwhile, `IncarnationChanged`.
+    """
+    store_seal.decide_sealed(driver_of(connection), sealed.sealed)
 
 
 def find_coordinator(connection: sqlalchemy.Connection, transactional_id: str) -> Coordinator:

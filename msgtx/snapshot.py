@@ -9,7 +9,7 @@ from msgtx.database.engine import Engine, RawConnection
 from msgtx.store.append import milliseconds
 from msgtx.store.cuts import consistent_cut
 from msgtx.store.fetch import EARLIEST, Position, fetch, list_offsets
-from msgtx.store.installation import describe_installation
+from msgtx.store.installation import require_incarnation
 from msgtx.store.ranges import Range, measure_ranges
 from msgtx.store.records import records_of
 from msgtx.store.snapshots import SavedText, delete_snapshot, save_snapshot, saved_snapshots
@@ -41,7 +41,7 @@ def take(engine: Engine, topics: Iterable[str] | None) -> TakenSnapshot:
             max_bytes=0,
             max_rows=0,
         )
-        incarnation = _incarnation(connection)
+        incarnation = require_incarnation(connection)
     held: dict[TopicPartition, TransactionId] = {}
     for partition, at in cut.items():
         holder = at.held_by or (ends[partition].blocked_by if partition in ends else None)
@@ -57,26 +57,13 @@ def read(engine: Engine, snapshot: Snapshot, start: Snapshot | None = None) -> I
     snapshot of another database, `OffsetOutOfRange` if retention has removed what lies behind `start`, `LogTruncated`.
     """
     with engine.connection() as connection:
-        _require_incarnation(connection, snapshot, start)
+        require_incarnation(connection, snapshot, start)
         ids = require_partitions(connection, snapshot.ends)
         starts = list_offsets(connection, dict.fromkeys(ids.values(), EARLIEST), Isolation.READ_COMMITTED)
     for partition, end in sorted(snapshot.ends.items()):
         log_start = starts[ids[partition]].log_start_offset
         first = log_start if start is None else start.ends.get(partition, log_start)
         yield from _read(engine, partition, ids[partition], first, end)
-
-
-def _incarnation(connection: RawConnection) -> str:
-    return str(describe_installation(connection).incarnation)
-
-
-def _require_incarnation(connection: RawConnection, *snapshots: Snapshot | None) -> None:
-    incarnation = _incarnation(connection)
-    for each in snapshots:
-        if each is not None and each.incarnation != incarnation:
-            raise errors.IncarnationChanged(
-                f"the snapshot is of incarnation {each.incarnation}, the database has {incarnation} since a failover"
-            )
 
 
 def _read(engine: Engine, partition: TopicPartition, partition_id: int, first: int, end: int) -> Iterator[Record]:
@@ -158,7 +145,7 @@ class Snapshots:
         """
         asked = None if topics is None else [*dict.fromkeys(topics)]
         with self._engine.connection() as connection:
-            _require_incarnation(connection, start, end)
+            require_incarnation(connection, start, end)
         if end is None:
             end = self.take(asked if asked is not None or start is None else {topic for topic, _ in start.ends}).snapshot
         wanted = sorted(partition for partition in end.ends if asked is None or partition.topic in asked)

@@ -4,12 +4,13 @@ import enum
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, NewType, Self
+from typing import Final, Literal, NamedTuple, NewType, Self
 
 from msgtx.errors import InvalidRequest
 
 PartitionId = NewType("PartitionId", int)
 Headers = tuple[tuple[str, bytes | None], ...]
+INCARNATION: Final = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"  # of a database: changes with a failover
 
 
 Strategy = Literal["range", "roundrobin", "cooperative-sticky"]  # how a group's partitions are divided
@@ -56,7 +57,7 @@ class Snapshot:
             for pair in found[2].split(","):
                 partition, _, end = pair.partition("=")
                 ends[TopicPartition(found[1], int(partition))] = int(end)
-        if not re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", incarnation):
+        if not re.fullmatch(INCARNATION, incarnation):
             raise InvalidRequest(f"{incarnation!r} is no incarnation: a snapshot begins with the one that it was taken of")
         return cls(ends, incarnation)
 
@@ -140,6 +141,30 @@ class TransactionId(NamedTuple):
         if found.producer_id >= 1 << 63 or found.producer_epoch >= 1 << 31 or found.transaction_number >= 1 << 63:
             raise InvalidRequest(f"{text!r} is no transaction id: a part of it is larger than any that is given out")
         return found
+
+
+class PreparedTransaction(NamedTuple):
+    """The token of a transaction that is prepared for an outside decision: `client.complete` takes it, in any process.
+
+    `incarnation`: of the database that holds it. `str` and `parse` are each other's inverse: `17.0.3@INCARNATION`.
+    """
+
+    transaction_id: TransactionId
+    incarnation: str
+
+    def __str__(self) -> str:
+        """Return it as one word."""
+        return f"{self.transaction_id}@{self.incarnation}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read what `str` wrote. Raise `InvalidRequest`."""
+        name, _, incarnation = text.strip().partition("@")
+        if not re.fullmatch(INCARNATION, incarnation):
+            raise InvalidRequest(
+                f"{text!r} is no token of a prepared transaction; it reads producer_id.epoch.number@incarnation"
+            )
+        return cls(TransactionId.parse(name), incarnation)
 
 
 @dataclass(slots=True)
@@ -357,6 +382,20 @@ class TransactionDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class PreparedListing:
+    """A transaction that waits for an outside decision. `prepared_at` is in milliseconds since 1970 UTC.
+
+    `partitions`: on how many of them it wrote; each holds readers back there until it is decided.
+    """
+
+    token: PreparedTransaction
+    transactional_id: str | None
+    prepared_at: int
+    partitions: int
+    client_host: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class ProducerState:
     """What a partition knows of a producer, as `kafka-transactions describe-producers` shows it.
 
@@ -462,7 +501,9 @@ class SweepReport:
     floors_removed: int = 0  # superseded by higher ones
     members_removed: int = 0  # of groups, whose session is over
     heartbeats_removed: int = 0  # superseded by newer ones, or of members that are gone
+    seals_removed: int = 0  # of decided transactions
     spark_rows_removed: int = 0  # attempts that are decided, and what newer batches have superseded
+    dedup_keys_removed: int = 0  # past their window
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
@@ -83,17 +84,9 @@ def write_attempt(rows: Iterable[pa.RecordBatch], target: Target, batch: BatchNa
     first = next(filled, None)
     if first is None:
         return None
-    engine = Engine(target.url, pool_size=1)
-    try:
+    with Engine(target.url, pool_size=1) as engine:
         engine.expect(uuid.UUID(target.incarnation))
-        return AttemptWriter(engine, target, batch).write(_chained(first, filled))
-    finally:
-        engine.close()
-
-
-def _chained(first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from others
+        return AttemptWriter(engine, target, batch).write(chain([first], filled))
 
 
 @dataclass(slots=True)
@@ -255,21 +248,13 @@ class AttemptWriter:
 
     def _columns(self, lane: _Lane) -> BatchColumns:
         now = time.time_ns() // 1_000_000
-        times = [now if at is None else at for at in lane.timestamps]
-        with_headers = any(lane.headers)
-        return BatchColumns(
-            partition_id=lane.partition_id,
-            producer_id=self._producer_id,
-            producer_epoch=0,
-            transaction_number=0,
-            base_sequence=self._sequences.get(lane.partition_id, 0),
-            max_timestamp=max(times, default=now),
-            keys=lane.keys if any(key is not None for key in lane.keys) else None,
+        return BatchColumns.of(
+            lane.partition_id,
+            (self._producer_id, 0, 0, self._sequences.get(lane.partition_id, 0)),
+            keys=lane.keys,
             values=lane.values,
-            timestamps=times if len(set(times)) > 1 else None,
-            header_counts=[len(pairs) for pairs in lane.headers] if with_headers else None,
-            header_keys=[name for pairs in lane.headers for name, _ in pairs] if with_headers else None,
-            header_values=[content for pairs in lane.headers for _, content in pairs] if with_headers else None,
+            timestamps=[now if at is None else at for at in lane.timestamps] or [now],
+            headers=lane.headers,
         )
 
 

@@ -11,8 +11,8 @@ from msgtx import errors
 from msgtx.database.engine import Engine, RawConnection, driver_of
 from msgtx.rules.partitioner import PARTITIONERS
 from msgtx.spark_jobs.attempt import Target, again, explained, persevering
-from msgtx.store.installation import describe_installation
-from msgtx.store.spark import Attempt, BatchName, DecidedBatch, OffsetRange, abort_batch, decide_batch, is_batch_committed
+from msgtx.store.installation import require_incarnation
+from msgtx.store.spark import Attempt, BatchName, BatchRange, DecidedBatch, abort_batch, decide_batch, is_batch_committed
 from msgtx.store.topics import require_topics
 from msgtx.store.transactions import transaction_outcome
 from msgtx.types import Outcome, Snapshot, TransactionId
@@ -53,14 +53,9 @@ def make_target(
     def look(connection: RawConnection) -> str:
         if topic is not None:
             require_topics(connection, [topic])
-        return str(describe_installation(connection).incarnation)
+        return require_incarnation(connection, snapshot)
 
-    incarnation = persevering(engine, look)
-    if snapshot is not None and snapshot.incarnation != incarnation:
-        raise errors.IncarnationChanged(
-            f"the snapshot is of incarnation {snapshot.incarnation}, the database has {incarnation} since a failover"
-        )
-    return Target(engine.url, incarnation, topic, transaction_timeout_ms, partitioner)
+    return Target(engine.url, persevering(engine, look), topic, transaction_timeout_ms, partitioner)
 
 
 def begins_again(engine: Engine, batch: BatchName) -> bool:
@@ -88,7 +83,7 @@ def decide(
     accepted: list[Attempt],
     *,
     group: str | None = None,
-    ranges: dict[int, OffsetRange] | None = None,
+    ranges: dict[int, BatchRange] | None = None,
     statements: Statements | None = None,
     timeout_ms: int = TRANSACTION_TIMEOUT_MS,
 ) -> BatchReport:

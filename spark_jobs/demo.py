@@ -7,6 +7,7 @@ exported and drawn.
 """
 
 import contextlib
+import functools
 import os
 import re
 import signal
@@ -25,7 +26,6 @@ from rich.console import Console
 from rich.progress import Progress
 
 from msgtx.client import Client, connect
-from msgtx.database.engine import query
 from msgtx.demo import (
     SOURCE,
     TOTALS,
@@ -38,6 +38,8 @@ from msgtx.demo import (
     make_topics,
     order_lines,
     print_report,
+    rows_of,
+    sessions_idle,
 )
 from msgtx.errors import ConfigError
 from msgtx.spark_jobs import report as rates_of
@@ -53,7 +55,6 @@ GROUP: Final = "demo-spark"
 # Two executors, each a process with a core: a cluster on this machine.
 MASTER: Final = "local-cluster[2,1,1024]"
 BATCHES: Final = 12  # into which the input is divided, about: enough to kill in some, and to go on after
-LEAST_OFFSETS: Final = 2_000
 WAIT_SECONDS: Final = 240.0  # for the driver's start, or its next batch
 LOOK_SECONDS: Final = 0.02
 ENDING_SECONDS: Final = 60.0
@@ -92,6 +93,10 @@ def run(*, url: str | None, input_path: Path | None, folder: Path, output: Conso
         lines = order_lines(input_path, output)
         with bars_on(progress) as bars:
             read = import_order_lines(client, lines, bars, report)
+            if read.transactions < BATCHES:
+                raise ConfigError(
+                    f"the input has {read.transactions} invoices; --spark needs {BATCHES}: a batch holds whole ones"
+                )
             _Drive(client, read, bars, report, output).run()
             _check(client, read, report)
             bar = bars.add_task("Parquet and a chart", total=2)
@@ -126,14 +131,15 @@ class _Drive:
         self._bars = bars
         self._report = report
         self._output = output
-        self._most = max(LEAST_OFFSETS, read.lines // BATCHES)
         self._bar = bars.add_task("movements and revenue out, two executors", total=read.lines)
+        self._unread = self._lag()  # more than lines: what was aborted, and the markers
+        self._most = self._unread // BATCHES
 
     def run(self) -> None:
         began = time.monotonic()
         driver = self._start()
         try:
-            self._await(driver, lambda: self._lag() < self._read.lines, "the first batch")
+            self._await(driver, lambda: self._lag() < self._unread, "the first batch")
             lost = self._kill_executor(driver)
             left = self._lag()
             self._await(driver, lambda: self._lag() < left, "a batch after the executor was killed")
@@ -168,7 +174,7 @@ class _Drive:
         )
 
     def _kill_executor(self, driver: subprocess.Popen[bytes]) -> _Open:
-        """Kill the executor whose task writes: its process, and with it the task's."""
+        """Kill the executor whose task writes, and with it the task; another one if that had answered: its records count."""
         while True:
             seen: _Open = self._await(driver, self._open, "a task that writes")
             executor = next(
@@ -177,15 +183,17 @@ class _Drive:
             if executor is not None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(executor, signal.SIGKILL)
-                    self._output.print(f"Executor {executor} killed with transaction {seen.name} open.")
-                    return seen
+                    ended = self._await(driver, functools.partial(self._end_of, seen), "the end of its transaction")
+                    if ended is Outcome.ABORTED:
+                        self._output.print(f"Executor {executor} killed with transaction {seen.name} open.")
+                        return seen
 
     def _kill_driver(self, driver: subprocess.Popen[bytes]) -> _Open:
         """Kill the driver when a task of it has written and nothing is decided."""
         while True:
             seen: _Open = self._await(driver, self._open, "a task that writes")
             os.kill(driver.pid, signal.SIGSTOP)  # it decides nothing any more
-            if self._client.transaction_outcome(seen.name) is Outcome.OPEN:
+            if sessions_idle(self._client, driver.pid) and self._end_of(seen) is None:
                 os.kill(driver.pid, signal.SIGKILL)
                 driver.wait()
                 self._output.print(f"Driver {driver.pid} killed with transaction {seen.name} open, and started again.")
@@ -197,8 +205,12 @@ class _Drive:
             found = self._client.admin.transactions.outcome(each.name)
             self._report.checks.append((f"end of {what}'s transaction", "ABORTED", str(found.outcome)))
 
+    def _end_of(self, seen: _Open) -> Outcome | None:
+        outcome = self._client.transaction_outcome(seen.name)
+        return None if outcome is Outcome.OPEN else outcome
+
     def _open(self) -> _Open | None:
-        for producer_id, epoch, number, process in _rows(self._client, OPEN):
+        for producer_id, epoch, number, process in rows_of(self._client, OPEN):
             return _Open(TransactionId(producer_id, epoch, number), process)
         return None
 
@@ -228,11 +240,6 @@ EARNED: Final = """
     from (select convert_from(value, 'UTF8')::json as revenue from msgtx.committed_records
           where topic = %s offset 0) r
     group by 1"""
-
-
-def _rows(client: Client, statement: str, *arguments: object) -> list[tuple[Any, ...]]:
-    with client.engine.connection() as connection:
-        return query(connection, statement, *arguments)
 
 
 def _partitions(client: Client) -> list[TopicPartition]:
@@ -272,8 +279,8 @@ def _end(driver: subprocess.Popen[bytes]) -> None:
 
 
 def _check(client: Client, read: Input, report: Report) -> None:
-    lines, quantity, value, distinct, last = _rows(client, TOTALS, MOVEMENTS)[0]
-    earned = {country: Decimal(amount) for country, amount in _rows(client, EARNED, REVENUE)}
+    lines, quantity, value, distinct, last = rows_of(client, TOTALS, MOVEMENTS)[0]
+    earned = {country: Decimal(amount) for country, amount in rows_of(client, EARNED, REVENUE)}
     wrong = [country for country, amount in read.by_country.items() if earned.get(country) != amount]
     report.checks += [
         ("lines", f"{read.lines:,}", f"{lines:,}"),

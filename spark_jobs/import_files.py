@@ -17,7 +17,6 @@ from pyspark.sql import types as spark_types
 
 from msgtx import errors
 from msgtx.client import connect as connect_client
-from msgtx.client import open_engine
 from msgtx.database.engine import Engine, driver_of
 from msgtx.spark_jobs.batch import TRANSACTION_TIMEOUT_MS
 from msgtx.spark_jobs.failure import translated
@@ -92,10 +91,7 @@ def import_files(
     kind = format or _format(files)
     with connect_client(url) as client:
         client.topics.describe(topic)
-        url = client.secret_url
-    engine, _ = open_engine(url)
-    try:
-        missing = _not_imported(engine, app, files)
+        missing = _not_imported(client.engine, app, files)
         report = ImportReport(0, len(files) - len(missing), 0, 0)
         total = sum(file.size for file in files)
         while missing:
@@ -109,21 +105,19 @@ def import_files(
                         topic,
                         app_id=_batch_app(app, batch),
                         batch_id=0,
-                        url=url,
+                        url=client.secret_url,
                         statements=_fences(app, batch),
                         transaction_timeout_ms=transaction_timeout_ms,
                     )
                 if written.skipped:
                     raise _FasterError
             except _FasterError:
-                missing = _not_imported(engine, app, missing)
+                missing = _not_imported(client.engine, app, missing)
                 continue
             report = ImportReport(
                 report.files + len(batch), report.skipped, report.batches + 1, report.records + written.records
             )
             missing = missing[len(batch) :]
-    finally:
-        engine.close()
     return report
 
 

@@ -4,9 +4,10 @@ A batch is `plan`. A stream is `begin` for its first offset, `latest` for how fa
 two offsets, which are snapshots. Ends that nobody named are a consistent cut.
 """
 
+import contextlib
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
@@ -18,7 +19,7 @@ from msgtx.store import fetch
 from msgtx.store.cuts import CutPartition, consistent_cut
 from msgtx.store.fetch import ListedOffset, list_offsets
 from msgtx.store.groups import committed_offsets
-from msgtx.store.installation import describe_installation
+from msgtx.store.installation import require_incarnation
 from msgtx.store.topics import describe_topics, partitions_of, require_partitions, require_topics
 from msgtx.types import Isolation, Snapshot, TopicPartition
 
@@ -64,7 +65,7 @@ def plan(engine: Engine, options: ReadOptions) -> Plan:
     yet, `LogTruncated` for a snapshot that the log does not reach any more, `UnstableOffset`, `ConfigError`.
     """
     with engine.connection() as connection:
-        incarnation = _incarnation(connection, options.snapshot, options.start)
+        incarnation = require_incarnation(connection, options.snapshot, options.start)
         look = _Look(connection, options, _chosen(connection, options))
         ends = {partition: look.end(partition) for partition in look.places}
         starts = {partition: look.start(partition, ends[partition]) for partition in look.places}
@@ -74,7 +75,7 @@ def plan(engine: Engine, options: ReadOptions) -> Plan:
 def begin(engine: Engine, options: ReadOptions) -> Snapshot:
     """Return where a new stream begins. Raise what `plan` does."""
     with engine.connection() as connection:
-        incarnation = _incarnation(connection, options.start)
+        incarnation = require_incarnation(connection, options.start)
         look = _Look(connection, options, _chosen(connection, options))
         ends = {partition: look.cut(partition) for partition in look.places}
         starts = {partition: look.start(partition, ends[partition]) for partition in look.places}
@@ -84,7 +85,7 @@ def begin(engine: Engine, options: ReadOptions) -> Snapshot:
 def latest(engine: Engine, options: ReadOptions) -> Snapshot:
     """Return how far a stream may read now: a consistent cut. Raise `UnknownTopicOrPartition`."""
     with engine.connection() as connection:
-        incarnation = _incarnation(connection)
+        incarnation = require_incarnation(connection)
         places = _chosen(connection, options)
         names = {partition_id: partition for partition, partition_id in places.items()}
         cut = consistent_cut(connection, names)
@@ -97,12 +98,26 @@ def between(engine: Engine, options: ReadOptions, start: Snapshot, end: Snapshot
     Partitions that `end` does not name have gone. Raise what `plan` does.
     """
     with engine.connection() as connection:
-        incarnation = _incarnation(connection, start, end)
+        incarnation = require_incarnation(connection, start, end)
         _tell_gone(options, start.ends.keys() - end.ends.keys())
         look = _Look(connection, options, _still_there(connection, options, end.ends))
         ends = {partition: look.reached(partition, end.ends[partition]) for partition in look.places}
         starts = {partition: start.ends.get(partition, 0) for partition in look.places}
         return look.ranges(starts, ends, incarnation)
+
+
+@contextlib.contextmanager
+def reader(engine: Engine, options: ReadOptions, plan: Plan) -> Iterator[Engine]:
+    """Lend the engine of the database that tasks read from: a replica, which has all that is planned then, or the given one.
+
+    Raise what `await_replica` does.
+    """
+    if options.read_url is None:
+        yield engine
+        return
+    with Engine(options.read_url, pool_size=1) as replica:
+        await_replica(replica, plan, timeout_ms=options.replica_timeout_ms)
+        yield replica
 
 
 def await_replica(engine: Engine, plan: Plan, *, timeout_ms: int) -> None:
@@ -111,8 +126,12 @@ def await_replica(engine: Engine, plan: Plan, *, timeout_ms: int) -> None:
     deadline = time.monotonic() + timeout_ms / 1_000
     while True:
         with engine.connection() as connection:
-            _require_incarnation(connection, plan.incarnation)
+            incarnation = require_incarnation(connection)
             found = list_offsets(connection, dict.fromkeys(wanted, fetch.LATEST), Isolation.READ_COMMITTED)
+        if incarnation != plan.incarnation:
+            raise errors.IncarnationChanged(
+                f"url is of incarnation {plan.incarnation}, read_url of {incarnation}: they are not one database"
+            )
         behind = [
             each
             for partition_id, each in wanted.items()
@@ -180,25 +199,6 @@ def _tell_gone(options: ReadOptions, gone: Iterable[TopicPartition]) -> None:
         raise errors.UnknownTopicOrPartition(f"{names}: not there any more; failOnDataLoss=false reads without them")
     if names:
         log.warning("%s: not there any more, left out", names)
-
-
-# Incarnations
-
-
-def _incarnation(connection: RawConnection, *snapshots: Snapshot | None) -> str:
-    found = str(describe_installation(connection).incarnation)
-    for each in snapshots:
-        if each is not None and each.incarnation != found:
-            raise errors.IncarnationChanged(
-                f"the snapshot is of incarnation {each.incarnation}, the database has {found} since a failover"
-            )
-    return found
-
-
-def _require_incarnation(connection: RawConnection, planned: str) -> None:
-    found = str(describe_installation(connection).incarnation)
-    if found != planned:
-        raise errors.IncarnationChanged(f"url is of incarnation {planned}, read_url of {found}: they are not one database")
 
 
 # Offsets

@@ -44,13 +44,10 @@ class Database:
     @contextlib.contextmanager
     def connection(self) -> Iterator[RawConnection]:
         """Hold a connection. Raise `IncarnationChanged` if the database is another one by now."""
-        engine = Engine(self.url, pool_size=1)
-        engine.expect(uuid.UUID(self.incarnation))
-        try:
+        with Engine(self.url, pool_size=1) as engine:
+            engine.expect(uuid.UUID(self.incarnation))
             with engine.connection() as connection:
                 yield connection
-        finally:
-            engine.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,12 @@ one SQL transaction. Whatever is killed, the next run begins where the last comm
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from msgtx.client import open_engine
-from msgtx.database.engine import Engine
+from msgtx.database.engine import Engine, open_engine
 from msgtx.rules.boundary import Span
 from msgtx.spark_jobs import offsets
 from msgtx.spark_jobs.attempt import again, persevering
@@ -70,34 +69,38 @@ def run(
     `write_transactional` do.
     """
     asked = parse({"subscribe": topics, "group": group, "url": url, **options})
-    engine, _ = open_engine(url)
-    try:
-        pipeline = _Pipeline(spark, engine, asked, transform, group=group, to=to)
-        pipeline.max_offsets = max_offsets
-        pipeline.timeout_ms = transaction_timeout_ms
-        pipeline.statements = statements
+    with open_engine(url) as engine:
+        pipeline = _Pipeline(
+            spark,
+            engine,
+            asked,
+            transform,
+            group=group,
+            to=to,
+            max_offsets=max_offsets,
+            timeout_ms=transaction_timeout_ms,
+            statements=statements,
+        )
         return pipeline.run(once=once, interval_ms=interval_ms, stop=stop or threading.Event(), on_batch=on_batch)
-    finally:
-        engine.close()
 
 
+@dataclass(slots=True)
 class _Pipeline:
     """Plans, transforms and writes one batch after the other."""
 
+    spark: SparkSession
+    engine: Engine
+    asked: ReadOptions
+    transform: Transform
+    group: str
+    to: str | None
     max_offsets: int
     timeout_ms: int
     statements: Statements | None
+    ends: Ends = field(init=False)
 
-    def __init__(
-        self, spark: SparkSession, engine: Engine, asked: ReadOptions, transform: Transform, *, group: str, to: str | None
-    ) -> None:
-        self._spark = spark
-        self._engine = engine
-        self._asked = asked
-        self._transform = transform
-        self._group = group
-        self._to = to
-        self._ends = Ends(self._spans)
+    def __post_init__(self) -> None:
+        self.ends = Ends(self._spans)
 
     def run(
         self,
@@ -110,10 +113,10 @@ class _Pipeline:
         done = PipelineReport()
         began = time.monotonic()
         if once:
-            self._asked = replace(self._asked, snapshot=again(lambda: offsets.latest(self._engine, self._asked)))
+            self.asked = replace(self.asked, snapshot=again(lambda: offsets.latest(self.engine, self.asked)))
         while not stop.is_set():
             batch_began = time.monotonic()
-            planned = again(lambda: offsets.plan(self._engine, self._asked))
+            planned = again(lambda: offsets.plan(self.engine, self.asked))
             chosen = self._chosen(planned, once=once)
             if chosen.size:
                 written = self._batch(chosen)
@@ -137,24 +140,25 @@ class _Pipeline:
         if not once:
             positions = {each.partition_id: LATEST for each in planned.ranges}
             found = persevering(
-                self._engine, lambda connection: list_offsets(connection, positions, Isolation.READ_COMMITTED)
+                self.engine, lambda connection: list_offsets(connection, positions, Isolation.READ_COMMITTED)
             )
             stable = {partition_id: at.last_stable_offset for partition_id, at in found.items()}
-        return offsets.Plan(tuple(self._ends.choose(planned.ranges, stable, self.max_offsets)), planned.incarnation)
+        return offsets.Plan(tuple(self.ends.choose(planned.ranges, stable, self.max_offsets)), planned.incarnation)
 
     def _spans(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> list[Span]:
-        return persevering(self._engine, lambda connection: spans_of_transactions(connection, starts, ends))
+        return persevering(self.engine, lambda connection: spans_of_transactions(connection, starts, ends))
 
     def _batch(self, planned: offsets.Plan) -> BatchReport:
-        newest = persevering(self._engine, lambda connection: last_batch(connection, self._group))
-        rows = frame(self._spark, planned, self._asked, self._engine)
+        newest = persevering(self.engine, lambda connection: last_batch(connection, self.group))
+        with offsets.reader(self.engine, self.asked, planned) as reader:
+            rows = frame(self.spark, planned, self.asked, reader)
         return write_batch(
-            self._engine,
-            self._transform(rows),
-            self._to,
-            app_id=self._group,
+            self.engine,
+            self.transform(rows),
+            self.to,
+            app_id=self.group,
             batch_id=0 if newest is None else newest + 1,
-            read=Read(self._group, planned.end, planned.start),
+            read=Read(self.group, planned.end, planned.start),
             statements=self.statements,
             transaction_timeout_ms=self.timeout_ms,
         )

@@ -5,8 +5,7 @@ of those columns that are used, and Spark takes the arrays apart. The statement 
 still what was planned (`check_range`).
 """
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Final
 from uuid import UUID
@@ -16,9 +15,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 from pyspark.sql.types import ArrayType, StructField, StructType
 
-from msgtx.client import open_engine
 from msgtx.database import jdbc
-from msgtx.database.engine import Engine
+from msgtx.database.engine import Engine, open_engine
 from msgtx.errors import ConfigError
 from msgtx.rules.ranges import OffsetRange
 from msgtx.spark_jobs import offsets
@@ -60,13 +58,10 @@ def read_committed(
             **options,
         }
     )  # fmt: skip
-    with _engine(asked.url) as engine:
+    with open_engine(asked.url, pool_size=1) as engine:
         planned = offsets.plan(engine, asked)
-        if asked.read_url is None:
-            return frame(spark, planned, asked, engine)
-    with _engine(asked.read_url) as replica:
-        offsets.await_replica(replica, planned, timeout_ms=asked.replica_timeout_ms)
-        return frame(spark, planned, asked, replica)
+        with offsets.reader(engine, asked, planned) as reader:
+            return frame(spark, planned, asked, reader)
 
 
 def frame(spark: SparkSession, planned: offsets.Plan, options: ReadOptions, engine: Engine) -> DataFrame:
@@ -84,15 +79,6 @@ def frame(spark: SparkSession, planned: offsets.Plan, options: ReadOptions, engi
     strict = options.fail_on_data_loss
     relations = [_relation(spark, part, address.url, properties, incarnation=incarnation, strict=strict) for part in chunks]
     return _records(reduce(DataFrame.union, relations), columns)
-
-
-@contextlib.contextmanager
-def _engine(url: str | None) -> Iterator[Engine]:
-    engine, _ = open_engine(url, pool_size=1)
-    try:
-        yield engine
-    finally:
-        engine.close()
 
 
 def _relation(

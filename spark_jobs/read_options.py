@@ -10,9 +10,10 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, cast
+from typing import Final, Literal, TypeVar, cast
 
 from msgtx.errors import ConfigError
+from msgtx.spark_jobs.ends import CUT_DELAY_MS
 from msgtx.types import Snapshot, TopicPartition
 
 log: Final = logging.getLogger("msgtx.spark")
@@ -27,9 +28,11 @@ NAMES: Final = (
     "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy", "group", "start", "snapshot", "failOnDataLoss", "minPartitions",
     "maxRecordsPerPartition", "includeHeaders", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
+    "cut_delay_ms",
 )  # fmt: skip
 # They tune Kafka's consumers; here is none.
 IGNORED: Final = ("groupIdPrefix", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs")
+Value = TypeVar("Value")
 _UNITS: Final = {"us": 0.001, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -74,6 +77,7 @@ class ReadOptions:
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = TRIGGER_DELAY_MS
+    cut_delay_ms: int = CUT_DELAY_MS
 
 
 def parse(options: Mapping[str, object], *, streaming: bool = False) -> ReadOptions:
@@ -81,7 +85,7 @@ def parse(options: Mapping[str, object], *, streaming: bool = False) -> ReadOpti
 
     `kafka.*` and what else tunes Kafka's consumers is left out with a warning.
     """
-    given = _given(options)
+    given = named(options, NAMES, of_kafka=IGNORED)
     subscriptions = [name for name in ("subscribe", "subscribePattern", "assign") if name in given]
     if len(subscriptions) > 1:
         raise ConfigError(f"{' and '.join(subscriptions)} are given: one of them says which partitions are read")
@@ -107,7 +111,8 @@ def parse(options: Mapping[str, object], *, streaming: bool = False) -> ReadOpti
         include_headers=_boolean(given, "includeHeaders", default=False),
         max_offsets_per_trigger=_number(given, "maxOffsetsPerTrigger"),
         min_offsets_per_trigger=_number(given, "minOffsetsPerTrigger"),
-        max_trigger_delay_ms=_duration(given, "maxTriggerDelay"),
+        max_trigger_delay_ms=_duration(given, "maxTriggerDelay", TRIGGER_DELAY_MS),
+        cut_delay_ms=_duration(given, "cut_delay_ms", CUT_DELAY_MS),
     )
     _refuse_wrong_ends(found, streaming=streaming)
     return found
@@ -118,23 +123,26 @@ def plain(name: str) -> str:
     return name.replace("_", "").lower()
 
 
-_KNOWN: Final = {plain(name): name for name in NAMES}
-_IGNORED: Final = {plain(name) for name in IGNORED}
+def named(
+    options: Mapping[str, Value], names: Iterable[str], *, of_kafka: Iterable[str] = (), of_spark: Iterable[str] = ()
+) -> dict[str, Value]:
+    """Return the options that are not None, under these names. Raise `ConfigError` for an unknown one.
 
-
-def _given(options: Mapping[str, object]) -> dict[str, object]:
-    ignored = sorted(name for name in options if name.lower().startswith("kafka.") or plain(name) in _IGNORED)
+    `kafka.*` and `of_kafka` are left out with a warning, `of_spark` without.
+    """
+    known = {plain(name): name for name in names}
+    kafkas, sparks = ({plain(name) for name in each} for each in (of_kafka, of_spark))
+    ignored = sorted(name for name in options if name.lower().startswith("kafka.") or plain(name) in kafkas)
     if ignored:
         log.warning("ignored, for there is no Kafka here: %s", ", ".join(ignored))
-    given: dict[str, object] = {}
+    given: dict[str, Value] = {}
     for name, value in options.items():
-        if name in ignored or value is None:
+        if name in ignored or plain(name) in sparks or value is None:
             continue
-        known = _KNOWN.get(plain(name))
-        if known is None:
-            near = difflib.get_close_matches(plain(name), _KNOWN, n=1, cutoff=0.0)
-            raise ConfigError(f"unknown option {name!r}; the nearest known one is {_KNOWN[near[0]]!r}")
-        given[known] = value
+        if plain(name) not in known:
+            near = difflib.get_close_matches(plain(name), known, n=1, cutoff=0.0)
+            raise ConfigError(f"unknown option {name!r}; the nearest known one is {known[near[0]]!r}")
+        given[known[plain(name)]] = value
     return given
 
 
@@ -147,6 +155,8 @@ def _refuse_contradictions(given: Mapping[str, object], *, streaming: bool) -> N
         raise ConfigError(f"snapshot and {min(set(ends) - {'snapshot'})} are given: one of them says where to end")
     if streaming and ends:
         raise ConfigError(f"{ends[0]} is for batches: a stream has no end")
+    if not streaming and "cut_delay_ms" in given:
+        raise ConfigError("cut_delay_ms is for streams: a batch ends at the cut that is there")
     of_streams = sorted({"maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"} & given.keys())
     if of_streams and not streaming:
         log.warning("ignored in a batch: %s", ", ".join(of_streams))
@@ -196,10 +206,10 @@ def _boolean(given: Mapping[str, object], name: str, *, default: bool) -> bool:
     return text == "true"
 
 
-def _duration(given: Mapping[str, object], name: str) -> int:
+def _duration(given: Mapping[str, object], name: str, default: int) -> int:
     value = given.get(name)
     if value is None:
-        return TRIGGER_DELAY_MS
+        return default
     found = re.fullmatch(r"\s*([0-9]{1,15})\s*([a-z]*)\s*", str(value).lower())
     if found is None or (found[2] or "ms") not in _UNITS:
         raise ConfigError(f"{name} is a time like 15m, 30s or 500ms, not {value!r}")

@@ -9,10 +9,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as spark_types
 
 from msgtx import errors
-from msgtx.database.engine import Engine
+from msgtx.database.engine import Engine, open_engine
 from msgtx.spark_jobs.attempt import Target, persevering, write_attempt
 from msgtx.spark_jobs.batch import TRANSACTION_TIMEOUT_MS, BatchReport, Statements, abort, begins_again, decide, make_target
-from msgtx.store.spark import Attempt, BatchName, OffsetRange
+from msgtx.store.spark import Attempt, BatchName, BatchRange
 from msgtx.store.topics import require_partitions
 from msgtx.types import Snapshot
 
@@ -48,10 +48,7 @@ def write_transactional(
     """
     if group is not None and snapshot is None:
         raise errors.InvalidRequest("the offsets of a group are the ends of a snapshot: give snapshot=, too")
-    from msgtx.client import open_engine  # a driver's: what it brings along, tasks need not wait for
-
-    engine, _ = open_engine(url)
-    try:
+    with open_engine(url) as engine:
         return write_batch(
             engine,
             df,
@@ -63,8 +60,6 @@ def write_transactional(
             transaction_timeout_ms=transaction_timeout_ms,
             partitioner=partitioner,
         )
-    finally:
-        engine.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +141,10 @@ def sink_columns(schema: spark_types.StructType, topic: str | None) -> list[str]
     return [found[name].name for name in wanted if name in found]
 
 
-def _ranges(engine: Engine, read: Read) -> dict[int, OffsetRange]:
+def _ranges(engine: Engine, read: Read) -> dict[int, BatchRange]:
     ids = persevering(engine, lambda connection: require_partitions(connection, read.snapshot.ends))
     starts = {} if read.start is None else read.start.ends
-    return {ids[partition]: OffsetRange(starts.get(partition), end) for partition, end in read.snapshot.ends.items()}
+    return {ids[partition]: BatchRange(starts.get(partition), end) for partition, end in read.snapshot.ends.items()}
 
 
 def _run(rows: DataFrame, target: Target, batch: BatchName) -> list[Attempt]:

@@ -5,7 +5,7 @@ between them is pickled and holds the database's address, which is never part of
 and a query starts a dozen: what few need is imported in functions.
 """
 
-import os
+import contextlib
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, StructField, StructType
 
 from msgtx import errors
-from msgtx.database.engine import Engine
+from msgtx.database.engine import Engine, open_engine
 from msgtx.rules.ranges import OffsetRange
 from msgtx.spark_jobs import arrow, offsets, read_options
 from msgtx.spark_jobs.columns import COLUMNS, HEADER
@@ -108,13 +108,11 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return what the tasks read: [nothing] is a task that reads nothing."""
-        engine = opened(self.options.url)
-        try:
+        with open_engine(self.options.url, pool_size=1) as engine:
             plan = offsets.plan(engine, self.options)
-            url = reading_url(engine, self.options, plan)
             types = timestamp_types(engine, plan.ranges)
-        finally:
-            engine.close()
+            with offsets.reader(engine, self.options, plan) as reader:
+                url = reader.url
         return [
             ReadPartition(part, plan.incarnation, types[part.topic], self.options.fail_on_data_loss, url)
             for part in plan.split(self.options)
@@ -123,16 +121,6 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one task's range."""
         return read(partition, self.schema)
-
-
-def opened(url: str | None) -> Engine:
-    """Return an engine for an address, for the one in `MSGTX_DATABASE_URL`, or for the embedded database."""
-    given = url or os.environ.get("MSGTX_DATABASE_URL")
-    if given:
-        return Engine(given, pool_size=1)
-    from msgtx.client import open_engine  # brings half a second of imports along
-
-    return open_engine(pool_size=1)[0]
 
 
 def checked(schema: StructType) -> StructType:
@@ -145,18 +133,6 @@ def checked(schema: StructType) -> StructType:
                 f"the source has no column {each.name} {each.dataType.simpleString()}; a schema may name some of: {columns}"
             )
     return schema
-
-
-def reading_url(engine: Engine, options: ReadOptions, plan: offsets.Plan) -> str:
-    """Return the address that tasks read from; a replica has all that is planned then."""
-    if options.read_url is None:
-        return engine.url
-    replica = Engine(options.read_url, pool_size=1)
-    try:
-        offsets.await_replica(replica, plan, timeout_ms=options.replica_timeout_ms)
-    finally:
-        replica.close()
-    return options.read_url
 
 
 def timestamp_types(engine: Engine, ranges: Sequence[OffsetRange]) -> dict[str, int]:
@@ -176,8 +152,7 @@ def read(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBat
     """Yield the records of one task's range, on an executor."""
     if not isinstance(partition, ReadPartition):
         return  # Spark's own, where nothing is planned
-    engine = Engine(partition.url, pool_size=1)
-    try:
+    with Engine(partition.url, pool_size=1) as engine:
         engine.expect(uuid.UUID(partition.incarnation))
         if partition.noted is not None:
             note(engine, partition, partition.noted)
@@ -188,8 +163,6 @@ def read(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBat
             timestamp_type=partition.timestamp_type,
             fail_on_data_loss=partition.fail_on_data_loss,
         )
-    finally:
-        engine.close()
 
 
 def note(engine: Engine, partition: ReadPartition, noted: GroupRange) -> None:
@@ -199,16 +172,12 @@ def note(engine: Engine, partition: ReadPartition, noted: GroupRange) -> None:
     query_id, batch_id = (context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID))
     assert query_id is not None, "a streaming query reads"
     assert batch_id is not None, "in a micro-batch"
-    target = engine if noted.url == engine.url else Engine(noted.url, pool_size=1)
-    try:
-        with target.connection() as connection:
-            record_range(
-                connection,
-                query_id,
-                int(batch_id),
-                group=noted.group,
-                ranges={partition.range.partition_id: (noted.start, noted.end)},
-            )
-    finally:
-        if target is not engine:
-            target.close()
+    target = contextlib.nullcontext(engine) if noted.url == engine.url else Engine(noted.url, pool_size=1)
+    with target as written, written.connection() as connection:
+        record_range(
+            connection,
+            query_id,
+            int(batch_id),
+            group=noted.group,
+            ranges={partition.range.partition_id: (noted.start, noted.end)},
+        )

@@ -1,6 +1,5 @@
 """The streaming source: offsets are consistent cuts, a planned range reads the same after a restart (I14, I15)."""
 
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,13 +11,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from msgtx import errors
-from msgtx.database.engine import Engine
+from msgtx.database.engine import Engine, open_engine
 from msgtx.rules.boundary import Span
 from msgtx.rules.ranges import OffsetRange
 from msgtx.spark_jobs import offsets, read_options
 from msgtx.spark_jobs.attempt import again
-from msgtx.spark_jobs.ends import CUT_DELAY_MS, Ends
-from msgtx.spark_jobs.source import GroupRange, ReadPartition, checked, opened, read, reading_url, timestamp_types
+from msgtx.spark_jobs.ends import Ends
+from msgtx.spark_jobs.source import GroupRange, ReadPartition, checked, read, timestamp_types
 from msgtx.store import fetch
 from msgtx.store.cuts import spans_of_transactions
 from msgtx.store.fetch import list_offsets
@@ -37,10 +36,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads micro-batches. Its driver's half lives as long as the query; the executors' is made anew for each task."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
-        own = {name: value for name, value in given.items() if read_options.plain(name) == CUT_DELAY}
-        self.options = read_options.parse({name: given[name] for name in given.keys() - own.keys()}, streaming=True)
+        self.options = read_options.parse(given, streaming=True)
         self.schema = checked(schema)
-        self._ends = Ends(self._spans, milliseconds("cut_delay_ms", *own.values()) if own else CUT_DELAY_MS)
+        self._ends = Ends(self._spans, self.options.cut_delay_ms)
         self._engine: Engine | None = None
         self._target: Snapshot | None = None  # where a run that only takes what is there ends
         self._latest: Offset | None = None
@@ -130,7 +128,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _database(self) -> Engine:
         if self._engine is None:
-            self._engine = opened(self.options.url)
+            self._engine = open_engine(self.options.url, pool_size=1)
         return self._engine
 
     def _spans(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> list[Span]:
@@ -178,7 +176,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         firsts = {each: listed[places[each]].log_start_offset for each in new if places.get(each) in listed}
         reached = self._without_remade(reached, ids_reached, places)
         plan = offsets.between(engine, options, replace(begun, ends={**begun.ends, **firsts}), reached)
-        url = reading_url(engine, options, plan)
+        with offsets.reader(engine, options, plan) as reader:
+            url = reader.url
         types = timestamp_types(engine, plan.ranges)
         noted = {
             each.partition_id: GroupRange(
@@ -202,16 +201,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
             for part in parts
         ]
-
-
-CUT_DELAY: Final = read_options.plain("cut_delay_ms")
-
-
-def milliseconds(name: str, value: str) -> int:
-    """Return an option's time. Raise `ConfigError`."""
-    if not re.fullmatch(r"[0-9]{1,9}", value):
-        raise errors.ConfigError(f"{name} is a number of milliseconds, not {value!r}")
-    return int(value)
 
 
 def offset_of(snapshot: Snapshot, ids: Mapping[TopicPartition, int]) -> Offset:

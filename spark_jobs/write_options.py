@@ -1,6 +1,5 @@
 """What a writer is asked for: the options of Spark's Kafka sink and of Delta's idempotent writes, and ours."""
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +7,7 @@ from typing import Final
 
 from msgtx.errors import ConfigError
 from msgtx.spark_jobs.batch import TRANSACTION_TIMEOUT_MS
-from msgtx.spark_jobs.read_options import log, plain
+from msgtx.spark_jobs.read_options import named
 
 NAMES: Final = ("url", "topic", "group", "txnAppId", "txnVersion", "transaction_timeout_ms", "partitioner")
 # Spark's own, and what says to Kafka's sink that there may be a column: here it is written when it is there.
@@ -28,26 +27,12 @@ class WriteOptions:
     partitioner: str = "crc32"
 
 
-_KNOWN: Final = {plain(name): name for name in NAMES}
-_IGNORED: Final = {plain(name) for name in IGNORED}
-
-
 def parse(options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
     """Return what options ask for. Raise `ConfigError`."""
-    of_kafka = sorted(name for name in options if name.lower().startswith("kafka."))
-    if of_kafka:
-        log.warning("ignored, for there is no Kafka here: %s", ", ".join(of_kafka))
-    given: dict[str, str] = {}
-    for name, value in options.items():
-        if name in of_kafka or plain(name) in _IGNORED:
-            continue
-        known = _KNOWN.get(plain(name))
-        if known is None:
-            near = difflib.get_close_matches(plain(name), _KNOWN, n=1, cutoff=0.0)
-            raise ConfigError(f"unknown option {name!r}; the nearest known one is {_KNOWN[near[0]]!r}")
+    given = named(options, NAMES, of_spark=IGNORED)
+    for name, value in given.items():
         if not value:
-            raise ConfigError(f"{known} is empty")
-        given[known] = value
+            raise ConfigError(f"{name} is empty")
     if streaming and "txnVersion" in given:
         raise ConfigError("txnVersion is for batches: a stream counts its own")
     if not streaming and ("txnAppId" in given) != ("txnVersion" in given):

@@ -13,12 +13,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from msgtx import errors
-from msgtx.database.engine import Engine
+from msgtx.database.engine import Engine, open_engine
 from msgtx.spark_jobs import write_options
 from msgtx.spark_jobs.attempt import Target, write_attempt
 from msgtx.spark_jobs.batch import abort, decide, make_target
 from msgtx.spark_jobs.sink import sink_columns
-from msgtx.spark_jobs.source import BATCH_ID, QUERY_ID, opened
+from msgtx.spark_jobs.source import BATCH_ID, QUERY_ID
 from msgtx.spark_jobs.write_options import WriteOptions
 from msgtx.store.spark import Attempt, BatchName
 
@@ -44,18 +44,12 @@ class _Writer:
 
     def decided(self, batch: BatchName, messages: Sequence[WriterCommitMessage | None]) -> None:
         accepted = [each.attempt for each in messages if isinstance(each, Written) and each.attempt is not None]
-        with_engine = _engine(self.target)
-        try:
-            decide(with_engine, batch, accepted, group=self.options.group, timeout_ms=self.options.transaction_timeout_ms)
-        finally:
-            with_engine.close()
+        with _engine(self.target) as engine:
+            decide(engine, batch, accepted, group=self.options.group, timeout_ms=self.options.transaction_timeout_ms)
 
     def aborted(self, batch: BatchName) -> None:
-        engine = _engine(self.target)
-        try:
+        with _engine(self.target) as engine:
             abort(engine, batch)
-        finally:
-            engine.close()
 
     def _chosen(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         names = [name.lower() for name in self.columns]
@@ -63,16 +57,13 @@ class _Writer:
 
 
 def _target(options: WriteOptions) -> Target:
-    engine = opened(options.url)
-    try:
+    with open_engine(options.url, pool_size=1) as engine:
         return make_target(
             engine,
             options.topic,
             transaction_timeout_ms=options.transaction_timeout_ms,
             partitioner=options.partitioner,
         )
-    finally:
-        engine.close()
 
 
 def _engine(target: Target) -> Engine:

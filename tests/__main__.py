@@ -18,7 +18,7 @@ from typing import IO, Final
 MOST: Final = 4  # servers at once
 # They start Spark again and again, kill its processes or build a cluster: minutes, where the others take seconds.
 SPARK_AT_LENGTH: Final = (
-    "test_audit", "test_cluster", "test_expire", "test_export", "test_import", "test_report", "test_session",
+    "test_audit", "test_cluster", "test_demo", "test_expire", "test_export", "test_import", "test_report", "test_session",
     "test_pipeline", "test_source", "test_streaming",
 )  # fmt: skip
 ENDING_SECONDS: Final = 60.0  # for pytest to take its fixtures down

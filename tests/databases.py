@@ -96,12 +96,8 @@ def use_server(superuser_url: str) -> Server:
 
 def install(url: str) -> None:
     """Bring the schema of a database to the newest version."""
-    engine = Engine(url, pool_size=1)
-    try:
-        with engine.transaction() as connection:
-            migrate.upgrade(connection)
-    finally:
-        engine.close()
+    with Engine(url, pool_size=1) as engine, engine.transaction() as connection:
+        migrate.upgrade(connection)
 
 
 def connect(url: str) -> Connection:

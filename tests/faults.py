@@ -63,6 +63,7 @@ class Faults:
     fired: list[str] = field(default_factory=list)
     on: bool = True
     uncounted: frozenset[str] = frozenset()  # functions around which nothing happens
+    before: bool = True  # False: for who is gone, before a call is the same as after the one before it
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def connect(self, conninfo: str, **options: Any) -> "Connection":
@@ -74,7 +75,10 @@ class Faults:
 
     def cross(self, connection: "Connection | None", name: str) -> None:
         """Pass a boundary; whatever is planned for it happens, in the thread that came here."""
-        if not self.on or threading.current_thread().name in UNCOUNTED_THREADS or name.split()[1] in self.uncounted:
+        side, function = name.split()
+        if not self.on or threading.current_thread().name in UNCOUNTED_THREADS or function in self.uncounted:
+            return
+        if side == "before" and not self.before:
             return
         with self._lock:
             self.crossed.append(name)
@@ -128,6 +132,7 @@ SETTINGS: Final = {
     "checkpoint_timeout": "1h",
     "shared_buffers": "64MB",
     "max_connections": "100",
+    "max_prepared_transactions": "2",
 }
 
 

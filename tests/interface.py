@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgtx
-from msgtx.client import SCHEMA_VERSION
 from msgtx.database.engine import Function
+from msgtx.store.installation import SCHEMA_VERSION
 from tests.databases import Connection, connect
 
 FOLDER: Final = Path(__file__).parent / "house"

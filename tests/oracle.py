@@ -31,6 +31,7 @@ class Transaction:
     state: str = OPEN
     values: list[str] = field(default_factory=list)
     offsets: dict[tuple[str, int], int] = field(default_factory=dict)
+    row: str | None = None  # of the user's, in the same SQL transaction
 
 
 class Oracle:
@@ -63,6 +64,9 @@ class Oracle:
 
     def offsets(self, transaction: str, group: str, partition: int, offset: int) -> None:
         self.transactions.setdefault(transaction, Transaction()).offsets[group, partition] = offset
+
+    def row(self, transaction: str, name: str) -> None:
+        self.transactions.setdefault(transaction, Transaction()).row = name
 
     def deciding(self, transaction: str) -> None:
         """The commit was called."""
@@ -139,8 +143,9 @@ class Oracle:
         everything: Seen,
         ends: Mapping[int, tuple[int, int]],
         offsets: Mapping[tuple[str, int], int],
+        rows: Sequence[str] = (),
     ) -> None:
-        """Nothing is open. `ends`: last stable offset and log end by partition; `offsets`: of groups."""
+        """Nothing is open. `ends`: last stable offset and log end by partition; `offsets`: of groups; `rows`: the user's."""
         self.read(seen)
         visible = {value for rows in seen.values() for _, value in rows}
         for value, sent in self.sent_values.items():
@@ -148,7 +153,7 @@ class Oracle:
                 self._found("lost write", f"{value} was acknowledged at {sent.partition}/{sent.offset}")
         expected = dict(self.plain_offsets)
         for name, transaction in self.transactions.items():
-            self._settle(name, transaction, visible, offsets)
+            self._settle(name, transaction, visible, offsets, rows)
         for name in self.order:
             if self.transactions[name].state == COMMITTED:
                 expected.update(self.transactions[name].offsets)
@@ -165,15 +170,24 @@ class Oracle:
                 self._found("phantom", f"partition {partition}: {set(seen[partition]) - set(log)} is not in the log")
 
     def _settle(
-        self, name: str, transaction: Transaction, visible: set[str], offsets: Mapping[tuple[str, int], int]
+        self,
+        name: str,
+        transaction: Transaction,
+        visible: set[str],
+        offsets: Mapping[tuple[str, int], int],
+        rows: Sequence[str],
     ) -> None:
         there = [value for value in transaction.values if value in visible]
         if transaction.state == DECIDING:  # the answer was lost: all or nothing
             done = there if transaction.values else [k for k, at in transaction.offsets.items() if offsets.get(k) == at]
+            if transaction.row is not None and not transaction.values:
+                done = [row for row in rows if row == transaction.row]
             transaction.state = COMMITTED if done else ABORTED
         if transaction.state == COMMITTED and len(there) < len(transaction.values):
             kind = "torn transaction" if there else "lost write"
             self._found(kind, f"{name} is committed, and {set(transaction.values) - set(there)} is not there")
+        if transaction.row is not None and rows.count(transaction.row) != (transaction.state == COMMITTED):  # I6
+            self._found("row–record split", f"{name} is {transaction.state}, and its row is in {rows}")
 
     def image(self, seen: Seen, *, inputs: int, outputs: int) -> None:
         """Each input's outputs exactly once. A value reads `input/attempt/output`."""

@@ -41,12 +41,8 @@ class Roles:
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlalchemy.Connection]:
         """Open a SQL transaction as the owner."""
-        engine = Engine(self.url, pool_size=1)
-        try:
-            with engine.transaction() as connection:
-                yield connection
-        finally:
-            engine.close()
+        with Engine(self.url, pool_size=1) as engine, engine.transaction() as connection:
+            yield connection
 
     def grant(self, role: str, *granted: str) -> None:
         """Grant rights to a role."""

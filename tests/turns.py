@@ -13,9 +13,11 @@ import pytest
 # Who came late to one of these would end late: they take from twenty seconds to minutes, the others less.
 LONGEST: Final = (
     "spark/test_session.py",
+    "spark/test_demo.py",
     "spark/test_cluster.py",
     "spark/test_streaming.py",
     "system/test_crash_sweep.py",
+    "system/test_crash_sweep_of_sessions.py",
     "spark/test_pipeline.py",
     "spark/test_export.py",
     "spark/test_source.py",

@@ -61,6 +61,7 @@ class Story:
     actors: Mapping[str, Sequence[Call]]
     judge: Callable[["Played"], None]
     look: Callable[["Played"], None] = lambda played: None
+    beside: Mapping[str, Connection] = field(default_factory=dict)  # what an actor's calls use, too; it has no gates
 
 
 @dataclass
@@ -78,12 +79,17 @@ class _Actor:
     connection: Connection
     thread: concurrent.futures.ThreadPoolExecutor
     held: set[int] = field(default_factory=set)
+    beside: Connection | None = None
     running: "concurrent.futures.Future[Any] | None" = None
     paused_at: str = "start"  # start, gate, commit, lock (waits for another actor), end
 
     @property
     def pid(self) -> int:
         return backend(self.connection)
+
+    @property
+    def pids(self) -> list[int]:
+        return [backend(each) for each in (self.connection, self.beside) if each is not None]
 
 
 class Weaver:
@@ -130,7 +136,7 @@ class Weaver:
     def _play(self, story: Story, choices: list[int]) -> list[int]:
         """Play one schedule; returns how many alternatives each of its choices had."""
         actors = [
-            _Actor(name, list(calls), self._connections[i], self._threads[i], self._held[i])
+            _Actor(name, list(calls), self._connections[i], self._threads[i], self._held[i], story.beside.get(name))
             for i, (name, calls) in enumerate(story.actors.items())
         ]
         played = Played()
@@ -181,15 +187,16 @@ class Weaver:
             assert time.monotonic() < deadline, f"{[actor.name for actor in running]} neither ended nor wait for a lock"
             blocked = dict(
                 self._connection.execute(
-                    "select pid, pg_blocking_pids(pid) from unnest(%s::int[]) pid", [[actor.pid for actor in running]]
+                    "select pid, pg_blocking_pids(pid) from unnest(%s::int[]) pid",
+                    [[pid for actor in running for pid in actor.pids]],
                 ).fetchall()
             )
             for actor in list(running):
                 assert actor.running is not None
                 if actor.running.done():
                     actor.paused_at = "commit"
-                elif blocked[actor.pid]:
-                    actor.paused_at = "gate" if backend(self._connection) in blocked[actor.pid] else "lock"
+                elif by := {pid for each in actor.pids for pid in blocked[each]}:
+                    actor.paused_at = "gate" if backend(self._connection) in by else "lock"
                 else:
                     continue
                 running.remove(actor)

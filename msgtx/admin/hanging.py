@@ -52,7 +52,7 @@ def how_to_end(transaction_id: TransactionId, *, seal_kind: str | None, transact
     """Return what ends a transaction that is not going to end by itself."""
     if seal_kind != "external":
         return f"`msgtx transactions abort {transaction_id}`"
-    decide = "decide it where it was prepared"
+    decide = "decide it where it was prepared, by its token (`msgtx transactions prepared`)"
     return decide if transactional_id is None else f"{decide}, or `msgtx transactions fence {shlex.quote(transactional_id)}`"
 
 

@@ -14,7 +14,7 @@ class TopicsAdmin:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def create(self, name: str, partitions: int = 1, **settings: int | str) -> TopicDescription:
+    def create(self, /, name: str, partitions: int = 1, **settings: int | str) -> TopicDescription:
         """Create a topic. Raise `TopicExists`, `InvalidTopic`, `ConfigError` for an unknown setting or value."""
         _require_known(settings)
         with self._engine.connection() as connection:
@@ -32,7 +32,7 @@ class TopicsAdmin:
             found = require_topics(connection, [name])[name]
         return TopicDescription(found.name, len(found.partition_ids), found.settings)
 
-    def alter(self, name: str, partitions: int | None = None, **settings: int | str) -> TopicDescription:
+    def alter(self, /, name: str, partitions: int | None = None, **settings: int | str) -> TopicDescription:
         """Change settings of a topic, or give it more partitions; what is not named stays.
 
         With more partitions, keys go to others than before. Consumers that subscribed take them up within seconds,

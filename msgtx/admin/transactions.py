@@ -13,9 +13,12 @@ from msgtx.store.append import milliseconds
 from msgtx.store.producers import fence_producer
 from msgtx.store.topics import describe_topics, partitions_of
 from msgtx.store.transactions import Decision, end_transaction, transaction_outcome, transactions
+from msgtx.store.undecided import undecided_seals
 from msgtx.types import (
     HangingTransaction,
     Outcome,
+    PreparedListing,
+    PreparedTransaction,
     ProducerId,
     TransactionDescription,
     TransactionId,
@@ -87,6 +90,25 @@ class TransactionsAdmin:
         """Return how a transaction ended and who decided it; UNKNOWN for a name that is not known."""
         with self._engine.connection() as connection:
             return transaction_outcome(connection, transaction_id)
+
+    def prepared(self, most: int = 1_000) -> "builtins.list[PreparedListing]":
+        """Return transactions that wait for an outside decision, the oldest first, at most so many.
+
+        `client.complete(listing.token, commit=…)` decides one.
+        """
+        with self._engine.connection() as connection:
+            found, _ = undecided_seals(connection, most=most)
+        return [
+            PreparedListing(
+                PreparedTransaction(one.transaction_id, str(self._engine.incarnation)),
+                one.transactional_id,
+                milliseconds(one.sealed_at),
+                one.partitions,
+                one.client_host,
+            )
+            for one in found
+            if one.kind == "external"
+        ]
 
     def fence(self, transactional_id: str) -> ProducerId:
         """Fence whoever uses a transactional id now, and abort what is open. Raise `TransactionalIdNotFound`."""

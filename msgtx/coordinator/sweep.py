@@ -23,6 +23,7 @@ STEPS: Final[Mapping[str, Step | type[Compactor]]] = MappingProxyType(
     {
         "overdue": sweeps.expire_transactions,
         "markers": sweeps.mark,
+        "seals": sweeps.remove_decided_seals,
         "retention": sweeps.remove_old_batches,
         "compaction": Compactor,
         "ids": sweeps.remove_idle_producers,
@@ -32,6 +33,7 @@ STEPS: Final[Mapping[str, Step | type[Compactor]]] = MappingProxyType(
         "members": sweeps.remove_members,
         "heartbeats": sweeps.remove_heartbeats,
         "spark": sweeps.remove_spark_history,
+        "dedup": sweeps.remove_dedup_keys,
     }
 )
 # In rounds that come again and again these rest for so many seconds after a pass: what they look for takes its time.

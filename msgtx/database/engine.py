@@ -14,18 +14,21 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Literal, TypeVar
+from types import TracebackType
+from typing import Any, Final, Literal, Self, TypeVar
 
 import psycopg
 import sqlalchemy
 from psycopg import errors as pg
 from sqlalchemy.pool import PoolProxiedConnection, QueuePool
+from sqlalchemy.util import await_only
 
 from msgtx import errors
-from msgtx.database import privileges
-from msgtx.database.wire import BatchArray, BatchColumns, Cursor
+from msgtx.database import embedded, privileges
+from msgtx.database.wire import AsyncCursor, BatchArray, BatchColumns, Cursor
 
 RawConnection = psycopg.Connection[Any]
+AsyncRawConnection = psycopg.AsyncConnection[Any]
 Lent = TypeVar("Lent")
 
 POOL_SIZE: Final = 10  # connections of one client; producers and consumers borrow one for the length of a call
@@ -34,10 +37,11 @@ CONNECT_TIMEOUT_SECONDS: Final = 10
 # A server that died without a word is noticed after about these seconds, not after the two hours of the system's default.
 KEEPALIVES: Final = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 30_000}
 
-# SQLSTATEs of msgtx's own functions are "MX" and Kafka's number of the error.
-_BY_SQLSTATE: Final[dict[str, type[errors.MsgtxError]]] = {
+# SQLSTATEs of msgtx's own functions are "MX" and Kafka's number of the error; 74 and 75 are those of a leader's epoch.
+BY_SQLSTATE: Final[dict[str, type[errors.MsgtxError]]] = {
     "MX001": errors.OffsetOutOfRange,
     "MX003": errors.UnknownTopicOrPartition,
+    "MX010": errors.RecordTooLarge,
     "MX016": errors.NotCoordinator,
     "MX017": errors.InvalidTopic,
     "MX036": errors.TopicExists,
@@ -46,7 +50,11 @@ _BY_SQLSTATE: Final[dict[str, type[errors.MsgtxError]]] = {
     "MX049": errors.InvalidProducerIdMapping,
     "MX050": errors.InvalidTransactionTimeout,
     "MX067": errors.CoordinatorFenced,
+    "MX074": errors.IncarnationChanged,
+    "MX075": errors.LogTruncated,
+    "MX087": errors.InvalidRecord,
     "MX090": errors.ProducerFenced,
+    "MX120": errors.TransactionAborted,
     "28000": errors.AuthorizationFailed,
     "28P01": errors.AuthorizationFailed,
     "55P03": errors.LockTimeout,
@@ -94,9 +102,25 @@ class Function:
 def call(connection: RawConnection, function: Function, *arguments: object) -> list[tuple[Any, ...]]:
     """Call a database function in one round trip. Returns its rows. Errors of the database are msgtx's."""
     with translated(connection):
+        if (of_async := of_async_session(connection)) is not None:
+            return await_only(_awaited(of_async, function.statement, arguments))
         cursor = Cursor(connection)
         cursor.execute(function.statement, arguments, prepare=True)
         return cursor.fetchall()
+
+
+def of_async_session(connection: object) -> AsyncRawConnection | None:
+    """Return a connection that is an async session's: `driver_of` hands it out under the name of the other kind.
+
+    It is used inside SQLAlchemy's own calls of it only, which look synchronous from within.
+    """
+    return connection if isinstance(connection, psycopg.AsyncConnection) else None
+
+
+async def _awaited(connection: AsyncRawConnection, statement: str, arguments: Sequence[object]) -> list[tuple[Any, ...]]:
+    cursor = AsyncCursor(connection)
+    await cursor.execute(statement, arguments)
+    return await cursor.fetchall() if cursor.description else []
 
 
 def end_call(pipeline: psycopg.Pipeline) -> None:
@@ -120,6 +144,8 @@ logging.getLogger("psycopg").addFilter(_raised_anyway)
 def query(connection: RawConnection, statement: str, *arguments: object) -> list[tuple[Any, ...]]:
     """Run one statement of the `database` folder or over a view. Returns its rows."""
     with translated(connection):
+        if (of_async := of_async_session(connection)) is not None:
+            return await_only(_awaited(of_async, statement, arguments))
         cursor = Cursor(connection)
         cursor.execute(statement, arguments)
         return cursor.fetchall() if cursor.description else []
@@ -150,6 +176,7 @@ def savepoint(connection: RawConnection) -> Iterator[None]:
         yield
 
 
+DEFAULT_ISOLATION: Final = "show default_transaction_isolation"
 BATCH_TYPE: Final = "select 'msgtx.batch'::pg_catalog.regtype::pg_catalog.oid::pg_catalog.int8"
 _batch_types: "weakref.WeakKeyDictionary[RawConnection, int]" = weakref.WeakKeyDictionary()
 
@@ -189,8 +216,8 @@ def translate(error: Exception, connection: RawConnection | None = None) -> Exce
     if state == _LACKS_A_RIGHT:
         role = "ROLE" if connection is None or connection.closed else connection.info.user
         return errors.AuthorizationFailed(_told_what_to_grant(message, role))
-    if state in _BY_SQLSTATE:
-        return _BY_SQLSTATE[state](message)
+    if state in BY_SQLSTATE:
+        return BY_SQLSTATE[state](message)
     # Without a state, the connection itself failed. Other states of psycopg's OperationalError are no passing condition:
     # a retry of "object not in prerequisite state" would only hide a bug until time is over.
     lost = not state and isinstance(original, pg.OperationalError | psycopg.InterfaceError)
@@ -253,12 +280,12 @@ def driver_of(connection: sqlalchemy.Connection) -> RawConnection:
 
     Without that, a `connection.commit()` of the user's would do nothing. Raise `ConfigError` for another driver.
     """
-    driver = connection.connection.driver_connection
-    if not isinstance(driver, psycopg.Connection):
+    driver: Any = connection.connection.driver_connection
+    if not isinstance(driver, psycopg.Connection) and of_async_session(driver) is None:
         raise errors.ConfigError("msgtx needs a connection of psycopg 3: use postgresql+psycopg://")
     if not connection.in_transaction():
         connection.begin()  # as each statement of SQLAlchemy's own does
-    return driver
+    return driver  # type: ignore[no-any-return]  # also of an async session, see there
 
 
 def public_url(url: str) -> str:
@@ -269,12 +296,17 @@ def public_url(url: str) -> str:
 class Engine:
     """A pool of connections to one database.
 
-    `url` is `postgresql://user:password@host:port/database`. `connect` replaces `psycopg.connect` (tests use it to count
-    and to break the boundary to the database).
+    `url` is `postgresql://user:password@host:port/database`; `embedded` says whose server it is. `connect` replaces
+    `psycopg.connect` (tests use it to count and to break the boundary to the database).
     """
 
     def __init__(
-        self, url: str, *, pool_size: int = POOL_SIZE, connect: Callable[..., RawConnection] = psycopg.connect
+        self,
+        url: str,
+        *,
+        pool_size: int = POOL_SIZE,
+        embedded: bool = False,
+        connect: Callable[..., RawConnection] = psycopg.connect,
     ) -> None:
         try:
             parsed = sqlalchemy.make_url(url)
@@ -285,6 +317,7 @@ class Engine:
                 f"msgtx needs PostgreSQL, not {parsed.get_backend_name()}: use postgresql://user@host:port/database"
             )
         self.url = url
+        self.embedded = embedded  # whether the server is the embedded one
         # libpq reads the rest by itself: several hosts, options, a service, sslmode.
         self._conninfo = "postgresql" + url[url.index("://") :]
         self._connect = connect
@@ -325,6 +358,11 @@ class Engine:
     def expect(self, incarnation: uuid.UUID) -> None:
         """Refuse connections to another incarnation from now on: each new one is asked."""
         self._incarnation = incarnation
+
+    @property
+    def incarnation(self) -> uuid.UUID | None:
+        """The one that is expected."""
+        return self._incarnation
 
     def cause_of(self, error: errors.MsgtxError) -> errors.MsgtxError:
         """Return `IncarnationChanged` if that is why a call was refused, else its own error."""
@@ -406,6 +444,24 @@ class Engine:
     def close(self) -> None:
         """Close the pool's connections."""
         self.sqlalchemy.dispose()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+
+def open_engine(url: str | None = None, *, pool_size: int = POOL_SIZE) -> Engine:
+    """Return an engine for a URL, else for that in `MSGTX_DATABASE_URL`, else for the embedded server, which it starts."""
+    given = url or os.environ.get("MSGTX_DATABASE_URL")
+    if given:
+        return Engine(given, pool_size=pool_size)
+    return Engine(embedded.start().url, pool_size=pool_size, embedded=True)
 
 
 def _lent(lend: Callable[[], Lent]) -> Lent:

@@ -1,7 +1,7 @@
-"""The functions and views of `msgtx/sql`: dropped and created anew whenever their text differs.
+"""The functions, views and triggers of `msgtx/sql`: dropped and created anew whenever their text differs.
 
-A file creates one function or view of its own name; a file that does not begin with `create` is a statement and no
-business of this module.
+A file creates one function, view or constraint trigger of its own name; a file that does not begin with `create` is a
+statement and no business of this module.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from msgtx.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class SqlFile:
-    """A file that creates one function or view; `after` are those that must be there before."""
+    """A file that creates one function, view or trigger; `after` are those that must be there before."""
 
     kind: str
     name: str
@@ -42,7 +42,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class _Object:
-    """A function or view in the database."""
+    """A function, view or trigger in the database."""
 
     kind: str
     name: str
@@ -52,7 +52,7 @@ class _Object:
 
 @cache
 def functions_hash() -> str:
-    """Return a hash of the text of all functions and views."""
+    """Return a hash of the text of all functions, views and triggers."""
     digest = hashlib.sha256()
     for name, sql in _sources():
         digest.update(f"{name}\0{sql}\0".encode())
@@ -63,8 +63,8 @@ def functions_hash() -> str:
 def files() -> tuple[SqlFile, ...]:
     """Return what `msgtx/sql` creates, in an order in which each finds what it needs.
 
-    Views and functions with an SQL-standard body are bound when they are created: they come after every object of ours
-    that they name. All other bodies are bound when they run. A header line `-- after: name` adds what the text hides.
+    Views, triggers and functions with an SQL-standard body are bound when they are created: they come after every object of
+    ours that they name. All other bodies are bound when they run. A header line `-- after: name` adds what the text hides.
     """
     sources = dict(_sources())
     found = {name: file for name, sql in sources.items() if (file := _parse(name, sql, names=frozenset(sources)))}
@@ -73,7 +73,7 @@ def files() -> tuple[SqlFile, ...]:
 
 
 def missing(connection: Connection) -> list[str]:
-    """Return the functions and views of this package that the database lacks."""
+    """Return the functions, views and triggers of this package that the database lacks."""
     there = {(found.kind, found.name) for found in _objects(connection)}
     return sorted(file.name for file in files() if (file.kind, file.name) not in there)
 
@@ -84,7 +84,7 @@ def grants(connection: Connection) -> list[Grant]:
 
 
 def drop(connection: Connection) -> None:
-    """Drop all functions and views, in rounds: what another one stands on goes in a later round.
+    """Drop all functions, views and triggers, in rounds: what another one stands on goes in a later round.
 
     Raises ConfigError if an object of the user stands on one of them: nothing of the user's is ever dropped.
     """
@@ -99,7 +99,7 @@ def drop(connection: Connection) -> None:
 
 
 def create(connection: Connection, given: Iterable[Grant]) -> None:
-    """Create all functions and views, and give again those rights whose object is there again."""
+    """Create all functions, views and triggers, and give again those rights whose object is there again."""
     connection.execute(text("set local check_function_bodies = off"))  # bodies name each other
     for file in files():
         _run(connection, file.sql)
@@ -124,8 +124,8 @@ def _parse(name: str, sql: str, *, names: frozenset[str]) -> SqlFile | None:
     code = re.sub(r"--.*", "", sql).strip()
     if not code.lower().startswith("create"):
         return None
-    head = re.match(r"create (?:or replace )?(function|procedure|view) msgtx\.(\w+)", code, re.IGNORECASE)
-    assert head is not None, f"msgtx/sql/{name}.sql creates a function or a view"
+    head = re.match(HEAD, code, re.IGNORECASE)
+    assert head is not None, f"msgtx/sql/{name}.sql creates a function, a view or a constraint trigger"
     assert head[2] == name, f"msgtx/sql/{name}.sql creates {head[2]}: a file has the name of what it creates"
     kind = head[1].lower()
     after = set(re.findall(r"^-- after: *(\w+)", sql, re.MULTILINE))
@@ -155,8 +155,10 @@ def _run(connection: Connection, statement: str) -> None:
     connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
 
 
-# All functions and views in the schema, without those of an extension. The description is the one that PostgreSQL uses
-# when it says what depends on what.
+HEAD = r"create (?:or replace |constraint )?(function|procedure|view|trigger) (?:msgtx\.)?(\w+)"
+
+# All functions and views in the schema, without those of an extension, and all triggers on its tables that call one of its
+# functions: others are the user's. The description is the one that PostgreSQL uses when it says what depends on what.
 OBJECTS = """
     select case p.prokind when 'p' then 'procedure' else 'function' end,
            p.proname, format('msgtx.%I(%s)', p.proname, pg_get_function_identity_arguments(p.oid)),
@@ -169,6 +171,11 @@ OBJECTS = """
     from pg_class c
     where c.relnamespace = to_regnamespace('msgtx') and c.relkind = 'v' and not exists (
         select from pg_depend d where d.classid = 'pg_class'::regclass and d.objid = c.oid and d.deptype = 'e')
+    union all
+    select 'trigger', t.tgname, format('%I on msgtx.%I', t.tgname, c.relname),
+           pg_describe_object('pg_trigger'::regclass, t.oid, 0)
+    from pg_trigger t join pg_class c on c.oid = t.tgrelid join pg_proc p on p.oid = t.tgfoid
+    where c.relnamespace = to_regnamespace('msgtx') and p.pronamespace = c.relnamespace and not t.tgisinternal
     order by 1 desc, 3"""
 
 GRANTS = """

@@ -33,24 +33,30 @@ _EVERYBODY: Final = frozenset(
         "topics_of_caller",
         "transaction_outcome",
         "partitions",
+        "topics",
     }
 )
+# Views of what is written along with the records, and what they ask.
+_HISTORY: Final = frozenset({"transaction_markers", "consumer_groups", "group_offsets", "offset_counts"})
 NEEDS: Final[Mapping[Right, frozenset[str]]] = MappingProxyType(
     {
         Right.PRODUCE: _EVERYBODY
         | {"init_producer_id", "append", "append_and_decide", "decide", "lock_producer", "end_transaction", "mark"}
-        | {"begin_attempt", "is_batch_committed", "last_batch", "decide_batch", "abort_batch"},
+        | {"append_once", "seal", "decide_sealed", "commit_in_session", "undecided_prepared", "complete_prepared"}
+        | {"publish", "begin_attempt", "is_batch_committed", "last_batch", "decide_batch", "abort_batch"},
         Right.CONSUME: _EVERYBODY
-        | {"count_records", "commit_offsets", "committed_offsets", "expire_transaction", "consistent_cut"}
+        | {"count_records", "commit_offsets", "commit_in_session", "committed_offsets", "expire_transaction"}
         | {"record_range", "save_snapshot", "saved_snapshots", "delete_snapshot", "measure_ranges"}
-        | {"spans_of_transactions"}
+        | {"consistent_cut", "spans_of_transactions"}
         | {"join_group", "describe_members", "assign_partitions", "release_partitions"}
         | {"leave_group", "heartbeat_group", "member_assignment"}
         | {"records", "committed_records", "committed_records_now", "transactions", "is_committed", "last_stable_offset"}
-        | {"committed_batches", "check_range"},
+        | {"committed_batches", "check_range", "record_batches", "read", "partition_id_of", "base_offset_of", "value_json"}
+        | _HISTORY,
         Right.ADMIN: _EVERYBODY
         | {"create_topic", "alter_topic", "delete_topic", "delete_records", "describe_producers", "transactions"}
-        | {"committed_offsets", "count_records", "consistent_cut", "measure_ranges"},
+        | {"committed_offsets", "count_records", "consistent_cut", "measure_ranges"}
+        | _HISTORY,
     }
 )
 # Beside `NEEDS[ADMIN]`, for those who administer every topic: what is about the whole installation.
@@ -58,7 +64,8 @@ EVERYWHERE: Final = frozenset(
     {
         *("end_transaction", "expire_transaction", "expire_transactions", "fence_producer", "mark"),
         *("remove_idle_producers", "purge_transactions", "remove_superseded_offsets", "remove_superseded_floors"),
-        *("remove_members", "remove_heartbeats", "remove_old_batches", "remove_spark_history"),
+        *("remove_members", "remove_heartbeats", "remove_old_batches", "remove_spark_history", "remove_decided_seals"),
+        *("remove_dedup_keys",),
         *("find_dirty_log", "read_keys", "compact_batches", "finish_compaction"),
         *("lease_shards", "release_shards", "list_coordinators", "find_coordinator"),
         *("undecided_transactions", "undecided_seals", "unfinished_decisions", "neglected_groups"),

@@ -80,6 +80,9 @@ class ClientState(enum.StrEnum):
     READY = "READY"
     IN_TRANSACTION = "IN_TRANSACTION"
     COMMITTING = "COMMITTING"
+    SEALING = "SEALING"
+    SEALED = "SEALED"
+    PREPARED = "PREPARED"
     ABORTING = "ABORTING"
     ABORTABLE_ERROR = "ABORTABLE_ERROR"
     FATAL_ERROR = "FATAL_ERROR"
@@ -94,6 +97,10 @@ class Call(enum.StrEnum):
     SEND = "send"
     SEND_OFFSETS = "send_offsets_to_transaction"
     COMMIT = "commit_transaction"
+    SEAL = "the end of the session's block"
+    PREPARE = "prepare"
+    SEALED = "the seal's answer"
+    PREPARED = "prepare's answer"
     ABORT = "abort_transaction"
     ENDED = "the decision's answer"
     FAILED = "an abortable error"
@@ -110,9 +117,22 @@ CLIENT_MOVES: Final[Mapping[tuple[ClientState, Call], ClientState]] = {
     (C.IN_TRANSACTION, Call.COMMIT): C.COMMITTING,
     (C.IN_TRANSACTION, Call.ABORT): C.ABORTING,
     (C.IN_TRANSACTION, Call.FAILED): C.ABORTABLE_ERROR,
+    (C.IN_TRANSACTION, Call.SEAL): C.SEALING,
+    (C.IN_TRANSACTION, Call.PREPARE): C.SEALING,
     (C.COMMITTING, Call.COMMIT): C.COMMITTING,
     (C.COMMITTING, Call.ENDED): C.READY,
     (C.COMMITTING, Call.FAILED): C.ABORTABLE_ERROR,
+    (C.SEALING, Call.PREPARE): C.SEALING,
+    (C.SEALING, Call.SEALED): C.SEALED,
+    (C.SEALING, Call.PREPARED): C.PREPARED,
+    (C.SEALING, Call.ENDED): C.READY,  # nothing was sent
+    (C.SEALING, Call.ABORT): C.ABORTING,
+    (C.SEALING, Call.FAILED): C.ABORTABLE_ERROR,
+    (C.SEALED, Call.ABORT): C.ABORTING,  # the session's commit fails then
+    (C.SEALED, Call.ENDED): C.READY,
+    (C.PREPARED, Call.COMMIT): C.COMMITTING,
+    (C.PREPARED, Call.ABORT): C.ABORTING,
+    (C.PREPARED, Call.ENDED): C.READY,
     (C.ABORTING, Call.ABORT): C.ABORTING,
     (C.ABORTING, Call.ENDED): C.READY,
     (C.ABORTING, Call.FAILED): C.ABORTING,
@@ -127,6 +147,9 @@ _HINTS: Final[Mapping[ClientState, str]] = {
     C.READY: "call begin_transaction first",
     C.IN_TRANSACTION: "a transaction is open: commit or abort it first",
     C.COMMITTING: "the outcome of commit_transaction is not known yet: only commit_transaction may be called again",
+    C.SEALING: "whether it is sealed is not known yet: abort, or call prepare again",
+    C.SEALED: "the session decides: commit or roll it back first",
+    C.PREPARED: "the transaction is prepared: commit or abort it first, here or with client.complete",
     C.ABORTING: "the outcome of abort_transaction is not known yet: only abort_transaction may be called again",
     C.ABORTABLE_ERROR: "the transaction has failed: call abort_transaction",
     C.FATAL_ERROR: "the producer has failed for good: close it",

@@ -4,6 +4,8 @@
 --   tail_partitions, tail_sequences   every partition handed to the database, and the last sequence sent there
 --   outcome                           how it ended, null if nothing was decided; error and detail say why
 --   last_sequences                    the last stored sequence on each of tail_partitions, −1 if none, null if deleted
+-- What is sealed was verified then, and its offsets are there: for an outside party it is decided by its name alone, also by
+-- an older epoch; for a user's session it can only be aborted here.
 -- Locks the producer (exclusive), groups (share). Writes transaction_decision, consumer_group, group_offset. Flushed.
 create function msgtx.decide(
     in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint, in_outcome text,
@@ -20,6 +22,7 @@ set enable_bitmapscan = off set enable_sort = off set lock_timeout = '10s' as $$
 declare
     state record;
     refused record;
+    seal_kind text;
     name text := format('%s.%s.%s', in_producer_id, in_producer_epoch, in_transaction_number);
     ignored boolean;
 begin
@@ -27,8 +30,14 @@ begin
     ignored := msgtx.lock_producer(in_producer_id);
     select s.* into state from msgtx.transaction_state(in_producer_id, in_producer_epoch, in_transaction_number) s;
 
+    if state.status in ('sealed', 'fenced') then
+        seal_kind := (
+            select s.kind from msgtx.transaction_seal s where s.producer_id = in_producer_id
+            and s.producer_epoch = in_producer_epoch and s.transaction_number = in_transaction_number);
+    end if;
     if state.status not in ('decided', 'open', 'new')
-       and not (state.status = 'concurrent' and (in_outcome = 'ABORT' or tail_partitions <> '{}')) then
+       and not (state.status = 'concurrent' and (in_outcome = 'ABORT' or tail_partitions <> '{}'))
+       and (seal_kind = 'external' or (seal_kind = 'session' and in_outcome = 'ABORT')) is not true then
         refused := msgtx.refusal(state.status, state.outcome, state.decided_by, state.current_epoch,
                                  in_producer_id, in_producer_epoch, in_transaction_number);
         error := case when refused.error = 'InvalidProducerEpoch' then 'ProducerFenced' else refused.error end;
@@ -37,7 +46,7 @@ begin
     end if;
 
     if state.status <> 'decided' then
-        if in_outcome = 'COMMIT' and group_names <> '{}' then
+        if in_outcome = 'COMMIT' and group_names <> '{}' and seal_kind is null then
             refused := msgtx.check_offsets(group_names, offset_partitions, offsets, metadata, member_ids, generations,
                                            instance_ids, read_identities);
             if refused.error is not null then
@@ -48,7 +57,7 @@ begin
         end if;
         outcome := in_outcome;
         decided_by := in_decided_by;
-        if in_outcome = 'COMMIT' and tail_partitions <> '{}' then
+        if in_outcome = 'COMMIT' and tail_partitions <> '{}' and seal_kind is null then
             last_sequences := msgtx.last_sequences(
                 in_producer_id, in_producer_epoch, in_transaction_number, tail_partitions);
             if exists (select from unnest(last_sequences, tail_sequences) t(stored, sent) where t.stored <> t.sent) then
@@ -57,11 +66,15 @@ begin
             end if;
         end if;
         ignored := msgtx.insert_decision(in_producer_id, in_producer_epoch, in_transaction_number, outcome, decided_by);
-        if outcome = 'COMMIT' and group_names <> '{}' then
+        if outcome = 'COMMIT' and group_names <> '{}' and seal_kind is null then
             ignored := msgtx.insert_offsets(group_names, offset_partitions, offsets, metadata, member_ids, generations,
                                             in_producer_id, in_producer_epoch, in_transaction_number);
         end if;
-        if wake and cardinality(tail_partitions) > 700 then
+        if seal_kind is not null then
+            perform msgtx.wake_readers(d.partitions) from msgtx.transaction_decision d
+            where d.producer_id = in_producer_id and d.producer_epoch = in_producer_epoch
+              and d.transaction_number = in_transaction_number;
+        elsif wake and cardinality(tail_partitions) > 700 then
             ignored := msgtx.wake_readers(tail_partitions);
         elsif wake and tail_partitions <> '{}' then
             perform pg_notify('msgtx', array_to_string(tail_partitions, ','));

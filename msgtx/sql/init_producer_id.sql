@@ -1,13 +1,14 @@
 -- init_producer_id(transactional_id, timeout_ms, expected…) → producer id and epoch (semantics 2). With a transactional id
 -- the epoch rises, and what an older one left open is aborted first (I7). Without one, a new id. expected_producer_id,
 -- expected_epoch: a running producer raises its own epoch; the same request again gets the same answer.
+-- in_keep_prepared: what is prepared for an outside decision stays undecided (KIP-939).
 -- Locks the producer (exclusive). Writes producer, transaction_decision, markers if the marking lock is free. Flushed: an
 -- id that writes no row writes an empty message to the WAL, else a crash would hand it out again (P41). A transaction id
 -- alone would not do: a commit that has written nothing else does not wait for a flush, and the block of numbers may have
 -- been drawn by another session that has not committed yet.
 create function msgtx.init_producer_id(
     in_transactional_id text default null, in_timeout_ms int default 60000,
-    expected_producer_id bigint default null, expected_epoch int default null,
+    expected_producer_id bigint default null, expected_epoch int default null, in_keep_prepared boolean default false,
     out producer_id bigint, out epoch int
 ) language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
@@ -61,7 +62,7 @@ begin
     if not found then
         if in_transactional_id is not null then  -- it expired while this call waited for the lock: from the start
             select i.producer_id, i.epoch into producer_id, epoch from msgtx.init_producer_id(
-                in_transactional_id, in_timeout_ms, expected_producer_id, expected_epoch) i;
+                in_transactional_id, in_timeout_ms, expected_producer_id, expected_epoch, in_keep_prepared) i;
             return;
         end if;
         is_new := true;
@@ -75,7 +76,9 @@ begin
         raise exception using errcode = case when expected_epoch > current.epoch then 'MX049' else 'MX090' end,
             message = format('producer %s is at epoch %s, not at %s', producer_id, current.epoch, expected_epoch);
     end if;
-    ignored := msgtx.abort_undecided(producer_id, 'fence');
+    if not (in_keep_prepared and exists (select from msgtx.undecided_prepared(producer_id))) then
+        ignored := msgtx.abort_undecided(producer_id, 'fence');
+    end if;
     epoch := current.epoch + 1;
     if is_new then
         insert into msgtx.producer (producer_id, epoch, epoch_before, timeout_ms, initialized_at, shard)

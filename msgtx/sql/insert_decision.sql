@@ -12,16 +12,7 @@ begin
         producer_id, producer_epoch, transaction_number, outcome, decided_at, decided_by,
         partitions, first_offsets, last_offsets)
     select in_producer_id, in_producer_epoch, in_transaction_number, in_outcome, msgtx.clock(), in_decided_by,
-           coalesce(array_agg(tp.partition_id order by tp.partition_id), '{}'),
-           coalesce(array_agg(tp.first_offset order by tp.partition_id), '{}'),
-           coalesce(array_agg(coalesce(newest.last_offset, tp.first_offset) order by tp.partition_id), '{}')
-    from msgtx.transaction_partition tp
-    left join lateral (
-        select r.last_offset from msgtx.record_batch r
-        where r.partition_id = tp.partition_id and r.producer_id = in_producer_id
-          and r.producer_epoch = in_producer_epoch and r.transaction_number = in_transaction_number
-        order by r.base_sequence desc limit 1) newest on true
-    where tp.producer_id = in_producer_id and tp.producer_epoch = in_producer_epoch
-      and tp.transaction_number = in_transaction_number;
+           s.partitions, s.first_offsets, s.last_offsets
+    from msgtx.transaction_spans(in_producer_id, in_producer_epoch, in_transaction_number) s;
     return true;
 end $$;

@@ -2,7 +2,7 @@
 -- ABORT, or sealed and undecided. Without both rows it was committed, and its history is gone.
 -- Reads transaction_decision, transaction_seal.
 create function msgtx.offset_counts(in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint)
-returns boolean language sql stable as $$
+returns boolean language sql stable security definer set search_path = pg_catalog, pg_temp as $$
     select in_transaction_number is null or coalesce(
         (select d.outcome = 'COMMIT' from msgtx.transaction_decision d
          where d.producer_id = in_producer_id and d.producer_epoch = in_producer_epoch

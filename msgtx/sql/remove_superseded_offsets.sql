@@ -40,7 +40,11 @@ begin
                    else newest.commit_sequence end as commit_sequence
         from keys k
         left join lateral (
-            select o.commit_sequence, o.committed_at from msgtx.group_offset o
+            select o.commit_sequence, greatest(o.committed_at, (  -- a sealed one may have waited for long
+                       select d.decided_at from msgtx.transaction_decision d
+                       where d.producer_id = o.producer_id and d.producer_epoch = o.producer_epoch
+                         and d.transaction_number = o.transaction_number)) as committed_at
+            from msgtx.group_offset o
             where o.group_id = k.group_id and o.partition_id = k.partition_id
               and msgtx.offset_counts(o.producer_id, o.producer_epoch, o.transaction_number)
             order by o.commit_sequence desc limit 1) newest on true

@@ -6,7 +6,10 @@ from typing import Final
 
 from msgtx.database.engine import Function, RawConnection, call
 from msgtx.database.wire import Int8Array
+from msgtx.errors import ConfigError, IncarnationChanged
+from msgtx.types import Snapshot
 
+SCHEMA_VERSION: Final = 5  # the schema that this package was made for; it accepts the next one, too
 DESCRIBE: Final = Function("describe_installation", {})
 CHANGE_INCARNATION: Final = Function("change_incarnation", {})
 FENCE: Final = Function("fence_everybody", {"in_after": "int8[]"})
@@ -27,6 +30,25 @@ def describe_installation(connection: RawConnection) -> Installation:
     """Return the installation's row. Raise `ConfigError` if there is no msgtx schema."""
     ((incarnation, version, functions_hash),) = call(connection, DESCRIBE)
     return Installation(incarnation, version, functions_hash)
+
+
+def require_incarnation(connection: RawConnection, *snapshots: Snapshot | None) -> str:
+    """Return the incarnation, of which these snapshots must be. Raise `IncarnationChanged`."""
+    found = str(describe_installation(connection).incarnation)
+    for each in snapshots:
+        if each is not None and each.incarnation != found:
+            raise IncarnationChanged(
+                f"the snapshot is of incarnation {each.incarnation}, the database has {found} since a failover"
+            )
+    return found
+
+
+def require_version(found: Installation) -> None:
+    """Raise `ConfigError` if this package was made for another schema."""
+    version = found.schema_version
+    if not SCHEMA_VERSION <= version <= SCHEMA_VERSION + 1:
+        todo = "run `msgtx db upgrade`" if version < SCHEMA_VERSION else "use a newer msgtx"
+        raise ConfigError(f"the schema has version {version}, this client needs {SCHEMA_VERSION}: {todo}")
 
 
 def change_incarnation(connection: RawConnection) -> uuid.UUID:

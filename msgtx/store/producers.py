@@ -11,6 +11,9 @@ INIT: Final = Function(
     "init_producer_id",
     {"in_transactional_id": "text", "in_timeout_ms": "int4", "expected_producer_id": "int8", "expected_epoch": "int4"},
 )
+INIT_AND_KEEP: Final = Function(
+    "init_producer_id", {"in_transactional_id": "text", "in_timeout_ms": "int4", "in_keep_prepared": "bool"}
+)
 LOCK: Final = Function("lock_producer", {"producer_id": "int8"})
 FENCE: Final = Function("fence_producer", {"in_transactional_id": "text"})
 DESCRIBE: Final = Function("describe_producers", {"in_partition_id": "int4", "after_producer_id": "int8", "most": "int4"})
@@ -18,9 +21,20 @@ DESCRIBED_AT_ONCE: Final = 1_000  # producers of a partition that one call descr
 
 
 def init_producer_id(
-    connection: RawConnection, transactional_id: str | None, *, timeout_ms: int, expected: ProducerId | None = None
+    connection: RawConnection,
+    transactional_id: str | None,
+    *,
+    timeout_ms: int,
+    expected: ProducerId | None = None,
+    keep_prepared: bool = False,
 ) -> ProducerId:
-    """Return a producer id and epoch; an older epoch of the id can do nothing after this (I7). Semantics 2."""
+    """Return a producer id and epoch; an older epoch of the id can do nothing after this (I7). Semantics 2.
+
+    `keep_prepared`: what is prepared for an outside decision is not aborted.
+    """
+    if keep_prepared:
+        ((producer_id, epoch),) = call(connection, INIT_AND_KEEP, transactional_id, timeout_ms, True)
+        return ProducerId(producer_id, epoch)
     pair = (None, None) if expected is None else expected
     ((producer_id, epoch),) = call(connection, INIT, transactional_id, timeout_ms, *pair)
     return ProducerId(producer_id, epoch)

@@ -54,7 +54,7 @@ class BatchName(NamedTuple):
         return f"batch {self.batch_id} of {self.app_id}"
 
 
-class OffsetRange(NamedTuple):
+class BatchRange(NamedTuple):
     """What a batch read of a partition: from `start` (None: wherever the group was) to before `end`."""
 
     start: int | None
@@ -103,7 +103,7 @@ def decide_batch(
     accepted: Sequence[Attempt],
     *,
     group: str | None = None,
-    ranges: Mapping[int, OffsetRange] | None = None,
+    ranges: Mapping[int, BatchRange] | None = None,
 ) -> DecidedBatch:
     """Commit the accepted attempts, abort all others, commit the group's offsets, insert the fence row: all or nothing.
 

@@ -19,7 +19,9 @@ REMOVE_FLOORS: Final = Function("remove_superseded_floors", _RESUMABLE, flushed=
 REMOVE_MEMBERS: Final = Function("remove_members", _RESUMABLE)
 REMOVE_HEARTBEATS: Final = Function("remove_heartbeats", _RESUMABLE, flushed=False)
 REMOVE_BATCHES: Final = Function("remove_old_batches", _RESUMABLE)
+REMOVE_SEALS: Final = Function("remove_decided_seals", _RESUMABLE, flushed=False)
 REMOVE_SPARK_HISTORY: Final = Function("remove_spark_history", _RESUMABLE, flushed=False)
+REMOVE_DEDUP_KEYS: Final = Function("remove_dedup_keys", _RESUMABLE, flushed=False)
 LOOKED_AT_ONCE: Final = 500  # rows that one call looks at: a SQL transaction of some milliseconds, also when all are to go
 MANY_MARKERS: Final = 1_000
 
@@ -79,3 +81,7 @@ remove_heartbeats: Step = partial(_resume, function=REMOVE_HEARTBEATS, field="he
 remove_old_batches: Step = partial(_resume, function=REMOVE_BATCHES, field="batches_removed")
 # Removes what Spark's batches left: decided attempts, and what newer batches have superseded.
 remove_spark_history: Step = partial(_resume, function=REMOVE_SPARK_HISTORY, field="spark_rows_removed")
+# Removes the seals of decided transactions, and the offsets that waited for an ABORT.
+remove_decided_seals: Step = partial(_resume, function=REMOVE_SEALS, field="seals_removed")
+# Removes keys of deduplication that are past their window.
+remove_dedup_keys: Step = partial(_resume, function=REMOVE_DEDUP_KEYS, field="dedup_keys_removed")

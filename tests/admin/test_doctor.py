@@ -147,7 +147,8 @@ def test_what_is_prepared_for_outside_is_told_and_becomes_a_warning(
     writer = Writer(connection)
     writer.send(partition, b"x")
     seal(connection, writer.name, "external")
-    fence = f"decide it where it was prepared, or `msgtx transactions fence {writer.transactional_id}`"
+    decide = "decide it where it was prepared, by its token (`msgtx transactions prepared`)"
+    fence = f"{decide}, or `msgtx transactions fence {writer.transactional_id}`"
     for limits, level in ((None, Level.INFORMATION), (AT_ONCE, Level.WARNING)):
         finding = held(client, name, limits)
         assert (finding.level, finding.advice) == (level, fence)

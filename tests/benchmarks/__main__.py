@@ -6,7 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-from msgtx.client import connect, open_engine
+from msgtx.client import connect
+from msgtx.database.engine import open_engine
 from tests.benchmarks import (
     bulk,
     cleaning,
@@ -14,6 +15,7 @@ from tests.benchmarks import (
     growth,
     latency,
     memory,
+    outbox,
     processing,
     reading,
     small,
@@ -39,6 +41,7 @@ TARGETS = {
     "r8-micro": spark_writing.micro_batches,
     "r8-cuts": spark_writing.cuts,
     "r9": memory.memory,
+    "r9-outbox": outbox.outbox,
     "r10": processing.processing,
     "r11-cleaning": cleaning.cleaning,
     "r12-groups": groups.groups,
@@ -69,10 +72,9 @@ def main() -> int:
         parser.error(f"unknown target {min(unknown)}; known are {', '.join(TARGETS)}")
     if (options.kafka or options.kafka_fsync) and not options.kafka_scripts:
         parser.error("--kafka needs --kafka-scripts (or KAFKA_SCRIPTS): the folder of kafka_bench.py")
-    engine, own = open_engine(options.url)
-    url = engine.url
-    engine.close()
-    connect(None if own else url).close()  # the embedded one gets its schema, a given one is checked
+    with open_engine(options.url) as engine:
+        url = engine.url
+    connect(None if engine.embedded else url).close()  # the embedded one gets its schema, a given one is checked
     brokers: dict[str, Kafka | None] = {"kafka": None, "kafka_fsync": None}
     for name in brokers:
         if bootstrap := getattr(options, name):

@@ -18,8 +18,8 @@ from psycopg.adapt import Dumper
 
 from msgtx import perf
 from msgtx.accumulator import RECORD_OVERHEAD_BYTES
-from msgtx.client import open_engine
 from msgtx.config import ProducerConfig
+from msgtx.database.engine import open_engine
 from msgtx.database.wire import BYTEA_ARRAY, encode_bytea_array
 
 SCHEMA = "msgtx_benchmark"
@@ -45,9 +45,8 @@ class _ByteaArrayDumper(Dumper):
 
 
 def connect(url: str | None) -> psycopg.Connection[Any]:
-    engine, _ = open_engine(url)
-    connection = engine.dedicated()
-    engine.close()
+    with open_engine(url) as engine:
+        connection = engine.dedicated()
     connection.adapters.register_dumper(ByteaArray, _ByteaArrayDumper)
     return connection
 

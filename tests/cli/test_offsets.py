@@ -154,9 +154,8 @@ def test_many_holders_are_counted(msgtx: Msgtx, client: Client, topic: str) -> N
 def test_a_cut_from_before_a_failover_is_not_read(msgtx: Msgtx, client: Client, topic: str, database_url: str) -> None:
     text = msgtx("offsets", "snapshot", topic, "--save", "before-failover").out.decode().strip()
     client.close()
-    engine = Engine(database_url)
-    after_failover(engine)
-    engine.close()
+    with Engine(database_url) as engine:
+        after_failover(engine)
     for begin in ("before-failover", text):
         done = msgtx("offsets", "ranges", "--from", begin)
         assert (done.code, done.out, done.err.count("\n")) == (1, b"", 1)

@@ -69,9 +69,31 @@ def test_keys_come_from_a_field_or_stand_before_a_separator(msgtx: Msgtx, topic:
     assert msgtx("consume", topic, *READ, "--key-separator", "=").out.endswith(b"k=v=>w\n")
 
 
+def test_lines_whose_field_was_seen_are_not_stored_again(msgtx: Msgtx, topic: str) -> None:
+    lines = [b'{"id": %d, "user": "u%d"}' % (n, n % 2) for n in range(5)]
+    assert msgtx("produce", topic, "--dedup-key", "id", stdin=b"\n".join(lines[:3])).code == 0
+    assert msgtx("produce", topic, "--dedup-key", "id", "--key", "user", stdin=b"\n".join([*lines, lines[4]])).code == 0
+    rows = msgtx("consume", topic, *READ, "-o", "jsonl").rows
+    assert [row["value"].encode() for row in rows] == lines
+    assert [row["key"] for row in rows] == [None, None, None, "u1", "u0"]
+
+
+@pytest.mark.parametrize(
+    ("bad", "complaint"),
+    [(b'{"x": 1}', "there is no field 'id'"), (b'{"id": ""}', "1 to 256 bytes"), (b'{"id": "a\\u0000"}', "NUL")],
+)
+def test_a_line_whose_dedup_key_cannot_be_is_named(msgtx: Msgtx, topic: str, bad: bytes, complaint: str) -> None:
+    done = msgtx("produce", topic, "--dedup-key", "id", stdin=b"\n".join([b'{"id": 1}', b'{"id": 2}', bad]))
+    assert done.code == 1
+    assert done.err.startswith("msgtx: stdin:3: ")
+    assert complaint in done.err
+    assert len(msgtx("consume", topic, *READ, "-o", "jsonl").rows) == 2
+
+
 BAD_LINES = [
     (("--json",), b'{"value": "a"}', b'{"value": ', "not JSON"),
     (("--key", "id"), b'{"id": 1}', b'{"no": 1}', "there is no field 'id'"),
+    (("--key", "id"), b'{"id": 1}', b'{"id": 1.5}', "whole number"),
     (("--key-separator", ":"), b"a:b", b"ab", "separator"),
     ((), b"a", b"x" * 1_100_000, "max_message_bytes"),
     (("--json",), b'{"value": "a"}', b'{"value": "%s"}' % (b"x" * 1_100_000), "max_message_bytes"),

@@ -21,9 +21,8 @@ def url(make_database: Callable[..., str]) -> str:
 
 @pytest.fixture
 def administrator(url: str) -> Iterator[Engine]:
-    engine = Engine(url)
-    yield engine
-    engine.close()
+    with Engine(url) as engine:
+        yield engine
 
 
 def test_every_client_made_before_is_told_and_a_new_one_goes_on(url: str, administrator: Engine) -> None:

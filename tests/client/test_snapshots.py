@@ -156,9 +156,8 @@ def test_of_another_incarnation_nothing_is_saved_and_what_was_saved_is_not_read(
         with old.producer() as producer:
             producer.send("t", b"a").result(10)
         cut = old.snapshots.save("yesterday", old.snapshot(["t"])).snapshot
-    engine = Engine(url)
-    after_failover(engine)
-    engine.close()
+    with Engine(url) as engine:
+        after_failover(engine)
     with msgtx.connect(url) as new:
         assert new.snapshots.get("yesterday") == cut
         with pytest.raises(errors.IncarnationChanged):

@@ -71,8 +71,7 @@ def test_a_server_is_not_taken_for_a_pooler(engine: Engine) -> None:
 def test_a_new_connection_is_asked_once_who_it_is(database_url: str) -> None:
     """For the session, which shows a pooler, and for the incarnation."""
     faults = Faults()
-    engine = Engine(database_url, connect=faults.connect)
-    try:
+    with Engine(database_url, connect=faults.connect) as engine:
         with engine.connection() as lent:
             engine.expect(describe_installation(lent).incarnation)
         faults.crossed.clear()
@@ -80,8 +79,6 @@ def test_a_new_connection_is_asked_once_who_it_is(database_url: str) -> None:
         assert faults.crossed == [
             f"{side} {name}" for name in ("connect", "describe_installation") for side in ("before", "after")
         ]
-    finally:
-        engine.close()
 
 
 def test_an_error_leaves_a_usable_connection(engine: Engine) -> None:
@@ -176,7 +173,5 @@ def test_a_password_is_never_shown() -> None:
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg"])
 def test_schemes_of_sqlalchemy_are_understood(database_url: str, scheme: str) -> None:
-    engine = Engine(database_url.replace("postgresql", scheme, 1), pool_size=1)
-    with engine.connection() as lent:
+    with Engine(database_url.replace("postgresql", scheme, 1), pool_size=1) as engine, engine.connection() as lent:
         assert query(lent, "select 1") == [(1,)]
-    engine.close()

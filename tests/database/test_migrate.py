@@ -29,6 +29,8 @@ CATALOG = {
     "functions": """select proname, pg_get_function_identity_arguments(oid), pg_get_functiondef(oid), proacl::text
         from pg_proc where pronamespace = 'msgtx'::regnamespace order by 1, 2""",
     "views": "select viewname, definition from pg_views where schemaname = 'msgtx' order by 1",
+    "triggers": """select tgname, pg_get_triggerdef(oid) from pg_trigger where not tgisinternal
+        and tgrelid in (select oid from pg_class where relnamespace = 'msgtx'::regnamespace) order by 1""",
     "settings": "select name, value from msgtx.setting order by 1",
 }
 
@@ -39,12 +41,8 @@ def catalog(url: str) -> dict[str, list[object]]:
 
 
 def run(url: str, work: Callable[[sqlalchemy.Connection], object]) -> object:
-    engine = Engine(url, pool_size=1)
-    try:
-        with engine.transaction() as connection:
-            return work(connection)
-    finally:
-        engine.close()
+    with Engine(url, pool_size=1) as engine, engine.transaction() as connection:
+        return work(connection)
 
 
 def test_down_and_up_again_on_data_is_the_same_schema(make_database: Databases) -> None:
@@ -114,16 +112,15 @@ def test_check_says_what_is_wrong_and_what_to_run(make_database: Databases) -> N
     assert run(url, migrate.current) == migrate._head()
     for spoil, told in (
         ("drop view msgtx.transactions", "transactions"),
+        ("drop trigger staged_record_at_commit on msgtx.staged_record", "staged_record_at_commit"),
         ("update msgtx.installation set functions_hash = 'x'", "another build"),
         ("update msgtx.alembic_version set version_num = '0000'", "msgtx db upgrade"),
         ("update msgtx.alembic_version set version_num = '9999'", "newer msgtx"),
     ):
-        engine = Engine(url, pool_size=1)
-        with engine.transaction() as transaction:
+        with Engine(url, pool_size=1) as engine, engine.transaction() as transaction:
             transaction.execute(sqlalchemy.text(spoil))
             assert told in str(migrate.check(transaction))
             transaction.rollback()
-        engine.close()
 
 
 def test_a_schema_of_the_future_is_not_touched(make_database: Databases) -> None:
@@ -181,6 +178,35 @@ def test_a_users_object_on_ours_is_named_and_never_dropped(make_database: Databa
         run(url, migrate.upgrade)
     with connect(url) as connection:
         assert connection.execute("select count(*) from public.mine").fetchone() == (0,)
+
+
+def test_a_users_trigger_on_a_table_of_ours_outlives_an_upgrade(make_database: Databases) -> None:
+    url = make_database()
+    with connect(url) as connection:
+        connection.execute("create function public.mine() returns trigger language plpgsql as $$ begin return null; end $$")
+        for name in ("mine", "staged_record_at_commit_too"):
+            connection.execute(
+                f"create constraint trigger {name} after insert on msgtx.staged_record for each row execute function mine()"
+            )
+        before = catalog(url)
+        connection.execute("update msgtx.installation set functions_hash = 'x'")
+    assert len(before["triggers"]) == 3
+    run(url, migrate.upgrade)
+    assert catalog(url) == before
+
+
+def test_a_users_trigger_that_calls_a_function_of_ours_is_named_and_never_dropped(make_database: Databases) -> None:
+    url = make_database()
+    with connect(url) as connection:
+        connection.execute("create table public.mine (id int)")
+        connection.execute(
+            "create trigger mine after insert on mine for each row execute function msgtx.append_staged_once()"
+        )
+        connection.execute("update msgtx.installation set functions_hash = 'x'")
+    with pytest.raises(errors.ConfigError, match="trigger mine"):
+        run(url, migrate.upgrade)
+    with connect(url) as connection:
+        assert connection.execute("select tgname from pg_trigger where tgname = 'mine'").fetchall() == [("mine",)]
 
 
 def test_nothing_is_executable_by_everyone(make_database: Databases) -> None:

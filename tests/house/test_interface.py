@@ -7,7 +7,7 @@ import pytest
 
 import msgtx
 from msgtx import errors
-from msgtx.client import SCHEMA_VERSION
+from msgtx.store.installation import SCHEMA_VERSION
 from tests import interface
 from tests.databases import Connection
 

@@ -6,7 +6,7 @@ import inspect
 import pytest
 
 import msgtx
-from msgtx import errors
+from msgtx import aio, errors
 from msgtx.admin.groups import GroupsAdmin
 from msgtx.snapshot import Snapshots
 
@@ -25,6 +25,14 @@ METHODS = {
     msgtx.Transaction: "id send_offsets",
     msgtx.Consumer: "assign assignment beginning_offsets close commit committed end_offsets group_metadata lag offset_lag"
     " offsets_for_times pause poll position resume rewind seek seek_to_beginning seek_to_end seek_to_time stop subscribe",
+    aio.Client: "close complete consumer producer run snapshot sweep sync topics transaction_outcome",
+    aio.Producer: "abort_transaction begin_transaction close commit_transaction flush init_transactions prepare_transaction"
+    " prepared_transaction send send_batch send_offsets_to_transaction transaction transaction_id",
+    aio.Transaction: "id prepare send_offsets",
+    aio.Delivery: "done",
+    aio.Consumer: "assign assignment beginning_offsets close commit committed end_offsets group_metadata lag offset_lag"
+    " offsets_for_times pause poll position resume rewind seek seek_to_beginning seek_to_end seek_to_time stop subscribe",
+    aio.Topics: "alter create delete describe list",
 }
 FIELDS = {
     msgtx.Record: "topic partition offset timestamp key value headers",
@@ -81,6 +89,23 @@ SIGNATURES = {
     Snapshots.ranges: "topics *start *end",
     msgtx.Client.transaction_outcome: "transaction_id *resolve",
     msgtx.connect: "url *create *pool_size",
+    aio.connect: "url *create *pool_size",
+    aio.publish: "session topic value *key *partition *timestamp *headers",
+    aio.Producer.send: "topic value *key *partition *timestamp *headers *dedup_key",
+    aio.Producer.send_batch: "topic values keys *partition *timestamps",
+    aio.Producer.flush: "timeout",
+    aio.Producer.init_transactions: "timeout *keep_prepared",
+    aio.Producer.begin_transaction: "timeout_ms",
+    aio.Producer.commit_transaction: "timeout",
+    aio.Producer.transaction: "timeout_ms session",
+    aio.Transaction.send_offsets: "offsets group_metadata",
+    aio.Transaction.prepare: "timeout",
+    aio.Consumer.poll: "timeout max_records",
+    aio.Consumer.commit: "offsets wait *session",
+    aio.Consumer.committed: "partitions require_stable timeout",
+    aio.Consumer.seek: "partition offset",
+    aio.Client.complete: "token *commit",
+    aio.Client.transaction_outcome: "transaction_id *resolve",
 }
 
 
@@ -88,14 +113,26 @@ def test_the_package_exports_these_names() -> None:
     assert set(PUBLIC) <= set(msgtx.__all__)
     assert list(msgtx.__all__) == sorted(msgtx.__all__)
     assert all(hasattr(msgtx, name) for name in msgtx.__all__)
+    assert set(aio.__all__) == {"Client", "Consumer", "Delivery", "Producer", "Topics", "Transaction", "connect", "publish"}
+    assert msgtx.aio is aio
 
 
-@pytest.mark.parametrize("kind", METHODS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", METHODS, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
 def test_the_classes_have_these_methods(kind: type) -> None:
     wanted = set(METHODS[kind].split())
-    instance_attributes = {"admin", "topics", "snapshots", "config", "engine"} if kind is msgtx.Client else set()
+    instance_attributes = set()
+    if kind in {msgtx.Client, aio.Client}:
+        instance_attributes = {"admin", "topics", "snapshots", "config", "engine", "sync"}
     found = {name for name in dir(kind) if not name.startswith("_")} | instance_attributes
     assert wanted <= found
+
+
+def test_what_waits_is_awaited() -> None:
+    """Of the calls that a client, a producer and a consumer have in an event loop, too."""
+    direct = {"assignment", "consumer", "group_metadata", "pause", "producer", "resume", "stop", "transaction"}
+    for kind in (aio.Client, aio.Producer, aio.Consumer, aio.Topics):
+        calls = {name for name, each in vars(kind).items() if inspect.isfunction(each) and not name.startswith("_")}
+        assert {name for name in calls if not inspect.iscoroutinefunction(getattr(kind, name))} <= direct
 
 
 @pytest.mark.parametrize("kind", FIELDS, ids=lambda kind: kind.__name__)

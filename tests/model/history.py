@@ -172,7 +172,7 @@ class History(RuleBasedStateMachine):
 
     def _offsets(self, group: str) -> dict[int, int]:
         member = self.members[self.groups.index(group)]
-        found = member.committed(self.partitions)
+        found = member.committed(self.partitions, require_stable=False)
         return {p: at.offset for p, partition in enumerate(self.partitions) if (at := found[partition]) is not None}
 
     # ── the end ──

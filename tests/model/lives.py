@@ -30,6 +30,7 @@ class Life:
     offsets: Offsets = field(default_factory=dict)
     decides: bool = False  # a decision was handed over
     error: str | None = None
+    sealed: Name | None = None  # the last one that somebody else was left to decide
 
     @property
     def name(self) -> Name:

@@ -16,6 +16,7 @@ from tests.model.membership import FENCED_INSTANCE, UNKNOWN_MEMBER, Commit, Grou
 
 Name = tuple[int, int, int]  # producer id, epoch, number
 Offsets = Mapping[tuple[str, int], Commit]  # by group and partition
+NOBODY = -2  # stands for the producer id of what a session publishes
 OPEN, COMMIT, ABORT, UNKNOWN = "OPEN", "COMMIT", "ABORT", "UNKNOWN"
 FENCED, ABORTED, INVALID = "ProducerFenced", "TransactionAborted", "InvalidTransactionState"
 NO_ID, GAP, WAIT = "InvalidProducerIdMapping", "OutOfOrderSequence", "ConcurrentTransactions"
@@ -31,6 +32,7 @@ class Entry:
     number: int | None
     first: int
     last: int
+    shown: bool = True  # False: it was aborted under a name that nobody knows
 
     @property
     def name(self) -> Name | None:
@@ -56,12 +58,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """Its outcome, who decided it, and when it may be aborted by anyone."""
+    """Its outcome, who decided it, and when it may be aborted by anyone; who is to decide it, and what waits for that."""
 
     outcome: str
     by: str | None = None
     deadline: int = 0
     timeout: int = 0
+    sealed: str | None = None  # by a session, or external
+    pending: Offsets = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +240,7 @@ class Oracle:
         if producer not in self.epochs:
             return NO_ID
         if undecided == (producer, epoch, number):
-            return None
+            return INVALID if self.transactions[undecided].sealed else None
         if number != self.newest(producer, epoch) + 1:
             return INVALID
         return WAIT if undecided else None
@@ -292,11 +296,54 @@ class Oracle:
             self._take(offsets)
         return refused
 
+    # ── what a session or an outside party decides ──
+
+    @call(flushed=True)
+    def publish(self, contents: Mapping[int, Sequence[bytes]], *, shown: bool) -> None:
+        """Records of a session's COMMIT; not shown: they were written beside it, and it failed."""
+        for partition, values in contents.items():
+            self.logs[partition].extend(Entry(value, NOBODY, 0, None, -1, -1, shown) for value in values)
+
+    @call(flushed=True)
+    def seal(self, name: Name, kind: str, tails: Mapping[int, int], offsets: Offsets) -> str | None:
+        """End the writing part: verified as for a commit, and then nobody but its partner commits it."""
+        stands = self.transactions.get(name)
+        if stands is not None and stands.outcome == OPEN and stands.sealed == kind:
+            return None
+        refused = self._standing(*name) or first_refusal(self.groups, offsets)
+        if refused is None and {partition: self._tail(name, partition) for partition in tails} != dict(tails):
+            self._end(name, ABORT, "tail")
+            refused = ABORTED
+        if refused is None:
+            stands = self.transactions.pop(name)
+            self.transactions[name] = replace(stands, sealed=kind, pending=dict(offsets))
+        return refused
+
+    @call(flushed=True)
+    def commit_sealed(self, name: Name) -> str:
+        """The session's COMMIT. Returns the outcome: it comes in time, or not at all."""
+        if self.transactions[name].outcome == OPEN and name not in self.overdue():
+            self._commit_sealed(name)
+        return self.transactions[name].outcome
+
+    @call(flushed=True)
+    def complete(self, name: Name, outcome: str) -> str:
+        """The outside party's word, as often as it likes."""
+        if self.transactions[name].outcome == OPEN and outcome == COMMIT:
+            self._commit_sealed(name)
+        elif self.transactions[name].outcome == OPEN:
+            self._end(name, ABORT, "client")
+        return outcome if self.transactions[name].outcome == outcome else INVALID
+
+    def _commit_sealed(self, name: Name) -> None:
+        self._end(name, COMMIT, "client")
+        self._take(self.transactions[name].pending, name)
+
     @call(flushed=True)
     def end(self, name: Name, by: str) -> str:
         """An administrator, or whoever asks for the outcome, aborts what its producer will not end."""
         stands = self.transactions.get(name)
-        if stands is not None and stands.outcome != OPEN:
+        if stands is not None and (stands.outcome != OPEN or stands.sealed == "external"):
             return stands.outcome
         if stands is not None or (by == "resolve" and self._standing(*name) in {None, WAIT}):
             self._end(name, ABORT, by)
@@ -311,8 +358,14 @@ class Oracle:
             self._end(name, ABORT, "timeout")
         return len(ended)
 
-    def _take(self, offsets: Offsets) -> None:
+    def _take(self, offsets: Offsets, sealed: Name | None = None) -> None:
+        """Take offsets. What was sealed before them is older, whenever it is decided."""
         self.offsets.update({place: commit.offset for place, commit in offsets.items()})
+        for name, stands in self.transactions.items():  # sealed ones in the order of their seals
+            if name == sealed:
+                break
+            pending = {place: commit for place, commit in stands.pending.items() if place not in offsets}
+            self.transactions[name] = replace(stands, pending=pending)
 
     def _end(self, name: Name, outcome: str, by: str) -> None:
         stands = self.transactions.get(name, Transaction(OPEN))
@@ -389,7 +442,8 @@ class Oracle:
         return max((number for p, e, number in self.transactions if (p, e) == (producer, epoch)), default=-1)
 
     def overdue(self) -> list[Name]:
-        return [n for n, t in self.transactions.items() if t.outcome == OPEN and t.deadline < self.now]
+        found = [(n, t) for n, t in self.transactions.items() if t.outcome == OPEN and t.sealed != "external"]
+        return [name for name, transaction in found if transaction.deadline < self.now]
 
     def outcome(self, name: Name) -> str:
         return self.transactions[name].outcome if name in self.transactions else UNKNOWN
@@ -413,7 +467,7 @@ class Oracle:
         """Offsets and values as a `read_committed` reader gets them (I5); `now`: also behind what is undecided (I6)."""
         stable, _ = self.blocking(partition)
         for offset, entry in enumerate(self.logs[partition] if now else self.logs[partition][:stable]):
-            if entry.name is None or self.transactions[entry.name].outcome == COMMIT:
+            if entry.shown and (entry.name is None or self.transactions[entry.name].outcome == COMMIT):
                 yield offset, entry.value
 
     def everything(self, partition: int) -> Iterator[tuple[int, bytes]]:
@@ -429,6 +483,6 @@ class Oracle:
         newest = max(known)
         outcome = self.transactions[newest].outcome
         if outcome == OPEN:
-            return {"Ongoing"}
+            return {"Prepared" if self.transactions[newest].sealed else "Ongoing"}
         done = "Empty" if newest[1] < self.epochs[producer] else f"Complete{outcome.title()}"
         return {f"Prepare{outcome.title()}", done}

@@ -11,7 +11,9 @@ import sqlalchemy
 
 from msgtx import Client, GroupMetadata, Isolation, Outcome, TransactionId, errors
 from msgtx.database.engine import Engine, RawConnection
+from msgtx.enlistment import companion, enlist
 from msgtx.store.fetch import FetchedBatch, Position, fetch
+from msgtx.store.installation import describe_installation
 from msgtx.store.members import describe_members
 from msgtx.store.topics import describe_topics
 from tests.databases import connect
@@ -23,7 +25,8 @@ HISTORIES: Final = 100  # in one database: what sweeps and views look at grows w
 PATIENCE_SECONDS: Final = 30.0
 BEGINNING: Final = datetime(2030, 1, 1, tzinfo=UTC)
 # Of psycopg's own accounts, no word of which reaches the server: a connection cannot be lost there.
-NO_BOUNDARY: Final = frozenset({"set_autocommit"})
+NO_BOUNDARY: Final = frozenset({"set_autocommit", "set_isolation_level"})
+MADE: Final = sqlalchemy.table("made", sqlalchemy.column("name"))  # rows of a user's
 _numbers = itertools.count(1)
 
 
@@ -48,19 +51,49 @@ class Place:
                 "create or replace function msgtx.clock() returns timestamptz language sql volatile"
                 " return (select at from public.clock)"
             )
+            connection.execute("create table if not exists public.made (name text)")
+            incarnation = describe_installation(connection).incarnation
         self.client = Client(Engine(self.url, connect=self.faults.connect))
+        self.client.engine.expect(incarnation)
         self.observer = Client(Engine(self.url))
+        self._besides: list[Engine] = []
+        self._users = [self._user(isolation) for isolation in ("READ COMMITTED", "REPEATABLE READ")]
+
+    def _user(self, isolation: str) -> sqlalchemy.Engine:
+        """A user's own engine, whose connections fail as the client's do; and so do those that are opened beside it."""
+        conninfo = sqlalchemy.make_url(self.url).set(drivername="postgresql").render_as_string(hide_password=False)
+        user = sqlalchemy.create_engine(
+            "postgresql+psycopg://", creator=lambda: self.faults.connect(conninfo), isolation_level=isolation
+        )
+        with user.connect() as connection:
+            enlist(connection)
+            companion(connection).engine = Engine(self.url, connect=self.faults.connect)
+            self._besides.append(companion(connection).engine)
+        return user
+
+    def sessions(self, *, keeps: bool) -> sqlalchemy.Engine:
+        return self._users[keeps]
+
+    def has_row(self, name: str) -> bool:
+        with self.observer.engine.connection() as connection:
+            return connection.execute("select from public.made where name = %s", [name]).fetchone() is not None
 
     def close(self) -> None:
         """End, after what the histories left has been compared with the promises, row by row."""
+        for user in self._users:
+            user.dispose()
+        for beside in self._besides:
+            beside.close()
         self.client.close()
         with self.observer:
             report = self.observer.admin.verify()
-        assert report.violations == []
+        assert report.violations == [], report.violations
 
     def reconnect(self) -> None:
         """After a crash of the server, no connection of the pools is good: each is asked once."""
-        for engine in (self.client.engine, self.observer.engine):
+        for user in self._users:
+            user.dispose()
+        for engine in (self.client.engine, self.observer.engine, *self._besides):
             for _ in range(engine.pool_size):
                 with contextlib.suppress(errors.DatabaseUnavailable), engine.connection() as connection:
                     connection.execute("select 1")
@@ -141,6 +174,13 @@ class Place:
             rows = [_rows(answer.batches) for answer in (committed, everything)]
             found.append((committed.last_stable_offset, committed.log_end_offset, committed.blocked_by, *rows))
         return found
+
+    def holds(self, partition_id: int, values: list[bytes]) -> bool:
+        """Whether these are in the log, visible or not."""
+        with self.observer.engine.connection() as connection:
+            answer = fetch(connection, {partition_id: Position(0)}, isolation=Isolation.READ_UNCOMMITTED, max_bytes=1 << 26)
+        stored = {value for _, value in _rows(answer[partition_id].batches)}
+        return stored.issuperset(values)
 
     def crowd(self, group: str, partition_ids: list[int]) -> tuple[object, ...]:
         """Who is a member of a group, and who owns what. Owners are read without asking whether they are members."""

@@ -13,6 +13,7 @@ from tests.model.oracle import ABORT, COMMIT
 from tests.model.place import Place
 from tests.model.rounds import minutes_wanted, places, run_round, run_rounds
 
+BOUNDARIES = 16  # of a session that publishes, or decides a transaction: a few more than there are
 SEED = 20_261_121  # of the everyday run, so that it is the same everywhere; the long one has fresh ones
 LONG = hypothesis.settings.get_current_profile_name() == "long"
 
@@ -93,3 +94,45 @@ def test_members_that_hand_over_die_and_come_back_are_as_the_oracle_says(history
     for which in range(len(history.guests)):
         history.live(which=which, how="leave", beat=0, crash=0)
     everybody_commits()
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_sessions_that_commit_roll_back_or_lose_their_connection_are_as_the_oracle_says(
+    keeps: bool, history: Machine
+) -> None:
+    """I6, I10: what a session publishes, and what it decides, with the connection lost at each boundary."""
+    history.init(which=0, timeout=LONG_MS, how="library", crash=0)
+    for crash, commits in itertools.product(range(BOUNDARIES), (True, False)):
+        history.publish(where=[2, 0], count=2, keeps=keeps, commits=commits, crash=crash)
+        history.everything_agrees()
+        history.transact_in_session(
+            which=0, where=[0, 1], timeout=None, keeps=keeps, at=crash % 5, ends=COMMIT if commits else ABORT, crash=crash
+        )
+        history.everything_agrees()
+
+
+def test_transactions_that_others_decide_late_or_elsewhere_are_as_the_oracle_says(history: Machine) -> None:
+    """I4, I6, I7, I12: sealed and prepared ones, whose time passes, whose id has a successor, that others end."""
+    for crash, outcome, meanwhile in itertools.product((0, 2), (COMMIT, ABORT), ("nothing", "time", "init", "resolve")):
+        history.init(which=0, timeout=LONG_MS, how="library", crash=0)
+        history.transact_in_session(which=-1, where=[0, 1], timeout=None, keeps=False, at=crash, ends="OPEN", crash=crash)
+        history.init(which=1, timeout=LONG_MS, how="library", crash=0)
+        history.prepare(which=-1, where=[1, 2], timeout=None, at=crash + 1, crash=crash)
+        history.everything_agrees()
+        history.send_plainly(where=[1], sizes=[1], crash=0)
+        history.commit_offsets(partition=0, at=crash, crash=0)
+        if meanwhile == "time":
+            history.tick(milliseconds=LONG_MS + 1, sweeps=bool(crash), crash=0)
+        for which in range(2) if meanwhile in {"init", "resolve"} else ():
+            if meanwhile == "init":
+                history.init(which=which, timeout=LONG_MS, how="by hand", crash=0)
+            else:
+                history.end(which=which, how="resolve", crash=0)
+        history.everything_agrees()
+        if history.left:
+            history.end_session(which=0, commits=outcome == COMMIT, crash=crash)
+        history.everything_agrees()
+        for which in (-1, -1, 0):
+            history.complete(which=which, outcome=outcome, crash=crash)
+            history.everything_agrees()
+        history.complete(which=-1, outcome={COMMIT: ABORT, ABORT: COMMIT}[outcome], crash=0)

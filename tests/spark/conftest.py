@@ -14,4 +14,4 @@ def spark() -> Iterator[SparkSession]:
     made = session.session("msgtx-tests", master="local[2,4]")
     made.sparkContext.setLogLevel("OFF")
     yield made
-    made.stop()
+    session.end()

@@ -70,6 +70,7 @@ def test_defaults_are_those_of_kafkas_source() -> None:
     assert (batch.starting, batch.ending, stream.starting) == ("earliest", "latest", "latest")
     assert (batch.fail_on_data_loss, batch.include_headers, batch.min_partitions) == (True, False, None)
     assert parse({"subscribe": "a", "group": "g"}, streaming=True).starting == "earliest"
+    assert (stream.cut_delay_ms, parse({"subscribe": "a", "cut_delay_ms": "0"}, streaming=True).cut_delay_ms) == (1_000, 0)
     both = {"subscribe": "a", "startingOffsets": "earliest", "startingTimestamp": "5"}
     assert parse(both).starting == AtTime(5)
 
@@ -112,6 +113,7 @@ def test_a_password_is_in_no_text_of_the_options() -> None:
         ({"subscribe": "a", "snapshot": f"{FOREIGN}", "endingOffsets": "latest"}, "snapshot and endingOffsets are given"),
         ({"subscribe": "a", "url": ""}, "url is a text that is not empty"),
         ({"subscribe": "a", "group": 3}, "group is a text"),
+        ({"subscribe": "a", "cutDelayMs": "5"}, "cut_delay_ms is for streams"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(options: dict[str, object], says: str) -> None:
@@ -127,6 +129,7 @@ def test_what_cannot_be_meant_is_refused(options: dict[str, object], says: str) 
         ({"subscribe": "a", "snapshot": f"{FOREIGN} a:0=1"}, "a stream has no end"),
         ({"subscribe": "a", "maxOffsetsPerTrigger": "-1"}, "above 0"),
         ({"subscribe": "a", "maxTriggerDelay": "1 fortnight"}, "maxTriggerDelay"),
+        ({"subscribe": "a", "cut_delay_ms": "-1"}, "cut_delay_ms"),
     ],
 )
 def test_what_a_stream_cannot_do_is_refused(options: dict[str, object], says: str) -> None:

@@ -14,8 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 import msgtx
 from msgtx import errors
+from msgtx.database.engine import Engine
 from msgtx.spark_jobs import pipeline
 from msgtx.spark_jobs.pipeline import PipelineReport
+from msgtx.store.installation import change_incarnation
 from tests.databases import Connection, wait_until
 from tests.spark.transforms import by_topic, upper
 
@@ -73,6 +75,18 @@ def test_batches_hold_so_many_offsets(spark: SparkSession, place: Place) -> None
     report = place.run(spark, max_offsets=10)
     assert report.batches >= 3
     assert len(place.found()) == report.records_out == 30
+
+
+def test_executors_read_from_a_replica(spark: SparkSession, place: Place, make_database: Callable[..., str]) -> None:
+    """Another database stands for one that is no replica: it is looked at, and refused."""
+    place.send("a")
+    with Engine(make_database(), pool_size=1) as other:
+        with other.connection() as connection:
+            change_incarnation(connection)
+        with pytest.raises(errors.IncarnationChanged, match="not one database"):
+            place.run(spark, read_url=other.url)
+    assert place.run(spark, read_url=place.client.secret_url).records_out == 1
+    assert place.found() == ["A"]
 
 
 def test_rows_name_their_topics(spark: SparkSession, place: Place) -> None:

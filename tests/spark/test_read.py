@@ -21,6 +21,7 @@ from msgtx.coordinator.compactor import Compactor
 from msgtx.database import jdbc
 from msgtx.database.engine import Engine
 from msgtx.spark_jobs import read as reading
+from msgtx.spark_jobs.failure import translated
 from msgtx.spark_jobs.offsets import plan
 from msgtx.spark_jobs.read import COLUMNS, HEADERS, read_committed
 from msgtx.spark_jobs.read_options import parse
@@ -262,11 +263,8 @@ def test_a_role_reads_what_it_may_consume(
 
 
 def plan_of(database_url: str, topic: str) -> tuple[int, str]:
-    engine = Engine(database_url, pool_size=1)
-    try:
+    with Engine(database_url, pool_size=1) as engine:
         found = plan(engine, parse({"subscribe": topic}))
-    finally:
-        engine.close()
     return found.ranges[0].partition_id, found.incarnation
 
 
@@ -365,6 +363,27 @@ def test_a_snapshot_of_another_incarnation_is_refused(spark: SparkSession, clien
     cut = client.snapshot([new_topic(client)])
     with pytest.raises(errors.IncarnationChanged):
         read_committed(spark, url=database_url, snapshot=Snapshot(cut.ends, "0f8fad5b-d9cb-469f-a165-70867728950e"))
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ("select msgtx.change_incarnation()", errors.IncarnationChanged),
+        ("delete from msgtx.record_batch where partition_id = {0}", errors.LogTruncated),
+    ],
+)
+def test_what_is_not_there_any_more_as_it_was_planned_is_refused_by_name(
+    spark: SparkSession, make_database: Callable[..., str], change: str, kind: type[errors.MsgtxError]
+) -> None:
+    url = make_database()
+    with msgtx.connect(url) as client:
+        topic = new_topic(client)
+        fill(client, topic, b"x")
+        frame = read_committed(spark, topic, url=url)
+        with client.engine.connection() as connection:
+            connection.execute(change.format(ids(connection, topic)[0]))
+        with pytest.raises(kind), translated():
+            frame.collect()
 
 
 def test_a_spark_without_the_driver_says_what_to_do(client: msgtx.Client, database_url: str) -> None:

@@ -5,12 +5,14 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
+from msgtx.database.engine import batch_array, call
 from msgtx.database.wire import BatchColumns
-from msgtx.store.append import Appended, append, append_and_decide
+from msgtx.store.append import Appended, append, append_and_decide, error_of
 from msgtx.store.decide import Decided, decide
 from msgtx.store.fetch import FetchedPartition, Position, fetch
 from msgtx.store.groups import NO_OFFSETS, OffsetColumns, offset_columns
 from msgtx.store.producers import init_producer_id
+from msgtx.store.seal import COMMIT_IN_SESSION_WITH_OFFSETS
 from msgtx.store.topics import create_topic, delete_topic, describe_topics
 from msgtx.types import GroupMetadata, Isolation, OffsetAndMetadata, ProducerId, TransactionId
 from tests.databases import Connection
@@ -20,7 +22,7 @@ UNCOMMITTED = Isolation.READ_UNCOMMITTED
 TABLES: Final = (  # that hold what clients do; shards and settings are of the installation
     "topic", "partition", "record_batch", "producer_state", "producer", "transaction", "transaction_partition",
     "transaction_seal", "transaction_decision", "transaction_marker", "partition_floor", "consumer_group", "group_offset",
-    "coordinator", "group_member", "group_assignment", "group_heartbeat",
+    "coordinator", "group_member", "group_assignment", "group_heartbeat", "dedup_key",
 )  # fmt: skip
 _number = itertools.count(1)
 
@@ -81,6 +83,18 @@ def plain(connection: Connection, partition: int, *values: bytes | None, **colum
     answer = append_one(connection, batch(partition, *values, **columns))
     assert answer.error is None, answer.error
     return answer.base_offset
+
+
+def commit_in_session(
+    connection: Connection, batches: Sequence[BatchColumns], offsets: OffsetColumns = NO_OFFSETS
+) -> list[tuple[Any, ...]]:
+    """Commit offsets and append in the SQL transaction of a user's session. Raise what is refused, also as stale."""
+    answers = call(connection, COMMIT_IN_SESSION_WITH_OFFSETS, batch_array(connection, batches), *offsets.arguments())
+    for name, detail, *_ in answers:
+        assert name != "stale", "the session keeps its snapshot"
+        if (refused := error_of(name, detail)) is not None:
+            raise refused
+    return answers
 
 
 def offsets_of(*entries: tuple[str | GroupMetadata, int, int | OffsetAndMetadata]) -> OffsetColumns:

@@ -11,7 +11,7 @@ from msgtx.store.groups import committed_offsets
 from msgtx.store.spark import (
     Attempt,
     BatchName,
-    OffsetRange,
+    BatchRange,
     abort_batch,
     begin_attempt,
     decide_batch,
@@ -151,7 +151,7 @@ def test_offsets_and_outputs_are_committed_together(connection: Connection) -> N
     plain(connection, source, b"1")
     of, group = name(), unique("group")
     decided = decide_batch(
-        connection, of, [attempt(connection, of, target, b"a")], group=group, ranges={source: OffsetRange(0, 1)}
+        connection, of, [attempt(connection, of, target, b"a")], group=group, ranges={source: BatchRange(0, 1)}
     )
     assert decided.error is None
     at = committed_offsets(connection, group, [source])[source].at
@@ -165,7 +165,7 @@ def test_a_batch_that_does_not_begin_where_the_group_is_is_refused(connection: C
     for value in (b"1", b"2"):
         plain(connection, source, value)
     group, of = unique("group"), name()
-    ranges = {source: OffsetRange(0, 2)}
+    ranges = {source: BatchRange(0, 2)}
     other = of._replace(app_id=of.app_id + "-other")
     slow = attempt(connection, other, target, b"twice")
     assert decide_batch(connection, of, [attempt(connection, of, target, b"a")], group=group, ranges=ranges).error is None

@@ -2,12 +2,14 @@
 
 import io
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from msgtx.cli.main import run
 from tests.cli.program import Ended
+from tests.faults import CrashServer, crash_server
+from tests.system.zygote import Zygote
 
 
 @pytest.fixture
@@ -29,3 +31,16 @@ def shell(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[by
         return ended
 
     return call
+
+
+@pytest.fixture(scope="module")
+def crashing() -> Iterator[CrashServer]:
+    with crash_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    made = Zygote()
+    yield made
+    made.close()

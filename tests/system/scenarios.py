@@ -4,31 +4,37 @@ A program runs as a *life* of one application: another life of the same `World` 
 transactional id. It must go on from what its predecessor left, wherever that was crashed.
 """
 
+import contextlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
+import sqlalchemy
+from sqlalchemy.orm import Session
 
 from msgtx import Client, Consumer, Isolation, Outcome, Record, TopicPartition, TransactionId, errors
 from msgtx.coordinator.sweep import Sweeper
 from msgtx.database.engine import POOL_SIZE, Engine
+from msgtx.enlistment import companion, enlist
 from msgtx.producer import Producer
 from msgtx.spark_jobs.attempt import AttemptWriter, Target
 from msgtx.spark_jobs.batch import abort as abort_batch
 from msgtx.spark_jobs.batch import begins_again, decide, make_target
 from msgtx.store.coordinators import lease_shards, release_shards
 from msgtx.store.groups import committed_offsets
+from msgtx.store.installation import describe_installation
 from msgtx.store.members import describe_members
-from msgtx.store.spark import BatchName, OffsetRange
+from msgtx.store.spark import BatchName, BatchRange
 from msgtx.store.topics import describe_topics
-from tests.databases import wait_until
+from tests.databases import connect, wait_until
 from tests.faults import Faults
 from tests.oracle import Oracle
 
+Answer = TypeVar("Answer")
 PARTITIONS: Final = 2
 INPUTS: Final = 2  # per partition of the source; most programs read its first one only
 SOURCES: Final = 2
@@ -36,6 +42,7 @@ SHARDS: Final = 50
 PATIENCE_SECONDS: Final = 30.0
 FAST: Final = {"retry_backoff_ms": 1, "max_block_ms": 30_000, "delivery_timeout_ms": 30_000}
 QUICK: Final = {"session_timeout_ms": 2_000, "heartbeat_interval_ms": 100}  # a member that cannot leave is given up soon
+MADE: Final = sqlalchemy.table("made", *map(sqlalchemy.column, ("run", "number", "name")))  # rows of the business
 READING: Final = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "retry_backoff_ms": 1}
 
 
@@ -69,6 +76,7 @@ class World:
     note: Journal
     faults: Faults = field(default_factory=Faults)
     life: int = 0
+    elsewhere: str | None = None  # another database, which knows nothing of msgtx
     zombie: Producer | None = None
     aged: int | None = None  # a producer id whose time is over
     overdue: TransactionId | None = None
@@ -93,11 +101,58 @@ class World:
 
     def client(self) -> Client:
         """The counted client. What the pool says to its first connection is not counted: another test has that."""
+        return Client(self._engine())
+
+    def _engine(self) -> Engine:
         engine = Engine(self.observer.secret_url, connect=self.faults.connect)
+        with self._uncounted(), engine.connection() as connection:
+            engine.expect(describe_installation(connection).incarnation)
+        return engine
+
+    @contextlib.contextmanager
+    def _uncounted(self) -> Iterator[None]:
         on, self.faults.on = self.faults.on, False
-        with engine.connection():
-            self.faults.on = on
-        return Client(engine)
+        yield
+        self.faults.on = on
+
+    @contextlib.contextmanager
+    def sessions(self, isolation: str) -> Iterator[sqlalchemy.Engine]:
+        """The application's own engine on msgtx's database, counted; and so is what the library opens beside it."""
+        with self.books(self.observer.secret_url, isolation) as engine, self._engine() as beside:
+            with self._uncounted(), engine.connect() as connection:
+                enlist(connection)
+                own, companion(connection).engine = companion(connection).engine, beside
+                own.close()
+            yield engine
+
+    @contextlib.contextmanager
+    def books(self, url: str, isolation: str) -> Iterator[sqlalchemy.Engine]:
+        """The application's own engine on any database, counted."""
+        conninfo = sqlalchemy.make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+        engine = sqlalchemy.create_engine(
+            "postgresql+psycopg://", creator=lambda: self.faults.connect(conninfo), isolation_level=isolation
+        )
+        with self._uncounted(), engine.connect():
+            pass
+        try:
+            yield engine
+        finally:
+            engine.dispose()
+
+    def write(self, session: Session, number: str, transaction: str, name: str | None = None) -> None:
+        """Write the row of the business that belongs to a transaction, under the transaction's or another name."""
+        name = transaction if name is None else name
+        self.note("row", transaction, name)
+        session.execute(MADE.insert().values(run=self.run, number=number, name=name))
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The rows of the business: numbers and names; a look that is not counted."""
+        found: list[tuple[str, str]] = []
+        for url in (self.observer.secret_url, self.elsewhere):
+            if url is not None:
+                with contextlib.closing(connect(url)) as connection:
+                    found += connection.execute("select number, name from made where run = %s", [self.run]).fetchall()
+        return found
 
     def bystander(self) -> Client:
         """A client whose boundaries are not counted, closed at the end of the run."""
@@ -116,8 +171,12 @@ class World:
             self.cleanup.pop().close()
 
 
-def prepare(world: World) -> None:
-    """Make a run's topics, and the input of those that consume."""
+def prepare(world: World, *, rows: int = 0) -> None:
+    """Make a run's topics, the input of those that consume, and the table of those that write rows of the business."""
+    for url in (world.observer.secret_url, world.elsewhere):
+        if rows and url is not None:
+            with contextlib.closing(connect(url)) as connection:
+                connection.execute("create table if not exists made (run text, number text, name text)")
     world.observer.topics.create(world.topic, partitions=PARTITIONS)
     world.observer.topics.create(world.source, partitions=SOURCES)
     with world.observer.producer(linger_ms=0) as producer:
@@ -153,17 +212,22 @@ def fused(world: World) -> None:
 def _process(world: World, *, flush: bool) -> None:
     with world.client() as client, world.producer(client, linger_ms=60_000) as producer:
         world.note("fenced", f"{world.run}.{world.life - 1}")
-        consumer = client.consumer(group=world.group, **READING)
-        source = TopicPartition(world.source, 0)
-        consumer.assign([source])
-        attempt = 0
-        while not (records := consumer.poll(0, 1)) or records[0].value is not None:
-            if not records:
-                if consumer.position(source) >= INPUTS:
-                    break
-                continue
+        for consumer, record, name in inputs(world, client):
+            _transform(world, producer, consumer, record, name, flush=flush)
+
+
+def inputs(world: World, client: Client) -> Iterator[tuple[Consumer, Record, str]]:
+    """Hand out the records of the source one by one, each with a name for what is done with it; after a rewind again."""
+    consumer = client.consumer(group=world.group, **READING)
+    source = TopicPartition(world.source, 0)
+    consumer.assign([source])
+    attempt = 0
+    while True:
+        if records := consumer.poll(0, 1):
             attempt += 1
-            _transform(world, producer, consumer, records[0], f"{world.me}.{attempt}", flush=flush)
+            yield consumer, records[0], f"{world.me}.{attempt}"
+        elif consumer.position(source) >= INPUTS:
+            return
 
 
 def _transform(world: World, producer: Producer, consumer: Consumer, record: Record, name: str, *, flush: bool) -> None:
@@ -399,7 +463,7 @@ def _batch(world: World, client: Client, target: Target, batch: BatchName, name:
             batch,
             accepted,
             group=world.group,
-            ranges={_source_id(world): OffsetRange(number, number + 1)},
+            ranges={_source_id(world): BatchRange(number, number + 1)},
         )
         assert not report.skipped
         world.note("committed", name)
@@ -442,17 +506,14 @@ def timeout(world: World) -> None:
             producer.abort_transaction()
             world.note("aborted", name)
         _transaction(world, producer, f"{world.me}.next")
-        _again(lambda: client.sweep(only=["overdue", "markers"]))  # the others have a scenario of their own
+        again(lambda: client.sweep(only=["overdue", "markers"]))  # the others have a scenario of their own
 
 
-def _again(call: Callable[[], object]) -> None:
+def again(call: Callable[[], Answer]) -> Answer:
     """An administrator's call is not repeated by the library: whoever runs it does."""
     for _ in range(POOL_SIZE + 2):  # after a crash of the server each connection of the pool is found dead by itself
-        try:
-            call()
-        except errors.DatabaseUnavailable:
-            continue
-        return
+        with contextlib.suppress(errors.DatabaseUnavailable):
+            return call()
     raise AssertionError("the database stays away")
 
 
@@ -489,7 +550,7 @@ def sweep(world: World) -> None:
                 Sweeper().round(connection, leases)
                 release_shards(connection, leases.coordinator_id)
 
-        _again(lead)
+        again(lead)
 
 
 def before_sweep(world: World) -> None:
@@ -534,7 +595,7 @@ def before_sweep(world: World) -> None:
 
 def after_sweep(world: World) -> None:
     """All of it is gone, once; nobody reads anything else than before (the oracle says)."""
-    _again(world.observer.sweep)
+    again(world.observer.sweep)
     assert world.overdue is not None
     assert world.observer.transaction_outcome(world.overdue) is Outcome.ABORTED
     with world.observer.engine.connection() as connection:
@@ -562,6 +623,7 @@ class Scenario:
     before: Callable[[World], None] | None = None
     after: Callable[[World], None] | None = None
     image: int = 0
+    rows: int = 0  # how many of the inputs have a row of the business, too
 
 
 SCENARIOS: Final = {
@@ -586,7 +648,7 @@ def anomalies_of(client: Client, run: str, name: str) -> list[str]:
     scenario = SCENARIOS[name]
     world = World(client, run, Journal())
     try:
-        prepare(world)
+        prepare(world, rows=scenario.rows)
         if scenario.before is not None:
             scenario.before(world)
         scenario.program(world)
@@ -595,11 +657,11 @@ def anomalies_of(client: Client, run: str, name: str) -> list[str]:
     finally:
         world.close()
     oracle = Oracle(world.note.events())
-    settle(world, oracle, image=scenario.image)
+    settle(world, oracle, image=scenario.image, rows=scenario.rows)
     return oracle.anomalies
 
 
-def settle(world: World, oracle: Oracle, *, image: int) -> None:
+def settle(world: World, oracle: Oracle, *, image: int, rows: int = 0) -> None:
     """Sweep, read everything by every way there is, and let the oracle compare; verify the rows before and after."""
     client = world.observer
     oracle.anomalies += map(str, client.admin.verify([world.topic, world.source]).violations)
@@ -611,16 +673,19 @@ def settle(world: World, oracle: Oracle, *, image: int) -> None:
         oracle.anomalies.append(f"hanging transaction: {states}")
     seen = read_all(client, world.topic)
     everything = read_all(client, world.topic, isolation="read_uncommitted")
-    for view, rows in views(client, world.topic).items():
-        if rows != seen:
-            oracle.anomalies.append(f"view {view}: {rows}, and a reader sees {seen}")
+    for view, shown in views(client, world.topic).items():
+        if shown != seen:
+            oracle.anomalies.append(f"view {view}: {shown}, and a reader sees {seen}")
     sources = [TopicPartition(world.source, index) for index in range(SOURCES)]
     with client.consumer(group=world.group, **READING) as member:
         committed = member.committed(sources)
     offsets = {(world.group, tp.partition): at.offset for tp, at in committed.items() if at is not None}
     described = client.admin.partitions.offsets([world.topic], -1, Isolation.READ_COMMITTED)
     ends = {tp.partition: (found.last_stable_offset, found.log_end_offset) for tp, found in described.items()}
-    oracle.settled(seen, everything=everything, ends=ends, offsets=offsets)
+    found = world.rows() if rows else []
+    oracle.settled(seen, everything=everything, ends=ends, offsets=offsets, rows=[name for _, name in found])
+    if sorted(number for number, _ in found) != [str(number) for number in range(rows)]:
+        oracle.anomalies.append(f"rows: {found}, of {rows} inputs")
     if image:
         oracle.image(seen, inputs=image, outputs=PARTITIONS + 1)
 

@@ -2,13 +2,15 @@
 
 import concurrent.futures
 import itertools
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 import sqlalchemy
+from sqlalchemy.orm import Session
 
 import msgtx
-from msgtx import Outcome, OutputRecord, TopicPartition, errors, protocol
+from msgtx import Outcome, OutputRecord, Producer, TopicPartition, errors, orm, protocol
 from msgtx.client import Client
 from msgtx.protocol import Batch
 from tests.cli.program import Ended
@@ -157,6 +159,108 @@ def test_what_an_open_session_has_appended_shows_when_it_commits(
             seen += [record.value for record in reader.poll(PATIENCE_SECONDS)]
         assert seen == [b"theirs", b"behind"]
     assert client.transaction_outcome(name) is Outcome.COMMITTED
+
+
+# ── sessions that decide what the library wrote ──
+
+
+@pytest.fixture
+def sessions(client: Client, connection: Connection) -> Iterator[sqlalchemy.Engine]:
+    """The application's own engine, and its table."""
+    connection.execute("create table if not exists made (name text)")
+    engine = sqlalchemy.create_engine(client.secret_url.replace("postgresql://", "postgresql+psycopg://"))
+    yield engine
+    engine.dispose()
+
+
+def rows(connection: Connection, name: str) -> int:
+    return len(connection.execute("select from made where name = %s", [name]).fetchall())
+
+
+@pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+def test_a_session_that_forgets_what_it_sealed_holds_readers_up_until_its_timeout(
+    client: Client,
+    topic: str,
+    sessions: sqlalchemy.Engine,
+    connection: Connection,
+    clock: Callable[..., None],
+    isolation: str,
+) -> None:
+    """P32, I12: then everybody goes on, and its COMMIT is refused with its rows."""
+    with (
+        Session(sessions.execution_options(isolation_level=isolation)) as session,
+        client.producer(transactional_id=topic, **FAST) as producer,
+    ):
+        session.execute(sqlalchemy.text("insert into made values (:name)"), {"name": topic})
+        with producer.transaction(session=session) as transaction:
+            for partition in range(2):
+                producer.send(topic, b"forgotten", partition=partition)
+            transaction.send_offsets({TopicPartition(topic, 0): 0}, topic)
+        with client.producer(linger_ms=0, **FAST) as other:
+            assert [other.send(topic, b"behind", partition=n).result(PATIENCE_SECONDS).offset for n in range(2)] == [1, 1]
+        client.sweep()
+        assert read_all(client, topic) == {}
+        clock("61 seconds")
+        wait_until(lambda: client.sweep() and read_all(client, topic) == {0: [(1, "behind")], 1: [(1, "behind")]}, "swept")
+        with pytest.raises(errors.TransactionAborted):
+            session.commit()
+        assert client.transaction_outcome(transaction.id) is Outcome.ABORTED
+        assert rows(connection, topic) == 0
+        with producer.transaction():
+            producer.send(topic, b"next", partition=0)
+    with client.consumer(group=topic, **READING) as member:
+        assert member.committed([TopicPartition(topic, 0)]) == {TopicPartition(topic, 0): None}
+    finish(client, topic, topic, "last")
+
+
+@pytest.mark.parametrize("how", ["sealed", "published"])
+def test_a_session_that_stands_still_before_its_commit_is_ended_and_all_go_on(
+    client: Client, topic: str, sessions: sqlalchemy.Engine, connection: Connection, how: str
+) -> None:
+    """P32: what its COMMIT has locked nobody waits for longer than the server's patience with an idle session."""
+    stands, goes_on = threading.Event(), threading.Event()
+    limits: list[str] = []
+
+    def stand_still(user: sqlalchemy.Connection) -> None:
+        limits.append(user.exec_driver_sql("show idle_in_transaction_session_timeout").scalar_one())
+        user.exec_driver_sql("set local idle_in_transaction_session_timeout = '200ms'")
+        stands.set()
+        assert goes_on.wait(PATIENCE_SECONDS)
+
+    def work(session: Session, producer: Producer) -> None:
+        session.execute(sqlalchemy.text("insert into made values (:name)"), {"name": topic})
+        if how == "published":
+            orm.publish(session, topic, b"still", partition=0)
+        else:
+            with producer.transaction(session=session):
+                producer.send(topic, b"still", partition=0)
+        sqlalchemy.event.listen(sessions, "commit", stand_still)  # behind the library's own
+        session.commit()
+
+    with (
+        Session(sessions) as session,
+        client.producer(transactional_id=topic, **FAST) as producer,
+        concurrent.futures.ThreadPoolExecutor(1) as threads,
+    ):
+        working = threads.submit(work, session, producer)
+        try:
+            assert stands.wait(PATIENCE_SECONDS)
+            client.sweep()
+            with client.producer(linger_ms=0, **FAST) as other:
+                assert other.send(topic, b"beside", partition=1).result(PATIENCE_SECONDS).offset == 0
+                behind = other.send(topic, b"behind", partition=0)
+                client.producer(transactional_id=topic, **FAST).init_transactions()
+                behind.result(PATIENCE_SECONDS)
+        finally:
+            goes_on.set()
+        with pytest.raises(sqlalchemy.exc.DBAPIError):
+            working.result(PATIENCE_SECONDS)
+    assert limits == ["5s"]
+    assert rows(connection, topic) == 0
+    client.sweep()
+    seen = {partition: [value for _, value in found] for partition, found in read_all(client, topic).items()}
+    assert seen == {0: ["behind"], 1: ["beside"]}
+    finish(client, topic, topic, "last")
 
 
 # ── no more connections ──

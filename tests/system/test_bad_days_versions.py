@@ -16,13 +16,9 @@ RENEWALS = 4
 
 def renew(url: str) -> None:
     """Drop all functions and create them again, as an upgrade does whose text differs."""
-    engine = Engine(url, pool_size=1)
-    try:
-        with engine.transaction() as connection:
-            connection.exec_driver_sql("update msgtx.installation set functions_hash = 'another build'")
-            assert migrate.upgrade(connection).functions_renewed
-    finally:
-        engine.close()
+    with Engine(url, pool_size=1) as engine, engine.transaction() as connection:
+        connection.exec_driver_sql("update msgtx.installation set functions_hash = 'another build'")
+        assert migrate.upgrade(connection).functions_renewed
 
 
 def test_an_upgrade_under_busy_clients_stops_and_loses_nothing(make_database: Callable[..., str]) -> None:

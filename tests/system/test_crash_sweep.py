@@ -14,17 +14,40 @@ import pytest
 
 import msgtx
 from msgtx import errors
-from tests.faults import READS, Action, CrashServer, Faults, crash_server, lose_connection
+from tests.faults import READS, Action, CrashServer, Faults, lose_connection
 from tests.oracle import Oracle
 from tests.system.scenarios import RECOVERY, SCENARIOS, Journal, World, prepare, settle
+from tests.system.sessions import SESSIONS
 from tests.system.zygote import Zygote
 
 SEED: Final = 20_241_120
 MOST: Final = 300  # boundaries of one scenario: more means that a retry never ends
-PROGRAMS: Final = {**SCENARIOS, **RECOVERY}
+PROGRAMS: Final = {**SCENARIOS, **RECOVERY, **SESSIONS}
 AGAIN: Final = 4  # crashes during the recovery from a crash, per scenario
 # How many batches share a call depends on time, and so the number of boundaries varies a little. These are the least.
 BROKEN, KILLED, CRASHED = "connection breaks", "process killed", "server crashes"
+# A process meets the same boundaries, whether it is killed or the server crashes.
+PROCESS: Final = {
+    "send": 6,
+    "commit": 24,
+    "fused": 8,
+    "abort": 24,
+    "zombie": 6,
+    "timeout": 22,
+    "spark": 50,
+    "rebalance": 28,
+    "sweep": 16,
+    "prepared": 18,
+    "session": 19,
+    "session-repeatable": 19,
+    "session-serializable": 19,
+    "publish": 8,
+    "publish-repeatable": 17,
+    "publish-serializable": 17,
+    "consume": 8,
+    "consume-repeatable": 14,
+    "consume-serializable": 14,
+}
 BOUNDARIES: Final = {
     BROKEN: {
         "send": 8,
@@ -37,29 +60,19 @@ BOUNDARIES: Final = {
         "rebalance": 70,
         "recovery": 16,
         "sweep": 16,
+        "prepared": 40,
+        "session": 50,
+        "session-repeatable": 50,
+        "session-serializable": 50,
+        "publish": 18,
+        "publish-repeatable": 36,
+        "publish-serializable": 36,
+        "consume": 26,
+        "consume-repeatable": 38,
+        "consume-serializable": 38,
     },
-    KILLED: {
-        "send": 6,
-        "commit": 24,
-        "fused": 8,
-        "abort": 24,
-        "zombie": 6,
-        "timeout": 22,
-        "spark": 50,
-        "rebalance": 28,
-        "sweep": 16,
-    },
-    CRASHED: {
-        "send": 6,
-        "commit": 24,
-        "fused": 8,
-        "abort": 24,
-        "zombie": 6,
-        "timeout": 22,
-        "spark": 50,
-        "rebalance": 28,
-        "sweep": 16,
-    },
+    KILLED: PROCESS,
+    CRASHED: PROCESS,
 }
 
 
@@ -68,19 +81,6 @@ def observer(make_database: Callable[[], str]) -> Iterator[msgtx.Client]:
     """A client on a database for these runs alone: what others left would be swept and verified after each."""
     with msgtx.connect(make_database()) as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def crashing() -> Iterator[CrashServer]:
-    with crash_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    made = Zygote()
-    yield made
-    made.close()
 
 
 def run(name: str, world: World, *, successor: bool = False) -> Oracle:
@@ -104,7 +104,7 @@ def run(name: str, world: World, *, successor: bool = False) -> Oracle:
 def begin(name: str, world: World) -> World:
     """Make a run's topics and its zombie; nothing of it is counted."""
     world.faults.on = False
-    prepare(world)
+    prepare(world, rows=PROGRAMS[name].rows)
     before = PROGRAMS[name].before
     if before is not None:
         before(world)
@@ -113,7 +113,7 @@ def begin(name: str, world: World) -> World:
 
 
 def judge(name: str, world: World, oracle: Oracle) -> None:
-    settle(world, oracle, image=PROGRAMS[name].image)
+    settle(world, oracle, image=PROGRAMS[name].image, rows=PROGRAMS[name].rows)
     assert oracle.anomalies == [], f"{name}, run {world.run}: crashed at {world.faults.fired}"
 
 
@@ -134,10 +134,15 @@ def sweep(name: str, kind: str, attempt: Callable[[int], bool]) -> None:
     assert BOUNDARIES[kind][name] <= count < MOST - 1
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [*SCENARIOS, *RECOVERY])
 def test_a_connection_that_breaks_anywhere_loses_and_doubles_nothing(name: str, observer: msgtx.Client) -> None:
+    break_everywhere(name, observer)
+
+
+def break_everywhere(name: str, observer: msgtx.Client, elsewhere: str | None = None) -> None:
     def attempt(n: int) -> bool:
-        world = begin(name, World(observer, f"{name}-broken-{n}", Journal(), Faults({n: lose_connection})))
+        faults = Faults({n: lose_connection})
+        world = begin(name, World(observer, f"{name}-broken-{n}", Journal(), faults, elsewhere=elsewhere))
         judge(name, world, run(name, world))
         return bool(world.faults.fired)
 
@@ -146,11 +151,15 @@ def test_a_connection_that_breaks_anywhere_loses_and_doubles_nothing(name: str, 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_two_connections_that_break_one_after_the_other_lose_and_double_nothing(name: str, observer: msgtx.Client) -> None:
+    break_twice(name, observer)
+
+
+def break_twice(name: str, observer: msgtx.Client, elsewhere: str | None = None) -> None:
     chance = random.Random(SEED)
     for again in range(AGAIN):
         first = chance.randrange(1, BOUNDARIES[BROKEN][name] + 1)
         plan: dict[int, Action] = {first: lose_connection, first + chance.randrange(1, 6): lose_connection}
-        world = begin(name, World(observer, f"{name}-twice-{again}", Journal(), Faults(plan)))
+        world = begin(name, World(observer, f"{name}-twice-{again}", Journal(), Faults(plan), elsewhere=elsewhere))
         judge(name, world, run(name, world))
 
 
@@ -174,15 +183,22 @@ def test_a_successor_that_is_killed_has_a_successor(
         killed(name, observer, zygote, tmp_path, deaths=deaths)
 
 
-def killed(name: str, observer: msgtx.Client, zygote: Zygote, folder: Path, *, deaths: list[int]) -> bool:
+def killed(
+    name: str,
+    observer: msgtx.Client,
+    zygote: Zygote,
+    folder: Path,
+    *,
+    deaths: list[int],
+    elsewhere: str | None = None,
+) -> bool:
     """Lives of one application, each killed at its boundary, then one that is not. Returns whether the first was killed."""
     path = folder / "-".join(map(str, deaths))
-    world = begin(name, World(observer, f"{name}-killed-{path.name}", Journal(path)))
+    world = begin(name, World(observer, f"{name}-killed-{path.name}", Journal(path), elsewhere=elsewhere))
+    where = {"url": observer.secret_url, "elsewhere": elsewhere, "run": world.run, "journal": str(path)}
     ends: list[int] = []
     for number in [*deaths, 0]:
-        ends.append(
-            zygote.live(url=observer.secret_url, name=name, run=world.run, life=world.life, journal=str(path), die_at=number)
-        )
+        ends.append(zygote.live(**where, name=name, life=world.life, die_at=number, before=name in SCENARIOS))
         assert ends[-1] in {0, -9}, f"{name}, lives killed at {deaths}: one ended with {ends[-1]}, see its output"
         world.life += 1
         if ends == [0]:
@@ -197,6 +213,10 @@ def killed(name: str, observer: msgtx.Client, zygote: Zygote, folder: Path, *, d
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_server_that_crashes_anywhere_keeps_what_it_promised(name: str, crashing: CrashServer) -> None:
+    crash_everywhere(name, crashing)
+
+
+def crash_everywhere(name: str, crashing: CrashServer, elsewhere: str | None = None) -> None:
     url = crashing.server.create_database()
     chance = random.Random(SEED)
 
@@ -207,7 +227,8 @@ def test_a_server_that_crashes_anywhere_keeps_what_it_promised(name: str, crashi
         if flush_at:
             plan[flush_at] = crashing.flush_at
         with msgtx.connect(url) as observer:
-            world = begin(name, World(observer, f"{name}-server-{n}", Journal(), Faults(plan, uncounted=READS)))
+            faults = Faults(plan, uncounted=READS, before=name in SCENARIOS)
+            world = begin(name, World(observer, f"{name}-server-{n}", Journal(), faults, elsewhere=elsewhere))
             oracle = run(name, world, successor=n % 2 == 0)
         with msgtx.connect(url) as observer:
             world.observer = observer

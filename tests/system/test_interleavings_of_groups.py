@@ -23,11 +23,13 @@ from msgtx.store.producers import init_producer_id
 from msgtx.types import GroupMetadata, TransactionId
 from tests.databases import Connection, connect
 from tests.store.roster import Roster, join
+from tests.store.steps import commit_in_session
 from tests.system.test_interleavings import no_deadlock, pinned
 from tests.weave import Call, Played, Story, Weaver, weaving
 
 Run = Callable[[Connection], Any]
-FIRST_GATE = {"plain": 1, "transaction": 2}  # a decision's first one is before its producer, which nobody else uses
+# A decision's first one is before its producer, which nobody else uses; "session": in a user's SQL transaction.
+FIRST_GATE = {"plain": 1, "transaction": 2, "session": 1}
 KINDS = tuple(FIRST_GATE)
 
 
@@ -60,6 +62,12 @@ class Handover(Roster):
         offsets = {GroupMetadata(self.name, member_id, self.told): {partition: OffsetAndMetadata(offset)}}
         if kind == "plain":
             return lambda connection: commit_offsets(connection, offsets)
+        if kind == "session":
+
+            def in_session(connection: Connection) -> None:
+                commit_in_session(connection, [], offset_columns(offsets))
+
+            return in_session
         producer = init_producer_id(self.connection, f"{self.name}-{member_id}-{partition}", timeout_ms=60_000)
 
         def commit(connection: Connection) -> None:

@@ -4,18 +4,22 @@ import concurrent.futures
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator
+from typing import Final
 
+import psycopg
 import pytest
 
 import msgtx
 from msgtx import Client, Consumer, OffsetAndMetadata, Outcome, TopicPartition, errors
+from msgtx.database.engine import Engine
 from msgtx.database.wire import BatchColumns
 from msgtx.store.append import append
 from msgtx.store.producers import init_producer_id
 from tests.databases import connect, wait_until
-from tests.faults import CrashServer, crash_server
+from tests.faults import CrashServer, Faults, crash_server
 from tests.system.scenarios import FAST, PATIENCE_SECONDS, READING, read_all
 
+MOST_BOUNDARIES: Final = 40  # of one send: more means that a retry never ends
 _numbers = itertools.count(1)
 
 
@@ -311,6 +315,43 @@ def test_the_loop_goes_back_when_its_input_was_taken_back(crashing: CrashServer,
     assert [value for _, value in read_all(client, f"{topic}-out")[0]] == ["kept", "durable"]
 
 
+# ── publish in plain SQL ──
+
+
+def test_what_was_published_survives_though_its_session_does_not_flush(
+    crashing: CrashServer, url: str, topic: str, fresh: Callable[[], Client]
+) -> None:
+    """I9, I6: and with it the business row; of what did not commit nothing is left, also not staged."""
+    with connect(url) as connection:
+        connection.execute(f'create table "{topic}" (id int)')
+        connection.execute("set synchronous_commit = off")
+        with connection.transaction():
+            connection.execute(f'insert into "{topic}" values (1)')
+            connection.execute("select msgtx.publish(%s, 'kept', partition => 0)", [topic])
+        with contextlib.suppress(psycopg.OperationalError), connection.transaction():
+            connection.execute("select msgtx.publish(%s, 'lost', partition => 1)", [topic])
+            crashing.crash()
+    with connect(url) as connection:
+        assert connection.execute(f'select id from "{topic}"').fetchall() == [(1,)]
+        assert connection.execute("select count(*) from msgtx.staged_record").fetchone() == (0,)
+        connection.execute("select msgtx.publish(%s, 'next', partition => 0)", [topic])
+    assert read_all(fresh(), topic) == {0: [(0, "kept"), (1, "next")]}
+
+
+def test_a_prepared_transaction_cannot_publish(
+    crashing: CrashServer, url: str, topic: str, fresh: Callable[[], Client]
+) -> None:
+    """It would hold the partitions until somebody ends it: PostgreSQL refuses it for the notification."""
+    with connect(url) as connection:
+        connection.execute("begin")
+        connection.execute("select msgtx.publish(%s, 'a', partition => 0)", [topic])
+        with pytest.raises(psycopg.errors.FeatureNotSupported, match="cannot PREPARE a transaction that has executed"):
+            connection.execute(f"prepare transaction '{topic}'")
+        assert connection.execute("select count(*) from pg_prepared_xacts").fetchone() == (0,)
+        connection.execute("select msgtx.publish(%s, 'b', partition => 0)", [topic])
+    assert read_all(fresh(), topic) == {0: [(0, "b")]}
+
+
 def test_an_open_transaction_that_was_read_uncommitted_and_lost_is_noticed(
     crashing: CrashServer, client: Client, topic: str
 ) -> None:
@@ -414,3 +455,27 @@ def _ends(fresh: Callable[[], Client], topic: str) -> int:
         return sum(part.last_stable_offset for part in parts)
     finally:
         client.close()
+
+
+def test_a_record_with_a_dedup_key_is_stored_once_whenever_the_server_is_killed(
+    crashing: CrashServer, url: str, topic: str
+) -> None:
+    """I1, I9: an answer that came was flushed, one that was lost is asked for again."""
+    sent: list[bytes] = []
+    for boundary in itertools.count(1):
+        assert boundary < MOST_BOUNDARIES
+        faults = Faults({boundary: crashing.crash_at}, on=False)
+        with Client(Engine(url, connect=faults.connect)) as killed, killed.producer(**FAST) as producer:
+            producer.send(topic, b"before", dedup_key=f"before {boundary}", partition=1).result(PATIENCE_SECONDS)
+            faults.on = True
+            sent.append(b"%d" % boundary)
+            metadata = producer.send(topic, sent[-1], dedup_key=f"{boundary}", partition=0).result(PATIENCE_SECONDS)
+            faults.on = False
+            crashing.crash()
+            again = producer.send(topic, b"again", dedup_key=f"{boundary}", partition=1).result(PATIENCE_SECONDS)
+        assert (again.partition, again.offset, again.duplicate) == (0, metadata.offset, True)
+        if not faults.fired:
+            break
+    assert len(sent) > 2, "before and after the call"
+    with msgtx.connect(url) as reading:
+        assert [value for _, value in read_all(reading, topic)[0]] == [value.decode() for value in sent]

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -18,6 +18,9 @@ from msgtx import Client
 from msgtx.database.engine import Engine
 from tests.faults import READS, Faults, die
 from tests.system.scenarios import SCENARIOS, Journal, World
+from tests.system.sessions import SESSIONS
+
+PROGRAMS: Final = {**SCENARIOS, **SESSIONS}
 
 
 class Zygote:
@@ -40,11 +43,13 @@ class Zygote:
         self._process.communicate()
 
 
-def _life(*, url: str, name: str, run: str, life: int, journal: str, die_at: int) -> None:
+def _life(
+    *, url: str, elsewhere: str | None, name: str, run: str, life: int, journal: str, die_at: int, before: bool
+) -> None:
     note = Journal(Path(journal))
     with Client(Engine(url)) as observer:
-        world = World(observer, run, note, Faults({die_at: die}, uncounted=READS), life)
-        SCENARIOS[name].program(world)
+        world = World(observer, run, note, Faults({die_at: die}, uncounted=READS, before=before), life, elsewhere)
+        PROGRAMS[name].program(world)
         world.close()
 
 

@@ -1,0 +1,525 @@
+"""msgtx for asyncio: producer, transactions, consumer, and `publish` with SQLAlchemy's async sessions.
+
+Each object stands on the one of the same name that waits (`sync`) and has no logic of its own: what may wait for the
+database is awaited here, and waits there in a thread. A call that is cancelled is waited for: a thread cannot be
+interrupted, and what it uses is for one user at a time. A consumer's poll ends at once then, a commit or a flush with its
+answer; the object can be used as before.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import contextvars
+import functools
+import inspect
+import weakref
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast
+
+from msgtx import client as clients
+from msgtx import consumer as consumers
+from msgtx import errors, orm
+from msgtx import producer as producers
+from msgtx.accumulator import BatchFuture, RecordFuture
+from msgtx.admin.topics import TopicsAdmin
+from msgtx.assignments import Callback
+from msgtx.cancellation import to_its_end
+from msgtx.database.engine import POOL_SIZE
+from msgtx.enlistment import UserSession
+from msgtx.intake import Serializer
+from msgtx.types import (
+    BatchMetadata,
+    GroupMetadata,
+    OffsetAndMetadata,
+    PreparedTransaction,
+    Record,
+    RecordMetadata,
+    TopicPartition,
+    TransactionId,
+)
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+
+    AsyncUserSession = AsyncSession | async_scoped_session[Any] | AsyncConnection
+
+Answer = TypeVar("Answer")
+Place = TypeVar("Place", RecordMetadata, BatchMetadata)
+Arguments = ParamSpec("Arguments")
+SENDS_IN_A_ROW: Final = 100  # that find room; then others in the event loop have their turn
+
+
+async def _in_thread(
+    threads: concurrent.futures.Executor, call: Callable[[], Answer], *, stop: Callable[[], object] | None = None
+) -> Answer:
+    """Have a thread wait. When this is cancelled, `stop` ends the call, and its end is waited for."""
+    try:
+        running = threads.submit(contextvars.copy_context().run, call)
+    except RuntimeError as error:
+        raise errors.IllegalState("it is closed: make a new one") from error
+
+    def end() -> None:
+        if not running.cancel() and stop is not None:  # it has begun
+            stop()
+
+    return await to_its_end(asyncio.wrap_future(running), stop=end)
+
+
+def _awaited(
+    method: Callable[Concatenate[Any, Arguments], Answer],
+) -> Callable[Concatenate[Any, Arguments], Coroutine[Any, Any, Answer]]:
+    """Make a method that waits one that is awaited."""
+
+    @functools.wraps(method)
+    async def forward(self: Any, /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Answer:
+        return cast(Answer, await self._run(method, self.sync, *arguments, **named))
+
+    return forward
+
+
+def _direct(
+    method: Callable[Concatenate[Any, Arguments], Answer],
+) -> Callable[Concatenate[Any, Arguments], Answer]:
+    """Take over a method that never waits."""
+
+    @functools.wraps(method)
+    def forward(self: Any, /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Answer:
+        return method(self.sync, *arguments, **named)
+
+    return forward
+
+
+async def _in_session(session: "AsyncUserSession", call: Callable[[UserSession], Answer]) -> Answer:
+    """Do a call with the sync session below an async one. Raise `ConfigError` without greenlet, `TypeError`."""
+    try:
+        from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+    except ImportError as error:
+        raise errors.ConfigError("SQLAlchemy's async sessions need greenlet: pip install msgtx[async]") from error
+    if isinstance(session, async_scoped_session):
+        session = session()
+    if not isinstance(session, AsyncSession | AsyncConnection):
+        raise TypeError(
+            "expected SQLAlchemy's AsyncSession, async_scoped_session or AsyncConnection, not"
+            f" {type(session).__name__} (msgtx.orm and msgtx.connect() take those that are not async)"
+        )
+    return await session.run_sync(call)
+
+
+async def publish(
+    session: "AsyncUserSession",
+    topic: str,
+    value: bytes | None,
+    *,
+    key: bytes | None = None,
+    partition: int | None = None,
+    timestamp: int | datetime | None = None,
+    headers: Iterable[tuple[str, bytes | None]] | None = None,
+) -> None:
+    """Publish a record with the next commit of an `AsyncSession`, `async_scoped_session` or `AsyncConnection`.
+
+    As `msgtx.orm.publish`; for psycopg (`postgresql+psycopg://`). Raise as that does, and `ConfigError` without greenlet.
+    """
+    record = {"key": key, "partition": partition, "timestamp": timestamp, "headers": headers}
+    await _in_session(session, lambda given: orm.publish(given, topic, value, **record))  # type: ignore[arg-type]
+
+
+class Delivery(Generic[Place]):
+    """What was sent, on its way: `await` it for its place, or leave it. It completes by itself, without flush."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: RecordFuture | BatchFuture) -> None:
+        self._future = future
+
+    def done(self) -> bool:
+        """Return whether the outcome is known."""
+        return self._future.done()
+
+    def __await__(self) -> Generator[Any, None, Place]:
+        """Wait for the place. Raise the error of the record, or the first one of the batch."""
+        if not self._future.done():
+            loop = asyncio.get_running_loop()
+            settled = loop.create_future()
+
+            def settle() -> None:
+                if not settled.done():  # else it was cancelled
+                    settled.set_result(None)
+
+            def tell(_: object) -> None:
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+                    loop.call_soon_threadsafe(settle)
+
+            self._future.add_done_callback(tell)
+            yield from settled
+        return cast(Place, self._future.result())
+
+
+class Transaction:
+    """The open transaction of a producer."""
+
+    __slots__ = ("_producer", "id")
+
+    def __init__(self, producer: "Producer", transaction_id: TransactionId) -> None:
+        self._producer = producer
+        self.id = transaction_id
+
+    async def send_offsets(
+        self, offsets: "Consumer | producers.Offsets", group_metadata: GroupMetadata | str | None = None
+    ) -> None:
+        """Commit consumer offsets with this transaction; see `Producer.send_offsets_to_transaction`."""
+        await self._producer.send_offsets_to_transaction(offsets, group_metadata)
+
+    async def prepare(self, timeout: float | None = None) -> PreparedTransaction:
+        """Prepare for an outside decision: see `Producer.prepare_transaction`."""
+        return await self._producer.prepare_transaction(timeout)
+
+
+class Producer:
+    """`msgtx.Producer` for an event loop. Made by `client.producer()`; `async with` runs `init_transactions`."""
+
+    def __init__(self, client: "Client", producer: producers.Producer) -> None:
+        self.sync = producer
+        self._run = client.run
+        self._in_a_row = 0
+
+    async def send(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        partition: int | None = None,
+        timestamp: int | datetime | None = None,
+        headers: Iterable[tuple[str, bytes | None]] | None = None,
+        dedup_key: str | None = None,
+    ) -> Delivery[RecordMetadata]:
+        """Send a record: `delivery = await producer.send(…)` takes it in, `await delivery` waits until it is stored.
+
+        The first is done at once, unless the topic is a new one or `buffer_bytes` are waiting. Serializers run in the event
+        loop. Raise as `msgtx.Producer.send`.
+        """
+        rest: dict[str, Any] = {
+            "key": key,
+            "partition": partition,
+            "timestamp": timestamp,
+            "headers": headers,
+            "dedup_key": dedup_key,
+        }
+        future = self.sync.send_at_once(topic, value, **rest)
+        if future is None:
+            future = await self._run(self.sync.send, topic, value, **rest)
+        self._in_a_row += 1
+        if self._in_a_row % SENDS_IN_A_ROW == 0:
+            await asyncio.sleep(0)
+        return Delivery(future)
+
+    async def send_batch(
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None = None,
+        *,
+        partition: int | None = None,
+        timestamps: Sequence[int] | None = None,
+    ) -> Delivery[BatchMetadata]:
+        """Send columns; one delivery for all of them. See `msgtx.Producer.send_batch`."""
+        send = functools.partial(self.sync.send_batch, topic, values, keys, partition=partition, timestamps=timestamps)
+        return Delivery(await self._run(send))
+
+    flush = _awaited(producers.Producer.flush)
+    init_transactions = _awaited(producers.Producer.init_transactions)
+    commit_transaction = _awaited(producers.Producer.commit_transaction)
+    abort_transaction = _awaited(producers.Producer.abort_transaction)
+    prepare_transaction = _awaited(producers.Producer.prepare_transaction)
+    close = _awaited(producers.Producer.close)
+
+    async def begin_transaction(self, timeout_ms: int | None = None) -> Transaction:
+        """Begin a transaction; see `msgtx.Producer.begin_transaction`."""
+        return Transaction(self, (await self._run(self.sync.begin_transaction, timeout_ms)).id)
+
+    async def send_offsets_to_transaction(
+        self, offsets: "Consumer | producers.Offsets", group_metadata: GroupMetadata | str | None = None
+    ) -> None:
+        """Commit consumer offsets with this transaction: a consumer's positions, or a map and its group (I10)."""
+        given = offsets.sync if isinstance(offsets, Consumer) else offsets
+        await self._run(self.sync.send_offsets_to_transaction, given, group_metadata)
+
+    @contextlib.asynccontextmanager
+    async def transaction(
+        self, timeout_ms: int | None = None, session: "AsyncUserSession | None" = None
+    ) -> AsyncIterator[Transaction]:
+        """Run a transaction: commit at the end of the block, abort if it raises or is cancelled.
+
+        `session`: an `AsyncSession`, `async_scoped_session` or `AsyncConnection`, whose next commit then decides the
+        transaction; see `msgtx.Producer.transaction`.
+        """
+        block = contextlib.ExitStack()
+        try:
+            if session is None:
+                begun = await self._run(block.enter_context, self.sync.transaction(timeout_ms))
+            else:
+                await self._run(self.sync.settle)  # on our own connections; the rest is asked in the session
+                begun = await _in_session(
+                    session, lambda given: block.enter_context(self.sync.transaction(timeout_ms, given))
+                )
+            yield Transaction(self, begun.id)
+        except BaseException as error:
+            await self._run(block.__exit__, type(error), error, error.__traceback__)
+            raise
+        await self._run(block.close)
+
+    @property
+    def transaction_id(self) -> TransactionId | None:
+        """The name of the current transaction, or of the last one."""
+        return self.sync.transaction_id
+
+    @property
+    def prepared_transaction(self) -> PreparedTransaction | None:
+        """The token of the transaction that is prepared and not known to be decided."""
+        return self.sync.prepared_transaction
+
+    async def __aenter__(self) -> Self:
+        """Initialize transactions, if there is a transactional id."""
+        await self._run(self.sync.__enter__)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close."""
+        await self.close()
+
+
+class Consumer:
+    """`msgtx.Consumer` for an event loop, with a thread of its own. Made by `client.consumer()`.
+
+    `async with` subscribes to the topics that were named there. Tasks may share it: its calls come one after the other.
+    """
+
+    def __init__(self, consumer: consumers.Consumer, topics: Sequence[str], pattern: str | None) -> None:
+        self.sync = consumer
+        self._wanted = (topics, pattern)
+        self._turn = asyncio.Lock()
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="msgtx-consumer")
+
+    async def _run(self, call: Callable[Arguments, Answer], *arguments: Arguments.args, **named: Arguments.kwargs) -> Answer:
+        async with self._turn:
+            return await _in_thread(self._thread, functools.partial(call, *arguments, **named))
+
+    async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[Record]:
+        """Return up to `max_records` records; [] when `timeout` seconds are over. See `msgtx.Consumer.poll`.
+
+        A poll that is cancelled has taken nothing: the next one gets it. Deserializers run in the event loop.
+        """
+        most = self.sync._most(max_records)
+        if await self._found(timeout):
+            return self.sync._taken(most)
+        self.sync._stopped = False  # `stop` ended this poll, not those that follow
+        return []
+
+    async def __aiter__(self) -> AsyncIterator[Record]:
+        """Yield records for ever; `stop` ends it, also from a signal handler."""
+        self.sync._require_assignment()
+        while not self.sync._stopped and not self.sync.closed:
+            if await self._found(1.0):
+                for record in self.sync._fetched():
+                    yield record
+        self.sync._stopped = False
+
+    async def _found(self, timeout: float) -> bool:
+        async with self._turn:
+            try:
+                wait = functools.partial(self.sync._await_records, timeout)
+                return await _in_thread(self._thread, wait, stop=self.sync.stop)
+            except asyncio.CancelledError:
+                self.sync._stopped = False  # it was for this call
+                raise
+
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        wait: bool = True,
+        *,
+        session: "AsyncUserSession | None" = None,
+    ) -> None:
+        """Commit these offsets (default: all positions) for the group, or with the next commit of an async session.
+
+        See `msgtx.Consumer.commit`.
+        """
+        if session is None:
+            await self._run(self.sync.commit, offsets, wait)
+            return
+        async with self._turn:
+            await _in_session(session, lambda given: self.sync.commit(offsets, session=given))
+
+    async def subscribe(
+        self,
+        topics: Sequence[str] = (),
+        *,
+        pattern: str | None = None,
+        on_assign: Callback | None = None,
+        on_revoke: Callback | None = None,
+        on_lost: Callback | None = None,
+    ) -> None:
+        """Read these topics, or those whose whole name matches `pattern`; see `msgtx.Consumer.subscribe`.
+
+        The callbacks are plain functions: they run within a poll, in the consumer's thread, and may use `consumer.sync`.
+        """
+        callbacks = {"on_assign": on_assign, "on_revoke": on_revoke, "on_lost": on_lost}
+        for name, callback in callbacks.items():
+            if inspect.iscoroutinefunction(callback):
+                raise TypeError(f"{name} runs within a poll, in the consumer's thread: a plain function, with consumer.sync")
+        await self._run(functools.partial(self.sync.subscribe, topics, pattern=pattern, **callbacks))
+
+    assign = _awaited(consumers.Consumer.assign)
+    seek = _awaited(consumers.Consumer.seek)
+    seek_to_beginning = _awaited(consumers.Consumer.seek_to_beginning)
+    seek_to_end = _awaited(consumers.Consumer.seek_to_end)
+    seek_to_time = _awaited(consumers.Consumer.seek_to_time)
+    rewind = _awaited(consumers.Consumer.rewind)
+    position = _awaited(consumers.Consumer.position)
+    committed = _awaited(consumers.Consumer.committed)
+    beginning_offsets = _awaited(consumers.Consumer.beginning_offsets)
+    end_offsets = _awaited(consumers.Consumer.end_offsets)
+    offsets_for_times = _awaited(consumers.Consumer.offsets_for_times)
+    lag = _awaited(consumers.Consumer.lag)
+    offset_lag = _awaited(consumers.Consumer.offset_lag)
+
+    assignment = _direct(consumers.Consumer.assignment)
+    group_metadata = _direct(consumers.Consumer.group_metadata)
+    pause = _direct(consumers.Consumer.pause)
+    resume = _direct(consumers.Consumer.resume)
+    stop = _direct(consumers.Consumer.stop)
+
+    async def close(self) -> None:
+        """End what waits, commit positions (if that is automatic), and end. May be called twice."""
+        if not self.sync.closed:
+            self.sync.stop()
+            await self._run(self.sync.close)
+            self._thread.shutdown(wait=False)
+
+    async def __aenter__(self) -> Self:
+        """Subscribe to the topics that it was made with."""
+        topics, pattern = self._wanted
+        if topics or pattern is not None:
+            try:
+                await self.subscribe(topics, pattern=pattern)
+            except BaseException:
+                await self.close()
+                raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close."""
+        await self.close()
+
+
+class Topics:
+    """`client.topics`."""
+
+    def __init__(self, client: "Client") -> None:
+        self.sync = client.sync.topics
+        self._run = client.run
+
+    create = _awaited(TopicsAdmin.create)
+    list = _awaited(TopicsAdmin.list)
+    describe = _awaited(TopicsAdmin.describe)
+    alter = _awaited(TopicsAdmin.alter)
+    delete = _awaited(TopicsAdmin.delete)
+
+
+class Client:
+    """`msgtx.Client` for an event loop, with threads for as many calls as it has connections. Made by `connect`."""
+
+    def __init__(self, client: clients.Client, threads: concurrent.futures.Executor) -> None:
+        self.sync = client
+        self.topics = Topics(self)
+        self._threads = threads
+        self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
+
+    async def run(self, call: Callable[Arguments, Answer], *arguments: Arguments.args, **named: Arguments.kwargs) -> Answer:
+        """Have a thread do any other call: `await client.run(client.sync.admin.groups.list)`.
+
+        One that is endless needs a way to end: a cancelled call is waited for (`process` takes `stop`).
+        """
+        return await _in_thread(self._threads, functools.partial(call, *arguments, **named))
+
+    _run = run
+    snapshot = _awaited(clients.Client.snapshot)
+    transaction_outcome = _awaited(clients.Client.transaction_outcome)
+    complete = _awaited(clients.Client.complete)
+    sweep = _awaited(clients.Client.sweep)
+
+    def producer(
+        self,
+        *,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
+        config: Mapping[str, object] | None = None,
+        **settings: object,
+    ) -> Producer:
+        """Make a producer, for `async with`; see `msgtx.Client.producer`. Raise `ConfigError`."""
+        made = self.sync.producer(
+            key_serializer=key_serializer, value_serializer=value_serializer, config=config, **settings
+        )
+        return Producer(self, made)
+
+    def consumer(
+        self,
+        *topics: str,
+        pattern: str | None = None,
+        key_deserializer: consumers.Deserializer | None = None,
+        value_deserializer: consumers.Deserializer | None = None,
+        config: Mapping[str, object] | None = None,
+        **settings: object,
+    ) -> Consumer:
+        """Make a consumer, for `async with`, which subscribes it; see `msgtx.Client.consumer`. Raise `ConfigError`."""
+        made = self.sync.consumer(
+            pattern=None,  # subscribed to on entry
+            key_deserializer=key_deserializer,
+            value_deserializer=value_deserializer,
+            config=config,
+            **settings,
+        )
+        consumer = Consumer(made, topics, pattern)
+        self._consumers.add(consumer)
+        return consumer
+
+    async def close(self) -> None:
+        """Close its producers and consumers, then the connections. May be called twice."""
+        for consumer in list(self._consumers):
+            await consumer.close()
+        if not self.sync._closed:
+            await self.run(self.sync.close)
+            self._threads.shutdown(wait=False)
+
+    async def __aenter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close."""
+        await self.close()
+
+
+async def connect(url: str | None = None, *, create: bool = False, pool_size: int = POOL_SIZE) -> Client:
+    """Connect to msgtx in a PostgreSQL database, as `msgtx.connect`: `async with await msgtx.aio.connect() as client`."""
+    threads = concurrent.futures.ThreadPoolExecutor(pool_size, thread_name_prefix="msgtx-client")
+    opened: list[clients.Client] = []
+    try:
+        await _in_thread(threads, lambda: opened.append(clients.connect(url, create=create, pool_size=pool_size)))
+    except BaseException:
+        for client in opened:  # cancelled when it was there
+            await _in_thread(threads, client.close)
+        threads.shutdown(wait=False)
+        raise
+    return Client(opened[0], threads)
+
+
+__all__ = ["Client", "Consumer", "Delivery", "Producer", "Topics", "Transaction", "connect", "publish"]

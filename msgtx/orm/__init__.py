@@ -1,0 +1,31 @@
+"""Messages and SQLAlchemy: publish with a session, read messages as mapped classes."""
+
+from msgtx.orm.models import (
+    CommittedRecord,
+    CommittedRecordNow,
+    ConsumerGroup,
+    GroupOffset,
+    Marker,
+    Partition,
+    Record,
+    RecordBatch,
+    Topic,
+    Transaction,
+    read,
+)
+from msgtx.orm.publish import publish
+
+__all__ = [
+    "CommittedRecord",
+    "CommittedRecordNow",
+    "ConsumerGroup",
+    "GroupOffset",
+    "Marker",
+    "Partition",
+    "Record",
+    "RecordBatch",
+    "Topic",
+    "Transaction",
+    "publish",
+    "read",
+]

@@ -1,0 +1,48 @@
+"""Messages that are atomic with the user's own rows: `publish` (architecture 5, SQL mode)."""
+
+import time
+from collections.abc import Iterable
+from datetime import datetime
+
+from msgtx import errors
+from msgtx.enlistment import Published, UserSession, enlist, topic_of
+from msgtx.intake import as_bytes, as_headers, as_milliseconds
+from msgtx.rules.partitioner import by_crc32
+
+
+def publish(
+    session: UserSession,
+    topic: str,
+    value: bytes | None,
+    *,
+    key: bytes | None = None,
+    partition: int | None = None,
+    timestamp: int | datetime | None = None,
+    headers: Iterable[tuple[str, bytes | None]] | None = None,
+) -> None:
+    """Publish a record with the session's next commit: it is there when the user's rows are, and gone with a rollback.
+
+    `session`: SQLAlchemy's `Session`, `scoped_session` or `Connection`, on the database that holds msgtx. The record is kept
+    and appended just before the COMMIT, after the session's flush; a rolled-back savepoint takes it back, too. Several go in
+    partition order. Works at every isolation level. A key chooses the partition (crc32, as the producer's default); the
+    records of a topic without one go to one partition. Raise `ConfigError`, `IllegalState`, `UnknownTopicOrPartition`,
+    `RecordTooLarge`, `InvalidRecord`, `TypeError`. Source: architecture 5; I6.
+    """
+    value, key = as_bytes(value, "value"), as_bytes(key, "key")
+    pairs = () if headers is None else as_headers(headers)
+    stamp = time.time_ns() // 1_000_000 if timestamp is None else as_milliseconds(timestamp)
+    connection, enlistment = enlist(session)
+    found = topic_of(connection, topic)
+    count = len(found.partition_ids)
+    if partition is not None and not 0 <= partition < count:
+        raise errors.UnknownTopicOrPartition(f"{topic} has partitions 0 to {count - 1}, and not {partition}")
+    if partition is None and key:
+        partition = by_crc32(key, count)
+    size = len(value or b"") + len(key or b"") + sum(len(name.encode()) + len(content or b"") for name, content in pairs)
+    if size > found.max_message_bytes:
+        raise errors.RecordTooLarge(
+            f"{topic} takes records of at most {found.max_message_bytes} bytes (max_message_bytes); this one has {size}"
+        )
+    if key is None and str(found.settings["cleanup_policy"]).startswith("compact"):
+        raise errors.InvalidRecord(f"{topic} is compacted: every record needs a key")
+    enlistment.add(connection, Published(found, partition, key, value, stamp, pairs))

@@ -1,0 +1,32 @@
+-- complete_prepared(name, outcome) decides a transaction that is prepared for an outside decision, by its name alone, from any
+-- process. Idempotent: the same outcome again is a success. What is not prepared, decided otherwise or unknown is refused.
+-- Locks the producer (exclusive). Writes what decide writes. Flushed.
+create function msgtx.complete_prepared(
+    in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint, in_outcome text,
+    out outcome text, out error text, out detail text
+) language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
+#variable_conflict use_column
+declare
+    decided record;
+    name text := format('%s.%s.%s', in_producer_id, in_producer_epoch, in_transaction_number);
+    ignored boolean := msgtx.refuse_stale_snapshot();
+begin
+    ignored := msgtx.lock_producer(in_producer_id);
+    select d.outcome, d.decided_by into decided from msgtx.transaction_decision d
+    where d.producer_id = in_producer_id and d.producer_epoch = in_producer_epoch
+      and d.transaction_number = in_transaction_number;
+    if decided.outcome is null and exists (
+        select from msgtx.transaction_seal s where s.producer_id = in_producer_id and s.kind = 'external'
+        and s.producer_epoch = in_producer_epoch and s.transaction_number = in_transaction_number) then
+        select d.outcome, d.decided_by into decided
+        from msgtx.decide(in_producer_id, in_producer_epoch, in_transaction_number, in_outcome) d;
+    end if;
+    outcome := decided.outcome;
+    if outcome is distinct from in_outcome then
+        error := 'InvalidTransactionState';
+        detail := case
+            when outcome is null then format('transaction %s is not prepared, or not known (any more)', name)
+            else format('transaction %s is decided already: %s by %s', name, outcome, decided.decided_by) end;
+    end if;
+end $$;

@@ -1,0 +1,14 @@
+-- header_bytes(headers) → the bytes of a record's headers, names and values. Raises if they are not a JSON object of texts and
+-- nulls.
+create function msgtx.header_bytes(headers jsonb) returns bigint language plpgsql immutable as $$
+begin
+    if jsonb_typeof(headers) <> 'object' then
+        raise exception using errcode = 'MX042', message = format(
+            'headers are a JSON object of texts, not of type %s', jsonb_typeof(headers));
+    end if;
+    if jsonb_path_exists(headers, 'strict $.* ? (@.type() != "string" && @.type() != "null")') then
+        raise exception using errcode = 'MX042', message = 'the value of a header is a text or null';
+    end if;
+    return (select coalesce(sum(octet_length(h.key) + coalesce(octet_length(convert_to(h.value, 'UTF8')), 0)), 0)
+            from jsonb_each_text(headers) h);
+end $$;

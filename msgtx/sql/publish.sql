@@ -1,0 +1,62 @@
+-- publish(topic, value, key, …) sends a record with the COMMIT of the caller's SQL transaction: it is there exactly if the
+-- transaction's other effects are (I6), and nothing of it after a rollback, also to a savepoint. What cannot be stored is
+-- refused at once. From psql, a trigger, any language: select msgtx.publish('orders', value => '{"id": 1}', key => '7').
+--   value, key    text, stored as UTF-8; or bytes, as value_bytes and key_bytes; a record without a value is a tombstone
+--   partition     null: by the key, as the clients' default; without a key one partition for topic and transaction, as good
+--                 as drawn: by a hash of both, so that nobody has to remember it
+--   headers       a JSON object of texts, null for a header without a value; they come in the order that jsonb has
+--   timestamp     null: the time of this call
+-- It reads no log and locks nothing: trigger staged_record_at_commit does. Writes staged_record.
+create function msgtx.publish(
+    topic text, value text default null, key text default null, value_bytes bytea default null, key_bytes bytea default null,
+    partition int default null, headers jsonb default null, "timestamp" timestamptz default null)
+returns void language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare
+    found_topic record;
+    record_bytes bigint;
+    place int;
+    ignored boolean := msgtx.refuse_stale_snapshot();
+begin
+    if not msgtx.acts_for_owner() then
+        ignored := msgtx.require_right_on_topic('produce', topic);
+    end if;
+    if (value is not null and value_bytes is not null) or (key is not null and key_bytes is not null) then
+        raise exception using errcode = 'MX042', message = 'a record has one value and one key: text, or bytes';
+    end if;
+    if not isfinite("timestamp") then
+        raise exception using errcode = 'MX042', message = format('%s is no time of a record', "timestamp");
+    end if;
+    value_bytes := coalesce(value_bytes, convert_to(value, 'UTF8'));
+    key_bytes := coalesce(key_bytes, convert_to(key, 'UTF8'));
+    record_bytes := coalesce(octet_length(key_bytes), 0)::bigint + coalesce(octet_length(value_bytes), 0)
+        + case when headers is null then 0 else msgtx.header_bytes(headers) end;
+
+    select t.topic_id, t.cleanup_policy, t.max_message_bytes,
+           (select 1 + max(p.partition_index) from msgtx.partition p where p.topic_id = t.topic_id) as partition_count
+    into found_topic
+    from msgtx.topic t where t.name = publish.topic;
+    if not found then
+        raise exception using errcode = 'MX003', message = format('topic %s does not exist', quote_nullable(topic));
+    end if;
+    if partition not between 0 and found_topic.partition_count - 1 then
+        raise exception using errcode = 'MX003', message = format(
+            'topic %s has no partition %s, only 0 to %s', topic, partition, found_topic.partition_count - 1);
+    end if;
+    if key_bytes is null and found_topic.cleanup_policy like 'compact%' then
+        raise exception using errcode = 'MX087', message = format('%s is compacted: every record needs a key', topic);
+    end if;
+    if record_bytes > found_topic.max_message_bytes then
+        raise exception using errcode = 'MX010', message = format(
+            '%s takes records of at most %s bytes (max_message_bytes); one has %s',
+            topic, found_topic.max_message_bytes, record_bytes);
+    end if;
+
+    place := coalesce(
+        partition, msgtx.partition_of_key(key_bytes, found_topic.partition_count),
+        abs(hashint8extended(pg_current_xact_id()::text::bigint, found_topic.topic_id) % found_topic.partition_count));
+    insert into msgtx.staged_record (partition_id, key, value, headers, "timestamp", record_bytes)
+    select p.partition_id, key_bytes, value_bytes, nullif(headers, '{}'),
+           floor(extract(epoch from coalesce("timestamp", msgtx.clock())) * 1000), record_bytes
+    from msgtx.partition p where p.topic_id = found_topic.topic_id and p.partition_index = place;
+end $$;

@@ -1,0 +1,136 @@
+"""Seals: transactions whose decision is somebody else's, a user's SQL transaction or an outside party."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal
+
+from msgtx.database.engine import Function, RawConnection, batch_array, call
+from msgtx.database.wire import BatchColumns, Int4Array, Int8Array
+from msgtx.errors import MsgtxError
+from msgtx.store.append import error_of
+from msgtx.store.decide import Ending
+from msgtx.store.groups import NO_OFFSETS, OFFSET_ARGUMENTS, OffsetColumns
+from msgtx.types import TransactionId
+
+Kind = Literal["session", "external"]
+SEAL: Final = Function(
+    "seal",
+    {
+        "in_producer_id": "int8",
+        "in_producer_epoch": "int4",
+        "in_transaction_number": "int8",
+        "in_kind": "text",
+        "tail_partitions": "int4[]",
+        "tail_sequences": "int8[]",
+        **OFFSET_ARGUMENTS,
+        "timeout_ms": "int4",
+        "client_host": "text",
+        "client_process": "int4",
+    },
+)
+DECIDE_SEALED: Final = Function(
+    "decide_sealed",
+    {
+        "in_producer_id": "int8",
+        "in_producer_epoch": "int4",
+        "in_transaction_number": "int8",
+        "deadline": "timestamptz",
+        "partitions": "int4[]",
+        "first_offsets": "int8[]",
+        "last_offsets": "int8[]",
+        "signature": "bytea",
+    },
+)
+# Without offsets their arrays are not sent: a third of the call's cost for the client.
+COMMIT_IN_SESSION: Final = Function("commit_in_session", {"batches": "msgtx.batch[]"})
+COMMIT_IN_SESSION_WITH_OFFSETS: Final = Function("commit_in_session", {"batches": "msgtx.batch[]", **OFFSET_ARGUMENTS})
+COMPLETE: Final = Function(
+    "complete_prepared",
+    {"in_producer_id": "int8", "in_producer_epoch": "int4", "in_transaction_number": "int8", "in_outcome": "text"},
+)
+UNDECIDED_PREPARED: Final = Function("undecided_prepared", {"in_producer_id": "int8"})
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A sealed transaction: what decides it in a user's SQL transaction. `deadline` None: it never times out."""
+
+    transaction_id: TransactionId
+    deadline: datetime | None
+    partitions: Sequence[int]
+    first_offsets: Sequence[int]
+    last_offsets: Sequence[int]
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Sealing:
+    """The answer to a seal. With an error nothing is sealed; after an abort, the last stored sequence by partition id."""
+
+    error: MsgtxError | None
+    sealed: Sealed | None
+    last_sequences: dict[int, int | None]
+
+
+def seal(
+    connection: RawConnection,
+    transaction_id: TransactionId,
+    kind: Kind,
+    *,
+    tails: Mapping[int, int],
+    offsets: OffsetColumns = NO_OFFSETS,
+    timeout_ms: int | None = None,
+    client_host: str | None = None,
+    client_process: int | None = None,
+) -> Sealing:
+    """Seal a transaction: verified, flushed, closed. `tails`: the last sequence sent, by partition id. Repeatable."""
+    arguments = (*transaction_id, kind, Int4Array(tails), Int8Array(tails.values()), *offsets.arguments())
+    answer: tuple[Any, ...]
+    (answer,) = call(connection, SEAL, *arguments, timeout_ms, client_host, client_process)
+    name, detail, stored, deadline, partitions, firsts, lasts, signature = answer
+    error = error_of(name, detail)
+    sealed = None if error else Sealed(transaction_id, deadline, partitions, firsts, lasts, bytes(signature))
+    return Sealing(error, sealed, dict(zip(tails, stored, strict=True)) if stored else {})
+
+
+def decide_sealed(connection: RawConnection, sealed: Sealed) -> None:
+    """Commit a transaction that is sealed for a session, in the session's own SQL transaction, at any isolation level.
+
+    Raise `TransactionAborted` past its deadline or decided meanwhile, `IncarnationChanged`; the SQL transaction has failed.
+    """
+    spans = (Int4Array(sealed.partitions), Int8Array(sealed.first_offsets), Int8Array(sealed.last_offsets))
+    call(connection, DECIDE_SEALED, *sealed.transaction_id, sealed.deadline, *spans, sealed.signature)
+
+
+def undecided_prepared(connection: RawConnection, producer_id: int) -> TransactionId | None:
+    """Return the transaction of a producer id that is prepared for an outside decision, if there is one."""
+    rows = call(connection, UNDECIDED_PREPARED, producer_id)
+    return TransactionId(producer_id, *rows[0]) if rows else None
+
+
+def complete_prepared(connection: RawConnection, transaction_id: TransactionId, outcome: Ending) -> None:
+    """Decide a prepared transaction. Repeatable. Raise `InvalidTransactionState` for one that is not, or ended otherwise."""
+    ((_, name, detail),) = call(connection, COMPLETE, *transaction_id, outcome)
+    if (error := error_of(name, detail)) is not None:
+        raise error
+
+
+def commit_in_session(
+    connection: RawConnection, batches: Sequence[BatchColumns], offsets: OffsetColumns = NO_OFFSETS
+) -> bool:
+    """Commit offsets and append batches with the user's SQL transaction. Raise the first refusal: it is to be rolled back.
+
+    Returns False above READ COMMITTED, where nothing was done.
+    """
+    rows = batch_array(connection, batches)
+    if offsets.groups:
+        answers = call(connection, COMMIT_IN_SESSION_WITH_OFFSETS, rows, *offsets.arguments())
+    else:
+        answers = call(connection, COMMIT_IN_SESSION, rows)
+    for name, detail, *_ in answers:
+        if name == "stale":
+            return False
+        if (refused := error_of(name, detail)) is not None:
+            raise refused
+    return True

@@ -1,0 +1,66 @@
+"""Fixtures of the tests for asyncio: topics, readers, and calls that wait until the event loop lets them go."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+
+import msgtx
+from tests.databases import LOOK_SECONDS, PATIENCE_SECONDS, Connection, waiting_backends
+from tests.store.steps import unique
+
+Waits = Callable[[], Awaitable[None]]
+Values = Callable[[str], list[bytes | None]]
+Held = Callable[..., contextlib.AbstractContextManager[Waits]]
+
+
+@pytest.fixture
+def topic(client: msgtx.Client) -> str:
+    """A topic of one partition."""
+    name = unique("topic")
+    client.topics.create(name)
+    return name
+
+
+@pytest.fixture
+def wide(client: msgtx.Client) -> str:
+    """A topic of three partitions."""
+    name = unique("wide")
+    client.topics.create(name, partitions=3)
+    return name
+
+
+@pytest.fixture
+def values(client: msgtx.Client) -> Values:
+    """The committed values of a topic now."""
+    return lambda topic: [record.value for record in client.read(client.snapshot([topic]))]
+
+
+@pytest.fixture
+def held(connection: Connection, open_connection: Callable[[], Connection]) -> Held:
+    """Hold a topic's partitions, or a producer, until the block ends: `with held(topic=topic) as waits`.
+
+    `await waits()` returns when somebody waits for it, which the event loop can only see if it goes on meanwhile.
+    """
+
+    @contextlib.contextmanager
+    def hold(*, topic: str | None = None, producer_id: int | None = None) -> Iterator[Waits]:
+        holder = open_connection()
+        holder.execute("begin")
+        if topic is not None:
+            holder.execute("select msgtx.lock_partition(partition_id) from msgtx.partitions where topic = %s", [topic])
+        if producer_id is not None:
+            holder.execute("select msgtx.lock_producer(%s)", [producer_id])
+
+        async def waits() -> None:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while not waiting_backends(connection):
+                    await asyncio.sleep(LOOK_SECONDS)
+
+        try:
+            yield waits
+        finally:
+            holder.execute("rollback")
+
+    return hold

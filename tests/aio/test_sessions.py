@@ -1,0 +1,442 @@
+"""Messages that an async session commits: `aio.publish`, `producer.transaction(session=…)`, `consumer.commit(session=…)`."""
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+import sqlalchemy
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session, create_async_engine
+from sqlalchemy.ext.asyncio import async_sessionmaker as session_maker
+from sqlalchemy.orm import Session
+
+import msgtx
+from msgtx import Outcome, aio, errors
+from tests.aio.conftest import Held, Values
+from tests.databases import PATIENCE_SECONDS, Connection
+from tests.store.steps import unique
+
+Rows = Callable[[], list[int]]
+LEVELS = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
+EARLIEST = {"auto_offset_reset": "earliest", "enable_auto_commit": False}
+
+
+@pytest.fixture(params=LEVELS)
+def level(request: pytest.FixtureRequest) -> str:
+    """An isolation level of the user's engine."""
+    return str(request.param)
+
+
+@pytest.fixture
+def rows(connection: Connection) -> Rows:
+    """What a table of the user's holds, which is made anew."""
+    connection.execute("drop table if exists account")
+    connection.execute("create table account (id int primary key, amount int)")
+    return lambda: [number for (number,) in connection.execute("select id from account order by id").fetchall()]
+
+
+@contextlib.asynccontextmanager
+async def engine_of(url: str, level: str = "READ COMMITTED") -> AsyncIterator[AsyncEngine]:
+    address = sqlalchemy.make_url(url).set(drivername="postgresql+psycopg")
+    engine = create_async_engine(address, isolation_level=level)
+    try:
+        yield engine
+    finally:
+        await engine.dispose()
+
+
+async def insert(session: AsyncSession | AsyncConnection, number: int) -> None:
+    await session.execute(text("insert into account values (:number, 1)"), {"number": number})
+
+
+def test_a_commit_brings_rows_and_records(database_url: str, wide: str, values: Values, rows: Rows, level: str) -> None:
+    async def main() -> None:
+        async with engine_of(database_url, level) as engine, AsyncSession(engine) as session:
+            for number in range(6):
+                await insert(session, number)
+                await aio.publish(session, wide, b"%d" % number, key=b"%d" % number, headers=[("at", b"%d" % number)])
+                await aio.publish(session, wide, b"note", partition=2, timestamp=number)
+                if number % 3 == 2:
+                    await session.commit()
+            await insert(session, 99)
+            await aio.publish(session, wide, b"never")
+            await session.rollback()
+
+    asyncio.run(main())
+    assert rows() == list(range(6))
+    assert sorted(values(wide)) == sorted([b"%d" % number for number in range(6)] + [b"note"] * 6)
+
+
+def test_a_savepoint_takes_its_records_back(database_url: str, topic: str, values: Values, rows: Rows, level: str) -> None:
+    async def main() -> None:
+        async with engine_of(database_url, level) as engine, AsyncSession(engine) as session:
+            await insert(session, 1)
+            await aio.publish(session, topic, b"1")
+            with contextlib.suppress(ZeroDivisionError):
+                async with session.begin_nested():
+                    await insert(session, 2)
+                    await aio.publish(session, topic, b"2")
+                    async with session.begin_nested():
+                        await aio.publish(session, topic, b"3")
+                    raise ZeroDivisionError
+            async with session.begin_nested():
+                await aio.publish(session, topic, b"4")
+            await session.commit()
+
+    asyncio.run(main())
+    assert rows() == [1]
+    assert values(topic) == [b"1", b"4"]
+
+
+def test_a_row_that_is_refused_publishes_nothing(
+    database_url: str, topic: str, values: Values, rows: Rows, level: str, connection: Connection
+) -> None:
+    """At the statement, and at the COMMIT: a deferred constraint speaks after the records were written."""
+    connection.execute("alter table account add constraint once unique (amount) deferrable initially deferred")
+
+    async def main() -> None:
+        async with engine_of(database_url, level) as engine, AsyncSession(engine) as session:
+            await insert(session, 1)
+            await aio.publish(session, topic, b"1")
+            await session.commit()
+            for number in (1, 2):
+                await aio.publish(session, topic, b"never")
+                with pytest.raises(DBAPIError):  # noqa: PT012 - the first at its statement, the second at the commit
+                    await insert(session, number)
+                    await session.commit()
+                await session.rollback()
+            await session.execute(text("delete from account"))
+            await insert(session, 3)
+            await aio.publish(session, topic, b"3")
+            await session.commit()
+
+    asyncio.run(main())
+    assert rows() == [3]
+    assert values(topic) == [b"1", b"3"]
+
+
+def test_a_session_that_meets_a_conflict_publishes_nothing(
+    database_url: str, topic: str, values: Values, rows: Rows
+) -> None:
+    """Two serializable sessions that each read what the other writes: one of them commits."""
+
+    async def main() -> None:
+        async with (
+            engine_of(database_url, "SERIALIZABLE") as engine,
+            AsyncSession(engine) as first,
+            AsyncSession(engine) as second,
+        ):
+            for number, session in enumerate((first, second)):
+                await session.execute(text("select count(*) from account"))
+                await insert(session, number)
+                await aio.publish(session, topic, b"%d" % number)
+            answers = [await outcome(session) for session in (first, second)]
+            assert answers.count(None) == 1
+            for session in (first, second):
+                await session.rollback()
+            await aio.publish(second, topic, b"again")
+            await second.commit()
+
+    async def outcome(session: AsyncSession) -> object:
+        try:
+            return await session.commit()
+        except (DBAPIError, errors.MsgtxError) as error:
+            return error
+
+    asyncio.run(main())
+    (number,) = rows()
+    assert values(topic) == [b"%d" % number, b"again"]
+
+
+def test_sessions_of_one_loop_commit_beside_each_other(
+    database_url: str, wide: str, values: Values, rows: Rows, level: str
+) -> None:
+    async def main() -> None:
+        async with engine_of(database_url, level) as engine:
+            make = session_maker(engine)
+
+            async def write(first: int) -> None:
+                for number in range(first, first + 10):
+                    async with make() as session:
+                        await insert(session, number)
+                        await aio.publish(session, wide, b"%d" % number, key=b"%d" % number)
+                        await session.commit()
+
+            await asyncio.gather(*(write(10 * task) for task in range(4)))
+
+    asyncio.run(main())
+    assert rows() == list(range(40))
+    assert sorted(int(value or b"") for value in values(wide)) == list(range(40))
+
+
+def test_a_commit_that_waits_lets_the_event_loop_go_on(
+    database_url: str, topic: str, values: Values, rows: Rows, held: Held, level: str
+) -> None:
+    """The partition is free only when the loop has seen that it is waited for."""
+
+    async def main() -> None:
+        async with engine_of(database_url, level) as engine, AsyncSession(engine) as session:
+            with held(topic=topic) as waits:
+                await insert(session, 1)
+                await aio.publish(session, topic, b"1")
+                committing = asyncio.create_task(session.commit())
+                await waits()
+                assert not committing.done()
+            await committing
+
+    asyncio.run(main())
+    assert rows() == [1]
+    assert values(topic) == [b"1"]
+
+
+def test_a_commit_that_is_cancelled_brings_all_or_nothing(
+    database_url: str, topic: str, values: Values, rows: Rows, held: Held, level: str
+) -> None:
+    async def main() -> None:
+        async with engine_of(database_url, level) as engine:
+            async with AsyncSession(engine) as session:
+                with held(topic=topic) as waits:
+                    await insert(session, 1)
+                    await aio.publish(session, topic, b"1")
+                    committing = asyncio.create_task(session.commit())
+                    await waits()
+                    committing.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await committing
+            async with AsyncSession(engine) as session:
+                await insert(session, 2)
+                await aio.publish(session, topic, b"2")
+                await session.commit()
+
+    asyncio.run(main())
+    assert rows() == [2]
+    assert values(topic) == [b"2"]
+
+
+def test_a_connection_and_a_scoped_session_publish_as_well(
+    database_url: str, topic: str, values: Values, rows: Rows
+) -> None:
+    async def main() -> None:
+        async with engine_of(database_url) as engine:
+            async with engine.begin() as connection:
+                await insert(connection, 1)
+                await aio.publish(connection, topic, b"1")
+            scoped = async_scoped_session(session_maker(engine), scopefunc=asyncio.current_task)
+            await scoped.execute(text("insert into account values (2, 1)"))
+            await aio.publish(scoped, topic, b"2")
+            await scoped.commit()
+            await scoped.remove()
+
+    asyncio.run(main())
+    assert rows() == [1, 2]
+    assert values(topic) == [b"1", b"2"]
+
+
+def test_what_is_no_async_session_is_refused(database_url: str, topic: str) -> None:
+    async def main() -> None:
+        async with engine_of(database_url) as engine:
+            with pytest.raises(TypeError, match=r"not Session .*msgtx\.orm"):
+                await aio.publish(Session(), topic, b"x")  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match="not NoneType"):
+                await aio.publish(None, topic, b"x")  # type: ignore[arg-type]
+            async with AsyncSession(engine) as session:
+                with pytest.raises(TypeError, match=r"msgtx\.aio"):
+                    msgtx.orm.publish(session, topic, b"x")  # type: ignore[arg-type]
+                with pytest.raises(errors.UnknownTopicOrPartition):
+                    await aio.publish(session, "absent", b"x")
+            alone = engine.execution_options(isolation_level="AUTOCOMMIT")
+            async with alone.connect() as connection:
+                with pytest.raises(errors.ConfigError, match="AUTOCOMMIT"):
+                    await aio.publish(connection, topic, b"x")
+
+    asyncio.run(main())
+
+
+def test_without_greenlet_only_sessions_are_missed(database_url: str, topic: str) -> None:
+    program = (
+        "import asyncio, sys\n"
+        "sys.modules['greenlet'] = None\n"
+        "from msgtx import aio, errors\n"
+        "async def main():\n"
+        "    async with await aio.connect(sys.argv[1]) as client, client.producer() as producer:\n"
+        "        print((await (await producer.send(sys.argv[2], b'x'))).offset)\n"
+        "    try:\n"
+        "        await aio.publish(None, sys.argv[2], b'x')\n"
+        "    except errors.ConfigError as error:\n"
+        "        print(error)\n"
+        "asyncio.run(main())\n"
+    )
+    command = [sys.executable, "-c", program, database_url, topic]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS)
+    offset, advice = done.stdout.splitlines()
+    assert offset == "0"
+    assert "pip install msgtx[async]" in advice
+
+
+# ── long transactions, and offsets ──
+
+
+def test_a_session_decides_a_transaction(database_url: str, topic: str, values: Values, rows: Rows, level: str) -> None:
+    async def main() -> None:
+        async with (
+            await aio.connect(database_url) as client,
+            client.producer(transactional_id=unique("id")) as producer,
+            engine_of(database_url, level) as engine,
+            AsyncSession(engine) as session,
+        ):
+            for number in range(3):
+                async with producer.transaction(session=session) as tx:
+                    for _ in range(2):
+                        await producer.send(topic, b"%d" % number)
+                assert await client.transaction_outcome(tx.id) is Outcome.OPEN
+                with pytest.raises(errors.IllegalState):
+                    await producer.begin_transaction()
+                await insert(session, number)
+                await (session.rollback() if number == 1 else session.commit())
+                assert await client.transaction_outcome(tx.id) is (Outcome.ABORTED if number == 1 else Outcome.COMMITTED)
+
+    asyncio.run(main())
+    assert rows() == [0, 2]
+    assert values(topic) == [b"0", b"0", b"2", b"2"]
+
+
+def test_a_block_that_raises_or_is_cancelled_leaves_the_session_alone(
+    database_url: str, topic: str, values: Values, rows: Rows
+) -> None:
+    async def main() -> None:
+        async with (
+            await aio.connect(database_url) as client,
+            client.producer(transactional_id=unique("id")) as producer,
+            engine_of(database_url) as engine,
+            AsyncSession(engine) as session,
+        ):
+            await insert(session, 1)
+            with pytest.raises(ZeroDivisionError):  # noqa: PT012 - the block raises at its end
+                async with producer.transaction(session=session):
+                    await producer.send(topic, b"never")
+                    raise ZeroDivisionError
+            with pytest.raises(TimeoutError):  # noqa: PT012 - the block is cancelled at its end
+                async with asyncio.timeout(0.2), producer.transaction(session=session):
+                    await producer.send(topic, b"never")
+                    await producer.flush()
+                    await asyncio.sleep(PATIENCE_SECONDS)
+            with pytest.raises(errors.TransactionAborted, match="rolled back"):  # noqa: PT012 - the block raises at its end
+                async with producer.transaction(session=session):
+                    with pytest.raises(errors.IllegalState, match="leave it before the commit"):
+                        await session.commit()
+            await session.rollback()
+            await insert(session, 2)
+            async with producer.transaction(session=session):
+                await producer.send(topic, b"2")
+            await session.commit()
+
+    asyncio.run(main())
+    assert rows() == [2]
+    assert values(topic) == [b"2"]
+
+
+def test_a_rollback_that_waits_lets_the_event_loop_go_on(
+    database_url: str, topic: str, values: Values, rows: Rows, held: Held
+) -> None:
+    """What it had sealed is aborted at once, for which the producer must be free."""
+
+    async def main() -> None:
+        async with (
+            await aio.connect(database_url) as client,
+            client.producer(transactional_id=unique("id")) as producer,
+            engine_of(database_url) as engine,
+            AsyncSession(engine) as session,
+        ):
+            async with producer.transaction(session=session) as tx:
+                await producer.send(topic, b"never")
+            with held(producer_id=tx.id.producer_id) as waits:
+                rolling_back = asyncio.create_task(session.rollback())
+                await waits()
+                assert not rolling_back.done()
+            await rolling_back
+            assert await client.transaction_outcome(tx.id) is Outcome.ABORTED
+
+    asyncio.run(main())
+    assert rows() == []
+    assert values(topic) == []
+
+
+def test_a_transaction_that_waits_to_begin_lets_the_event_loop_go_on(
+    database_url: str, topic: str, values: Values, rows: Rows, held: Held
+) -> None:
+    """How the one before ended is asked of the database."""
+
+    async def main() -> None:
+        async with (
+            await aio.connect(database_url) as client,
+            client.producer(transactional_id=unique("id")) as producer,
+            engine_of(database_url) as engine,
+            AsyncSession(engine) as session,
+        ):
+            await write(producer, session, b"1")
+            assert producer.transaction_id is not None
+            with held(producer_id=producer.transaction_id.producer_id) as waits:
+                writing = asyncio.create_task(write(producer, session, b"2"))
+                await waits()
+                assert not writing.done()
+            await writing
+
+    async def write(producer: aio.Producer, session: AsyncSession, value: bytes) -> None:
+        async with producer.transaction(session=session):
+            await producer.send(topic, value)
+        await insert(session, int(value))
+        await session.commit()
+
+    asyncio.run(main())
+    assert rows() == [1, 2]
+    assert values(topic) == [b"1", b"2"]
+
+
+def test_offsets_that_a_session_commits_make_rows_exactly_once(
+    client: msgtx.Client, database_url: str, wide: str, rows: Rows, level: str
+) -> None:
+    async def main() -> None:
+        group = unique("group")
+        async with await aio.connect(database_url) as reader, engine_of(database_url, level) as engine:
+            tries = 0
+            while len(rows()) < 30:
+                async with reader.consumer(wide, group=group, **EARLIEST) as consumer, AsyncSession(engine) as session:
+                    for record in await consumer.poll(PATIENCE_SECONDS, max_records=4):
+                        await insert(session, int(record.value or b""))
+                    await consumer.commit(session=session)
+                    tries += 1
+                    await (session.rollback() if tries % 3 == 2 else session.commit())
+
+    with client.producer() as producer:
+        for i in range(30):
+            producer.send(wide, b"%d" % i, key=b"%d" % i)
+    asyncio.run(main())
+    assert rows() == list(range(30))
+
+
+def test_a_member_that_was_replaced_commits_nothing(
+    client: msgtx.Client, database_url: str, topic: str, rows: Rows, level: str
+) -> None:
+    async def main() -> None:
+        settings = {"group": unique("group"), "group_instance_id": "one", **EARLIEST}
+        async with (
+            await aio.connect(database_url) as reader,
+            reader.consumer(topic, **settings) as zombie,
+            engine_of(database_url, level) as engine,
+            AsyncSession(engine) as session,
+        ):
+            (record,) = await zombie.poll(PATIENCE_SECONDS)
+            await insert(session, record.offset)
+            await zombie.commit(session=session)
+            async with reader.consumer(topic, **settings):
+                with pytest.raises(errors.MsgtxError):
+                    await session.commit()
+
+    with client.producer() as producer:
+        producer.send(topic, b"x")
+    asyncio.run(main())
+    assert rows() == []

@@ -1,0 +1,481 @@
+"""Which sessions may hold messages, what is refused and how, and that nothing is left behind (I16)."""
+
+import gc
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy
+from sqlalchemy import event
+from sqlalchemy.orm import Session, sessionmaker
+
+import msgtx
+from msgtx import enlistment, errors, orm
+from tests.databases import Connection, wait_until
+from tests.roles import open_roles
+from tests.sessions.conftest import LEVELS, MakeEngine, Order, application_url
+
+Seen = Callable[[str], tuple[list[bytes | None], list[int]]]
+
+
+def insert(number: int) -> sqlalchemy.Insert:
+    return sqlalchemy.insert(Order).values(number=number)
+
+
+# ── sessions that cannot hold a message ──
+
+
+def test_what_is_no_session_is_refused(app: sqlalchemy.Engine, topic: str) -> None:
+    for thing in (app, sessionmaker(app), None, "session"):
+        with pytest.raises(TypeError, match="Session, scoped_session or Connection"):
+            orm.publish(thing, topic, b"x")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [Session, sqlalchemy.Connection])
+def test_autocommit_is_refused(app: sqlalchemy.Engine, topic: str, seen: Seen, kind: type) -> None:
+    made: Any = (
+        Session(app.execution_options(isolation_level="AUTOCOMMIT"))
+        if kind is Session
+        else app.connect().execution_options(isolation_level="AUTOCOMMIT")
+    )
+    with made as session:
+        with pytest.raises(errors.ConfigError, match="AUTOCOMMIT"):
+            orm.publish(session, topic, b"x")
+        session.execute(insert(1))
+        session.commit()
+    assert seen(topic) == ([], [1])
+
+
+def test_two_phases_are_refused(app: sqlalchemy.Engine, topic: str) -> None:
+    with Session(app, twophase=True) as session, pytest.raises(errors.ConfigError, match="twophase"):
+        orm.publish(session, topic, b"x")
+    with app.connect() as connection, connection.begin_twophase(), pytest.raises(errors.ConfigError, match="twophase"):
+        orm.publish(connection, topic, b"x")
+
+
+def test_a_connection_that_is_closed_is_refused(app: sqlalchemy.Engine, topic: str) -> None:
+    connection = app.connect()
+    connection.close()
+    with pytest.raises(errors.IllegalState, match="closed"):
+        orm.publish(connection, topic, b"x")
+    with app.connect() as connection:
+        connection.invalidate()
+        with pytest.raises(errors.IllegalState, match="closed"):
+            orm.publish(connection, topic, b"x")
+
+
+def test_a_session_that_is_closed_for_good_is_refused(app: sqlalchemy.Engine, topic: str) -> None:
+    session = Session(app, close_resets_only=False)
+    session.close()
+    with pytest.raises(errors.IllegalState, match="cannot be used"):
+        orm.publish(session, topic, b"x")
+
+
+def test_a_closed_session_that_begins_again_is_taken(app: sqlalchemy.Engine, topic: str, seen: Seen) -> None:
+    session = Session(app)
+    session.close()
+    orm.publish(session, topic, b"x")
+    session.commit()
+    assert seen(topic) == ([b"x"], [])
+
+
+def test_a_session_that_must_be_rolled_back_first_is_refused(app: sqlalchemy.Engine, topic: str, seen: Seen) -> None:
+    with Session(app) as session:
+        orm.publish(session, topic, b"gone")
+        session.add(Order(number=None))
+        with pytest.raises(sqlalchemy.exc.IntegrityError):
+            session.flush()
+        # A flush that fails rolls back by itself; the session says so until it is told to.
+        with pytest.raises(sqlalchemy.exc.PendingRollbackError):
+            session.scalar(sqlalchemy.text("select 1"))
+        with pytest.raises(errors.IllegalState, match="rolled back"):
+            orm.publish(session, topic, b"too late")
+        session.rollback()
+        orm.publish(session, topic, b"good")
+        session.commit()
+    assert seen(topic) == ([b"good"], [])
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_connection_whose_sql_transaction_has_failed_commits_nothing(
+    app: sqlalchemy.Engine, topic: str, seen: Seen, known: bool
+) -> None:
+    """Whether or not the database was asked before."""
+    with app.connect() as connection:
+        if known:
+            orm.publish(connection, topic, b"before")
+            connection.commit()
+        with pytest.raises(sqlalchemy.exc.ProgrammingError):
+            connection.execute(sqlalchemy.text("select * from nowhere"))
+        with pytest.raises(errors.IllegalState, match="roll"):
+            orm.publish(connection, topic, b"gone")
+        connection.rollback()
+        orm.publish(connection, topic, b"gone")
+        with pytest.raises(sqlalchemy.exc.ProgrammingError):
+            connection.execute(sqlalchemy.text("select * from nowhere"))
+        with pytest.raises(errors.IllegalState, match="roll"):
+            connection.commit()
+        connection.rollback()
+        orm.publish(connection, topic, b"good")
+        connection.commit()
+    assert sorted(seen(topic)[0]) == ([b"before"] if known else []) + [b"good"]  # type: ignore[type-var]  # none is null
+
+
+def test_a_session_without_a_default_bind_is_refused(app: sqlalchemy.Engine, topic: str, seen: Seen) -> None:
+    with Session(binds={Order: app}) as session:
+        with pytest.raises(errors.ConfigError, match="bind"):
+            orm.publish(session, topic, b"x")
+        session.add(Order(number=1))
+        orm.publish(session.connection(bind_arguments={"mapper": Order}), topic, b"by hand")
+        session.commit()
+    assert seen(topic) == ([b"by hand"], [1])
+
+
+def test_a_session_of_another_driver_is_refused(app: sqlalchemy.Engine, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with app.connect() as connection:
+        monkeypatch.setattr(type(connection.connection), "driver_connection", object())
+        with pytest.raises(errors.ConfigError, match="psycopg 3"):
+            orm.publish(connection, topic, b"x")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_database_without_msgtx_is_refused_and_the_sql_transaction_stays_good(
+    make_database: Callable[..., str], level: str
+) -> None:
+    engine = sqlalchemy.create_engine(application_url(make_database(schema=False)), isolation_level=level)
+    with engine.connect() as connection:
+        connection.execute(sqlalchemy.text("create table kept (x int)"))
+        for _ in range(2):
+            with pytest.raises(errors.ConfigError, match="msgtx db init"):
+                orm.publish(connection, "topic", b"x")
+        connection.execute(sqlalchemy.text("insert into kept values (1)"))
+        connection.commit()
+        assert connection.execute(sqlalchemy.text("select x from kept")).all() == [(1,)]
+    engine.dispose()
+
+
+def test_an_older_schema_is_refused(make_database: Callable[..., str]) -> None:
+    url = make_database()
+    with psycopg.connect(url, autocommit=True) as owner:
+        owner.execute("update msgtx.installation set schema_version = 4")
+    engine = sqlalchemy.create_engine(application_url(url))
+    with Session(engine) as session:
+        with pytest.raises(errors.ConfigError, match="msgtx db upgrade"):
+            orm.publish(session, "topic", b"x")
+        assert session.scalar(sqlalchemy.text("select 1")) == 1
+    engine.dispose()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_is_published_during_the_commit_is_refused_and_does_not_slip_into_the_next(
+    make_engine: MakeEngine, topic: str, seen: Seen, connection: Connection, level: str
+) -> None:
+    """By a listener of the application's that hears of the commit after ours."""
+    app = make_engine(pool_size=1, max_overflow=0, isolation_level=level)
+    with app.connect() as user:
+        orm.publish(user, topic, b"first", partition=0)
+        user.commit()
+
+        def late(user: sqlalchemy.Connection) -> None:
+            orm.publish(user, topic, b"late")
+
+        event.listen(app, "commit", late)
+        user.execute(insert(1))
+        orm.publish(user, topic, b"gone")
+        with pytest.raises(errors.IllegalState, match="being committed"):
+            user.commit()
+        event.remove(app, "commit", late)
+        assert connection.execute("select from msgtx.transactions where state in ('Ongoing', 'Prepared')").fetchall() == []
+        user.rollback()
+        user.execute(insert(2))
+        user.commit()
+    assert seen(topic) == ([b"first"], [2])
+
+
+# ── records that are refused at once ──
+
+
+def test_bad_records_are_refused_at_once_and_the_session_goes_on(
+    client: msgtx.Client, app: sqlalchemy.Engine, topic: str, seen: Seen, unique: Callable[[str], str]
+) -> None:
+    compacted, small = unique("compacted"), unique("small")
+    client.topics.create(compacted, cleanup_policy="compact")
+    client.topics.create(small, max_message_bytes=100)
+    refused: list[tuple[type[Exception], str, dict[str, Any]]] = [
+        (errors.UnknownTopicOrPartition, "nowhere", {"value": b"x"}),
+        (errors.UnknownTopicOrPartition, topic, {"value": b"x", "partition": 3}),
+        (errors.UnknownTopicOrPartition, topic, {"value": b"x", "partition": -1}),
+        (errors.RecordTooLarge, small, {"value": b"x" * 101}),
+        (errors.RecordTooLarge, small, {"value": b"x" * 60, "key": b"k" * 41}),
+        (errors.RecordTooLarge, small, {"value": b"", "headers": [("n" * 50, b"v" * 51)]}),
+        (errors.InvalidRecord, compacted, {"value": b"x"}),
+        (TypeError, topic, {"value": "text"}),
+        (TypeError, topic, {"value": b"x", "key": "text"}),
+        (TypeError, topic, {"value": b"x", "headers": [("name", "text")]}),
+    ]
+    with Session(app) as session:
+        session.add(Order(number=1))
+        orm.publish(session, topic, b"before", partition=0)
+        for error, name, record in refused:
+            with pytest.raises(error):
+                orm.publish(session, name, record.pop("value"), **record)
+        orm.publish(session, small, b"x" * 100)
+        orm.publish(session, topic, b"after", partition=0)
+        session.commit()
+    assert seen(topic) == ([b"before", b"after"], [1])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_read_only_sql_transaction_is_told_so(
+    make_engine: MakeEngine, topic: str, seen: Seen, connection: Connection, level: str
+) -> None:
+    app = make_engine(isolation_level=level)
+    with Session(app, execution_options={}) as session:
+        session.connection(execution_options={"postgresql_readonly": True})
+        orm.publish(session, topic, b"x")
+        with pytest.raises(errors.ConfigError, match="read-only"):
+            session.commit()
+        session.rollback()
+    assert seen(topic) == ([], [])
+    assert connection.execute("select from msgtx.transactions where state in ('Ongoing', 'Prepared')").fetchall() == []
+
+
+def test_rights_are_those_of_the_sessions_role(server: Any, database_url: str, topic: str, seen: Seen) -> None:
+    with open_roles(server, database_url) as roles:
+        url = application_url(roles.url_of(roles.make("consume:*")))
+        for level in LEVELS:
+            engine = sqlalchemy.create_engine(url, isolation_level=level)
+            with Session(engine) as session:
+                orm.publish(session, topic, b"x")
+                with pytest.raises(errors.AuthorizationFailed):
+                    session.commit()
+            engine.dispose()
+        url = application_url(roles.url_of(roles.make(f"produce:{topic}")))
+        for level in LEVELS:
+            engine = sqlalchemy.create_engine(url, isolation_level=level)
+            with Session(engine) as session:
+                orm.publish(session, topic, level.encode(), partition=0)
+                session.commit()
+            engine.dispose()
+    assert seen(topic) == ([level.encode() for level in LEVELS], [])
+
+
+# ── engines, levels, connections ──
+
+
+def test_the_level_may_be_set_wherever_sqlalchemy_lets_one(make_engine: MakeEngine, topic: str, seen: Seen) -> None:
+    app = make_engine(pool_size=1, max_overflow=0, pool_timeout=5)
+    for level in LEVELS:
+        optioned = app.execution_options(isolation_level=level)
+        with Session(optioned) as session:
+            orm.publish(session, topic, b"engine", partition=0)
+            session.commit()
+        with Session(app) as session:
+            session.connection(execution_options={"isolation_level": level})
+            orm.publish(session, topic, b"session", partition=0)
+            session.commit()
+        with app.connect().execution_options(isolation_level=level) as connection:
+            orm.publish(connection, topic, b"connection", partition=0)
+            connection.commit()
+        with Session(app) as session:
+            session.execute(sqlalchemy.text(f"set transaction isolation level {level}"))
+            orm.publish(session, topic, b"statement", partition=0)
+            session.commit()
+    assert seen(topic) == ([b"engine", b"session", b"connection", b"statement"] * 3, [])
+
+
+@pytest.mark.parametrize("where", ["role", "url", "session"])
+def test_the_default_level_of_role_or_address_may_be_any(
+    server: Any, database_url: str, topic: str, seen: Seen, where: str
+) -> None:
+    """Also of our own connections beside it."""
+    with open_roles(server, database_url) as roles:
+        role = roles.make(f"produce:{topic}")
+        url, options = application_url(roles.url_of(role)), {}
+        if where == "role":
+            roles.sql(f"alter role {role} set default_transaction_isolation = 'serializable'")
+        elif where == "url":
+            options = {"options": r"-c default_transaction_isolation=repeatable\ read"}
+        engine = sqlalchemy.create_engine(url, connect_args=options)
+        if where == "session":
+            event.listen(
+                engine,
+                "connect",
+                lambda driver, _: (
+                    driver.execute("set session characteristics as transaction isolation level serializable"),
+                    driver.commit(),
+                ),
+            )
+        for value in (b"a", b"b"):
+            with Session(engine) as session:
+                assert session.scalar(sqlalchemy.text("show transaction_isolation")) != "read committed"
+                orm.publish(session, topic, value, partition=0)
+                session.commit()
+        engine.dispose()
+    assert seen(topic) == ([b"a", b"b"], [])
+
+
+def test_two_engines_in_one_process_do_not_hear_of_each_other(
+    make_engine: MakeEngine, make_database: Callable[..., str], topic: str, seen: Seen
+) -> None:
+    """The other one's database has a topic of the same name, with other partitions."""
+    url = make_database()
+    with msgtx.connect(url) as client:
+        client.topics.create("filler", partitions=5)
+        client.topics.create(topic)
+        here, there = make_engine(isolation_level="REPEATABLE READ"), sqlalchemy.create_engine(application_url(url))
+        with Session(here) as first, Session(there) as second:
+            for session, value in ((first, b"here"), (second, b"there")):
+                orm.publish(session, topic, value)
+            second.rollback()
+            first.commit()
+            assert seen(topic) == ([b"here"], [])
+            orm.publish(second, topic, b"there")
+            second.commit()
+        with client.consumer(topic, auto_offset_reset="earliest") as consumer:
+            assert [record.value for record in consumer.poll(10)] == [b"there"]
+        there.dispose()
+
+
+def test_our_own_connections_that_the_server_has_ended_are_replaced(
+    make_engine: MakeEngine, topic: str, seen: Seen, connection: Connection
+) -> None:
+    app = make_engine(isolation_level="SERIALIZABLE")
+    with Session(app) as session:
+        for value in (b"a", b"b"):
+            orm.publish(session, topic, value, partition=0)
+            mine = session.connection().connection.driver_connection.info.backend_pid  # type: ignore[union-attr]
+            connection.execute(
+                "select pg_terminate_backend(pid, 5000) from pg_stat_activity where datname = current_database()"
+                " and usename = current_user and pid not in (pg_backend_pid(), %s)",
+                [mine],
+            )
+            session.commit()
+    assert seen(topic) == ([b"a", b"b"], [])
+
+
+# ── nothing is left behind ──
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_engines_connections_and_records_are_let_go(database_url: str, topic: str, level: str) -> None:
+    engine = sqlalchemy.create_engine(application_url(database_url), isolation_level=level)
+    connection = engine.connect()
+    orm.publish(connection, topic, b"x")
+    connection.commit()
+    orm.publish(connection, topic, b"y")
+    connection.rollback()
+    gone = [weakref.ref(thing) for thing in (engine, connection)]
+    connection.close()
+    engine.dispose()
+    del engine, connection
+    gc.collect()
+    assert [reference() for reference in gone] == [None] * 2
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_connection_keeps_no_records_after_their_commit(make_engine: MakeEngine, topic: str, level: str) -> None:
+    """It may live for long."""
+    with make_engine(isolation_level=level).connect() as connection:
+        orm.publish(connection, topic, b"x" * 1_000)
+        riding = enlistment._enlistments[connection]
+        assert len(riding.things) == 1
+        connection.commit()
+        assert not [thing for _, thing in riding.things if isinstance(thing, enlistment.Published)]
+
+
+def test_our_connections_are_closed_with_the_applications(
+    make_engine: MakeEngine, topic: str, seen: Seen, connection: Connection
+) -> None:
+    app = make_engine(isolation_level="REPEATABLE READ")
+    ours = "select pid from pg_stat_activity where datname = current_database() and application_name like 'msgtx%'"
+    before = set(connection.execute(ours).fetchall())
+    for value in (b"a", b"b"):
+        with Session(app) as session:
+            orm.publish(session, topic, value, partition=0)
+            session.commit()
+        assert set(connection.execute(ours).fetchall()) > before
+        app.dispose()
+        wait_until(lambda: set(connection.execute(ours).fetchall()) == before, "they are closed")
+    assert seen(topic) == ([b"a", b"b"], [])
+
+
+def test_a_child_process_uses_connections_of_its_own(make_engine: MakeEngine, topic: str, seen: Seen) -> None:
+    """As a server that forks its workers does it: dispose(close=False) in the child."""
+    app = make_engine(isolation_level="REPEATABLE READ")
+
+    def work(value: bytes) -> None:
+        with Session(app) as session:
+            orm.publish(session, topic, value, partition=0)
+            session.commit()
+
+    work(b"parent")
+    child = os.fork()
+    if child == 0:
+        try:
+            app.dispose(close=False)
+            work(b"child")
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    work(b"parent")
+    assert seen(topic) == ([b"parent", b"child", b"parent"], [])
+
+
+def test_listeners_do_not_add_up(make_engine: MakeEngine, topic: str) -> None:
+    app = make_engine()
+    for _ in range(3):
+        for engine in (app, app.execution_options(isolation_level="SERIALIZABLE")):
+            with Session(engine) as session:
+                orm.publish(session, topic, b"x")
+                session.commit()
+    heard = {name: list(getattr(app.dispatch, name)) for name in ("commit", "rollback", "rollback_savepoint")}
+    assert {name: len(listeners) for name, listeners in heard.items()} == dict.fromkeys(heard, 1)
+    assert list(app.dialect.dispatch.handle_error).count(enlistment._failed) == 1  # type: ignore[attr-defined]
+
+
+def test_an_engine_with_options_for_each_request_opens_no_more_connections(
+    make_engine: MakeEngine, topic: str, connection: Connection
+) -> None:
+    app = make_engine(pool_size=1, max_overflow=0, pool_timeout=5)
+    engines = [app.execution_options(isolation_level="REPEATABLE READ") for _ in range(20)]
+    for engine in engines:
+        with Session(engine) as session:
+            orm.publish(session, topic, b"x")
+            session.commit()
+    rows = connection.execute(
+        "select count(*) from pg_stat_activity where datname = current_database() and application_name like 'msgtx%%'"
+    ).fetchone()
+    assert rows is not None
+    assert rows[0] <= 6, "one pool beside the application's"
+
+
+def test_the_first_use_of_an_engine_by_many_threads_at_once_loses_nothing(
+    make_engine: MakeEngine, topic: str, seen: Seen, background: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that finds the engine known finds the listeners there."""
+    app, slow = make_engine(pool_size=8), event.listen
+
+    def listen(*arguments: Any) -> None:
+        threading.Event().wait(0.05)
+        slow(*arguments)
+
+    monkeypatch.setattr("msgtx.enlistment.event.listen", listen)
+
+    def work(number: int) -> None:
+        threading.Event().wait(0.02 * number)
+        with Session(app) as session:
+            session.add(Order(number=number))
+            orm.publish(session, topic, b"%d" % number, partition=0)
+            session.commit()
+
+    for done in [background.submit(work, number) for number in range(8)]:
+        done.result()
+    values, numbers = seen(topic)
+    assert numbers == list(range(8))
+    assert sorted(values) == [b"%d" % number for number in range(8)]  # type: ignore[type-var]  # none is null

@@ -1,0 +1,204 @@
+"""consumer.commit(session=…): rows that are made of records are there exactly once (architecture 5; I10, I11, P39)."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy
+from sqlalchemy.orm import Session
+
+import msgtx
+from msgtx import OffsetAndMetadata, TopicPartition, errors, orm
+from tests.databases import Connection
+from tests.sessions.conftest import LEVELS, MakeEngine, Order, application_url
+
+Seen = Callable[[str], tuple[list[bytes | None], list[int]]]
+Unique = Callable[[str], str]
+SECONDS = 30.0
+
+
+@pytest.fixture(params=LEVELS)
+def session(request: pytest.FixtureRequest, make_engine: MakeEngine) -> Iterator[Session]:
+    """A session at each level; its pool has one connection."""
+    with Session(make_engine(pool_size=1, max_overflow=0, pool_timeout=5, isolation_level=request.param)) as made:
+        yield made
+
+
+@pytest.fixture
+def filled(client: msgtx.Client, topic: str) -> str:
+    """A topic that holds the numbers from 0 to 9."""
+    with client.producer() as producer:
+        for number in range(10):
+            producer.send(topic, b"%d" % number, partition=number % 3)
+    return topic
+
+
+@pytest.fixture
+def make_consumer(client: msgtx.Client, filled: str, unique: Unique) -> Callable[..., msgtx.Consumer]:
+    group = unique("group")
+
+    def make(**settings: Any) -> msgtx.Consumer:
+        settings = {"group": group, "auto_offset_reset": "earliest", "enable_auto_commit": False, **settings}
+        return client.consumer(filled, **settings)
+
+    return make
+
+
+def store(session: Session, records: list[msgtx.Record]) -> None:
+    session.add_all([Order(number=int(record.value or b"")) for record in records])
+
+
+def test_rows_made_of_records_are_there_exactly_once(
+    make_consumer: Callable[..., msgtx.Consumer], session: Session, filled: str, seen: Seen
+) -> None:
+    """Every second attempt is rolled back and rewound, and the consumer is replaced again and again."""
+    for attempt in range(100):
+        with make_consumer(max_poll_records=2) as consumer:
+            if not (records := consumer.poll(2.0)):
+                break
+            store(session, records)
+            consumer.commit(session=session)
+            if attempt % 2:
+                session.commit()
+                continue
+            session.rollback()
+            consumer.rewind()
+            again = consumer.poll(SECONDS)
+            assert {r.value for r in again} == {r.value for r in records}
+            store(session, again)
+            consumer.commit(session=session)
+            session.commit()
+    assert seen(filled)[1] == list(range(10))
+
+
+def test_offsets_come_with_the_commit_and_go_with_a_savepoint(
+    make_consumer: Callable[..., msgtx.Consumer], session: Session, filled: str
+) -> None:
+    place = TopicPartition(filled, 0)
+    with make_consumer() as consumer:
+        consumer.poll(SECONDS)
+        consumer.commit({place: 1}, session=session)
+        with session.begin_nested() as nested:
+            consumer.commit({place: 3}, session=session)
+            nested.rollback()
+        assert consumer.committed([place]).get(place) is None
+        session.commit()
+        assert consumer.committed([place]) == {place: OffsetAndMetadata(1)}
+        consumer.commit({place: 2}, session=session)
+        consumer.commit({place: OffsetAndMetadata(4, "note")}, session=session)  # the later one counts
+        session.commit()
+        assert consumer.committed([place]) == {place: OffsetAndMetadata(4, "note")}
+        consumer.commit({}, session=session)
+        session.commit()
+
+
+@pytest.mark.parametrize("moved", ["left", "expired generation", "assigned to another"])
+def test_a_member_that_lost_its_partitions_commits_neither_offsets_nor_rows(
+    make_consumer: Callable[..., msgtx.Consumer],
+    session: Session,
+    filled: str,
+    seen: Seen,
+    connection: Connection,
+    moved: str,
+) -> None:
+    """P39, I11: it is fenced just before the COMMIT, however old the session's snapshot is."""
+    with make_consumer() as consumer:
+        session.execute(sqlalchemy.select(Order)).all()
+        store(session, consumer.poll(SECONDS))
+        consumer.commit(session=session)
+        session.flush()
+        member, group = consumer.group_metadata().member_id, consumer.group_metadata().group
+        of_group = "(select group_id from msgtx.consumer_group where name = %s)"
+        match moved:
+            case "left":
+                connection.execute("select msgtx.leave_group(%s, %s)", [group, member])
+                expected: type[errors.MsgtxError] = errors.UnknownMember
+            case "expired generation":
+                connection.execute(
+                    f"update msgtx.group_assignment set owner_since = owner_since + 1 where group_id = {of_group}", [group]
+                )
+                expected = errors.IllegalGeneration
+            case _:
+                connection.execute(
+                    f"update msgtx.group_assignment set owner = owner + 1 where group_id = {of_group}", [group]
+                )
+                expected = errors.NotAssigned
+        with pytest.raises(expected):
+            session.commit()
+        session.rollback()
+        assert seen(filled)[1] == []
+        rows = connection.execute(f"select from msgtx.group_offset where group_id = {of_group}", [group]).fetchall()
+        assert rows == [], "nothing is pending either"
+
+
+def test_offsets_records_and_rows_are_one(
+    make_consumer: Callable[..., msgtx.Consumer], client: msgtx.Client, session: Session, unique: Unique, seen: Seen
+) -> None:
+    output = unique("output")
+    client.topics.create(output)
+    with make_consumer() as consumer, client.producer(transactional_id=unique("id")) as producer:
+        for ending in ("rollback", "commit"):
+            records = consumer.poll(SECONDS)
+            while len(records) < 10:
+                records += consumer.poll(SECONDS)
+            store(session, records)
+            orm.publish(session, output, b"%d" % len(records))
+            with producer.transaction(session=session):
+                producer.send(output, b"done")
+            consumer.commit(session=session)
+            getattr(session, ending)()
+            if ending == "rollback":
+                assert seen(output) == ([], [])
+                consumer.rewind()
+    assert seen(output) == ([b"done", b"10"], list(range(10)))
+    with make_consumer() as consumer:
+        assert consumer.poll(0.5) == []
+
+
+def test_a_log_that_was_truncated_is_noticed_at_the_commit(
+    make_consumer: Callable[..., msgtx.Consumer], session: Session, filled: str, seen: Seen, connection: Connection
+) -> None:
+    """The row before the position is another one: a crash of the server has taken back what was read."""
+    with make_consumer() as consumer:
+        store(session, consumer.poll(SECONDS))
+        consumer.commit(session=session)
+        connection.execute(
+            "update msgtx.record_batch set appended_at = appended_at + interval '1 second' where partition_id in"
+            " (select partition_id from msgtx.partition join msgtx.topic using (topic_id) where name = %s)",
+            [filled],
+        )
+        with pytest.raises(errors.LogTruncated):
+            session.commit()
+        session.rollback()
+    assert seen(filled)[1] == []
+
+
+def test_automatic_commits_and_sessions_exclude_each_other(
+    make_consumer: Callable[..., msgtx.Consumer], session: Session
+) -> None:
+    with make_consumer(enable_auto_commit=True) as consumer:
+        consumer.poll(SECONDS)
+        with pytest.raises(errors.IllegalState, match="enable_auto_commit"):
+            consumer.commit(session=session)
+
+
+def test_a_consumer_without_a_group_cannot_commit_with_a_session(
+    client: msgtx.Client, session: Session, filled: str
+) -> None:
+    with client.consumer(filled) as consumer, pytest.raises(errors.MsgtxError, match="group"):
+        consumer.commit({TopicPartition(filled, 0): 1}, session=session)
+
+
+def test_offsets_do_not_ride_in_a_session_of_another_database(
+    make_consumer: Callable[..., msgtx.Consumer], make_database: Callable[..., str]
+) -> None:
+    """Its partitions have the same numbers."""
+    engine = sqlalchemy.create_engine(application_url(make_database()))
+    with Session(engine) as elsewhere, make_consumer() as consumer:
+        elsewhere.execute(sqlalchemy.text("update msgtx.installation set incarnation = gen_random_uuid()"))
+        elsewhere.commit()
+        consumer.poll(SECONDS)
+        with pytest.raises(errors.ConfigError, match="another msgtx"):
+            consumer.commit(session=elsewhere)
+        elsewhere.commit()
+    engine.dispose()

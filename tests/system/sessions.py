@@ -1,0 +1,191 @@
+"""Programs that are crashed, whose transactions end in a session of the application's, or as another database says.
+
+As in `scenarios`. What such a COMMIT has done when its answer is lost, the application finds out: by the transaction's
+name, by its own row, or by the other database's.
+"""
+
+import contextlib
+from functools import partial
+from typing import Final
+
+import sqlalchemy
+from sqlalchemy.orm import Session
+
+from msgtx import Client, Consumer, Outcome, Record, errors, orm
+from msgtx.producer import Producer
+from tests.system.scenarios import INPUTS, PARTITIONS, Scenario, World, again, inputs
+
+LEVELS: Final = {"": "READ COMMITTED", "-repeatable": "REPEATABLE READ", "-serializable": "SERIALIZABLE"}
+# What a session's commit, or what lies beside it, may raise in the application: then it finds out for itself.
+LOST: Final = (errors.MsgtxError, sqlalchemy.exc.DBAPIError)
+
+
+def session(world: World, isolation: str) -> None:
+    """Consume–transform–produce over two partitions with offsets, decided by the COMMIT of a session with a row."""
+    with (
+        world.client() as client,
+        world.sessions(isolation) as sessions,
+        world.producer(client, linger_ms=60_000) as producer,
+    ):
+        world.note("fenced", f"{world.run}.{world.life - 1}")
+        for consumer, record, name in inputs(world, client):
+            _in_session(world, client, sessions, producer, consumer, record, name)
+
+
+def _in_session(
+    world: World,
+    client: Client,
+    sessions: sqlalchemy.Engine,
+    producer: Producer,
+    consumer: Consumer,
+    record: Record,
+    name: str,
+) -> None:
+    """Make a row and the outputs of a record; when the COMMIT is not answered, ask how the transaction has ended."""
+    assert record.value is not None
+    number, begun = record.value.decode(), None
+    try:
+        with Session(sessions) as session:
+            world.write(session, number, name)
+            with producer.transaction(session=session) as begun:
+                for output in range(PARTITIONS + 1):
+                    world.send(producer, f"{number}/{name}/{output}", output % PARTITIONS, name)
+                _note_offsets(world, consumer, name)
+                begun.send_offsets(consumer)
+            world.note("deciding", name)
+            session.commit()
+        world.note("committed", name)
+    except LOST:
+        transaction_id = None if begun is None else begun.id
+        if (
+            transaction_id is None
+            or again(lambda: client.transaction_outcome(transaction_id, resolve=True)) is not Outcome.COMMITTED
+        ):
+            world.note("aborted", name)
+            consumer.rewind()
+        else:
+            world.note("committed", name)
+
+
+def _note_offsets(world: World, consumer: Consumer, name: str) -> None:
+    for partition, at in consumer.transaction_offsets().items():
+        world.note("offsets", name, world.group, partition.partition, at.offset)
+
+
+def publish(world: World, isolation: str) -> None:
+    """A row for each number that has none, with records on two partitions; whether it is there, the row tells."""
+    bury(world)
+    with world.sessions(isolation) as sessions:
+        attempt = 0
+        while missing := {str(number) for number in range(INPUTS)} - {number for number, _ in world.rows()}:
+            number, attempt = min(missing), attempt + 1
+            name = f"{world.me}.{attempt}"
+            with contextlib.suppress(*LOST), Session(sessions) as session:
+                world.write(session, number, name)
+                for output in range(PARTITIONS + 1):
+                    value = f"{number}/{name}/{output}"
+                    world.note("sent", value, output % PARTITIONS, world.me, name)
+                    orm.publish(session, world.topic, value.encode(), partition=output % PARTITIONS)
+                world.note("deciding", name)
+                session.commit()
+            _find_out(world, name)
+
+
+def _find_out(world: World, name: str) -> bool:
+    """Whether an attempt is done: if its row is there."""
+    done = name in {found for _, found in world.rows()}
+    world.note("committed" if done else "aborted", name)
+    return done
+
+
+def consume(world: World, isolation: str) -> None:
+    """Consume into a table: a row for each record, with where the consumer then stands."""
+    bury(world)
+    with world.client() as client, world.sessions(isolation) as sessions:
+        for consumer, record, name in inputs(world, client):
+            assert record.value is not None
+            with contextlib.suppress(*LOST), Session(sessions) as session:
+                world.write(session, record.value.decode(), name)
+                _note_offsets(world, consumer, name)
+                consumer.commit(session=session)
+                world.note("deciding", name)
+                session.commit()
+            if not _find_out(world, name):
+                consumer.rewind()
+
+
+def bury(world: World) -> None:
+    """What a dead process, or one that lost its connection twice, has left to its timeout: that is over, an hour ago."""
+    with world.observer.engine.connection() as connection:
+        connection.execute(
+            "update msgtx.transaction t set opened_at = opened_at - interval '1 hour' where not exists ("
+            "select from msgtx.transaction_decision d where (d.producer_id, d.producer_epoch, d.transaction_number)"
+            " = (t.producer_id, t.producer_epoch, t.transaction_number))"
+        )
+
+
+def prepared(world: World) -> None:
+    """Consume–transform–produce, decided by another database: its row tells whoever comes after a crash."""
+    assert world.elsewhere is not None
+    with (
+        world.client() as client,
+        world.books(world.elsewhere, "READ COMMITTED") as books,
+        contextlib.closing(world.producer(client, linger_ms=60_000)) as producer,
+    ):
+        producer.init_transactions(keep_prepared=True)
+        world.note("fenced", f"{world.run}.{world.life - 1}")
+        if (left := producer.prepared_transaction) is not None:
+            _complete(world, client, str(left))
+        for consumer, record, name in inputs(world, client):
+            _prepare(world, client, books, producer, consumer, record, name)
+
+
+def _prepare(
+    world: World,
+    client: Client,
+    books: sqlalchemy.Engine,
+    producer: Producer,
+    consumer: Consumer,
+    record: Record,
+    name: str,
+) -> None:
+    assert record.value is not None
+    number = record.value.decode()
+    transaction = producer.begin_transaction()
+    try:
+        for output in range(PARTITIONS + 1):
+            world.send(producer, f"{number}/{name}/{output}", output % PARTITIONS, name)
+        _note_offsets(world, consumer, name)
+        transaction.send_offsets(consumer)
+        token = str(transaction.prepare())
+    except errors.AbortableError:
+        producer.abort_transaction()
+        world.note("aborted", name)
+        consumer.rewind()
+        return
+    with contextlib.suppress(sqlalchemy.exc.DBAPIError), Session(books) as session:
+        world.write(session, number, name, token)
+        world.note("deciding", name)
+        session.commit()
+    done = _complete(world, client, token)
+    world.note("committed" if done else "aborted", name)
+    if not done:
+        consumer.rewind()
+
+
+def _complete(world: World, client: Client, token: str) -> bool:
+    """Complete what is prepared as the other database says."""
+    commit = token in {name for _, name in world.rows()}
+    outcome = again(lambda: client.complete(token, commit=commit))
+    assert outcome is (Outcome.COMMITTED if commit else Outcome.ABORTED)
+    return commit
+
+
+SESSIONS: Final = {
+    "prepared": Scenario(prepared, image=INPUTS, rows=INPUTS),
+    **{
+        f"{program.__name__}{suffix}": Scenario(partial(program, isolation=isolation), None, bury, image=image, rows=INPUTS)
+        for program, image in ((session, INPUTS), (publish, INPUTS), (consume, 0))
+        for suffix, isolation in LEVELS.items()
+    },
+}

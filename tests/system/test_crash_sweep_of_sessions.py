@@ -1,0 +1,115 @@
+"""T3, the crash sweep of what a session or another database decides (I6, I10).
+
+As in `test_crash_sweep`; the boundaries of the user's own SQLAlchemy connection are counted, too, and so are those of the
+connection that the library opens beside it above READ COMMITTED. The user's rows, the records and the offsets are there, or
+none of them is.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+from sqlalchemy.orm import Session
+
+import msgtx
+from msgtx import errors, orm
+from tests.faults import CrashServer, Faults, lose_connection
+from tests.system.scenarios import Journal, World, prepare, read_all
+from tests.system.sessions import SESSIONS
+from tests.system.test_crash_sweep import (
+    KILLED,
+    break_everywhere,
+    break_twice,
+    crash_everywhere,
+    killed,
+    sweep,
+)
+from tests.system.zygote import Zygote
+
+LONG = hypothesis.settings.get_current_profile_name() == "long"
+# In the everyday run, each way that such a COMMIT takes is broken, and comes to its end in one of the ways to die.
+BREAKING = [*SESSIONS] if LONG else ["session", "publish", "publish-serializable", "consume-repeatable"]
+DYING = [*SESSIONS] if LONG else ["prepared", "consume-repeatable"]
+CRASHING = [*SESSIONS] if LONG else ["session", "publish-serializable"]
+
+
+@pytest.fixture
+def observer(make_database: Callable[[], str]) -> Iterator[msgtx.Client]:
+    with msgtx.connect(make_database()) as client:
+        yield client
+
+
+@pytest.fixture
+def elsewhere(make_database: Callable[..., str]) -> str:
+    """A database that knows nothing of msgtx."""
+    return make_database(schema=False)
+
+
+@pytest.mark.parametrize("name", BREAKING)
+def test_a_connection_that_breaks_anywhere_divides_nothing(name: str, observer: msgtx.Client, elsewhere: str) -> None:
+    break_everywhere(name, observer, elsewhere)
+
+
+@pytest.mark.parametrize("function", ["append", "seal"])
+def test_what_is_written_beside_a_session_is_aborted_at_once_when_that_connection_breaks(
+    function: str, observer: msgtx.Client
+) -> None:
+    """Nobody waits for its timeout."""
+
+    def crossed(run: str, faults: Faults) -> Faults:
+        world = World(observer, run, Journal(), faults)
+        world.faults.on = False
+        prepare(world, rows=SESSIONS["publish-repeatable"].rows)
+        world.faults.on = True
+        SESSIONS["publish-repeatable"].program(world)
+        for found in observer.admin.partitions.offsets([world.topic], -1, msgtx.Isolation.READ_COMMITTED).values():
+            assert found.last_stable_offset == found.log_end_offset
+        return faults
+
+    at = crossed("whole", Faults()).crossed.index(f"after {function}") + 1
+    assert crossed("broken", Faults({at: lose_connection})).fired == [f"{at} after {function}: lose_connection"]
+
+
+def test_a_session_meets_no_connection_that_broke_in_the_commit_of_another(observer: msgtx.Client) -> None:
+    world = World(observer, "again", Journal(), Faults())
+    prepare(world)
+    with world.sessions("READ COMMITTED") as sessions:
+
+        def publish() -> None:
+            with Session(sessions) as session:
+                orm.publish(session, world.topic, b"value", partition=0)
+                session.commit()
+
+        publish()  # which asks for the topic, too
+        world.faults.crossed.clear()
+        publish()
+        at = len(world.faults.crossed) + world.faults.crossed.index("before commit_in_session") + 1
+        world.faults.at[at] = lose_connection
+        with pytest.raises(errors.DatabaseUnavailable):
+            publish()
+        assert world.faults.fired == [f"{at} before commit_in_session: lose_connection"]
+        publish()
+    assert len(read_all(observer, world.topic)[0]) == 3
+
+
+@pytest.mark.parametrize("name", SESSIONS)
+def test_two_connections_that_break_one_after_the_other_divide_nothing(
+    name: str, observer: msgtx.Client, elsewhere: str
+) -> None:
+    break_twice(name, observer, elsewhere)
+
+
+@pytest.mark.parametrize("name", DYING)
+def test_a_process_that_is_killed_anywhere_has_a_successor_that_finds_out(
+    name: str, observer: msgtx.Client, elsewhere: str, zygote: Zygote, tmp_path: Path
+) -> None:
+    def attempt(n: int) -> bool:
+        return killed(name, observer, zygote, tmp_path, deaths=[n], elsewhere=elsewhere)
+
+    sweep(name, KILLED, attempt)
+
+
+@pytest.mark.parametrize("name", CRASHING)
+def test_a_server_that_crashes_anywhere_divides_nothing(name: str, crashing: CrashServer) -> None:
+    crash_everywhere(name, crashing, crashing.server.create_database(schema=False))

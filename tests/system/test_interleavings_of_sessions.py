@@ -1,0 +1,370 @@
+"""T4, interleavings of users' sessions: their COMMIT beside sweeps, successors, appends, readers and rebalances.
+
+As in `test_interleavings`. What a session's COMMIT does is played by the calls that the library makes just before it, in one
+SQL transaction with a row of the user's. Time is a call, too: the clock is a number that no snapshot keeps.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import pytest
+
+from msgtx import GroupMetadata, Isolation, OffsetAndMetadata, errors
+from msgtx.store.append import append
+from msgtx.store.fetch import Position, fetch
+from msgtx.store.groups import committed_offsets, offset_columns
+from msgtx.store.members import release_partitions
+from msgtx.store.producers import fence_producer, init_producer_id
+from msgtx.store.seal import Sealing, decide_sealed, seal
+from msgtx.store.transactions import end_transaction, expire_transaction
+from tests.databases import Connection, connect
+from tests.store.steps import batch, commit_in_session
+from tests.system.test_interleavings import TIMEOUT_MS, Stage, no_deadlock, pinned
+from tests.system.test_interleavings_of_groups import Handover
+from tests.weave import Call, Played, Story, Weaver, weaving
+
+Run = Callable[[Connection], Any]
+LEVELS: Final = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
+KEPT: Final = LEVELS[1:]  # with a snapshot that is kept
+SCHEMA: Final = """
+create table business (story int);
+create sequence time;
+create or replace function msgtx.clock() returns timestamptz language sql volatile
+    return timestamptz '2030-01-01 00:00 UTC' + (select last_value from public.time) * interval '1 ms';
+"""
+
+
+@pytest.fixture(scope="module")
+def weaver(database_url: str) -> Iterator[Weaver]:
+    with connect(database_url) as connection:
+        connection.execute(SCHEMA)
+    with weaving(database_url, actors=3) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def eye(database_url: str) -> Iterator[Connection]:
+    with connect(database_url) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def beside(database_url: str) -> Iterator[Connection]:
+    """What the library opens beside a session that keeps its snapshot."""
+    with connect(database_url) as made:
+        yield made
+
+
+def pass_time(connection: Connection, milliseconds: int = 2 * TIMEOUT_MS) -> None:
+    """Let time pass, for everybody at once."""
+    connection.execute("select setval('time', (select last_value from time) + %s)", [milliseconds])
+
+
+class Session(Stage):
+    """A transaction over two partitions for a user's session to decide, and the row that the session writes."""
+
+    def __init__(self, eye: Connection, *, appended: bool = True, sealed: bool = True) -> None:
+        super().__init__(eye, partitions=2)
+        self.sealing: Sealing | None = None
+        if appended:
+            append(eye, self.batches("value"), flushed=False)
+        if sealed:
+            self.seal(eye)
+
+    def seal(self, connection: Connection) -> None:
+        self.sealing = seal(connection, self.name(), "session", tails=dict.fromkeys(self.partitions, 0))
+
+    def begin(self, connection: Connection, isolation: str) -> None:
+        """Begin the user's SQL transaction with its row, and with its snapshot, if it keeps one."""
+        connection.execute(f"set transaction isolation level {isolation}")
+        connection.execute("insert into business values (%s)", [self.run])
+
+    def decide_sealed(self, connection: Connection) -> None:
+        assert self.sealing is not None
+        if self.sealing.error is not None:
+            raise self.sealing.error
+        assert self.sealing.sealed is not None
+        decide_sealed(connection, self.sealing.sealed)
+
+    def commit(self, isolation: str = LEVELS[0]) -> Run:
+        def run(connection: Connection) -> None:
+            self.begin(connection, isolation)
+            self.decide_sealed(connection)
+
+        return run
+
+    @property
+    def has_row(self) -> bool:
+        return self.eye.execute("select from business where story = %s", [self.run]).fetchone() is not None
+
+    def at_once(self) -> tuple[bool, list[int]]:
+        """What one statement sees: the row, and the partitions on which the records are (I6)."""
+        row = self.eye.execute(
+            "select exists (select from business where story = %s), coalesce(array_agg(r.partition_id order by 1), '{}')"
+            " from msgtx.committed_records_now r where r.partition_id = any(%s) and r.value = 'value'",
+            [self.run, self.partitions],
+        ).fetchone()
+        assert row is not None
+        return row
+
+    def look(self, played: Played) -> None:
+        """All of it or nothing, at any moment."""
+        assert self.at_once() in ((False, []), (True, self.partitions))
+
+    def judge(self, played: Played, call_name: str = "user.commit") -> bool:
+        """Row, records and decision agree, and the session was told so. Returns whether it is committed."""
+        no_deadlock(played)
+        answer = played.answers[call_name]
+        committed = not isinstance(answer, Exception)
+        assert committed or isinstance(answer, errors.TransactionAborted | errors.ProducerFenced), answer
+        pass_time(self.eye)
+        expire_transaction(self.eye, self.name())
+        assert self.decisions()[self.producer.epoch, 0] == ("COMMIT" if committed else "ABORT")
+        assert self.has_row == committed
+        assert [rows.count("value") for rows in self.committed()] == [committed] * 2
+        assert self.now() == self.committed()
+        self.nothing_open()
+        return committed
+
+
+ENDS: Final[dict[str, Callable[[Stage], Run]]] = {
+    "init": lambda stage: stage.init,
+    "fence": lambda stage: lambda connection: fence_producer(connection, f"id-{stage.run}"),
+    "resolve": lambda stage: lambda connection: end_transaction(connection, stage.name(), "resolve"),
+    "abort": lambda stage: stage.decide("ABORT", last=0),
+}
+
+
+@pytest.mark.parametrize("isolation", LEVELS)
+@pytest.mark.parametrize("end", ENDS)
+def test_a_session_and_whoever_ends_its_transaction_agree(end: str, isolation: str, weaver: Weaver, eye: Connection) -> None:
+    """I4, I6: whoever comes first decides. Who comes second is told, and a session's row is gone with its records."""
+
+    def begin() -> Story:
+        stage = Session(eye)
+        ending = Call("end", ENDS[end](stage), gate=1)
+        return Story(
+            {"user": [Call("commit", stage.commit(isolation), gate=1)], "other": [ending]},
+            lambda played: stage.judge(played) and None,
+            stage.look,
+        )
+
+    pinned(f"session and {end}", weaver.explore(begin))
+
+
+@pytest.mark.parametrize("isolation", [LEVELS[0], LEVELS[-1]])
+def test_a_sweep_passes_a_session_that_commits_and_ends_one_that_is_late(
+    isolation: str, weaver: Weaver, eye: Connection
+) -> None:
+    """I12, P32: a deadline that passes at any moment; the sweep waits for nobody."""
+
+    def begin() -> Story:
+        stage = Session(eye)
+
+        def expire(connection: Connection) -> bool:
+            return expire_transaction(connection, stage.name())
+
+        def look(played: Played) -> None:
+            stage.look(played)
+            assert not played.trace[-1].startswith("sweep:lock")
+
+        return Story(
+            {
+                "user": [Call("commit", stage.commit(isolation), gate=1)],
+                "time": [Call("passes", pass_time)],
+                "sweep": [Call("expire", expire, gate=1)],
+            },
+            lambda played: stage.judge(played) and None,
+            look,
+        )
+
+    pinned("session and sweep", weaver.explore(begin))
+
+
+def test_a_late_append_does_not_get_past_a_seal(weaver: Weaver, eye: Connection) -> None:
+    """I8: it comes before the seal, which misses it then, or not at all; it never waits for the session."""
+
+    def begin() -> Story:
+        stage = Session(eye, sealed=False)
+
+        def look(played: Played) -> None:
+            stage.look(played)
+            assert "owner.seal" not in played.answers or played.trace[-1] != "delayed:lock"
+
+        def judge(played: Played) -> None:
+            answers = played.answers["delayed.append"]
+            stored = [answer.error is None for answer in answers]
+            assert stage.judge(played, "owner.commit") == (not any(stored))
+            assert len(set(stored)) == 1
+            for answer in answers:
+                refused = errors.InvalidTransactionState | errors.TransactionAborted
+                assert answer.error is None or isinstance(answer.error, refused)
+            assert not any("late" in rows for rows in stage.committed())
+
+        return Story(
+            {
+                "owner": [Call("seal", stage.seal, gate=1), Call("commit", stage.commit(), gate=1)],
+                "delayed": [Call("append", stage.append("late", sequence=1))],
+            },
+            judge,
+            look,
+        )
+
+    pinned("seal and late append", weaver.explore(begin))
+
+
+def test_a_reader_sees_the_row_and_all_records_at_one_instant_and_never_skips(weaver: Weaver, eye: Connection) -> None:
+    """I6: one statement sees both or neither; I5: a log reader never sees what is undecided, nor passes it."""
+
+    def begin() -> Story:
+        stage = Session(eye)
+        other = init_producer_id(eye, f"other-{stage.run}", timeout_ms=TIMEOUT_MS)
+        position = dict.fromkeys(stage.partitions, Position(0))
+        polled: dict[int, list[str]] = {partition: [] for partition in stage.partitions}
+
+        def look(played: Played) -> None:
+            stage.look(played)
+            answers = fetch(eye, position, isolation=Isolation.READ_COMMITTED, max_bytes=10**6)
+            for partition, answer in answers.items():
+                polled[partition] += [v.decode() for b in answer.batches for v in b.values if v is not None]
+                position[partition] = Position(answer.position, answer.token)
+            assert list(polled.values()) == stage.committed()
+            assert stage.has_row or list(polled.values()) == [[], []]
+
+        def judge(played: Played) -> None:
+            assert stage.judge(played)
+            assert stage.committed() == [["value", "whole"]] * 2
+
+        return Story(
+            {
+                "user": [Call("commit", stage.commit(), gate=1)],
+                "short": [Call("whole", stage.whole("whole", producer=other))],
+            },
+            judge,
+            look,
+        )
+
+    pinned("session and fetch", weaver.explore(begin))
+
+
+def test_sessions_that_publish_to_the_same_partitions_do_not_deadlock(weaver: Weaver, eye: Connection) -> None:
+    """They wait for each other, and for appends: partitions are locked ascending, offsets given behind the lock (P1)."""
+
+    def begin() -> Story:
+        stage = Stage(eye, partitions=2)
+
+        def session(value: bytes) -> Run:
+            def run(connection: Connection) -> list[Any]:
+                connection.execute("insert into business values (%s)", [stage.run])
+                return commit_in_session(connection, [batch(partition, value) for partition in stage.partitions])
+
+            return run
+
+        def judge(played: Played) -> None:
+            no_deadlock(played)
+            assert [sorted(rows) for rows in stage.committed()] == [["one", "other", "plain"]] * 2
+            offsets = [[row[2] for row in played.answers[name]] for name in ("one.commit", "other.commit")]
+            offsets.append([answer.base_offset for answer in played.answers["plain.append"]])
+            assert sorted(offset for found in offsets for offset in found) == [0, 0, 1, 1, 2, 2]
+            stage.nothing_open()
+
+        return Story(
+            {
+                "one": [Call("commit", session(b"one"), gate=1)],
+                "other": [Call("commit", session(b"other"), gate=1)],
+                "plain": [Call("append", stage.append("plain", number=None), gate=3)],
+            },
+            judge,
+        )
+
+    pinned("publish and append", weaver.explore(begin))
+
+
+@pytest.mark.parametrize("isolation", KEPT)
+def test_a_session_with_an_old_snapshot_publishes_beside_appends(
+    isolation: str, weaver: Weaver, eye: Connection, beside: Connection
+) -> None:
+    """P23, P24: what it publishes is written on a connection that sees the end of the log, and decided in its COMMIT."""
+
+    def begin() -> Story:
+        session = Session(eye, appended=False, sealed=False)
+        other = init_producer_id(eye, f"other-{session.run}", timeout_ms=TIMEOUT_MS)
+
+        def commit(connection: Connection) -> None:
+            session.begin(connection, isolation)
+            connection.execute("select weave.gate()")  # its snapshot is as old as that
+            append(beside, session.batches("value"), flushed=False)
+            session.seal(beside)
+            session.decide_sealed(connection)
+
+        def judge(played: Played) -> None:
+            assert session.judge(played)
+            assert [sorted(rows) for rows in session.committed()] == [["value", "whole"]] * 2
+
+        return Story(
+            {
+                "user": [Call("commit", commit, gate=1)],
+                "other": [Call("whole", session.whole("whole", producer=other))],
+            },
+            judge,
+            session.look,
+            {"user": beside},
+        )
+
+    pinned("old snapshot and append", weaver.explore(begin))
+
+
+@pytest.mark.parametrize("isolation", KEPT)
+def test_a_session_with_an_old_snapshot_commits_no_offsets_of_an_old_generation(
+    isolation: str, weaver: Weaver, eye: Connection, beside: Connection
+) -> None:
+    """P39, I11: the group is looked at after the rebalance; a successor does not begin before what is sealed is decided."""
+
+    def begin() -> Story:
+        group = Handover(eye)
+        session = Session(eye, appended=False, sealed=False)
+        offsets = offset_columns({GroupMetadata(group.name, "a", group.told): {group.first: OffsetAndMetadata(7)}})
+        told: list[int | None] = []
+
+        def commit(connection: Connection) -> None:
+            session.begin(connection, isolation)
+            connection.execute("select weave.gate()")
+            session.sealing = seal(beside, session.name(), "session", tails={}, offsets=offsets)
+            session.decide_sealed(connection)
+
+        def rebalance(connection: Connection) -> int:
+            return release_partitions(connection, group.name, group.numbers["a"], [group.first])
+
+        def begins() -> int | None:
+            """Where the successor begins. None: it is not the owner yet, or waits for what is pending."""
+            found = committed_offsets(eye, group.name, [group.first]).get(group.first)
+            if group.owners[group.first] != "b" or (found is not None and found.pending):
+                return None
+            return 0 if found is None or found.at is None else found.at.offset
+
+        def look(played: Played) -> None:
+            told.append(begins())
+            assert len(set(told) - {None}) <= 1, "I11: its predecessor committed behind its back"
+
+        def judge(played: Played) -> None:
+            no_deadlock(played)
+            answer = played.answers["user.commit"]
+            committed = not isinstance(answer, Exception)
+            assert committed or isinstance(answer, errors.NotAssigned | errors.IllegalGeneration), answer
+            sealed_from = next(step for step, name in enumerate(played.trace) if name == "user:gate") + 1
+            assert not committed or "group:end" not in played.trace[:sealed_from], "P39"
+            assert session.has_row == committed
+            assert begins() == (7 if committed else 0)
+            group.sound()
+
+        return Story(
+            {
+                "user": [Call("commit", commit, gate=1)],
+                "group": [Call("rebalance", rebalance, gate=1)],
+            },
+            judge,
+            look,
+            {"user": beside},
+        )
+
+    pinned("old snapshot and rebalance", weaver.explore(begin))
