@@ -103,17 +103,22 @@ def export(
     try:
         with translated():
             records = _write(rows, folder.path(hidden), by_date=by_date)
-        files = folder.files(hidden)
-        prefix = folder.path(hidden) + "/"
-        written = [{"path": file.uri.removeprefix(prefix), "bytes": file.size} for file in files]
-        manifest = _manifest(number, last, whole, {**last.ids, **ids}, records, written)
-        folder.write(f"{hidden}/{MANIFEST}", json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")
-        if not folder.rename(hidden, f"batch={number}"):
-            raise errors.IllegalState(
-                f"another export into {folder.uri} has written batch {number}: this one wrote nothing; run it again"
-            )
+            files = folder.files(hidden)
+            prefix = folder.path(hidden) + "/"
+            written = [{"path": file.uri.removeprefix(prefix), "bytes": file.size} for file in files]
+            manifest = _manifest(number, last, whole, {**last.ids, **ids}, records, written)
+            folder.write(f"{hidden}/{MANIFEST}", json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")
+            got_the_number = folder.rename(hidden, f"batch={number}")
+    except (errors.MsgtxError, OSError):
+        if f"batch={number}" not in folder.children():
+            raise
+        got_the_number = False  # the run that has it removed what this one was writing
     finally:
         folder.remove(hidden)
+    if not got_the_number:
+        raise errors.IllegalState(
+            f"another export into {folder.uri} has written batch {number}: this one wrote nothing; run it again"
+        )
     _sweep(folder, number)
     return ExportReport(number, records, len(files), sum(file.size for file in files), whole)
 

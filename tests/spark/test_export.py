@@ -144,7 +144,35 @@ module.export(session(master="local[2]"), {topic!r}, {str(folder)!r}, url=os.env
     assert list((folder / HIDDEN).iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("owner", "moment"), [(export_module, "_write"), (Folder, "files"), (Folder, "write"), (Folder, "rename")]
+)
 def test_of_two_exports_at_once_one_is_refused(
+    spark: SparkSession,
+    client: msgtx.Client,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: object,
+    moment: str,
+) -> None:
+    """The other one ends, and removes what is left, before each step of this one."""
+    produce(client, topic, range(20))
+    real = getattr(owner, moment)
+
+    def behind_the_other(*arguments: object, **settings: object) -> object:
+        monkeypatch.setattr(owner, moment, real)
+        assert export(spark, topic, str(tmp_path), url=client.secret_url).batch == 1
+        return real(*arguments, **settings)
+
+    monkeypatch.setattr(owner, moment, behind_the_other)
+    with pytest.raises(errors.IllegalState, match="has written batch 1"):
+        export(spark, topic, str(tmp_path), url=client.secret_url)
+    assert read(spark, tmp_path) == list(range(20))
+    assert list((tmp_path / HIDDEN).iterdir()) == []
+
+
+def test_two_exports_that_end_at_once_write_one_batch(
     spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     produce(client, topic, range(20))
