@@ -29,6 +29,7 @@ from msgtx.cancellation import to_its_end
 from msgtx.database.engine import POOL_SIZE
 from msgtx.enlistment import UserSession
 from msgtx.intake import Serializer
+from msgtx.transaction_offsets import Offsets
 from msgtx.types import (
     BatchMetadata,
     GroupMetadata,
@@ -165,9 +166,7 @@ class Transaction:
         self._producer = producer
         self.id = transaction_id
 
-    async def send_offsets(
-        self, offsets: "Consumer | producers.Offsets", group_metadata: GroupMetadata | str | None = None
-    ) -> None:
+    async def send_offsets(self, offsets: "Consumer | Offsets", group_metadata: GroupMetadata | str | None = None) -> None:
         """Commit consumer offsets with this transaction; see `Producer.send_offsets_to_transaction`."""
         await self._producer.send_offsets_to_transaction(offsets, group_metadata)
 
@@ -240,7 +239,7 @@ class Producer:
         return Transaction(self, (await self._run(self.sync.begin_transaction, timeout_ms)).id)
 
     async def send_offsets_to_transaction(
-        self, offsets: "Consumer | producers.Offsets", group_metadata: GroupMetadata | str | None = None
+        self, offsets: "Consumer | Offsets", group_metadata: GroupMetadata | str | None = None
     ) -> None:
         """Commit consumer offsets with this transaction: a consumer's positions, or a map and its group (I10)."""
         given = offsets.sync if isinstance(offsets, Consumer) else offsets

@@ -7,9 +7,8 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Final, Protocol, Self, TypeVar, runtime_checkable
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, Self, TypeVar
 
 import sqlalchemy
 
@@ -17,26 +16,22 @@ from msgtx import errors
 from msgtx.accumulator import BatchFuture, PendingBatch, RecordFuture
 from msgtx.config import ProducerConfig
 from msgtx.database.engine import Engine
-from msgtx.deduplicator import Deduplicator
 from msgtx.enlistment import Decision, Enlistment, UserSession, Writing, enlist
 from msgtx.errors import DatabaseUnavailable, IllegalState, MsgtxError, OutcomeUnknown
-from msgtx.intake import Intake, Serializer, Topics
+from msgtx.idempotent import FAILED, IdempotentProducer
+from msgtx.intake import Serializer, Topics
 from msgtx.rules.transaction import Call, ClientState, client_move
-from msgtx.sender import Sender, Wake
+from msgtx.sender import Wake
 from msgtx.store.append import Appended, append_and_decide
-from msgtx.store.append_once import KeyedRecord
 from msgtx.store.decide import Decided, decide
 from msgtx.store.groups import NO_OFFSETS, OffsetColumns, OffsetRows, columns_of, offset_rows
-from msgtx.store.producers import init_producer_id
 from msgtx.store.seal import Kind, Sealed, Sealing, seal, undecided_prepared
-from msgtx.store.topics import Topic
 from msgtx.store.transactions import end_transaction, transaction_outcome
+from msgtx.transaction_offsets import Offsets, OffsetSource, as_offset, positions_of
 from msgtx.types import (
     GroupMetadata,
-    OffsetAndMetadata,
     Outcome,
     PreparedTransaction,
-    ProducerId,
     RecordMetadata,
     TopicPartition,
     TransactionId,
@@ -44,22 +39,7 @@ from msgtx.types import (
 
 log = logging.getLogger("msgtx.producer")
 FUSED_BYTES: Final = 1024 * 1024  # a transaction up to this size goes out as one call
-METADATA_BYTES: Final = 4096  # of an offset, Kafka's bound
 Answer = TypeVar("Answer")
-Offsets = Mapping[TopicPartition, int | OffsetAndMetadata]
-
-
-@runtime_checkable
-class OffsetSource(Protocol):
-    """A consumer, as a transaction sees it."""
-
-    def transaction_offsets(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """Return the positions that may be committed with a transaction."""
-        ...
-
-    def group_metadata(self) -> GroupMetadata:
-        """Return the group that the positions belong to."""
-        ...
 
 
 class Transaction:
@@ -71,7 +51,7 @@ class Transaction:
         self._producer = producer
         self.id = transaction_id
 
-    def send_offsets(self, offsets: "OffsetSource | Offsets", group_metadata: GroupMetadata | str | None = None) -> None:
+    def send_offsets(self, offsets: OffsetSource | Offsets, group_metadata: GroupMetadata | str | None = None) -> None:
         """Commit consumer offsets with this transaction; see `Producer.send_offsets_to_transaction`."""
         self._producer.send_offsets_to_transaction(offsets, group_metadata)
 
@@ -97,7 +77,7 @@ class _SessionEnd:
                 self._producer.resolve(self.transaction_id)
 
 
-class Producer(Intake):
+class Producer(IdempotentProducer):
     """Sends records: idempotent by default, transactional with a `transactional_id`.
 
     May be shared by threads (a transaction belongs to one at a time); does not survive `fork`. Made by `client.producer()`.
@@ -114,22 +94,10 @@ class Producer(Intake):
         key_serializer: Serializer | None = None,
         value_serializer: Serializer | None = None,
     ) -> None:
-        super().__init__(config, topics=topics, key_serializer=key_serializer, value_serializer=value_serializer)
-        self._engine = engine
-        self._wake = wake
-        self._decided = decided
-        self._sender = Sender(
-            engine,
-            self._accumulator,
-            config,
-            wake=wake,
-            refresh_topic=self._refresh,
-            on_failed=self._batch_failed,
+        super().__init__(
+            engine, config, topics=topics, wake=wake, key_serializer=key_serializer, value_serializer=value_serializer
         )
-        self._deduplicator: Deduplicator | None = None  # from the first record with a dedup_key on
-        self._transactional = config.transactional_id is not None
-        self._enter(ClientState.UNINITIALIZED if self._transactional else ClientState.READY)
-        self._error: MsgtxError | None = None
+        self._decided = decided
         self._open: Transaction | None = None
         self._next_number = 0
         self._last_id: TransactionId | None = None
@@ -137,63 +105,9 @@ class Producer(Intake):
         self._offsets: OffsetRows = {}
         self._fused: list[PendingBatch] | None = None  # batches of a fused call whose answer is not known
         self._handed_decision = False
-        self._rides: tuple[weakref.ref[Any], Enlistment, _SessionEnd] | None = (
-            None  # in which session a sealed transaction ends
-        )
+        # In which session a sealed transaction ends.
+        self._rides: tuple[weakref.ref[sqlalchemy.Connection], Enlistment, _SessionEnd] | None = None
         self._ending = threading.Lock()
-        self._started = False
-        self._pid = os.getpid()
-        _living.add(self)
-
-    def _start(self) -> None:
-        with self._lock:
-            if self._started:
-                return
-            if self._state is ClientState.CLOSED:
-                self._refuse(Call.SEND)
-            if self.config.enable_idempotence and self._sender.producer is None and not self._transactional:
-                deadline = time.monotonic() + self.config.max_block_ms / 1000
-                self._sender.producer = self._retried(lambda: self._initialize(None), deadline, errors.DatabaseUnavailable)
-            self._started = True
-            self._sender.start()
-
-    def _find_topic(self, name: str) -> Topic | None:
-        return self._retried(lambda: self._topics(name, False), self._deadline(None), DatabaseUnavailable)
-
-    def _add_keyed(self, record: KeyedRecord, batch: PendingBatch) -> None:
-        if self._deduplicator is None:
-            self._deduplicator = Deduplicator(
-                self._engine, self._accumulator, self.config, wake=self._wake, on_failed=self._batch_failed
-            )
-        self._deduplicator.add(record, batch)
-
-    def _batch_failed(self, transaction_number: int | None, error: MsgtxError) -> None:
-        """Hear from the sender that a batch failed, or (number None, fatal) that the producer did."""
-        with self._lock:
-            if error.fatal:
-                self._fail(error)
-            elif transaction_number is not None and transaction_number == self._number:
-                self._fail(error)
-                self._accumulator.drop_unsent(error)
-
-    def _fail(self, error: MsgtxError) -> None:
-        if self._state in {ClientState.CLOSED, ClientState.FATAL_ERROR}:
-            return
-        if error.fatal:
-            self._error = error
-            self._enter(ClientState.FATAL_ERROR)
-        elif self._state in {ClientState.IN_TRANSACTION, ClientState.COMMITTING, ClientState.SEALING}:
-            self._error = error
-            self._enter(client_move(self._state, Call.FAILED))
-        self._accumulator.settled.notify_all()  # whoever waits for room hears of it
-
-    def _refused(self, error: MsgtxError) -> MsgtxError:
-        """Fail with a refusal, or with the reason behind it. Returns what to raise."""
-        if error.fatal:
-            error = self._engine.cause_of(error)
-        with self._lock:
-            self._fail(error)
-        return error
 
     # ── transactions ──
 
@@ -220,15 +134,6 @@ class Producer(Intake):
                 self._sender.handed.clear()
                 self._handed_decision = True
                 self._enter(ClientState.PREPARED)
-
-    def _initialize(self, transactional_id: str | None, *, keep_prepared: bool = False) -> ProducerId:
-        with self._engine.connection() as connection:
-            return init_producer_id(
-                connection,
-                transactional_id,
-                timeout_ms=self.config.transaction_timeout_ms,
-                keep_prepared=keep_prepared,
-            )
 
     def _kept(self) -> TransactionId | None:
         assert self._sender.producer is not None
@@ -258,7 +163,7 @@ class Producer(Intake):
 
     def send_offsets_to_transaction(
         self,
-        offsets: "OffsetSource | Offsets",
+        offsets: OffsetSource | Offsets,
         group_metadata: GroupMetadata | str | None = None,
         timeout: float | None = None,
     ) -> None:
@@ -268,19 +173,12 @@ class Producer(Intake):
         """
         del timeout  # nothing is awaited: the offsets travel with the decision, which checks them
         self._require_transactional(Call.SEND_OFFSETS)
-        if isinstance(offsets, OffsetSource):
-            positions: Offsets = offsets.transaction_offsets()
-            group = offsets.group_metadata()
-        else:
-            positions = offsets
-            if group_metadata is None:
-                raise errors.InvalidRequest("offsets need the group they belong to: a name, or consumer.group_metadata()")
-            group = GroupMetadata(group_metadata) if isinstance(group_metadata, str) else group_metadata
+        positions, group = positions_of(offsets, group_metadata)
         with self._lock:
             if not self._may_send:
                 self._refuse(Call.SEND_OFFSETS)
             try:
-                kept = {self._partition_id(tp): _as_offset(tp, at) for tp, at in positions.items()}
+                kept = {self._partition_id(tp): as_offset(tp, at) for tp, at in positions.items()}
             except MsgtxError as error:
                 if not isinstance(error, IllegalState):
                     self._fail(error)
@@ -302,7 +200,7 @@ class Producer(Intake):
         self._require_transactional(Call.COMMIT)
         with self._sole_ending(Call.COMMIT):
             with self._lock:
-                if self._error is not None and self._state in _FAILED:
+                if self._error is not None and self._state in FAILED:
                     raise self._error
                 self._enter(client_move(self._state, Call.COMMIT))
             self._commit(self._deadline(timeout))
@@ -373,9 +271,9 @@ class Producer(Intake):
             accumulator.close_all()
             accumulator.work.notify_all()
             done = accumulator.settled.wait_for(
-                lambda: accumulator.unfinished == 0 or self._state in _FAILED, max(0.0, deadline - time.monotonic())
+                lambda: accumulator.unfinished == 0 or self._state in FAILED, max(0.0, deadline - time.monotonic())
             )
-            if self._state in _FAILED and self._error is not None:
+            if self._state in FAILED and self._error is not None:
                 raise self._error
             if not done:
                 raise OutcomeUnknown(f"transaction {self._last_id} is not decided yet: its records wait for the database")
@@ -423,7 +321,7 @@ class Producer(Intake):
         """Seal the transaction. Returns None if nothing was sent, and there is nothing to decide."""
         with self._sole_ending(call):
             with self._lock:
-                if self._error is not None and self._state in _FAILED:
+                if self._error is not None and self._state in FAILED:
                     raise self._error
                 self._enter(client_move(self._state, call))
             self._flush_transaction(deadline)
@@ -595,26 +493,11 @@ class Producer(Intake):
             enlistment.add(connection, Decision(sealed, end))
 
     @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._state is ClientState.CLOSED
-
-    @property
     def transaction_id(self) -> TransactionId | None:
         """The name of the current transaction, or of the last one."""
         return self._last_id
 
     # ── plumbing ──
-
-    def _enter(self, state: ClientState) -> None:
-        self._state = state
-        self._may_send = state is (ClientState.IN_TRANSACTION if self._transactional else ClientState.READY)
-
-    def _refuse(self, call: Call) -> None:
-        if self._error is not None and self._state in _FAILED:
-            raise self._error
-        client_move(self._state, call)
-        raise IllegalState(f"{call} while {self._state}: the producer is closed")
 
     def _require_transactional(self, call: Call) -> None:
         if not self._transactional:
@@ -629,52 +512,14 @@ class Producer(Intake):
         finally:
             self._ending.release()
 
-    def _deadline(self, timeout: float | None) -> float:
-        return time.monotonic() + (self.config.max_block_ms / 1000 if timeout is None else timeout)
-
-    def _retried(self, attempt: Callable[[], Answer], deadline: float, when_late: type[MsgtxError]) -> Answer:
-        """Repeat a call that may be repeated until it is answered or time is over (semantics 4: lost answer)."""
-        backoff = self.config.retry_backoff_ms / 1000
-        while True:
-            try:
-                return attempt()
-            except MsgtxError as error:
-                if error.fatal:
-                    error = self._refused(error)
-                if not error.retriable:
-                    raise error
-                if time.monotonic() + backoff > deadline:
-                    if isinstance(error, DatabaseUnavailable) or when_late is OutcomeUnknown:
-                        raise when_late(f"no answer in time ({error}); the same call may be repeated") from error
-                    raise
-            time.sleep(backoff)
-            backoff = min(backoff * 2, 1.0)
-
     def close(self, timeout: float | None = None) -> None:
         """Flush, abort an open transaction, and end. Never raises on a fenced producer; may be called twice."""
-        if self._state is ClientState.CLOSED:
-            return
-        if os.getpid() == self._pid:
-            if self._transactional and self._state in {ClientState.IN_TRANSACTION, ClientState.ABORTABLE_ERROR}:
-                try:
-                    self.abort_transaction(timeout)
-                except (MsgtxError, TimeoutError) as error:
-                    log.warning("closing: transaction %s could not be aborted: %s", self._last_id, error)
-            elif not self._transactional and self._started:
-                seconds = self.config.delivery_timeout_ms / 1000 if timeout is None else timeout
-                try:
-                    self.flush(seconds)
-                except TimeoutError as error:
-                    log.warning("closing: %s", error)
-        with self._lock:
-            self._enter(ClientState.CLOSED)
-            self._accumulator.settled.notify_all()  # whoever waits for room hears of it
-        # Outside the lock: delivery callbacks are the user's code.
-        self._accumulator.drop_unsent(IllegalState("the producer was closed before this was sent"))
-        if self._deduplicator is not None:
-            self._deduplicator.close(timeout)
-        if self._started:
-            self._sender.close(timeout)
+        if self._state in {ClientState.IN_TRANSACTION, ClientState.ABORTABLE_ERROR} and os.getpid() == self._pid:
+            try:
+                self.abort_transaction(timeout)
+            except (MsgtxError, TimeoutError) as error:
+                log.warning("closing: transaction %s could not be aborted: %s", self._last_id, error)
+        super().close(timeout)
 
     def __enter__(self) -> Self:
         """Initialize transactions, if there is a transactional id."""
@@ -682,39 +527,9 @@ class Producer(Intake):
             self.init_transactions()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close."""
-        self.close()
-
-
-_FAILED: Final = frozenset({ClientState.ABORTABLE_ERROR, ClientState.FATAL_ERROR})
-_living: "weakref.WeakSet[Producer]" = weakref.WeakSet()
-
-
-def _disown_after_fork() -> None:
-    for producer in _living:
-        producer._state = ClientState.CLOSED
-        producer._may_send = False
-
-
-os.register_at_fork(after_in_child=_disown_after_fork)
-
 
 def _refusal(answers: Sequence[Appended]) -> MsgtxError | None:
     return next((answer.error for answer in answers if answer.error is not None), None)
-
-
-def _as_offset(topic_partition: TopicPartition, at: int | OffsetAndMetadata) -> OffsetAndMetadata:
-    found = at if isinstance(at, OffsetAndMetadata) else OffsetAndMetadata(at)
-    if found.offset < 0:
-        raise errors.InvalidRequest(f"{topic_partition}: an offset is not negative; this one is {found.offset}")
-    if len(found.metadata.encode()) > METADATA_BYTES:
-        raise errors.OffsetMetadataTooLarge(
-            f"{topic_partition}: metadata of {len(found.metadata.encode())} bytes; at most {METADATA_BYTES} are stored"
-        )
-    return found
 
 
 __all__ = ["BatchFuture", "Producer", "RecordFuture", "RecordMetadata", "Transaction"]

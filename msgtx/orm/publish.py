@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from msgtx import errors
-from msgtx.enlistment import Published, UserSession, enlist, topic_of
+from msgtx.enlistment import UserSession, enlist, topic_of
 from msgtx.intake import as_bytes, as_headers, as_milliseconds
+from msgtx.published import Published
 from msgtx.rules.partitioner import by_crc32
 
 

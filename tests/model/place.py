@@ -10,8 +10,9 @@ from typing import Any, Final, TypeVar
 import sqlalchemy
 
 from msgtx import Client, GroupMetadata, Isolation, Outcome, TransactionId, errors
+from msgtx.companion import companion
 from msgtx.database.engine import Engine, RawConnection
-from msgtx.enlistment import companion, enlist
+from msgtx.enlistment import enlist
 from msgtx.store.fetch import FetchedBatch, Position, fetch
 from msgtx.store.installation import describe_installation
 from msgtx.store.members import describe_members

@@ -17,9 +17,10 @@ import sqlalchemy
 from sqlalchemy.orm import Session
 
 from msgtx import Client, Consumer, Isolation, Outcome, Record, TopicPartition, TransactionId, errors
+from msgtx.companion import companion
 from msgtx.coordinator.sweep import Sweeper
 from msgtx.database.engine import POOL_SIZE, Engine
-from msgtx.enlistment import companion, enlist
+from msgtx.enlistment import enlist
 from msgtx.producer import Producer
 from msgtx.spark_jobs.attempt import AttemptWriter, Target
 from msgtx.spark_jobs.batch import abort as abort_batch
