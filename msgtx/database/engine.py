@@ -119,7 +119,7 @@ def of_async_session(connection: object) -> AsyncRawConnection | None:
 
 async def _awaited(connection: AsyncRawConnection, statement: str, arguments: Sequence[object]) -> list[tuple[Any, ...]]:
     cursor = AsyncCursor(connection)
-    await cursor.execute(statement, arguments)
+    await cursor.execute(statement, arguments, prepare=True)
     return await cursor.fetchall() if cursor.description else []
 
 

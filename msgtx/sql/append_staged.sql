@@ -34,8 +34,9 @@ declare
     ignored boolean := msgtx.limit_idle_session();
 begin
     for found_call in calls loop
+        continue when msgtx.append_plain(found_call.batches);
         select a.error, a.detail into refused
-        from msgtx.append(found_call.batches, durable => true, wake => true) a where a.error is not null limit 1;
+        from msgtx.append(found_call.batches) a where a.error is not null limit 1;
         if found then
             raise exception using message = refused.detail, errcode = case refused.error
                 when 'UnknownTopicOrPartition' then 'MX003' when 'RecordTooLarge' then 'MX010' else 'MX087' end;

@@ -1,13 +1,13 @@
 -- commit_in_session(batches, offsets) writes in the user's SQL transaction, just before its COMMIT: consumer offsets, then
 -- records, as commit_offsets and append do. All or nothing: the caller rolls back when a row has an error.
---   one row per batch, as append answers; one row with an error alone: the offsets were refused
+--   no row          all is written
 --   error 'stale'   this SQL transaction is above READ COMMITTED, and nothing was done: seal instead (P24, P39)
 -- Locks groups (share), partitions (exclusive, ascending). Writes what append and commit_offsets write. Flushed.
 create function msgtx.commit_in_session(
     batches msgtx.batch[] default '{}', group_names text[] default '{}', offset_partitions int[] default '{}',
     offsets bigint[] default '{}', metadata text[] default '{}', member_ids text[] default '{}',
     generations int[] default '{}', read_identities text[] default '{}', instance_ids text[] default '{}')
-returns table (error text, detail text, base_offset bigint, appended_at timestamptz, duplicate boolean)
+returns table (error text, detail text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
@@ -28,7 +28,7 @@ begin
             return;
         end if;
     end if;
-    if batches <> '{}' then
-        return query select a.* from msgtx.append(batches) a;
+    if batches <> '{}' and not msgtx.append_plain(batches) then
+        return query select a.error, a.detail from msgtx.append(batches) a where a.error is not null;
     end if;
 end $$;

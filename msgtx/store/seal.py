@@ -128,7 +128,7 @@ def commit_in_session(
         answers = call(connection, COMMIT_IN_SESSION_WITH_OFFSETS, rows, *offsets.arguments())
     else:
         answers = call(connection, COMMIT_IN_SESSION, rows)
-    for name, detail, *_ in answers:
+    for name, detail in answers:
         if name == "stale":
             return False
         if (refused := error_of(name, detail)) is not None:

@@ -5,14 +5,12 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from msgtx.database.engine import batch_array, call
 from msgtx.database.wire import BatchColumns
-from msgtx.store.append import Appended, append, append_and_decide, error_of
+from msgtx.store.append import Appended, append, append_and_decide
 from msgtx.store.decide import Decided, decide
 from msgtx.store.fetch import FetchedPartition, Position, fetch
-from msgtx.store.groups import NO_OFFSETS, OffsetColumns, offset_columns
+from msgtx.store.groups import NO_OFFSETS, OffsetColumns, committed_offsets, offset_columns
 from msgtx.store.producers import init_producer_id
-from msgtx.store.seal import COMMIT_IN_SESSION_WITH_OFFSETS
 from msgtx.store.topics import create_topic, delete_topic, describe_topics
 from msgtx.types import GroupMetadata, Isolation, OffsetAndMetadata, ProducerId, TransactionId
 from tests.databases import Connection
@@ -85,18 +83,6 @@ def plain(connection: Connection, partition: int, *values: bytes | None, **colum
     return answer.base_offset
 
 
-def commit_in_session(
-    connection: Connection, batches: Sequence[BatchColumns], offsets: OffsetColumns = NO_OFFSETS
-) -> list[tuple[Any, ...]]:
-    """Commit offsets and append in the SQL transaction of a user's session. Raise what is refused, also as stale."""
-    answers = call(connection, COMMIT_IN_SESSION_WITH_OFFSETS, batch_array(connection, batches), *offsets.arguments())
-    for name, detail, *_ in answers:
-        assert name != "stale", "the session keeps its snapshot"
-        if (refused := error_of(name, detail)) is not None:
-            raise refused
-    return answers
-
-
 def offsets_of(*entries: tuple[str | GroupMetadata, int, int | OffsetAndMetadata]) -> OffsetColumns:
     """Return group offsets as columns, from (group, partition id, offset)."""
     found: dict[GroupMetadata, dict[int, OffsetAndMetadata]] = {}
@@ -104,6 +90,12 @@ def offsets_of(*entries: tuple[str | GroupMetadata, int, int | OffsetAndMetadata
         metadata = GroupMetadata(group) if isinstance(group, str) else group
         found.setdefault(metadata, {})[partition] = at if isinstance(at, OffsetAndMetadata) else OffsetAndMetadata(at)
     return offset_columns(found)
+
+
+def committed_at(connection: Connection, group: str, partition: int) -> tuple[int | None, bool]:
+    """Return the group's decided offset, and whether a newer one waits."""
+    found = committed_offsets(connection, group, [partition]).get(partition)
+    return (None, False) if found is None else (None if found.at is None else found.at.offset, found.pending)
 
 
 class Writer:

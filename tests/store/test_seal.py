@@ -9,12 +9,11 @@ import pytest
 
 from msgtx import errors
 from msgtx.coordinator.sweep import sweep
-from msgtx.database.engine import Engine, batch_array, call, query
+from msgtx.database.engine import Engine, query
 from msgtx.store.decide import Decided, decide
-from msgtx.store.groups import NO_OFFSETS, OffsetColumns, commit_offsets, committed_offsets
+from msgtx.store.groups import NO_OFFSETS, OffsetColumns, commit_offsets
 from msgtx.store.installation import change_incarnation
 from msgtx.store.producers import init_producer_id
-from msgtx.store.seal import COMMIT_IN_SESSION_WITH_OFFSETS as COMMIT_IN_SESSION
 from msgtx.store.seal import (
     Kind,
     Sealed,
@@ -30,7 +29,7 @@ from tests.databases import Connection, backend, wait_for_lock, wait_until
 from tests.store.steps import (
     Writer,
     append_one,
-    batch,
+    committed_at,
     count,
     ends,
     look,
@@ -87,12 +86,6 @@ def outcome(connection: Connection, name: TransactionId) -> tuple[Outcome, str |
 def state(connection: Connection, writer: Writer) -> str:
     ((found,),) = query(connection, "select state from msgtx.transactions where producer_id = %s", writer.id.producer_id)
     return str(found)
-
-
-def at(connection: Connection, group: str, partition: int) -> tuple[int | None, bool]:
-    """The group's decided offset, and whether a newer one waits."""
-    found = committed_offsets(connection, group, [partition]).get(partition)
-    return (None, False) if found is None else (None if found.at is None else found.at.offset, found.pending)
 
 
 # ── a session decides ──
@@ -321,48 +314,6 @@ def test_two_decisions_of_one_session_are_one(connection: Connection, open_conne
     assert len(values(connection, partition)) == 2
 
 
-# ── what is written in the session itself ──
-
-
-def test_records_and_offsets_of_a_session_come_with_its_commit(connection: Connection, open_connection: Sessions) -> None:
-    """P32: with the limit of its idle time, locally."""
-    partition, group, user = new_partition(connection), unique("group"), open_connection()
-    offsets = offsets_of((group, partition, 5))
-    with user.transaction():
-        answer = call(user, COMMIT_IN_SESSION, batch_array(user, [batch(partition, b"x")]), *offsets.arguments())
-        assert answer[0][:3] == (None, None, 0)
-        assert query(user, "show idle_in_transaction_session_timeout") == [("5s",)]
-        assert values(connection, partition) == []
-        assert at(connection, group, partition) == (None, False)
-    assert query(user, "show idle_in_transaction_session_timeout") == [("0",)]
-    assert values(connection, partition) == [b"x"]
-    assert at(connection, group, partition) == (5, False)
-
-
-@pytest.mark.parametrize("level", LEVELS[1:])
-def test_a_session_with_a_kept_snapshot_writes_nothing_itself(
-    connection: Connection, open_connection: Sessions, level: Level
-) -> None:
-    """P24, P39."""
-    partition, group, user = new_partition(connection), unique("group"), open_connection()
-    user.isolation_level = level
-    with user.transaction():
-        offsets = offsets_of((group, partition, 5))
-        ((told, *_),) = call(user, COMMIT_IN_SESSION, batch_array(user, [batch(partition, b"x")]), *offsets.arguments())
-        assert told == "stale"
-    assert values(connection, partition) == []
-    assert at(connection, group, partition) == (None, False)
-
-
-def test_refused_offsets_of_a_session_let_no_record_through(connection: Connection, open_connection: Sessions) -> None:
-    partition, user = new_partition(connection), open_connection()
-    offsets = offsets_of((GroupMetadata(unique("group"), "no-such-member", 1), partition, 5))
-    with user.transaction():
-        ((told, *_),) = call(user, COMMIT_IN_SESSION, batch_array(user, [batch(partition, b"x")]), *offsets.arguments())
-        assert told == "UnknownMember"
-    assert values(connection, partition) == []
-
-
 # ── sealing ──
 
 
@@ -501,15 +452,15 @@ def test_offsets_alone_are_sealed_and_have_a_clock(connection: Connection, clock
     partition, writer, group = new_partition(connection), Writer(connection), unique("group")
     what = sealed(writer, offsets=offsets_of((group, partition, 5)), timeout_ms=3_000)
     assert (what.partitions, what.first_offsets, what.last_offsets) == ([], [], [])
-    assert at(connection, group, partition) == (None, True)
+    assert committed_at(connection, group, partition) == (None, True)
     assert state(connection, writer) == "Prepared"
     clock("4 seconds")
     assert expire_transactions(connection) >= 1
-    assert at(connection, group, partition) == (None, False)
+    assert committed_at(connection, group, partition) == (None, False)
     writer.next()
     what = sealed(writer, offsets=offsets_of((group, partition, 6)))
     commit_in(connection, what)
-    assert at(connection, group, partition) == (6, False)
+    assert committed_at(connection, group, partition) == (6, False)
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
@@ -537,7 +488,7 @@ def test_an_outside_party_decides_by_the_name_alone(connection: Connection, cloc
     clock("30 days")
     sweep_all(connection)
     assert undecided_prepared(connection, writer.id.producer_id) == name
-    assert at(connection, group, partition) == (None, True)
+    assert committed_at(connection, group, partition) == (None, True)
     for _ in range(2):
         complete_prepared(connection, name, result)  # type: ignore[arg-type]
         sweep_all(connection)
@@ -545,7 +496,7 @@ def test_an_outside_party_decides_by_the_name_alone(connection: Connection, cloc
     with pytest.raises(errors.InvalidTransactionState, match="decided already"):
         complete_prepared(connection, name, "ABORT" if result == "COMMIT" else "COMMIT")
     assert values(connection, partition) == ([b"x"] if result == "COMMIT" else [])
-    assert at(connection, group, partition) == (5 if result == "COMMIT" else None, False)
+    assert committed_at(connection, group, partition) == (5 if result == "COMMIT" else None, False)
 
 
 def sweep_all(connection: Connection) -> None:
@@ -585,7 +536,7 @@ def test_decide_ends_what_is_prepared_also_without_its_tails(connection: Connect
         )
         assert (answer.error, answer.outcome) == (None, result)
     assert count(connection, "group_offset", "producer_id = %s", writer.id.producer_id) == 1
-    assert at(connection, group, partition) == (5 if result == "COMMIT" else None, False)
+    assert committed_at(connection, group, partition) == (5 if result == "COMMIT" else None, False)
 
 
 def test_decide_does_not_commit_what_a_session_decides(connection: Connection) -> None:
@@ -699,11 +650,11 @@ def test_seals_go_when_they_are_decided_and_nothing_that_counts_changes(
     commit_offsets(connection, {GroupMetadata(group): {partition: OffsetAndMetadata(2), other: OffsetAndMetadata(2)}})
     writer.send(partition, b"x")
     what = sealed(writer, kind, offsets=offsets_of((group, partition, 5), (group, other, 6)))
-    assert at(connection, group, partition) == (2, True)
+    assert committed_at(connection, group, partition) == (2, True)
     for _ in range(2):
         sweep(engine)
         assert count(connection, "transaction_seal", "producer_id = %s", writer.id.producer_id) == 1
-        assert at(connection, group, partition) == (2, True), "what is pending supersedes nothing"
+        assert committed_at(connection, group, partition) == (2, True), "what is pending supersedes nothing"
     if result == "ABORT":
         assert writer.decide("ABORT").error is None
     elif kind == "session":
@@ -711,15 +662,15 @@ def test_seals_go_when_they_are_decided_and_nothing_that_counts_changes(
     else:
         complete_prepared(connection, writer.name, "COMMIT")
     expected = (5 if result == "COMMIT" else 2, False)
-    assert at(connection, group, partition) == expected
+    assert committed_at(connection, group, partition) == expected
     query(connection, "select * from msgtx.remove_decided_seals()")
     assert count(connection, "transaction_seal", "producer_id = %s", writer.id.producer_id) == 0
-    assert at(connection, group, partition) == expected
+    assert committed_at(connection, group, partition) == expected
     left = count(connection, "group_offset", "producer_id = %s", writer.id.producer_id)
     assert left == (2 if result == "COMMIT" else 0)
     assert sweep(engine).seals_removed == 0
-    assert at(connection, group, partition) == expected
-    assert at(connection, group, other) == (6 if result == "COMMIT" else 2, False)
+    assert committed_at(connection, group, partition) == expected
+    assert committed_at(connection, group, other) == (6 if result == "COMMIT" else 2, False)
 
 
 def test_what_is_committed_after_the_seal_counts_over_it(connection: Connection) -> None:
@@ -727,9 +678,9 @@ def test_what_is_committed_after_the_seal_counts_over_it(connection: Connection)
     sealed(writer, "external", offsets=offsets_of((group, partition, 5)))
     commit_offsets(connection, {GroupMetadata(group): {partition: OffsetAndMetadata(9)}})
     complete_prepared(connection, writer.name, "COMMIT")
-    assert at(connection, group, partition) == (9, False)
+    assert committed_at(connection, group, partition) == (9, False)
     sweep_all(connection)
-    assert at(connection, group, partition) == (9, False)
+    assert committed_at(connection, group, partition) == (9, False)
 
 
 def test_seals_are_removed_in_bounded_pieces_to_the_end(connection: Connection, engine: Engine) -> None:

@@ -20,10 +20,10 @@ from msgtx.store.members import (
     release_partitions,
 )
 from msgtx.store.producers import init_producer_id
+from msgtx.store.seal import commit_in_session
 from msgtx.types import GroupMetadata, TransactionId
 from tests.databases import Connection, connect
 from tests.store.roster import Roster, join
-from tests.store.steps import commit_in_session
 from tests.system.test_interleavings import no_deadlock, pinned
 from tests.weave import Call, Played, Story, Weaver, weaving
 
@@ -65,7 +65,7 @@ class Handover(Roster):
         if kind == "session":
 
             def in_session(connection: Connection) -> None:
-                commit_in_session(connection, [], offset_columns(offsets))
+                assert commit_in_session(connection, [], offset_columns(offsets))
 
             return in_session
         producer = init_producer_id(self.connection, f"{self.name}-{member_id}-{partition}", timeout_ms=60_000)
