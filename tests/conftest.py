@@ -61,6 +61,8 @@ def server() -> Iterator[Server]:
         with found.administrator() as connection:
             # The disk is not under test here: what a crash takes back has servers of its own.
             connection.execute("alter system set fsync = off")
+            # As on a server that nobody has tuned.
+            connection.execute("alter system set jit = on")
             connection.execute("select pg_reload_conf()")
         yield found
         return

@@ -10,7 +10,7 @@ create function msgtx.append(
     client_host text default null, client_process int default null)
 returns table (error text, detail text, base_offset bigint, appended_at timestamptz, duplicate boolean)
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off
 set enable_bitmapscan = off set enable_sort = off set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare

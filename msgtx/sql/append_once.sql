@@ -15,7 +15,7 @@ create function msgtx.append_once(
 returns table (
     error text, detail text, partition_index int, record_offset bigint, record_timestamp bigint, duplicate boolean)
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off
 set enable_bitmapscan = off set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare

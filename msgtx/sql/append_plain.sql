@@ -3,7 +3,7 @@
 -- For SQL transactions at READ COMMITTED, which the caller has made sure of. Locks partitions (exclusive, ascending).
 -- Reads partition, topic. Writes record_batch.
 create function msgtx.append_plain(batches msgtx.batch[]) returns boolean
-language plpgsql volatile set plan_cache_mode = force_generic_plan set enable_seqscan = off
+language plpgsql volatile set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off
 set enable_bitmapscan = off set enable_sort = off set lock_timeout = '10s' as $$
 declare
     ignored boolean := msgtx.lock_partitions(batches);

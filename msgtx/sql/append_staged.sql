@@ -5,7 +5,7 @@
 -- PREPARE TRANSACTION, which would keep the locks, is refused by PostgreSQL: for the notification that wakes consumers.
 -- Locks partitions (exclusive, ascending). Writes record_batch, staged_record.
 create function msgtx.append_staged(in_staged_by xid8) returns boolean language plpgsql volatile
-set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off as $$
 declare
     calls cursor for
         with weighed as (

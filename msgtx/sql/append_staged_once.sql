@@ -3,7 +3,7 @@
 -- was planned: a search for any row of the transaction would pass all that were deleted, each time. Locks partitions.
 -- Reads staged_record.
 create function msgtx.append_staged_once() returns trigger language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off
 set enable_bitmapscan = off as $$
 declare
     ignored boolean;

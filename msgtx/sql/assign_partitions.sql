@@ -6,7 +6,7 @@
 create function msgtx.assign_partitions(
     group_name text, expected_generation int, in_topics_version bigint, partition_ids int[], targets bigint[]
 ) returns boolean language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set enable_seqscan = off set lock_timeout = '10s' as $$
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set lock_timeout = '10s' as $$
 declare
     assigned int;
     raised int;

@@ -3,7 +3,8 @@
 create function msgtx.batches_of_records(
     wanted boolean[], partition_ids int[], timestamps bigint[], record_keys bytea[], record_values bytea[],
     header_counts int[], header_keys text[], header_values bytea[])
-returns msgtx.batch[] language plpgsql stable set plan_cache_mode = force_generic_plan set enable_nestloop = off as $$
+returns msgtx.batch[] language plpgsql stable set plan_cache_mode = force_generic_plan set jit = off
+set enable_nestloop = off as $$
 begin
     return (
         with owners as (

@@ -9,7 +9,7 @@
 create function msgtx.check_range(
     in_partition_id int, start_offset bigint, end_offset bigint, planned_incarnation uuid, strict boolean
 ) returns bigint language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     log_start bigint;
     committed bigint;

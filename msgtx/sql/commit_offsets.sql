@@ -4,7 +4,7 @@ create function msgtx.commit_offsets(
     group_names text[], partition_ids int[], offsets bigint[], metadata text[], member_ids text[], generations int[],
     read_identities text[] default '{}', instance_ids text[] default '{}', out error text, out detail text
 ) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off
 set lock_timeout = '10s' as $$
 declare
     ignored boolean := msgtx.refuse_stale_snapshot();

@@ -13,7 +13,7 @@ create function msgtx.compact_batches(
     seen bigint[], shards int[] default null, epochs int[] default null, out done boolean, out done_at timestamptz
 ) language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set plan_cache_mode = force_generic_plan
-set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     place record;
     ignored boolean := msgtx.refuse_stale_snapshot();

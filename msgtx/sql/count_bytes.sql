@@ -3,7 +3,7 @@
 -- The caller has locked the partition's row.
 -- Reads record_batch. Writes partition.
 create function msgtx.count_bytes(in_partition_id int) returns bigint language plpgsql volatile
-set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 declare
     rows_at_once constant int := 10000;  -- some milliseconds
     rows_uncounted constant int := 1000;  -- so many are read again and again, fewer updates of the partition's row

@@ -16,7 +16,7 @@ create function msgtx.decide(
     instance_ids text[] default '{}',
     out outcome text, out decided_by text, out error text, out detail text, out last_sequences bigint[]
 ) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off
 set enable_bitmapscan = off set enable_sort = off set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare

@@ -3,7 +3,7 @@
 -- what is open (delete_records). It holds for later, too: what opens from now on begins behind it.
 -- Reads record_batch, partition_floor, transaction_partition, transaction_decision.
 create function msgtx.decided_end(in_partition_id int) returns bigint language plpgsql stable
-set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off
+set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off
 set enable_sort = off as $$
 begin
     return (

@@ -5,7 +5,7 @@
 -- sweep. Flushed.
 create function msgtx.delete_group(group_name text, out error text, out detail text)
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set enable_seqscan = off as $$
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set jit = off set enable_seqscan = off as $$
 declare
     gone int;
     ignored boolean := msgtx.refuse_stale_snapshot();

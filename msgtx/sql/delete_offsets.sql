@@ -6,7 +6,7 @@
 create function msgtx.delete_offsets(
     group_name text, partition_ids int[], out error text, out detail text, out removed int[]
 ) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set enable_seqscan = off as $$
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set jit = off set enable_seqscan = off as $$
 declare
     found_group int;
     ignored boolean := msgtx.refuse_stale_snapshot();

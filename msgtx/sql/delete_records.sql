@@ -6,7 +6,8 @@
 create function msgtx.delete_records(partition_ids int[], befores bigint[])
 returns table (partition_id int, log_start_offset bigint)
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set enable_seqscan = off set enable_bitmapscan = off as $$
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set jit = off set enable_seqscan = off
+set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
     asked record;

@@ -11,7 +11,7 @@ returns table (
     member_number bigint, member_id text, group_instance_id text, client_host text, client_process int,
     session_timeout_ms int, joined_at timestamptz, heartbeat_at timestamptz, session_over boolean, topics text[],
     pattern text, owned int[], owned_since int[], target int[])
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     moment timestamptz := msgtx.clock();

@@ -5,7 +5,7 @@
 create function msgtx.expire_transactions(most int default 1000, shards int[] default null, epochs int[] default null)
 returns int language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '10s'
-set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
 declare
     overdue record;
     expired int := 0;

@@ -5,7 +5,7 @@
 create function msgtx.fence_plain_producers(
     in_after bigint[] default null, most int default 5000, out fenced int, out next_after bigint[]
 ) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off as $$
+set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     known record;
     looked_at int := 0;

@@ -8,7 +8,8 @@ create function msgtx.finish_compaction(
     in_partition_id int, from_offset bigint, until_offset bigint, in_tombstones_since timestamptz,
     shards int[] default null, epochs int[] default null)
 returns boolean language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set enable_seqscan = off set enable_bitmapscan = off as $$
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set jit = off set enable_seqscan = off
+set enable_bitmapscan = off as $$
 declare
     place record;
     ignored boolean := msgtx.refuse_stale_snapshot();

@@ -4,7 +4,7 @@
 -- Reads record_batch. Deletes from transaction, transaction_partition, transaction_seal, transaction_decision,
 -- transaction_marker, group_offset.
 create function msgtx.forget_transactions(decisions msgtx.transaction_decision[]) returns int language plpgsql volatile
-set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     forgotten int;
     sealed msgtx.transaction_decision[];

@@ -10,7 +10,7 @@ create function msgtx.join_group(
     in_session_timeout_ms int, in_strategy text, in_topics text[], in_pattern text,
     out error text, out detail text, out group_id int, out member_number bigint, out generation int
 ) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off
 set enable_bitmapscan = off set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare

@@ -2,7 +2,7 @@
 -- this offset: what they sent is recognised as duplicates until producer_id_expiration_ms after it was appended.
 -- Reads record_batch. Writes producer_state.
 create function msgtx.keep_producers(in_partition_id int, upto bigint) returns boolean language plpgsql volatile
-set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
 begin
     insert into msgtx.producer_state (
         partition_id, producer_id, producer_epoch, last_sequence, last_offset, appended_at)

@@ -3,7 +3,7 @@
 -- Locks the group (exclusive). Reads group_member. Deletes and writes through take_out_members. Flushed.
 create function msgtx.leave_group(group_name text, in_member_id text) returns boolean
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set enable_seqscan = off set lock_timeout = '10s' as $$
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set lock_timeout = '10s' as $$
 declare
     group_left int;
     leaving bigint;

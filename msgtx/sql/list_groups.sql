@@ -7,8 +7,8 @@ create function msgtx.list_groups(names text[] default null)
 returns table (
     group_name text, generation int, strategy text, members int, overdue int, settled boolean, has_offsets boolean)
 language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-set enable_bitmapscan = off as $$
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set enable_hashjoin = off
+set enable_mergejoin = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
     moment timestamptz := msgtx.clock();

@@ -7,7 +7,8 @@ returns table (
     partition_id int, log_start_offset bigint, last_stable_offset bigint, log_end_offset bigint,
     at_offset bigint, at_timestamp bigint)
 language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp set enable_sort = off set enable_mergejoin = off set enable_bitmapscan = off as $$
+set search_path = pg_catalog, pg_temp set jit = off set enable_sort = off set enable_mergejoin = off
+set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
     known constant int[] := array(select distinct u from unnest(partition_ids) u);

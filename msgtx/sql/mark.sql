@@ -13,7 +13,7 @@ create function msgtx.mark(
     everything boolean default false, shards int[] default null, epochs int[] default null, out markers int, out floors int)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set lock_timeout = '10s'
-set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
     now_at timestamptz := msgtx.clock();

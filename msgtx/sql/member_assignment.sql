@@ -3,7 +3,7 @@
 -- Reads consumer_group, group_member, group_assignment, installation.
 create function msgtx.member_assignment(group_name text, in_member_number bigint)
 returns table (generation int, stale boolean, owned int[], owned_since int[], target int[])
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     asked msgtx.consumer_group;

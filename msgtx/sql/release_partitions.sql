@@ -4,7 +4,7 @@
 -- Locks the group (exclusive). Writes consumer_group, group_assignment. Flushed.
 create function msgtx.release_partitions(group_name text, in_member_number bigint, partition_ids int[])
 returns int language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set enable_seqscan = off set lock_timeout = '10s' as $$
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set lock_timeout = '10s' as $$
 declare
     released record;
     ignored boolean := msgtx.refuse_stale_snapshot();

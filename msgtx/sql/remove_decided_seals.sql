@@ -9,7 +9,7 @@ create function msgtx.remove_decided_seals(
     out removed int, out next_after bigint[]
 ) language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '10s'
-set enable_hashjoin = off set enable_mergejoin = off as $$
+set jit = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin

@@ -8,7 +8,7 @@ create function msgtx.remove_dedup_keys(
     out removed int, out next_after bigint[]
 ) language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
     rows_at_once constant int := 10000;  -- in one SQL transaction
     oldest constant timestamptz := msgtx.clock() - msgtx.setting_value('dedup_window_ms') * interval '1 ms';

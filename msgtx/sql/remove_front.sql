@@ -10,8 +10,8 @@
 create function msgtx.remove_front(
     in_partition_id int, most_rows int, most_bytes bigint, out removed int, out bytes bigint, out is_more boolean
 ) language plpgsql volatile
-set plan_cache_mode = force_generic_plan set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off
-set enable_bitmapscan = off as $$
+set plan_cache_mode = force_generic_plan set jit = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     now_at timestamptz := msgtx.clock();
     place record;

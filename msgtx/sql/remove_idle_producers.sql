@@ -9,7 +9,8 @@ create function msgtx.remove_idle_producers(
     in_after bigint[] default null, most int default 500, shards int[] default null, epochs int[] default null,
     out removed int, out next_after bigint[]
 ) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set enable_seqscan = off set enable_bitmapscan = off as $$
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set jit = off set enable_seqscan = off
+set enable_bitmapscan = off as $$
 declare
     candidate record;
     kept record;

@@ -11,7 +11,7 @@ create function msgtx.remove_superseded_offsets(
     out removed int, out next_after bigint[]
 ) language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set plan_cache_mode = force_generic_plan
-set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     key record;
     looked_at int := 0;

@@ -3,7 +3,7 @@
 -- have some right on it, else it is a partition. Asked of callers who do not act for the owner.
 -- Reads partition, topic, role_right.
 create function msgtx.require_rights(cans text[], partition_ids int[]) returns boolean language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     patterns text[] := msgtx.patterns_of_caller(cans);
     lacking record;

@@ -5,7 +5,7 @@
 create function msgtx.reset_offsets(
     group_name text, partition_ids int[], offsets bigint[], out error text, out detail text
 ) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set enable_seqscan = off as $$
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set jit = off set enable_seqscan = off as $$
 declare
     found_group int;
     gone bigint[];

@@ -17,7 +17,7 @@ create function msgtx.seal(
     out error text, out detail text, out last_sequences bigint[], out deadline timestamptz,
     out partitions int[], out first_offsets bigint[], out last_offsets bigint[], out signature bytea
 ) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off
 set enable_bitmapscan = off set enable_sort = off set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare

@@ -4,7 +4,8 @@
 -- Reads partition, transaction_partition, partition_floor, record_batch: a few index probes for each partition.
 create function msgtx.unsettled_partitions(shards int[] default null)
 returns table (partition_id int, stable_floor bigint) language plpgsql stable
-set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off
+set enable_sort = off as $$
 #variable_conflict use_column
 begin
     return query

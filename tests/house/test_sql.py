@@ -93,6 +93,13 @@ def test_only_what_the_library_calls_runs_with_its_owners_rights_and_then_with_a
         assert re.search(r"set search_path = pg_catalog, pg_temp", code), path.name
 
 
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_what_turns_a_way_of_planning_off_compiles_nothing(path: Path) -> None:
+    """Before PostgreSQL 18 a plan that cannot do without that way costs 10¹⁰, and the server compiles it, in each call."""
+    _, code = parts(path)
+    assert "set jit = off" in code or not re.search(r"\bset enable_\w+ = off", code), path.name
+
+
 def test_nothing_updates_or_deletes_on_the_hot_path() -> None:
     insert_only = set(TABLES) - {
         "installation",
