@@ -51,7 +51,7 @@ test: $(VENV)/spark ## the tests; they start and stop their own PostgreSQL and S
 	@$(BIN)/python -m tests
 
 test-spark: $(VENV)/spark ## all tests of Spark: `make test` leaves out those that take minutes
-	@$(BIN)/python -m tests tests/spark
+	@$(BIN)/python -m tests tests/spark tests/system/test_crash_sweep_of_batches.py
 
 test-mutants: $(VENV)/spark ## planted bugs: each must be caught by the tests that it names
 	@$(BIN)/python -m tests.mutants

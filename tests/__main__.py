@@ -1,6 +1,6 @@
 """`python -m tests`: the tests, in as many runs of pytest as there are processors. Arguments are pytest's.
 
-Without a path it leaves out what tests Spark at length: `python -m tests tests/spark` (`make test-spark`) runs that.
+Without a path it leaves out what tests Spark at length: `make test-spark` runs that.
 Each run has a server of its own, and the modules that it comes to first (`tests.turns`). The first writes as it goes, the
 others when they have ended; the exit code is the first that is not 0.
 """
@@ -18,8 +18,9 @@ from typing import IO, Final
 MOST: Final = 4  # servers at once
 # They start Spark again and again, kill its processes or build a cluster: minutes, where the others take seconds.
 SPARK_AT_LENGTH: Final = (
-    "test_audit", "test_cluster", "test_demo", "test_expire", "test_export", "test_import", "test_report", "test_session",
-    "test_pipeline", "test_source", "test_streaming",
+    "spark/test_audit", "spark/test_cluster", "spark/test_demo", "spark/test_expire", "spark/test_export",
+    "spark/test_import", "spark/test_pipeline", "spark/test_read", "spark/test_readme", "spark/test_report",
+    "spark/test_session", "spark/test_source", "spark/test_streaming", "system/test_crash_sweep_of_batches",
 )  # fmt: skip
 ENDING_SECONDS: Final = 60.0  # for pytest to take its fixtures down
 
@@ -33,7 +34,7 @@ def everyday(arguments: Sequence[str]) -> list[str]:
     """Return pytest's arguments: without a path, those of the everyday run."""
     if any(Path(argument.partition("::")[0]).exists() for argument in arguments):
         return list(arguments)
-    return [*arguments, *(f"--ignore=tests/spark/{name}.py" for name in SPARK_AT_LENGTH)]
+    return [*arguments, *(f"--ignore=tests/{name}.py" for name in SPARK_AT_LENGTH)]
 
 
 def main(arguments: Sequence[str]) -> int:

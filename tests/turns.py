@@ -16,6 +16,7 @@ LONGEST: Final = (
     "spark/test_demo.py",
     "spark/test_cluster.py",
     "spark/test_streaming.py",
+    "system/test_crash_sweep_of_batches.py",
     "system/test_crash_sweep.py",
     "system/test_crash_sweep_of_sessions.py",
     "spark/test_pipeline.py",

@@ -23,6 +23,7 @@ from tests.system.zygote import Zygote
 SEED: Final = 20_241_120
 MOST: Final = 300  # boundaries of one scenario: more means that a retry never ends
 PROGRAMS: Final = {**SCENARIOS, **RECOVERY, **SESSIONS}
+HERE: Final = [name for name in SCENARIOS if name != "spark"]  # that one has a module of its own
 AGAIN: Final = 4  # crashes during the recovery from a crash, per scenario
 # How many batches share a call depends on time, and so the number of boundaries varies a little. These are the least.
 BROKEN, KILLED, CRASHED = "connection breaks", "process killed", "server crashes"
@@ -134,7 +135,7 @@ def sweep(name: str, kind: str, attempt: Callable[[int], bool]) -> None:
     assert BOUNDARIES[kind][name] <= count < MOST - 1
 
 
-@pytest.mark.parametrize("name", [*SCENARIOS, *RECOVERY])
+@pytest.mark.parametrize("name", [*HERE, *RECOVERY])
 def test_a_connection_that_breaks_anywhere_loses_and_doubles_nothing(name: str, observer: msgtx.Client) -> None:
     break_everywhere(name, observer)
 
@@ -149,7 +150,7 @@ def break_everywhere(name: str, observer: msgtx.Client, elsewhere: str | None = 
     sweep(name, BROKEN, attempt)
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", HERE)
 def test_two_connections_that_break_one_after_the_other_lose_and_double_nothing(name: str, observer: msgtx.Client) -> None:
     break_twice(name, observer)
 
@@ -163,24 +164,32 @@ def break_twice(name: str, observer: msgtx.Client, elsewhere: str | None = None)
         judge(name, world, run(name, world))
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", HERE)
 def test_a_process_that_is_killed_anywhere_has_a_successor_that_goes_on(
     name: str, observer: msgtx.Client, zygote: Zygote, tmp_path: Path
 ) -> None:
+    kill_everywhere(name, observer, zygote, tmp_path)
+
+
+def kill_everywhere(name: str, observer: msgtx.Client, zygote: Zygote, folder: Path, elsewhere: str | None = None) -> None:
     def attempt(n: int) -> bool:
-        return killed(name, observer, zygote, tmp_path, deaths=[n])
+        return killed(name, observer, zygote, folder, deaths=[n], elsewhere=elsewhere)
 
     sweep(name, KILLED, attempt)
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", HERE)
 def test_a_successor_that_is_killed_has_a_successor(
     name: str, observer: msgtx.Client, zygote: Zygote, tmp_path: Path
 ) -> None:
+    kill_again(name, observer, zygote, tmp_path)
+
+
+def kill_again(name: str, observer: msgtx.Client, zygote: Zygote, folder: Path) -> None:
     chance = random.Random(SEED)
     for _ in range(AGAIN):
         deaths = [chance.randrange(1, BOUNDARIES[KILLED][name] + 1) for _ in range(3)]
-        killed(name, observer, zygote, tmp_path, deaths=deaths)
+        killed(name, observer, zygote, folder, deaths=deaths)
 
 
 def killed(
@@ -211,7 +220,7 @@ def killed(
     return ends[0] != 0
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", HERE)
 def test_a_server_that_crashes_anywhere_keeps_what_it_promised(name: str, crashing: CrashServer) -> None:
     crash_everywhere(name, crashing)
 

@@ -17,14 +17,7 @@ from msgtx import errors, orm
 from tests.faults import CrashServer, Faults, lose_connection
 from tests.system.scenarios import Journal, World, prepare, read_all
 from tests.system.sessions import SESSIONS
-from tests.system.test_crash_sweep import (
-    KILLED,
-    break_everywhere,
-    break_twice,
-    crash_everywhere,
-    killed,
-    sweep,
-)
+from tests.system.test_crash_sweep import break_everywhere, break_twice, crash_everywhere, kill_everywhere
 from tests.system.zygote import Zygote
 
 LONG = hypothesis.settings.get_current_profile_name() == "long"
@@ -104,10 +97,7 @@ def test_two_connections_that_break_one_after_the_other_divide_nothing(
 def test_a_process_that_is_killed_anywhere_has_a_successor_that_finds_out(
     name: str, observer: msgtx.Client, elsewhere: str, zygote: Zygote, tmp_path: Path
 ) -> None:
-    def attempt(n: int) -> bool:
-        return killed(name, observer, zygote, tmp_path, deaths=[n], elsewhere=elsewhere)
-
-    sweep(name, KILLED, attempt)
+    kill_everywhere(name, observer, zygote, tmp_path, elsewhere)
 
 
 @pytest.mark.parametrize("name", CRASHING)
