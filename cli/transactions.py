@@ -7,6 +7,7 @@ import click
 from msgtx.cli.database import connect
 from msgtx.cli.options import Group, Invocation, confirmed, destructive, option, pass_invocation
 from msgtx.cli.output import row_of, show_many, show_one
+from msgtx.cli.record_lines import time_text
 from msgtx.rules.transaction import State
 from msgtx.types import Outcome, PreparedTransaction, TopicPartition, TransactionId
 
@@ -158,7 +159,7 @@ def prepared(invocation: Invocation) -> None:
         found = client.admin.transactions.prepared()
     show_many(
         invocation.format,
-        ({**row_of(one), "token": str(one.token)} for one in found),
+        ({**row_of(one), "token": str(one.token), "prepared_at": time_text(one.prepared_at)} for one in found),
         ("token", "transactional_id", "prepared_at", "partitions", "client_host"),
     )
 

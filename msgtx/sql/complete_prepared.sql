@@ -26,7 +26,9 @@ begin
     if outcome is distinct from in_outcome then
         error := 'InvalidTransactionState';
         detail := case
-            when outcome is null then format('transaction %s is not prepared, or not known (any more)', name)
-            else format('transaction %s is decided already: %s by %s', name, outcome, decided.decided_by) end;
+            when outcome is null then format(
+                'transaction %s is not prepared, or not known (any more); `msgtx transactions prepared` lists what waits', name)
+            else format('transaction %s is decided already, and stays so: %s by %s; settle the other party by that',
+                        name, outcome, decided.decided_by) end;
     end if;
 end $$;
