@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 import sqlalchemy
 
@@ -39,7 +39,6 @@ from msgtx.types import (
 
 log = logging.getLogger("msgtx.producer")
 FUSED_BYTES: Final = 1024 * 1024  # a transaction up to this size goes out as one call
-Answer = TypeVar("Answer")
 
 
 class Transaction:
@@ -101,7 +100,6 @@ class Producer(IdempotentProducer):
         self._open: Transaction | None = None
         self._next_number = 0
         self._last_id: TransactionId | None = None
-        self._timeout_ms: int | None = None
         self._offsets: OffsetRows = {}
         self._fused: list[PendingBatch] | None = None  # batches of a fused call whose answer is not known
         self._handed_decision = False
