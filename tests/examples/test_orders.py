@@ -94,6 +94,12 @@ def published(*customers: str) -> list[dict[str, object]]:
     return [order for order in orders if order["customer"] in customers]
 
 
+def working() -> set[int | None]:
+    """The processes of the read model that have partitions."""
+    with msgtx.connect() as client:
+        return {member.client_process for member in client.admin.groups.members("revenue") if member.owned}
+
+
 def test_an_order_is_stored_and_published(service: Service) -> None:
     sent = {"customer": "fay", "reference": "1", "cents": 1250}
     status, placed = service.ask("POST", "/orders", sent)
@@ -154,6 +160,7 @@ def test_all_that_was_ordered_is_published_and_summed_up_once(service: Service, 
     service.kill()
     service.start()
     last = [read_model(), read_model()]
+    wait_until(lambda: working() == {running.pid for running in last}, "both have partitions")
     for sender in senders:
         sender.join()
     wait_until(lambda: counted() >= 160, "all orders are in the read model")
