@@ -4,6 +4,7 @@ PYTHON ?= python3
 INPUT ?=
 SPARK ?=
 MINUTES ?= 60
+ONLY ?=
 VENV := .venv
 BIN := $(VENV)/bin
 # pip as the lock wants it: hashes are checked, the network is asked for nothing else.
@@ -19,7 +20,7 @@ MISSING = $$( \
 	fi )
 
 .DEFAULT_GOAL := help
-.PHONY: help check demo test test-spark test-mutants test-long lint format lock clean
+.PHONY: help check demo test test-spark test-mutants test-mutants-all test-long lint format lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -55,6 +56,9 @@ test-spark: $(VENV)/spark ## all tests of Spark: `make test` leaves out those th
 
 test-mutants: $(VENV)/spark ## planted bugs: each must be caught by the tests that it names
 	@$(BIN)/python -m tests.mutants
+
+test-mutants-all: $(VENV)/installed ## mutants in bulk: every statement and condition changed, some test must fail (hours; goes on where it was; ONLY=PATTERN)
+	@$(BIN)/python -m tests.mutants_all $(if $(ONLY),--only "$(ONLY)") $(if $(filter command line,$(origin MINUTES)),--minutes "$(MINUTES)")
 
 test-long: $(VENV)/installed ## random histories with faults, a storm of workers, and the model, for MINUTES (60); prints seeds and what was checked
 	@$(BIN)/python -m tests.long --minutes "$(MINUTES)"

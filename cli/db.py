@@ -15,6 +15,7 @@ from msgtx.cli.output import row_of, show_many, show_one, write
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from msgtx.database.privileges import Resource
     from msgtx.database.rights import RoleRight
 
 RIGHTS: Final = ("produce", "consume", "admin")
@@ -83,12 +84,16 @@ def check(invocation: Invocation) -> int:
 
 
 @command.command("url")
-@option("--with-password", is_flag=True, help='As a program needs it: psql "$(msgtx db url --with-password)".')
+@option(
+    "--with-password",
+    is_flag=True,
+    help='As a program needs it: psql "$(msgtx db url --with-password)" (of 16 or later, for the embedded one).',
+)
 @pass_invocation
 def url(invocation: Invocation, *, with_password: bool) -> None:
     """Show the URL of the database. The embedded one is started if it does not run."""
     with deferred():
-        from msgtx.database.engine import public_url
+        from msgtx.database.address import public_url
     with open_engine(invocation) as engine:
         found = engine.url if with_password else public_url(engine.url)
     if invocation.format == "table":
@@ -127,18 +132,39 @@ def settings(invocation: Invocation, name: str | None, value: int | None) -> Non
 
 def _of_a_role(verb: Decorated) -> Decorated:
     """Give a verb about a role's right its options."""
-    verb = option("--topic", default="*", show_default=True, help="A name, or the beginning of names with * at its end.")(
-        verb
-    )
+    verb = option(
+        "--transactional-id", "transactional_id", help="The same of transactional ids, with --can produce: who may use them."
+    )(verb)
+    verb = option("--group", help="The same of consumer groups, with --can consume: who may use them.")(verb)
+    verb = option("--topic", help="A name, or the beginning of names with * at its end.  [default: *]")(verb)
     verb = option("--can", type=click.Choice(RIGHTS), required=True, help="What the role may do there.")(verb)
     return option("--role", required=True, help="A role of this PostgreSQL.")(verb)
+
+
+def _about(topic: str | None, group: str | None, transactional_id: str | None) -> "tuple[Resource, str]":
+    """Return what a right is about, and its name or the beginning of names: one of the three, else every topic."""
+    from msgtx.database.privileges import ALL_TOPICS, Resource
+
+    given = [
+        (resource, name)
+        for resource, name in zip(Resource, (topic, group, transactional_id), strict=True)
+        if name is not None
+    ]
+    if len(given) > 1:
+        raise click.UsageError("a right is about topics, groups or transactional ids: grant one after the other")
+    return given[0] if given else (Resource.TOPIC, ALL_TOPICS)
 
 
 @command.command("grant")
 @_of_a_role
 @pass_invocation
-def grant(invocation: Invocation, *, role: str, can: str, topic: str) -> None:
+def grant(
+    invocation: Invocation, *, role: str, can: str, topic: str | None, group: str | None, transactional_id: str | None
+) -> None:
     """Let a role produce to topics, consume them or administer them, and nothing else.
+
+    Groups and transactional ids are open to whoever may consume, or produce. From the first grant that names one it is
+    for those roles alone which were granted it, and a role that was granted any may use those alone.
 
     The role must exist; its logins may then use msgtx with this right. Who administers every topic also runs sweeps,
     coordinators, `doctor` and `verify`. Run it as the schema's owner, who needs no rights. Shows what the role may then.
@@ -147,7 +173,8 @@ def grant(invocation: Invocation, *, role: str, can: str, topic: str) -> None:
         from msgtx.database import rights
         from msgtx.database.privileges import Right
     with _connection(invocation) as connection:
-        rights.grant(connection, role, can=Right(can), topic=topic)
+        resource, name = _about(topic, group, transactional_id)
+        rights.grant(connection, role, can=Right(can), topic=name, resource=resource)
         found = rights.read(connection)
     _show_rights(invocation, [row for row in found if row.role == role])
 
@@ -155,23 +182,29 @@ def grant(invocation: Invocation, *, role: str, can: str, topic: str) -> None:
 @command.command("revoke")
 @_of_a_role
 @pass_invocation
-def revoke(invocation: Invocation, *, role: str, can: str, topic: str) -> None:
+def revoke(
+    invocation: Invocation, *, role: str, can: str, topic: str | None, group: str | None, transactional_id: str | None
+) -> None:
     """Take back what `grant` gave with the same options; every later call is refused. Shows what the role still may."""
     with deferred():
         from msgtx.database import rights
         from msgtx.database.privileges import Right
     with _connection(invocation) as connection:
-        taken = rights.revoke(connection, role, can=Right(can), topic=topic)
+        resource, name = _about(topic, group, transactional_id)
+        taken = rights.revoke(connection, role, can=Right(can), topic=name, resource=resource)
         found = rights.read(connection)
     _show_rights(invocation, [row for row in found if row.role == role])
     if not taken:
-        raise Failed(f"role {role!r} had no right to {can} on {topic!r}: a right is revoked as it was granted")
+        raise Failed(f"role {role!r} had no right to {can} on {name!r}: a right is revoked as it was granted")
 
 
 @command.command("grants")
 @pass_invocation
 def grants(invocation: Invocation) -> None:
-    """Show what each role may do to which topics. Owner, its members and superusers may everything."""
+    """Show what each role may do to which topics, groups and transactional ids.
+
+    Owner, its members and superusers may everything.
+    """
     with deferred():
         from msgtx.database import rights
     with _connection(invocation) as connection:
@@ -180,7 +213,7 @@ def grants(invocation: Invocation) -> None:
 
 
 def _show_rights(invocation: Invocation, found: "Sequence[RoleRight]") -> None:
-    show_many(invocation.format, map(row_of, found), ("role", "can", "topic", "exists"))
+    show_many(invocation.format, map(row_of, found), ("role", "can", "resource", "name", "exists"))
 
 
 @command.command("after-failover")

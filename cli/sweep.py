@@ -18,6 +18,7 @@ def command(invocation: Invocation, *, only: tuple[str, ...], dry_run: bool) -> 
     overdue     abort transactions that are past their timeout
     markers     write missing markers, move the floors
     seals       remove seals of decided transactions, offsets that waited for an ABORT
+    deleted     remove what deleted topics have left of their logs
     retention   remove batches past their topic's retention, or below log start
     compaction  remove records of compacted topics that newer ones supersede
     ids         remove transactional ids and producer ids that are idle too long

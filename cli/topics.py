@@ -74,8 +74,8 @@ def describe(invocation: Invocation, name: str) -> None:
     with connect(invocation) as client:
         topic = client.topics.describe(name)
         ends = [
-            {"partition": index, **row_of(client.admin.partitions.describe(TopicPartition(name, index)))}
-            for index in range(topic.partitions)
+            {"partition": partition.partition, **row_of(found)}
+            for partition, found in client.admin.partitions.describe_all(name).items()
         ]
     if invocation.format == "table":
         show_one("table", {"name": topic.name, "partitions": topic.partitions, **topic.settings})

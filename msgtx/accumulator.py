@@ -41,6 +41,7 @@ class PendingBatch:
         "keys",
         "lock",
         "reserved",
+        "sent_to",
         "size",
         "timestamp",
         "timestamps",
@@ -64,6 +65,7 @@ class PendingBatch:
         self.created_ms = time.time_ns() // 1_000_000
         self.base_sequence: int | None = None
         self.attempts = 0
+        self.sent_to = -1  # the id of the partition that it was numbered for
         self.uncertain = False  # it was handed to the database and not answered
         self.finished = False
         self.error: BaseException | None = None
@@ -286,6 +288,13 @@ class Accumulator:
             stamped = topic.settings["timestamp_type"] == "LogAppendTime"
             lane = self.lanes[key] = Lane(key, topic.partition_ids[partition], stamped)
         return lane
+
+    def lead_to(self, topic: Topic) -> None:
+        """Have the lanes of a topic lead to other partitions: it was made again. The caller holds the lock."""
+        for key, lane in self.lanes.items():
+            if key.topic == topic.name and key.partition < len(topic.partition_ids):
+                lane.partition_id = topic.partition_ids[key.partition]
+                lane.log_append_time = topic.settings["timestamp_type"] == "LogAppendTime"
 
     def open_batch(self, lane: Lane, transaction_number: int | None) -> PendingBatch:
         """Begin a batch on a lane. The caller holds the lock."""

@@ -68,6 +68,11 @@ async def _in_thread(
     return await to_its_end(asyncio.wrap_future(running), stop=end)
 
 
+async def _surely(work: Coroutine[Any, Any, Answer]) -> Answer:
+    """Do what must be done also when this is cancelled, and has not begun yet."""
+    return await to_its_end(asyncio.ensure_future(work))
+
+
 def _awaited(
     method: Callable[Concatenate[Any, Arguments], Answer],
 ) -> Callable[Concatenate[Any, Arguments], Coroutine[Any, Any, Answer]]:
@@ -232,7 +237,10 @@ class Producer:
     commit_transaction = _awaited(producers.Producer.commit_transaction)
     abort_transaction = _awaited(producers.Producer.abort_transaction)
     prepare_transaction = _awaited(producers.Producer.prepare_transaction)
-    close = _awaited(producers.Producer.close)
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Flush, abort an open transaction, and end; see `msgtx.Producer.close`."""
+        await _surely(self._run(self.sync.close, timeout))
 
     async def begin_transaction(self, timeout_ms: int | None = None) -> Transaction:
         """Begin a transaction; see `msgtx.Producer.begin_transaction`."""
@@ -264,10 +272,12 @@ class Producer:
                     session, lambda given: block.enter_context(self.sync.transaction(timeout_ms, given))
                 )
             yield Transaction(self, begun.id)
+            await self._run(block.close)
         except BaseException as error:
-            await self._run(block.__exit__, type(error), error, error.__traceback__)
+            # A commit that has begun leaves nothing to do here. One that was cancelled before a thread was free is an abort;
+            # that is waited for, however often this is cancelled: nobody else would do it.
+            await _surely(self._run(block.__exit__, type(error), error, error.__traceback__))
             raise
-        await self._run(block.close)
 
     @property
     def transaction_id(self) -> TransactionId | None:
@@ -396,7 +406,7 @@ class Consumer:
         """End what waits, commit positions (if that is automatic), and end. May be called twice."""
         if not self.sync.closed:
             self.sync.stop()
-            await self._run(self.sync.close)
+            await _surely(self._run(self.sync.close))
             self._thread.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:
@@ -493,7 +503,7 @@ class Client:
         for consumer in list(self._consumers):
             await consumer.close()
         if not self.sync._closed:
-            await self.run(self.sync.close)
+            await _surely(self.run(self.sync.close))
             self._threads.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:

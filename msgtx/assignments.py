@@ -62,7 +62,11 @@ class Assignments(Places):
             if self._membership is not None:
                 raise IllegalState("this consumer subscribed: its group gives it partitions; assign is for another one")
             self._subscribed = None
-            self._take([TopicPartition(*partition) for partition in partitions])
+            wanted = [TopicPartition(*partition) for partition in partitions]
+            for name in {topic for topic, _ in wanted}:
+                self._topic(name, fresh=True)  # it may have been deleted and made again
+            self._take(wanted)
+            self._fetcher.forget_starts()
 
     def _take(
         self,
@@ -72,7 +76,12 @@ class Assignments(Places):
     ) -> None:
         known = self._fetcher.assigned
         self._fetcher.assign(
-            [known.get(tp) or Assigned(tp, ids.get(tp) or self._partition_id(tp), new=tp in new) for tp in wanted]
+            [
+                known[tp]
+                if tp in known and tp not in new
+                else Assigned(tp, ids.get(tp) or self._partition_id(tp), new=tp in new)
+                for tp in wanted
+            ]
         )
         self._waiter.watch(assigned.partition_id for assigned in self._fetcher.assigned.values())
 
@@ -136,12 +145,25 @@ class Assignments(Places):
             self._take([*self._fetcher.assigned, *gained], new=gained)
             self._tell("assign", gained)
 
+    def _take_made_again(self) -> bool:
+        """Read topics that were deleted and made again, from their beginning. Returns whether there are any."""
+        assigned = self._fetcher.assigned
+        again: list[TopicPartition] = []
+        for name in {tp.topic for tp in assigned}:
+            with contextlib.suppress(errors.UnknownTopicOrPartition):
+                ids = self._topic(name, fresh=True).partition_ids
+                of_topic = [tp for tp in assigned if tp.topic == name and tp.partition < len(ids)]
+                again += [tp for tp in of_topic if ids[tp.partition] != assigned[tp].partition_id]
+        if again:
+            log.warning("%s: deleted and made again, reading from the beginning", ", ".join(map(str, again)))
+            self._take([*assigned], new=again)
+        return bool(again)
+
     def rewind(self) -> None:
-        """Go back to the committed offsets, as after an aborted transaction."""
+        """Go back to the committed offsets, as after an aborted transaction; without one to where reading began."""
         with self._use():
-            for assigned in self._fetcher.assigned.values():
-                assigned.forget()
-                assigned.next, assigned.reset, assigned.handed = None, None, False
+            self._commits.settle()  # they count
+            self._fetcher.rewind()
             self._taken_away.clear()
             if self._membership is not None:
                 self._membership.due = True  # what was refused may have been refused because partitions were taken away
@@ -204,6 +226,7 @@ class Assignments(Places):
                 self._commit_positions()
             self._tell("revoke", partitions)
             self._drop(partitions)
+        self._commits.settle()  # an owner may commit until it releases
         with self._engine.connection() as connection:
             self._membership.release(connection, ids)
 

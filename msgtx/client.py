@@ -19,7 +19,8 @@ from msgtx.consumer import Consumer, Deserializer
 from msgtx.coordinator.completion import Completion
 from msgtx.coordinator.sweep import sweep
 from msgtx.database import migrate
-from msgtx.database.engine import POOL_SIZE, Engine, RawConnection, open_engine, public_url
+from msgtx.database.address import public_url
+from msgtx.database.engine import POOL_SIZE, Engine, RawConnection, open_engine
 from msgtx.intake import Serializer
 from msgtx.process import OnError, Transform, process
 from msgtx.producer import Producer
@@ -154,7 +155,11 @@ class Client:
             value_deserializer=value_deserializer,
         )
         if topics or pattern is not None:
-            consumer.subscribe(topics, pattern=pattern)
+            try:
+                consumer.subscribe(topics, pattern=pattern)
+            except BaseException:
+                consumer.close()  # nobody else can: as a member it would keep partitions that nobody reads
+                raise
         self._remember(consumer)
         return consumer
 

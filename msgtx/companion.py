@@ -8,6 +8,7 @@ import contextlib
 import os
 import socket
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from sqlalchemy.util import await_only
 
 from msgtx import errors
 from msgtx.cancellation import to_its_end
+from msgtx.database.connection import Connection, until
 from msgtx.database.engine import DEFAULT_ISOLATION, Engine, RawConnection, driver_of, query
 from msgtx.database.wire import BatchColumns
 from msgtx.store.append import append
@@ -55,7 +57,7 @@ class Companion:
         conninfo = psycopg.conninfo.make_conninfo(**given)
 
         def connect(_: str, **settings: Any) -> RawConnection:
-            return psycopg.connect(conninfo, **settings)
+            return Connection.connect(conninfo, **settings)
 
         self.engine = Engine("postgresql://", pool_size=POOL_SIZE, connect=connect)
         self.pid = os.getpid()
@@ -67,7 +69,9 @@ class Companion:
         """Write and seal a transaction that the user's COMMIT decides. Raise what is refused; nothing stays open then."""
         for attempt in range(NAMES_TRIED):
             try:
-                with self.engine.connection() as connection:
+                # Longer than that it is of no use: its transaction is past its timeout.
+                limit = until(time.monotonic() + SEALED_TIMEOUT_MS / 1000)
+                with limit, self.engine.connection() as connection:
                     name = self._take(user) or self._new(connection)
                     sealed = self._seal(connection, name, calls, offsets)
             except (errors.ConcurrentTransactions, errors.FatalError):
@@ -162,7 +166,8 @@ class Settling:
 
     def lost(self) -> None:
         """Abort at once, so that it holds no reader up; if that cannot be done, its timeout does it."""
-        with contextlib.suppress(errors.MsgtxError), self.engine.connection() as connection:
+        limit = until(time.monotonic() + SEALED_TIMEOUT_MS / 1000)
+        with contextlib.suppress(errors.MsgtxError), limit, self.engine.connection() as connection:
             end_transaction(connection, self.transaction_id, "resolve")
 
 

@@ -1,6 +1,5 @@
 """The consumer: polls and commits."""
 
-import concurrent.futures
 import logging
 import os
 import time
@@ -11,7 +10,8 @@ from typing import Any, Self
 from msgtx import errors
 from msgtx.assignments import Assignments
 from msgtx.config import ConsumerConfig
-from msgtx.database.engine import Engine
+from msgtx.database.connection import until
+from msgtx.database.engine import Engine, RawConnection
 from msgtx.enlistment import UserSession, enlist
 from msgtx.errors import IllegalState, MsgtxError
 from msgtx.fetcher import Assigned
@@ -45,7 +45,6 @@ class Consumer(Assignments):
         self._committed_since_poll = False
         self._next_auto_commit = time.monotonic() + config.auto_commit_interval_ms / 1000
         self._failing_since: float | None = None
-        self._background: concurrent.futures.ThreadPoolExecutor | None = None
 
     # ── reading ──
 
@@ -123,11 +122,13 @@ class Consumer(Assignments):
             if self._stopped:
                 return False
             self._waiter.clear()
+            began = time.monotonic()
             try:
-                self._look_after_membership()
-                if self._fetcher.ready:
-                    return True
-                progress = self._fetcher.fetch()
+                with until(silence=self.config.request_timeout_ms / 1000):
+                    self._look_after_membership()
+                    if self._fetcher.ready:
+                        return True
+                    progress = self._fetcher.fetch()
                 self._failing_since = None
             except MsgtxError as error:
                 if isinstance(error, errors.UnknownTopicOrPartition) and self._membership is not None:
@@ -136,7 +137,9 @@ class Consumer(Assignments):
                         return False  # the next poll looks at what is there instead
                     time.sleep(self.config.retry_backoff_ms / 1000)
                     continue
-                if not error.retriable or self._given_up():
+                if isinstance(error, errors.UnknownTopicOrPartition) and self._take_made_again():
+                    continue
+                if not error.retriable or self._given_up(began):
                     raise
                 progress = False
                 self._waiter.clear()
@@ -147,12 +150,12 @@ class Consumer(Assignments):
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            self._waiter.wait(min(left, self.config.fetch_max_wait_ms / 1000))
+            longest = self.config.fetch_max_wait_ms if self._fetcher.waiting is None else self.config.retry_backoff_ms
+            self._waiter.wait(min(left, longest / 1000))
 
-    def _given_up(self) -> bool:
-        now = time.monotonic()
-        self._failing_since = self._failing_since or now
-        return now - self._failing_since > self.config.request_timeout_ms / 1000
+    def _given_up(self, began: float) -> bool:
+        self._failing_since = self._failing_since or began
+        return time.monotonic() - self._failing_since > self.config.request_timeout_ms / 1000
 
     def _deserialized(self, records: list[Record]) -> list[Record]:
         if self._key_deserializer is None and self._value_deserializer is None:
@@ -207,6 +210,7 @@ class Consumer(Assignments):
             raise IllegalState(
                 "offsets were committed by hand since the last poll: use one way, commit() or the transaction"
             )
+        self._commits.settle()  # an older offset must not be written after the transaction's
         positions = self._positions()
         self._settle(positions)
         return positions
@@ -250,6 +254,7 @@ class Consumer(Assignments):
                 assigned[tp].partition_id if tp in assigned else self._partition_id(tp): at for tp, at in positions.items()
             }
             if session is not None:
+                self._commits.settle()
                 connection, enlistment = enlist(session, self._engine)
                 enlistment.add(connection, offset_rows(group, by_id))
                 self._settle(positions)
@@ -258,20 +263,9 @@ class Consumer(Assignments):
             self._taken_away.clear()
             self._settle(positions)
             if wait:
-                self._commit(group, by_id)
-                return
-            if self._background is None:
-                self._background = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="msgtx-commit")
-            self._background.submit(self._commit_quietly, group, by_id)
-
-    def _commit(self, group: GroupMetadata, by_id: Mapping[int, OffsetAndMetadata]) -> None:
-        self._asked(lambda connection: commit_offsets(connection, {group: by_id}))
-
-    def _commit_quietly(self, group: GroupMetadata, by_id: Mapping[int, OffsetAndMetadata]) -> None:
-        try:
-            self._commit(group, by_id)
-        except MsgtxError as error:
-            log.warning("group %r: offsets were not committed: %s", self.config.group, error)
+                self._commits.commit(group, by_id)
+            else:
+                self._commits.hand_over(group, by_id)
 
     def _commit_automatically(self) -> None:
         if not self.config.enable_auto_commit or time.monotonic() < self._next_auto_commit:
@@ -285,7 +279,25 @@ class Consumer(Assignments):
         self._settle(assigned)
         by_id = {assigned[tp].partition_id: at for tp, at in self._positions().items()}
         if by_id:
-            self._commit_quietly(self._group_metadata(), by_id)
+            self._commits.hand_over(self._group_metadata(), by_id)
+
+    def commit_starts(self) -> None:
+        """Commit where a reset to `latest` leads, before anything is read from there: whoever is next goes on there."""
+        self._group()
+        self._fetcher.commit_starts = self._commit_starts
+
+    def _commit_starts(self, connection: RawConnection, starts: Mapping[int, int]) -> bool:
+        try:
+            commit_offsets(
+                connection, {self._group_metadata(): {each: OffsetAndMetadata(offset) for each, offset in starts.items()}}
+            )
+        except (errors.IllegalGeneration, errors.NotAssigned, errors.UnknownMember, errors.FencedInstance) as error:
+            log.info("group %r: partitions changed hands before they were read: %s", self.config.group, error)
+            if self._membership is None:
+                raise
+            self._membership.due = True
+            return False
+        return True
 
     @property
     def closed(self) -> bool:
@@ -293,16 +305,23 @@ class Consumer(Assignments):
         return self._closed
 
     def close(self) -> None:
-        """Commit positions (if that is automatic) and end. May be called twice."""
+        """Commit positions (if that is automatic) and what `commit(wait=False)` was given, and end. May be called twice.
+
+        It waits for that no longer than `request_timeout_ms`: what is not committed then goes to the log.
+        """
         if self._closed:
             return
         if self._pid == os.getpid():
-            if self.config.enable_auto_commit:
-                self._commit_positions()
-            if self._membership is not None:
-                self._membership.close()
-        if self._background is not None:
-            self._background.shutdown()
+            try:
+                if self.config.enable_auto_commit:
+                    self._commit_positions()
+                self._commits.settle()
+            except errors.DatabaseUnavailable as error:
+                log.warning("group %r: %s", self.config.group, error)
+            finally:
+                self._commits.give_up()
+                if self._membership is not None:
+                    self._membership.close()
         self._waiter.watch(())
         self._closed = True
 

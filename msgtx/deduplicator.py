@@ -9,14 +9,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from msgtx.accumulator import Accumulator, PendingBatch
 from msgtx.config import ProducerConfig
+from msgtx.database.connection import until
 from msgtx.database.engine import Engine
-from msgtx.errors import DeliveryTimeout, FatalError, IllegalState, MsgtxError
+from msgtx.errors import DeliveryTimeout, FatalError, IllegalState, MsgtxError, UnknownTopicOrPartition
 from msgtx.sender import MAX_BACKOFF_SECONDS, Wake
+from msgtx.store.append import PARTITIONS_AT_ONCE
 from msgtx.store.append_once import KeyedRecord, Placed, append_once
+from msgtx.store.topics import Topic
 from msgtx.types import TopicPartition
 
 log = logging.getLogger("msgtx.producer")
@@ -44,12 +47,14 @@ class Deduplicator:
         config: ProducerConfig,
         *,
         wake: Wake,
+        refresh_topic: Callable[[str], Topic | None],
         on_failed: Callable[[int | None, MsgtxError], None],
     ) -> None:
         self._engine = engine
         self._accumulator = accumulator
         self._config = config
         self._wake = wake
+        self._refresh_topic = refresh_topic
         self._on_failed = on_failed
         self._work = threading.Condition(accumulator.lock)
         self._waiting: deque[Waiting] = deque()
@@ -80,7 +85,10 @@ class Deduplicator:
         failures = 0
         while taken := self._take():
             try:
-                self._settle(taken, self._call([each.record for each in taken]))
+                deadline = min(each.batch.created_at for each in taken) + self._config.delivery_timeout_ms / 1000
+                with until(deadline, silence=self._config.request_timeout_ms / 1000):
+                    answers = self._call([each.record for each in taken])
+                self._settle(taken, answers)
                 failures = 0
             except MsgtxError as error:
                 if error.retriable and self._closing:
@@ -105,8 +113,12 @@ class Deduplicator:
             self._work.wait_for(lambda: self._waiting or self._closing)
             taken: list[Waiting] = []
             size = 0
+            places: set[int] = set()
             while self._waiting and len(taken) < self._config.batch_records:
                 size += self._waiting[0].batch.size
+                places.add(self._waiting[0].record.partition_id)
+                if len(places) > PARTITIONS_AT_ONCE:
+                    break
                 if taken and (size > self._config.batch_bytes or taken[0].alone or self._waiting[0].alone):
                     break
                 taken.append(self._waiting.popleft())
@@ -116,11 +128,9 @@ class Deduplicator:
 
     def _call(self, records: list[KeyedRecord]) -> list[Placed]:
         partition_ids = sorted({record.partition_id for record in records})
-        woke = self._wake.now(partition_ids)
         with self._engine.connection() as connection:
-            answers = append_once(connection, records, wake=woke)
-        if not woke:
-            self._wake.later(partition_ids)
+            answers = append_once(connection, records, wake=False)
+        self._wake.tell(partition_ids)
         return answers
 
     def _settle(self, taken: list[Waiting], answers: list[Placed]) -> None:
@@ -137,13 +147,26 @@ class Deduplicator:
 
     def _refuse(self, refused: list[tuple[Waiting, MsgtxError]]) -> None:
         """Fail what was refused alone; have the rest sent again, each alone: one bad record harms no other."""
+        failed: set[int] = set()
         for each, error in refused:
-            if each.alone:
+            if each.alone and not self._finds_anew(each, error):
                 self._fail([each], error)
-        rest = [each for each, _ in refused if not each.alone]
+                failed.add(id(each))
+        rest = [each for each, _ in refused if id(each) not in failed]
         for each in rest:
             each.alone = True
         self._again(rest)
+
+    def _finds_anew(self, each: Waiting, error: MsgtxError) -> bool:
+        """Return whether the record's topic was deleted and made again; it then goes to the partition that is there now."""
+        if not isinstance(error, UnknownTopicOrPartition):
+            return False
+        place = each.batch.topic_partition
+        topic = self._refresh_topic(place.topic)
+        if topic is None or place.partition >= len(topic.partition_ids):
+            return False
+        before, each.record = each.record, replace(each.record, partition_id=topic.partition_ids[place.partition])
+        return before != each.record
 
     def _again(self, taken: list[Waiting]) -> None:
         with self._work:

@@ -18,13 +18,14 @@ from sqlalchemy.orm import Session, scoped_session
 
 from msgtx import errors
 from msgtx.companion import Settling, companion, dispose, engine_of, off_loop
-from msgtx.database.engine import Engine, driver_of
+from msgtx.database.engine import Engine, driver_of, translate
 from msgtx.database.wire import BatchColumns
 from msgtx.published import Published, calls_of
 from msgtx.store.groups import NO_OFFSETS, OffsetColumns, OffsetRows, columns_of
 from msgtx.store.installation import Installation, describe_installation, require_version
 from msgtx.store.seal import Sealed, commit_in_session, decide_sealed
 from msgtx.store.topics import Topic, describe_topics
+from msgtx.store.wakeups import MOST_TOLD, notify
 
 TOPIC_SECONDS: Final = 30.0  # how long a topic is known: then it may have more partitions, or another limit
 
@@ -62,6 +63,7 @@ class Enlistment:
 
     things: list[tuple[frozenset[str], Published | OffsetRows | Decision | Writing]] = field(default_factory=list)
     over: bool = False
+    told: set[int] = field(default_factory=set)  # partitions of what was written
 
     def add(self, connection: sqlalchemy.Connection, thing: Published | OffsetRows | Decision | Writing) -> None:
         """Have something ride in the transaction that the connection is in."""
@@ -79,6 +81,8 @@ class Enlistment:
         for rows in self._of(dict):
             offsets |= rows
         calls = list(calls_of(self._of(Published)))
+        self.told.update(batch.partition_id for batches in calls for batch in batches)
+        self.told.update(*(decision.sealed.partitions for decision in self._of(Decision)))
         if offsets or calls:
             self._write_log(connection, calls, columns_of(offsets))
 
@@ -243,6 +247,7 @@ def _commit(connection: sqlalchemy.Connection) -> None:
         _take_back(connection, enlistment)
         raise
     enlistment.over = True
+    _untold[driver_of(connection)] = enlistment.told
     enlistment.things = [(names, thing) for names, thing in enlistment.things if isinstance(thing, Decision)]
     _written[connection] = enlistment  # its COMMIT may fail; the connection may live for long, and keeps no records
 
@@ -274,11 +279,38 @@ def _rollback_savepoint(connection: sqlalchemy.Connection, name: str, _: None) -
         enlistment.roll_back(connection, name)
 
 
-def _failed(context: sqlalchemy.engine.ExceptionContext) -> None:
-    """Hear that a statement failed; if it was the COMMIT, the transaction is over, and whose it was must know."""
+def _failed(context: sqlalchemy.engine.ExceptionContext) -> Exception | None:
+    """Hear that a statement failed; if it was the COMMIT, the transaction is over, and whose it was must know.
+
+    Returns the error that msgtx has for what its own functions refused at COMMIT.
+    """
     connection = context.connection
-    if connection is not None and context.statement is None and (enlistment := _written.pop(connection, None)) is not None:
-        enlistment.roll_back(connection, None)
+    if connection is None or context.statement is not None or (enlistment := _written.pop(connection, None)) is None:
+        return None
+    forget(connection)
+    enlistment.told.clear()
+    enlistment.roll_back(connection, None)
+    original = context.original_exception
+    if isinstance(original, psycopg.Error) and "msgtx." in (original.diag.context or ""):
+        driver: Any = connection.connection.driver_connection
+        return translate(original, driver)
+    return None
+
+
+def _returned(driver: Any, _: object) -> None:
+    """Hear that a connection goes back to the pool: tell the readers of what it has committed.
+
+    They would look by themselves, a little later: so they do for a connection that stays with its user, and an async one.
+    """
+    if isinstance(driver, psycopg.Connection) and (told := _untold.pop(driver, None)):
+        if driver.closed or driver.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            return
+        with contextlib.suppress(psycopg.Error, errors.MsgtxError):
+            driver.autocommit = True
+            try:
+                notify(driver, ",".join(map(str, sorted(told)[:MOST_TOLD])))
+            finally:
+                driver.autocommit = False
 
 
 def _savepoints(connection: sqlalchemy.Connection) -> frozenset[str]:
@@ -291,15 +323,18 @@ def _savepoints(connection: sqlalchemy.Connection) -> frozenset[str]:
     return frozenset(found)
 
 
-_HEARD: Final[dict[str, Callable[..., None]]] = {
+_HEARD: Final[dict[str, Callable[..., object]]] = {
     "begin": _begun,
     "commit": _commit,
     "rollback": _rollback,
     "rollback_savepoint": _rollback_savepoint,
     "handle_error": _failed,
     "engine_disposed": dispose,
+    "checkin": _returned,
 }
 _enlistments: "weakref.WeakKeyDictionary[sqlalchemy.Connection, Enlistment]" = weakref.WeakKeyDictionary()
 _written: "weakref.WeakKeyDictionary[sqlalchemy.Connection, Enlistment]" = weakref.WeakKeyDictionary()
+# Partitions of the last COMMIT of a driver's connection, whose readers nobody has told yet.
+_untold: "weakref.WeakKeyDictionary[Any, set[int]]" = weakref.WeakKeyDictionary()
 _installations: "weakref.WeakKeyDictionary[sqlalchemy.Engine, Installation]" = weakref.WeakKeyDictionary()
 _topics: "weakref.WeakKeyDictionary[sqlalchemy.Engine, dict[str, tuple[float, Topic]]]" = weakref.WeakKeyDictionary()

@@ -102,6 +102,13 @@ class LockTimeout(RetriableError):
     """
 
 
+class LockTableFull(RetriableError):
+    """PostgreSQL's table of locks is full: too many calls to too many partitions at once.
+
+    Raise max_locks_per_transaction (a restart), or have fewer sessions write to so many partitions; `msgtx doctor` counts.
+    """
+
+
 class OutOfOrderSequence(AbortableError):
     """The batch's sequence does not follow the last one stored.
 
@@ -358,6 +365,24 @@ class GroupNotEmpty(UsageError):
     """
 
     code = 68
+
+
+class GroupMaxSizeReached(UsageError):
+    """The group has as many members as it may have.
+
+    Stop other consumers of it, or raise the setting `group_max_members`.
+    """
+
+    code = 81
+
+
+class InvalidSessionTimeout(UsageError):
+    """The session timeout is not between `group_min_session_timeout_ms` and `group_max_session_timeout_ms`.
+
+    Choose one in between.
+    """
+
+    code = 26
 
 
 class GroupSubscribedToTopic(UsageError):

@@ -1,10 +1,11 @@
 """The fetcher: the partitions of a consumer, what was fetched of each, and where each goes on. Kafka's fetcher."""
 
 import logging
+import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgtx import errors
 from msgtx.config import ConsumerConfig
@@ -17,14 +18,13 @@ from msgtx.store.fetch import (
     ListedOffset,
     Position,
     fetch,
-    list_offsets,
 )
-from msgtx.store.groups import committed_offsets
+from msgtx.store.holders import Holder, expired_any, stable_ends, stable_offsets
 from msgtx.store.records import records_of
-from msgtx.store.transactions import expire_transaction
-from msgtx.types import Isolation, Record, TopicPartition
+from msgtx.types import Isolation, Record, TopicPartition, TransactionId
 
 log = logging.getLogger("msgtx.consumer")
+UNKNOWN_HOLDER: Final = TransactionId(-1, -1, -1)  # a transaction that was sealed between two looks
 FETCH_BYTES: Final = 8 * 1024 * 1024  # of all partitions in one fetch, if fetch_max_bytes allows: enough to hide its cost
 
 
@@ -36,6 +36,8 @@ class Assigned:
     partition_id: int
     next: Position | None = None  # None: to be found from the group or by auto_offset_reset
     reset: int | None = None  # a time to look up instead: EARLIEST, LATEST, or milliseconds
+    out_of_range: int | None = None  # the offset that the log does not hold: auto_offset_reset says where to go on
+    waits_for: TransactionId | None = None  # the sealed transaction that the group's offset is part of: nothing is read
     batches: deque[FetchedBatch] = field(default_factory=deque)
     handing_out: FetchedBatch | None = None
     records: list[Record] = field(default_factory=list)  # of `handing_out`
@@ -106,6 +108,20 @@ class Assigned:
         self.records, self.at = records_of(self.handing_out, self.topic_partition, self.skip_to), 0
 
 
+class Start(NamedTuple):
+    """Where a reset or a seek has put the reader of a partition, and the committed offset that was out of range (or none).
+
+    As long as the group has no other one, going back to what is committed is going back there: a second reset to `latest`
+    would pass what was read since the first.
+    """
+
+    offset: int
+    instead_of: int | None
+
+
+CommitStarts = Callable[[RawConnection, Mapping[int, int]], bool]
+
+
 class Fetcher:
     """Fetches for one consumer. `assigned`: its partitions, in the order in which they take turns."""
 
@@ -114,16 +130,54 @@ class Fetcher:
         self._config = config
         self.assigned: dict[TopicPartition, Assigned] = {}
         self._turn: deque[TopicPartition] = deque()
+        self._fetch_turn: dict[TopicPartition, None] = {}  # what a fetch has brought records of comes last in the next one
+        self._starts: dict[int, Start] = {}
+        self._reset_to_latest: dict[int, int] = {}  # and not yet committed, while `commit_starts` is there to do it
+        self.commit_starts: CommitStarts | None = None
+        self._next_look = 0.0  # for offsets that were not stable
+        self._next_expiry = 0.0
 
     def assign(self, partitions: Iterable[Assigned]) -> None:
         """Read these partitions and no others."""
         self.assigned = {partition.topic_partition: partition for partition in partitions}
         self._turn = deque(self.assigned)
+        kept = {tp: None for tp in self._fetch_turn if tp in self.assigned}
+        self._fetch_turn = kept | dict.fromkeys(self.assigned)
+
+    def forget_starts(self) -> None:
+        """Begin what is not assigned by `auto_offset_reset` when it is assigned again."""
+        kept = {assigned.partition_id for assigned in self.assigned.values()}
+        self._starts = {partition_id: start for partition_id, start in self._starts.items() if partition_id in kept}
+
+    def seek(self, assigned: Assigned, offset: int) -> None:
+        """Go on at an offset."""
+        assigned.forget()
+        assigned.next, assigned.reset, assigned.skip_to = Position(offset), None, offset
+        assigned.out_of_range = assigned.waits_for = None
+        self._sought(assigned, offset)
+
+    def seek_to_time(self, assigned: Assigned, timestamp: int) -> None:
+        """Look a time up with the next fetch, and go on there."""
+        assigned.forget()
+        assigned.next, assigned.reset = None, timestamp
+        assigned.out_of_range = assigned.waits_for = None
+
+    def rewind(self) -> None:
+        """Go back to what is committed."""
+        for assigned in self.assigned.values():
+            assigned.forget()
+            assigned.next = assigned.reset = assigned.out_of_range = assigned.waits_for = None
+            assigned.handed = False
 
     @property
     def ready(self) -> bool:
         """Whether something that was fetched can be handed out."""
         return any(assigned.buffered and not assigned.paused for assigned in self.assigned.values())
+
+    @property
+    def waiting(self) -> TopicPartition | None:
+        """A partition whose committed offset is not stable; None: there is none."""
+        return next((a.topic_partition for a in self.assigned.values() if a.waits_for is not None and not a.paused), None)
 
     def in_turn(self) -> list[Assigned]:
         """Return the partitions, another one first each time."""
@@ -147,28 +201,43 @@ class Fetcher:
         """Fetch what is not paused and has nothing buffered. Returns whether any position moved."""
         with self._engine.connection() as connection:
             self.find_positions(connection)
-            wanted = {a.partition_id: a for a in self.assigned.values() if not a.paused and not a.buffered}
+            if not self._commit_starts(connection):
+                return False
+            wanted = [
+                (assigned, assigned.next)
+                for assigned in (self.assigned[tp] for tp in self._fetch_turn)
+                if assigned.next is not None and not assigned.paused and not assigned.buffered
+            ]
             if not wanted:
                 return False
-            positions = {partition_id: a.next for partition_id, a in wanted.items() if a.next is not None}
             total = min(self._config.fetch_max_bytes, FETCH_BYTES)
             answers = fetch(
                 connection,
-                positions,
+                {assigned.partition_id: position for assigned, position in wanted},
                 isolation=self._config.isolation,
-                max_bytes=max(1, total // len(positions)),
+                max_bytes=total,
+                total_bytes=total,
             )
             progress = False
-            for partition_id, assigned in wanted.items():
-                answer = answers.get(partition_id)
+            for assigned, _ in wanted:
+                answer = answers.get(assigned.partition_id)
                 if answer is None:
                     raise errors.UnknownTopicOrPartition(f"{assigned.topic_partition} does not exist (any more)")
                 progress = self._fetched(assigned, answer) or progress
-            if not progress:
-                for answer in answers.values():
-                    if answer.blocked_by is not None and answer.blocked_overdue:
-                        progress = expire_transaction(connection, answer.blocked_by) or progress
-            return progress
+                if answer.batches:
+                    self._fetch_turn[assigned.topic_partition] = self._fetch_turn.pop(assigned.topic_partition)
+            return self._expired(connection, answers) or progress
+
+    def _expired(self, connection: RawConnection, answers: Mapping[int, FetchedPartition]) -> bool:
+        """Abort what is overdue and holds one of these partitions back, whatever there is to read of others (I12)."""
+        overdue = [partition_id for partition_id, answer in answers.items() if answer.blocked_overdue]
+        if not overdue or time.monotonic() < self._next_expiry:
+            return False
+        aborted = expired_any(connection, overdue)
+        if not aborted:
+            # Its lock is taken, or it is not ours to write: who reads fast need not ask with each fetch.
+            self._next_expiry = time.monotonic() + self._config.retry_backoff_ms / 1000
+        return aborted
 
     def _fetched(self, assigned: Assigned, answer: FetchedPartition) -> bool:
         assert assigned.next is not None
@@ -189,51 +258,116 @@ class Fetcher:
 
     def _out_of_range(self, assigned: Assigned, answer: FetchedPartition) -> bool:
         assert assigned.next is not None
+        at = assigned.next.offset
+        start = self._starts.get(assigned.partition_id)
+        if start is not None and start.instead_of == at and answer.log_start_offset <= start.offset <= answer.log_end_offset:
+            assigned.next = Position(start.offset)
+            return True
         if self._config.auto_offset_reset == "none":
             raise errors.OffsetOutOfRange(
-                f"{assigned.topic_partition}: offset {assigned.next.offset} is not in the log, which goes from"
+                f"{assigned.topic_partition}: offset {at} is not in the log, which goes from"
                 f" {answer.log_start_offset} to {answer.log_end_offset}"
             )
         log.warning(
-            "%s: offset %s is out of range, going to %s",
-            assigned.topic_partition,
-            assigned.next.offset,
-            self._config.auto_offset_reset,
+            "%s: offset %s is out of range, going to %s", assigned.topic_partition, at, self._config.auto_offset_reset
         )
-        assigned.next = None
-        assigned.reset = EARLIEST if self._config.auto_offset_reset == "earliest" else LATEST
+        assigned.next, assigned.out_of_range = None, at
         return True
 
     def find_positions(self, connection: RawConnection) -> None:
-        """Find where partitions begin that have no position: a seek by time, the group's offset, or `auto_offset_reset`."""
-        unknown = [a for a in self.assigned.values() if a.next is None]
-        if not unknown:
-            return
+        """Find where partitions begin that have no position: a seek by time, the group's offset, or `auto_offset_reset`.
+
+        One whose offset in the group is part of a sealed, undecided transaction gets none yet: it was read, and its outputs
+        may still be committed (I10).
+        """
+        unknown = [assigned for assigned in self.assigned.values() if assigned.next is None]
         if self._config.group is not None:
-            asked = [a.partition_id for a in unknown if a.reset is None]
-            found = committed_offsets(connection, self._config.group, asked) if asked else {}
-            for assigned in unknown:
-                at = found.get(assigned.partition_id)
-                if assigned.reset is None and at is not None and at.at is not None:
-                    assigned.next = Position(at.at.offset)
+            unknown = self._find_committed(connection, self._config.group, unknown)
         times: dict[int, int] = {}
         for assigned in unknown:
-            if assigned.next is None:
+            start = self._starts.get(assigned.partition_id)
+            if start is not None and start.instead_of is None and assigned.reset is None and assigned.out_of_range is None:
+                assigned.next = Position(start.offset)
+            else:
                 times[assigned.partition_id] = self._reset_time(assigned)
         if not times:
             return
-        ends = list_offsets(connection, times, self._config.isolation)
+        ends = stable_ends(connection, times, self._config.isolation)
         for assigned in unknown:
             if assigned.next is None:
                 end = ends.get(assigned.partition_id)
                 if end is None:
                     raise errors.UnknownTopicOrPartition(f"{assigned.topic_partition} does not exist (any more)")
-                assigned.next, assigned.reset = Position(readable(end, self._config.isolation)), None
+                self._begin(assigned, readable(end, self._config.isolation), times[assigned.partition_id])
+
+    def _find_committed(self, connection: RawConnection, group: str, unknown: list[Assigned]) -> list[Assigned]:
+        """Go to the group's offsets where there is a stable one. Returns the partitions that have none at all."""
+        asked = [assigned for assigned in unknown if assigned.reset is None and assigned.out_of_range is None]
+        if time.monotonic() < self._next_look:
+            asked = [assigned for assigned in asked if assigned.waits_for is None]
+        if not asked:
+            return [assigned for assigned in unknown if assigned.waits_for is None]
+        found, holders = stable_offsets(connection, group, [assigned.partition_id for assigned in asked])
+        for assigned in asked:
+            at = found.get(assigned.partition_id)
+            if at is not None and at.pending:
+                self._await_stable(assigned, holders.get(assigned.partition_id))
+                continue
+            assigned.waits_for = None
+            if at is not None and at.at is not None:
+                start = self._starts.get(assigned.partition_id)
+                if start is not None and start.instead_of != at.at.offset:
+                    del self._starts[assigned.partition_id]  # the group has moved on
+                assigned.next = Position(at.at.offset)
+        return [assigned for assigned in unknown if assigned.next is None and assigned.waits_for is None]
+
+    def _await_stable(self, assigned: Assigned, holder: Holder | None) -> None:
+        self._next_look = time.monotonic() + self._config.retry_backoff_ms / 1000
+        if holder is not None and assigned.waits_for != holder.transaction_id:
+            level = logging.WARNING if holder.kind == "external" else logging.INFO
+            log.log(
+                level,
+                "group %r: %s is not read now: its offset is part of %s",
+                self._config.group,
+                assigned.topic_partition,
+                holder,
+            )
+        assigned.waits_for = UNKNOWN_HOLDER if holder is None else holder.transaction_id
+
+    def _begin(self, assigned: Assigned, offset: int, reset: int) -> None:
+        """Go where a reset leads, and remember it for as long as the group has no offset for this."""
+        failed, by_hand = assigned.out_of_range, assigned.reset is not None
+        assigned.next, assigned.reset, assigned.out_of_range = Position(offset), None, None
+        if by_hand:
+            self._sought(assigned, offset)
+            return
+        former = self._starts.get(assigned.partition_id)
+        instead_of = former.instead_of if former is not None and former.offset == failed else failed
+        self._starts[assigned.partition_id] = Start(offset, instead_of)
+        if reset == LATEST and self.commit_starts is not None:
+            self._reset_to_latest[assigned.partition_id] = offset
+
+    def _sought(self, assigned: Assigned, offset: int) -> None:
+        """Remember where reading begins by hand; a seek past what was read already is no beginning."""
+        if not assigned.handed:
+            self._starts[assigned.partition_id] = Start(offset, None)
+        self._reset_to_latest.pop(assigned.partition_id, None)
+
+    def _commit_starts(self, connection: RawConnection) -> bool:
+        """Have it committed where `latest` was, before anything is read from there. Returns whether reading may go on."""
+        owned = {assigned.partition_id: assigned for assigned in self.assigned.values()}
+        starts = {each: offset for each, offset in self._reset_to_latest.items() if each in owned}
+        if starts and self.commit_starts is not None and not self.commit_starts(connection, starts):
+            for partition_id in starts:
+                owned[partition_id].next = None
+            return False
+        self._reset_to_latest.clear()
+        return True
 
     def _reset_time(self, assigned: Assigned) -> int:
         if assigned.reset is not None:
             return assigned.reset
-        if assigned.new:
+        if assigned.new and assigned.out_of_range is None:
             return EARLIEST
         if self._config.auto_offset_reset == "none":
             raise errors.NoOffset(

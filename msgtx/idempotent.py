@@ -11,6 +11,7 @@ from typing import Final, Self, TypeVar
 from msgtx import errors
 from msgtx.accumulator import PendingBatch
 from msgtx.config import ProducerConfig
+from msgtx.database.connection import until
 from msgtx.database.engine import Engine
 from msgtx.deduplicator import Deduplicator
 from msgtx.errors import DatabaseUnavailable, IllegalState, MsgtxError, OutcomeUnknown
@@ -74,10 +75,27 @@ class IdempotentProducer(Intake):
     def _find_topic(self, name: str) -> Topic | None:
         return self._retried(lambda: self._topics(name, False), self._deadline(None), DatabaseUnavailable)
 
+    def _made_again(self, topic: Topic) -> None:
+        super()._made_again(topic)
+        sender = self._sender
+        if self._number is not None and any(tp.topic == topic.name for tp in sender.handed):
+            self._fail(
+                errors.UnknownTopicOrPartition(
+                    f"{topic.name} was deleted and made again within the transaction: what it had is gone"
+                )
+            )
+        for topic_partition in [tp for tp in sender.next_sequences if tp.topic == topic.name]:
+            del sender.next_sequences[topic_partition]  # nobody has sent anything there yet
+
     def _add_keyed(self, record: KeyedRecord, batch: PendingBatch) -> None:
         if self._deduplicator is None:
             self._deduplicator = Deduplicator(
-                self._engine, self._accumulator, self.config, wake=self._wake, on_failed=self._batch_failed
+                self._engine,
+                self._accumulator,
+                self.config,
+                wake=self._wake,
+                refresh_topic=self._refresh,
+                on_failed=self._batch_failed,
             )
         self._deduplicator.add(record, batch)
 
@@ -136,7 +154,8 @@ class IdempotentProducer(Intake):
         backoff = self.config.retry_backoff_ms / 1000
         while True:
             try:
-                return attempt()
+                with until(deadline, silence=self.config.request_timeout_ms / 1000):
+                    return attempt()
             except MsgtxError as error:
                 if error.fatal:
                     error = self._refused(error)

@@ -365,13 +365,20 @@ class Intake:
         return found
 
     def topic_changed(self, topic: Topic) -> None:
-        """Hear what became of a topic: another limit, or more partitions, which then get their share."""
+        """Hear what became of a topic: another limit, more partitions, or it was deleted and made again."""
         with self._lock:
             route = self._routes.get(topic.name)
-            if route is not None and topic.partition_ids[: route.count] == route.topic.partition_ids:
+            if route is not None and topic.partition_ids[: route.count] != route.topic.partition_ids:
+                self._routes[topic.name] = Route(topic)
+                self._made_again(topic)
+            elif route is not None:
                 route.topic, route.limit = topic, topic.max_message_bytes
                 route.lanes += [None] * (len(topic.partition_ids) - route.count)
                 route.count = len(route.lanes)
+
+    def _made_again(self, topic: Topic) -> None:
+        """Have what is buffered for a topic go to the partitions that it has now. The caller holds the lock."""
+        self._accumulator.lead_to(topic)
 
     def flush(self, timeout: float | None = None) -> None:
         """Send everything now and wait for the answers. Failed sends do not raise here; raise `TimeoutError`."""
@@ -404,7 +411,7 @@ def _check_dedup_key(dedup_key: object) -> None:
     if not 0 < size <= DEDUP_KEY_BYTES:
         raise errors.InvalidRequest(f"a dedup_key has 1 to {DEDUP_KEY_BYTES} bytes of UTF-8, not {size}")
     if "\0" in dedup_key or any("\ud800" <= letter <= "\udfff" for letter in dedup_key):
-        raise errors.InvalidRequest(f"a dedup_key has no NUL character and no half of a letter; this one is {dedup_key!r}")
+        raise errors.InvalidRequest(f"a dedup_key is valid UTF-8 without a NUL character; this one is {dedup_key!r}")
 
 
 def _require_bytes(item: object, name: str) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from msgtx.config import ConsumerConfig
+from msgtx.database.connection import until
 from msgtx.database.engine import Engine, RawConnection
 from msgtx.errors import FencedInstance, MsgtxError, UnknownMember
 from msgtx.rules.assignment import Subscriber, assign, subscribed
@@ -27,11 +28,12 @@ from msgtx.store.members import (
     member_assignment,
     release_partitions,
 )
-from msgtx.store.topics import describe_topics, partitions_of
+from msgtx.store.topics import describe_topics, partitions_of, topics_version
 from msgtx.types import TopicPartition
 from msgtx.wakeup import Waiter
 
 log = logging.getLogger("msgtx.consumer")
+BEATS_OF_A_SESSION: Final = 3  # attempts at a heartbeat that nobody answers, before the session is over
 MOST_LEAVES: Final = 3  # a connection that broke is made up for; nobody who closes waits for a database that is away
 MOST_ROUNDS: Final = 100  # of a division that others' changes overtake; whoever overtakes also divides
 
@@ -60,14 +62,12 @@ def divide(connection: RawConnection, group: str) -> None:
         state = describe_members(connection, group)
         if state is None or not state.stale or not state.members or state.strategy is None:
             return
-        named = {name for member in state.members for name in member.topics or ()}
-        by_pattern = any(member.pattern is not None for member in state.members)
-        topics = describe_topics(connection, None if by_pattern else sorted(named))
+        topics = describe_topics(connection, sorted({name for member in state.members for name in member.topics}))
         subscribers = [
             Subscriber(
                 member.number,
                 member.group_instance_id or member.member_id,
-                subscribed(member.topics, member.pattern, topics),
+                subscribed(member.topics, None, topics),
             )
             for member in state.members
         ]
@@ -91,6 +91,7 @@ class Membership:
         self._wakes = wakes
         self._subscription = Subscription(None, None)
         self._subscribed = False  # the group knows this subscription
+        self._matched_of: int | None = None  # the version of the topics among which it knows those that match the pattern
         self._member: _Member | None = None
         self._next_id = _new_id()  # kept until the answer to a join has come: asked again, it is the same member
         self.generation = -1
@@ -138,6 +139,9 @@ class Membership:
         if self._shall_divide:
             self._shall_divide = False
             try:
+                if self._subscription.pattern is not None and topics_version(connection) != self._matched_of:
+                    self._join(connection)
+                    self._shall_divide = False
                 divide(connection, self.group)
             except MsgtxError:
                 self._shall_divide = True
@@ -175,7 +179,8 @@ class Membership:
             self._thread.join()
         self._waiter.watch(())
         if self._config.group_instance_id is None:
-            self._leave_at_last(self.member_id or self._next_id)
+            with until(time.monotonic() + self._config.request_timeout_ms / 1000):
+                self._leave_at_last(self.member_id or self._next_id)
         self._member = None
 
     def _leave_at_last(self, member_id: str) -> None:
@@ -191,6 +196,13 @@ class Membership:
 
     def _join(self, connection: RawConnection) -> None:
         member_id = self._next_id if self._member is None else self._member.member_id
+        names, pattern = self._subscription
+        version = None
+        if pattern is not None:
+            # A pattern is its own member's business: others read what it matched. The version comes first: what is created
+            # meanwhile is of a later one, with which this is due again.
+            version = topics_version(connection)
+            names = sorted(subscribed(None, pattern, describe_topics(connection, None)))
         joined = join_group(
             connection,
             self.group,
@@ -200,9 +212,11 @@ class Membership:
             client_process=os.getpid(),
             session_timeout_ms=self._config.session_timeout_ms,
             strategy=self._config.assignment,
-            topics=self._subscription.topics,
-            pattern=self._subscription.pattern,
+            topics=names,
+            pattern=pattern,
+            topics_version=version,
         )
+        self._matched_of = version
         self._member = _Member(joined.member_number, member_id)
         self._subscribed = self._shall_divide = True
         self._waiter.watch_group(joined.group_id)
@@ -242,20 +256,25 @@ class Membership:
             if member is None or member == left or self._closing:
                 continue
             try:
-                if time.monotonic() - self._polled_at > self._config.max_poll_interval_ms / 1000:
-                    self._leave(member.member_id)
-                    left = member
-                    self._changed()
-                    log.warning(
-                        "group %r: no poll for max_poll_interval_ms=%s; left, the next poll joins again",
-                        self.group,
-                        self._config.max_poll_interval_ms,
-                    )
-                else:
-                    self._beat(member, beats)
+                with until(time.monotonic() + self._config.session_timeout_ms / 1000 / BEATS_OF_A_SESSION):
+                    left = self._live_on(member, beats) or left
             except MsgtxError as error:
                 log.debug("group %r: no heartbeat: %s", self.group, error)
                 next_beat = time.monotonic() + self._config.retry_backoff_ms / 1000
+
+    def _live_on(self, member: _Member, beats: int) -> _Member | None:
+        """Say that this member lives; have it leave if nobody polls any more, and return it then."""
+        if time.monotonic() - self._polled_at <= self._config.max_poll_interval_ms / 1000:
+            self._beat(member, beats)
+            return None
+        self._leave(member.member_id)
+        self._changed()
+        log.warning(
+            "group %r: no poll for max_poll_interval_ms=%s; left, the next poll joins again",
+            self.group,
+            self._config.max_poll_interval_ms,
+        )
+        return member
 
     def _beat(self, member: _Member, number: int) -> None:
         with self._engine.connection() as connection:

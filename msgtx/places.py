@@ -8,15 +8,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from msgtx import errors
+from msgtx.commits import Commits
 from msgtx.config import ConsumerConfig
+from msgtx.database.connection import until
 from msgtx.database.engine import Engine, RawConnection
 from msgtx.errors import IllegalState, MsgtxError
 from msgtx.fetcher import Assigned, Fetcher, readable
-from msgtx.store.fetch import EARLIEST, LATEST, ListedOffset, Position, list_offsets
-from msgtx.store.groups import committed_offsets
+from msgtx.store.fetch import EARLIEST, LATEST, ListedOffset
+from msgtx.store.groups import commit_offsets
+from msgtx.store.holders import stable_ends, stable_offsets
 from msgtx.store.records import count_records
 from msgtx.store.topics import Topic
-from msgtx.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from msgtx.types import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 
 Topics = Callable[[str, bool], Topic | None]
 Answer = TypeVar("Answer")
@@ -30,6 +33,7 @@ class Places:
         self.config = config
         self._topics = topics
         self._fetcher = Fetcher(engine, config)
+        self._commits = Commits(self._commit, timeout=config.request_timeout_ms / 1000)
         self._closed = False
         self._user: int | None = None
         self._pid = os.getpid()
@@ -44,8 +48,7 @@ class Places:
             assigned = self._assigned_partition(partition)
             if offset < 0:
                 raise errors.InvalidRequest(f"{partition}: an offset is not negative; this one is {offset}")
-            assigned.forget()
-            assigned.next, assigned.reset, assigned.skip_to = Position(offset), None, offset
+            self._fetcher.seek(assigned, offset)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Go to the log start with the next poll."""
@@ -64,9 +67,7 @@ class Places:
     def _seek_to_time(self, partitions: Iterable[TopicPartition] | None, timestamp: int) -> None:
         with self._use():
             for partition in self._all_or(partitions):
-                assigned = self._assigned_partition(partition)
-                assigned.forget()
-                assigned.next, assigned.reset = None, timestamp
+                self._fetcher.seek_to_time(self._assigned_partition(partition), timestamp)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Hand out nothing of these partitions until `resume`."""
@@ -81,14 +82,35 @@ class Places:
     # ── where it stands ──
 
     def position(self, partition: TopicPartition) -> int:
-        """Return the offset of the next record to be handed out."""
+        """Return the offset of the next record to be handed out.
+
+        Raise `UnstableOffset` if the group's offset is part of an undecided transaction for `request_timeout_ms`.
+        """
         with self._use():
             assigned = self._assigned_partition(partition)
-            if assigned.position is None:
-                self._asked(self._fetcher.find_positions)
+            self._find_positions([assigned])
             position = assigned.position
             assert position is not None
             return position
+
+    def _find_positions(self, wanted: Iterable[Assigned]) -> None:
+        """Find where these stand, and wait for what is not stable. Raise `UnstableOffset` when time is over."""
+        deadline = time.monotonic() + self.config.request_timeout_ms / 1000
+        lacking = [assigned for assigned in wanted if assigned.position is None]
+        while lacking:
+            self._asked(self._fetcher.find_positions)
+            lacking = [assigned for assigned in lacking if assigned.position is None]
+            if lacking:
+                self._await_stable(lacking[0].topic_partition, deadline)
+
+    def _await_stable(self, partition: TopicPartition, deadline: float) -> None:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise errors.UnstableOffset(
+                f"group {self.config.group!r}: the offset of {partition} is part of an undecided transaction; if that is"
+                " prepared (`msgtx transactions prepared`), its outside party has to decide it"
+            )
+        time.sleep(min(left, self.config.retry_backoff_ms / 1000))
 
     def committed(
         self,
@@ -103,14 +125,13 @@ class Places:
         group = self._group()
         wanted = {self._partition_id(tp): tp for tp in self._all_or(partitions)}
         deadline = time.monotonic() + (self.config.request_timeout_ms / 1000 if timeout is None else timeout)
+        self._commits.settle()
         while True:
-            found = self._asked(lambda connection: committed_offsets(connection, group, list(wanted)))
+            found, _ = self._asked(lambda connection: stable_offsets(connection, group, list(wanted)))
             pending = [tp for partition_id, tp in wanted.items() if partition_id in found and found[partition_id].pending]
             if not pending or require_stable is False:
                 return {tp: found[pid].at if pid in found else None for pid, tp in wanted.items()}
-            if time.monotonic() > deadline:
-                raise errors.UnstableOffset(f"group {group!r}: offsets of {pending[0]} wait for an undecided transaction")
-            time.sleep(self.config.retry_backoff_ms / 1000)
+            self._await_stable(pending[0], deadline)
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
         """Return the log starts."""
@@ -135,7 +156,7 @@ class Places:
     def lag(self) -> dict[TopicPartition, int]:
         """Return how many records each partition would still hand out; 0 when caught up."""
         with self._use():
-            self._asked(self._fetcher.find_positions)
+            self._find_positions(self._fetcher.assigned.values())
             positions = {a.partition_id: a.position or 0 for a in self._fetcher.assigned.values()}
             counted = self._asked(lambda connection: count_records(connection, positions, self.config.isolation))
             return {tp: counted.get(a.partition_id, 0) for tp, a in self._fetcher.assigned.items()}
@@ -146,15 +167,23 @@ class Places:
         return {tp: end - self.position(tp) for tp, end in ends.items()}
 
     def _listed(self, partitions: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, ListedOffset]:
-        wanted = {self._partition_id(tp): TopicPartition(*tp) for tp in partitions}
-        times = dict.fromkeys(wanted, timestamp)
-        found = self._asked(lambda connection: list_offsets(connection, times, self.config.isolation))
-        for partition_id, tp in wanted.items():
-            if partition_id not in found:
-                raise errors.UnknownTopicOrPartition(f"{tp} does not exist (any more)")
-        return {tp: found[partition_id] for partition_id, tp in wanted.items()}
+        named = [TopicPartition(*tp) for tp in partitions]
+        for attempt in ("as it is known", "as it is now"):
+            wanted = {self._partition_id(tp): tp for tp in named}
+            times = dict.fromkeys(wanted, timestamp)
+            found = self._asked(lambda connection: stable_ends(connection, times, self.config.isolation))  # noqa: B023 - at once
+            missing = [tp for partition_id, tp in wanted.items() if partition_id not in found]
+            if not missing:
+                return {tp: found[partition_id] for partition_id, tp in wanted.items()}
+            if attempt == "as it is known":
+                for name in {tp.topic for tp in missing}:
+                    self._topic(name, fresh=True)
+        raise errors.UnknownTopicOrPartition(f"{missing[0]} does not exist (any more)")
 
     # ── plumbing ──
+
+    def _commit(self, group: GroupMetadata, offsets: Mapping[int, OffsetAndMetadata]) -> None:
+        self._asked(lambda connection: commit_offsets(connection, {group: offsets}))
 
     def _asked(self, question: Callable[[RawConnection], Answer]) -> Answer:
         def attempt() -> Answer:
@@ -168,7 +197,8 @@ class Places:
         deadline = time.monotonic() + self.config.request_timeout_ms / 1000
         while True:
             try:
-                return attempt()
+                with until(deadline, silence=self.config.request_timeout_ms / 1000):
+                    return attempt()
             except MsgtxError as error:
                 if not error.retriable or time.monotonic() > deadline:
                     raise

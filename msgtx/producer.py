@@ -15,6 +15,7 @@ import sqlalchemy
 from msgtx import errors
 from msgtx.accumulator import BatchFuture, PendingBatch, RecordFuture
 from msgtx.config import ProducerConfig
+from msgtx.database.connection import until
 from msgtx.database.engine import Engine
 from msgtx.enlistment import Decision, Enlistment, UserSession, Writing, enlist
 from msgtx.errors import DatabaseUnavailable, IllegalState, MsgtxError, OutcomeUnknown
@@ -22,7 +23,7 @@ from msgtx.idempotent import FAILED, IdempotentProducer
 from msgtx.intake import Serializer, Topics
 from msgtx.rules.transaction import Call, ClientState, client_move
 from msgtx.sender import Wake
-from msgtx.store.append import Appended, append_and_decide
+from msgtx.store.append import PARTITIONS_AT_ONCE, Appended, append_and_decide
 from msgtx.store.decide import Decided, decide
 from msgtx.store.groups import NO_OFFSETS, OffsetColumns, OffsetRows, columns_of, offset_rows
 from msgtx.store.seal import Kind, Sealed, Sealing, seal, undecided_prepared
@@ -228,7 +229,11 @@ class Producer(IdempotentProducer):
             return None
         lanes = [lane for lane in accumulator.lanes.values() if lane.open or lane.ready]
         total = sum(batch.size for lane in lanes for batch in (*lane.ready, *([lane.open] if lane.open else [])))
-        if not lanes or total > FUSED_BYTES or any(len(lane.ready) + (lane.open is not None) > 1 for lane in lanes):
+        if (
+            not 0 < len(lanes) <= PARTITIONS_AT_ONCE
+            or total > FUSED_BYTES
+            or any(len(lane.ready) + (lane.open is not None) > 1 for lane in lanes)
+        ):
             return None
         accumulator.close_all()
         batches = accumulator.take_ready()
@@ -244,17 +249,18 @@ class Producer(IdempotentProducer):
         columns = [batch.columns(lanes[batch.topic_partition].partition_id, transaction_id[:2]) for batch in batches]
 
         def attempt() -> list[Appended]:
-            woke = self._wake.now([column.partition_id for column in columns])
             with self._engine.connection() as connection:
-                answers = append_and_decide(connection, transaction_id, columns, offsets=offsets, wake=woke)
+                answers = append_and_decide(connection, transaction_id, columns, offsets=offsets, wake=False)
             if (refused := _refusal(answers)) is not None and refused.retriable:
                 raise refused
-            if not woke:
-                self._wake.later([column.partition_id for column in columns])
+            self._wake.tell([column.partition_id for column in columns])
             return answers
 
         answers = self._retried(attempt, deadline, OutcomeUnknown)
         if (refused := _refusal(answers)) is not None:
+            if isinstance(refused, errors.UnknownTopicOrPartition):
+                for name in {batch.topic_partition.topic for batch in batches}:
+                    self._refresh(name)  # the next transaction goes to what is there now
             refused = self._refused(refused)
             for batch in batches:
                 self._accumulator.finish(batch, error=refused)
@@ -282,13 +288,11 @@ class Producer(IdempotentProducer):
         tails = dict(self._sender.handed.values())
 
         def attempt() -> Decided:
-            woke = self._wake.now(list(tails))
             with self._engine.connection() as connection:
-                answer = decide(connection, transaction_id, outcome, tails=tails, offsets=offsets, wake=woke)
+                answer = decide(connection, transaction_id, outcome, tails=tails, offsets=offsets, wake=False)
             if answer.error is not None and answer.error.retriable:
                 raise answer.error
-            if not woke:
-                self._wake.later(list(tails))
+            self._wake.tell(list(tails))
             return answer
 
         return self._retried(attempt, deadline, OutcomeUnknown)
@@ -378,9 +382,10 @@ class Producer(IdempotentProducer):
     def resolve(self, transaction_id: TransactionId) -> Outcome:
         """Return how a transaction ended; one that a session did not commit is aborted now."""
         # A client that is closed has no pool, and gets none again.
-        lent = contextlib.closing(self._engine.dedicated()) if self.closed else self._engine.connection()
-        with lent as connection:
-            return end_transaction(connection, transaction_id, "resolve")
+        with until(self._deadline(None)):
+            lent = contextlib.closing(self._engine.dedicated()) if self.closed else self._engine.connection()
+            with lent as connection:
+                return end_transaction(connection, transaction_id, "resolve")
 
     def abort_transaction(self, timeout: float | None = None) -> None:
         """Abort: what was not sent is dropped, what was sent is never seen. Then the next transaction may begin."""

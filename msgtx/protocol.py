@@ -205,28 +205,18 @@ def decide_all(
 
     `offsets` are committed with the last one that commits.
     """
-    # Locks ascend: producers by their key, then the groups with the last decision.
-    ordered = sorted(decisions, key=lambda name: (_lock_key(name.producer_id), name))
+    ordered = sorted(decisions)
     commits = [name for name in ordered if decisions[name][0] is Outcome.COMMITTED]
     if offsets and not commits:
         raise errors.InvalidRequest("offsets are committed with a transaction that commits, and there is none")
     results: dict[TransactionId, DecideResult] = {}
     with connection.begin_nested():
-        for name in ordered:
-            _lock(connection, name)
+        # Locks ascend: all producers, then the groups with the last decision.
+        store_producers.lock_producers(driver_of(connection), {name.producer_id for name in ordered})
         for name in ordered:
             outcome, tails = decisions[name]
             results[name] = decide(connection, name, outcome, tails, offsets if commits and name == commits[-1] else None)
     return results
-
-
-def _lock_key(producer_id: int) -> int:
-    low = producer_id & 0xFFFFFFFF
-    return low - (1 << 32) if low >= 1 << 31 else low
-
-
-def _lock(connection: sqlalchemy.Connection, name: TransactionId) -> None:
-    store_producers.lock_producer(driver_of(connection), name.producer_id)
 
 
 def seal(

@@ -6,6 +6,7 @@ whose answer was lost keeps its sequence and is repeated until it is answered.
 """
 
 import contextlib
+import heapq
 import logging
 import os
 import socket
@@ -19,10 +20,11 @@ from typing import Final, Protocol
 from msgtx import errors
 from msgtx.accumulator import Accumulator, Lane, PendingBatch
 from msgtx.config import ProducerConfig
+from msgtx.database.connection import until
 from msgtx.database.engine import Engine, RawConnection, batch_array, end_call, translated
 from msgtx.database.wire import Cursor
 from msgtx.errors import MsgtxError
-from msgtx.store.append import APPEND, APPEND_UNFLUSHED, append_arguments, read_appended
+from msgtx.store.append import APPEND, APPEND_UNFLUSHED, PARTITIONS_AT_ONCE, append_arguments, read_appended
 from msgtx.store.producers import init_producer_id
 from msgtx.store.topics import Topic
 from msgtx.types import ProducerId, TopicPartition
@@ -35,14 +37,10 @@ MIN_WAIT_SECONDS: Final = 0.001
 
 
 class Wake(Protocol):
-    """Decides whether a commit tells waiting consumers by itself."""
+    """Tells waiting consumers of commits."""
 
-    def now(self, partition_ids: list[int]) -> bool:
-        """Return True if this commit to these partitions shall notify; else call `later`."""
-        ...
-
-    def later(self, partition_ids: list[int]) -> None:
-        """Have consumers of these partitions told soon."""
+    def tell(self, partition_ids: list[int]) -> None:
+        """Have consumers of these partitions told of a commit that is done."""
         ...
 
 
@@ -53,7 +51,6 @@ class CallInFlight:
     lanes: list[Lane]
     batches: list[PendingBatch]
     cursor: Cursor
-    woke: bool = True
 
 
 class Sender:
@@ -84,6 +81,7 @@ class Sender:
         self.handed: dict[TopicPartition, tuple[int, int]] = {}  # of the open transaction: partition id, last sequence
         self.transaction_timeout_ms: int | None = None
         self._in_flight: deque[CallInFlight] = deque()
+        self._partitions_at_once = PARTITIONS_AT_ONCE
         self._bump_needed = False
         self._paused = False
         self._busy = False
@@ -123,18 +121,26 @@ class Sender:
     def _run(self) -> None:
         backoff = self._config.retry_backoff_ms / 1000
         failures = 0
+        trouble: MsgtxError | None = None  # of the last attempt
         while self._wait_for_work():
             try:
-                with self._engine.connection() as connection:
+                self._expire(trouble, attempted=False)
+                with (
+                    until(self._deadline, silence=self._config.request_timeout_ms / 1000),
+                    self._engine.connection() as connection,
+                ):
                     self._drain(connection)
-                failures = 0
+                failures, trouble = 0, None
+                self._partitions_at_once = min(PARTITIONS_AT_ONCE, self._partitions_at_once * 2)
             except MsgtxError as error:
                 self._requeue_in_flight()
+                if isinstance(error, errors.LockTableFull):
+                    self._partitions_at_once = max(1, self._partitions_at_once // 2)
                 if error.retriable:
-                    failures += 1
+                    failures, trouble = failures + 1, error
                     if self._closing:  # nobody waits for what is left: it was dropped when the producer was closed
                         self._accumulator.drop_unsent(error)
-                    self._expire(error)
+                    self._expire(error, attempted=True)
                     self._sleep(min(MAX_BACKOFF_SECONDS, backoff * 2 ** min(failures, 6)))
                 else:
                     self._fail_all(self._engine.cause_of(error) if error.fatal else error)
@@ -192,10 +198,18 @@ class Sender:
         if self._bump_needed and not self._uncertain():
             self._raise_epoch(connection)
 
+    def _deadline(self) -> float:
+        """Return when the oldest batch is late; without one, when the next could be."""
+        with self._accumulator.lock:
+            lanes = self._accumulator.lanes
+            oldest = [time.monotonic(), *(lanes[key].ready[0].created_at for key in self._accumulator.filled)]
+            oldest += [batch.created_at for key in self._accumulator.opened if (batch := lanes[key].open) is not None]
+        oldest += [batch.created_at for call in self._in_flight for batch in call.batches if not batch.finished]
+        return min(oldest) + self._config.delivery_timeout_ms / 1000
+
     def _hand_over(self, connection: RawConnection, call: CallInFlight) -> None:
         function = APPEND if self._flushes(call.batches[0]) else APPEND_UNFLUSHED
         partition_ids = [lane.partition_id for lane in call.lanes]
-        call.woke = call.batches[0].transaction_number is not None or self._wake.now(partition_ids)
         columns = [
             batch.columns(partition_id, self.producer or (None, None))
             for partition_id, batch in zip(partition_ids, call.batches, strict=True)
@@ -204,7 +218,7 @@ class Sender:
             connection,
             columns,
             durable=function is APPEND,
-            wake=call.woke,
+            wake=False,
             timeout_ms=self.transaction_timeout_ms,
             client_host=self._host,
             client_process=os.getpid(),
@@ -224,14 +238,12 @@ class Sender:
             lanes: list[Lane] = []
             batches: list[PendingBatch] = []
             size = 0
-            for key in sorted(accumulator.filled, key=lambda key: accumulator.lanes[key].partition_id):
-                lane = accumulator.lanes[key]
-                batch = self._next(lane)
-                if batch is None or size >= CALL_BYTES:
-                    continue
+            for lane, batch in self._chosen():
+                if size >= CALL_BYTES:
+                    break
                 lane.ready.remove(batch)
                 if not lane.ready:
-                    accumulator.filled.discard(key)
+                    accumulator.filled.discard(lane.topic_partition)
                 lane.in_flight += 1
                 self.number(lane, batch)
                 lanes.append(lane)
@@ -242,6 +254,14 @@ class Sender:
             call = CallInFlight(lanes, batches, Cursor(connection))
             self._in_flight.append(call)
             return call
+
+    def _chosen(self) -> list[tuple[Lane, PendingBatch]]:
+        """Return what may go in one call, ascending by partition; of too many the oldest, so that none waits for ever."""
+        lanes = [self._accumulator.lanes[key] for key in self._accumulator.filled]
+        found = [(lane, batch) for lane in lanes if (batch := self._next(lane)) is not None]
+        if len(found) > self._partitions_at_once:
+            found = heapq.nsmallest(self._partitions_at_once, found, key=lambda one: one[1].created_at)
+        return sorted(found, key=lambda one: one[0].partition_id)
 
     def _next(self, lane: Lane) -> PendingBatch | None:
         # Before the epoch is raised, what is uncertain is repeated under the old one, and nothing else is sent.
@@ -256,6 +276,7 @@ class Sender:
             batch.base_sequence = self.next_sequences.get(lane.topic_partition, 0)
             self.next_sequences[lane.topic_partition] = batch.base_sequence + len(batch)
         batch.uncertain = True
+        batch.sent_to = lane.partition_id
         if batch.transaction_number is not None:
             assert batch.base_sequence is not None
             self.handed[lane.topic_partition] = (lane.partition_id, batch.base_sequence + len(batch) - 1)
@@ -266,8 +287,8 @@ class Sender:
         with translated(call.cursor.connection):
             rows = call.cursor.fetchall()
         answers = read_appended(rows)
-        if not call.woke:
-            self._wake.later([lane.partition_id for lane in call.lanes])
+        if call.batches[0].transaction_number is None:
+            self._wake.tell([lane.partition_id for lane in call.lanes])
         for lane, batch, answer in zip(call.lanes, call.batches, answers, strict=True):
             with self._accumulator.lock:
                 lane.in_flight -= 1
@@ -290,6 +311,9 @@ class Sender:
                 self._requeue(lane, batch)
             else:
                 self._accumulator.finish(batch, error=error)
+        elif isinstance(error, errors.UnknownTopicOrPartition) and self._finds_anew(lane, batch):
+            lane.broken = True  # what follows on its way is refused, too, and goes again in order
+            self._requeue(lane, batch)
         elif isinstance(error, errors.OutOfOrderSequence) and batch.transaction_number is None:
             # Semantics 3: the epoch is raised once every uncertain batch is answered; then the refused are renumbered.
             self._bump_needed = True
@@ -338,10 +362,20 @@ class Sender:
         self._on_failed(batch.transaction_number, error)
         return True
 
+    def _finds_anew(self, lane: Lane, batch: PendingBatch) -> bool:
+        """Return whether the topic was deleted and made again, so that the batch has a partition to go to."""
+        topic = self._refresh_topic(batch.topic_partition.topic)
+        if topic is None or batch.transaction_number is not None or self._late(batch):
+            return False
+        index = batch.topic_partition.partition
+        # The refused batch was sent to another partition than the lane now leads to.
+        return index < len(topic.partition_ids) and topic.partition_ids[index] == lane.partition_id != batch.sent_to
+
     def _late(self, batch: PendingBatch) -> bool:
-        return time.monotonic() - batch.created_at > self._config.delivery_timeout_ms / 1000 or batch.attempts > (
-            0 if self._config.acks == "0" else self._config.retries
-        )
+        return self._overdue(batch) or batch.attempts > (0 if self._config.acks == "0" else self._config.retries)
+
+    def _overdue(self, batch: PendingBatch) -> bool:
+        return time.monotonic() - batch.created_at > self._config.delivery_timeout_ms / 1000
 
     # ── trouble ──
 
@@ -363,14 +397,18 @@ class Sender:
         with self._accumulator.lock:
             return any(batch.uncertain for key in self._accumulator.filled for batch in self._accumulator.lanes[key].ready)
 
-    def _expire(self, cause: MsgtxError) -> None:
-        late = self._accumulator.take_ready(self._late)
+    def _expire(self, cause: MsgtxError | None, *, attempted: bool) -> None:
+        """Fail what is late: after a failed attempt, or because its turn did not come in time. `cause`: the last failure."""
+        if not attempted and time.monotonic() <= self._deadline():
+            return
+        late = self._accumulator.take_ready(self._late if attempted else self._overdue)
         for batch in late:
             if batch.uncertain and self.producer is not None and batch.transaction_number is None:
                 # It may be stored or still be on its way: a new epoch keeps it from mixing with what follows.
                 self._bump_needed = True
             seconds = self._config.delivery_timeout_ms / 1000
-            error = errors.DeliveryTimeout(f"{batch.topic_partition}: not acknowledged within {seconds:g} s ({cause})")
+            why = "" if cause is None else f" ({cause})"
+            error = errors.DeliveryTimeout(f"{batch.topic_partition}: not acknowledged within {seconds:g} s{why}")
             self._accumulator.finish(batch, error=error)
             self._on_failed(batch.transaction_number, error)
 

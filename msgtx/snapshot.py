@@ -7,8 +7,8 @@ from typing import Final
 from msgtx import errors
 from msgtx.database.engine import Engine, RawConnection
 from msgtx.store.append import milliseconds
-from msgtx.store.cuts import consistent_cut
 from msgtx.store.fetch import EARLIEST, Position, fetch, list_offsets
+from msgtx.store.holders import stable_cut
 from msgtx.store.installation import require_incarnation
 from msgtx.store.ranges import Range, measure_ranges
 from msgtx.store.records import records_of
@@ -32,7 +32,7 @@ def take(engine: Engine, topics: Iterable[str] | None) -> TakenSnapshot:
     """Return the greatest consistent cut of these topics (None: of all), now. Raise `UnknownTopicOrPartition`."""
     with engine.connection() as connection:
         places = partitions_of(require_topics(connection, None if topics is None else list(topics)).values())
-        cut = consistent_cut(connection, places)
+        cut = stable_cut(connection, places)
         # Only told: what blocks a partition is asked for after the cut, and may have ended in between.
         ends = fetch(
             connection,

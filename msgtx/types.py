@@ -302,8 +302,9 @@ class GroupDescription:
 class MemberDescription:
     """A member of a consumer group. Times are in milliseconds since 1970 UTC; `heartbeat_at`: of its newest one.
 
-    `session_over`: the next heartbeat of another member removes it. `target`: what it shall own; a partition that another
-    member still owns is handed over when that one releases it.
+    `topics`: what it subscribes to; with a `pattern`, what it has found by that.
+    `session_over`: the next heartbeat of another member removes it. `target`: what it shall own; a partition
+    that another member still owns is handed over when that one releases it.
     """
 
     member_id: str
@@ -314,7 +315,7 @@ class MemberDescription:
     joined_at: int
     heartbeat_at: int
     session_over: bool
-    topics: tuple[str, ...] | None
+    topics: tuple[str, ...]
     pattern: str | None
     owned: list[TopicPartition]
     target: list[TopicPartition]
@@ -504,6 +505,8 @@ class SweepReport:
     seals_removed: int = 0  # of decided transactions
     spark_rows_removed: int = 0  # attempts that are decided, and what newer batches have superseded
     dedup_keys_removed: int = 0  # past their window
+    wake_ups_removed: int = 0  # that listeners have seen
+    log_rows_removed: int = 0  # of deleted topics
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """How a commit in one process wakes a consumer that waits in another: LISTEN and NOTIFY, one channel per client.
 
-A commit notifies in its own SQL transaction. When commits come faster than readers need, only the first of an interval does,
-and a notification of its own follows for the others: no reader depends on another commit coming. Behind a pooler, which
-passes no notifications on, readers poll.
+No SQL transaction that is flushed notifies: PostgreSQL would let one at a time through, flush included. A client tells after
+its commits, many at once (`Notifier`). Behind a COMMIT that nobody follows, as of SQL's `msgtx.publish`, a row is left that
+listeners look for. Who dies in between delays readers until they look by themselves (`fetch_max_wait_ms`). Behind a pooler,
+which passes no notifications on, readers poll.
 """
 
 import contextlib
@@ -16,17 +17,25 @@ import uuid
 from collections.abc import Iterable
 from typing import Final
 
+from msgtx.database.connection import until
 from msgtx.database.engine import Engine, RawConnection, query
-from msgtx.errors import MsgtxError
+from msgtx.errors import AuthorizationFailed, MsgtxError
+from msgtx.store.wakeups import MOST_TOLD, notify, remove_wake_ups, woken_since
 
 log = logging.getLogger("msgtx.wakeup")
-INTERVAL_SECONDS: Final = 0.002  # between two notifying commits of one client
-MOST_TOLD: Final = 700  # partitions of one notification: PostgreSQL refuses one of 8000 bytes
-LATER_SECONDS: Final = 0.004  # until the notification that follows commits which did not notify
+INTERVAL_SECONDS: Final = 0.002  # between two notifications of one client
+INTERVAL_MOST_SECONDS: Final = 0.008  # and while they come faster: each costs what some commits do
+MANY_TOLD: Final = 4  # commits in one notification, from where on they come faster
+LOOK_SECONDS: Final = 0.05  # between two looks at what nobody told: 20 small questions a second, 0.4 % of a processor
+LOOK_SOON_SECONDS: Final = 0.005  # and while it concerns waiters of this client
+LOOK_SOON_FOR_SECONDS: Final = 1.0  # after it did the last time
+MOST_HEARD: Final = 100  # notifications taken apart at once; of more, whoever sends them, only that they came is told
+REMOVE_SECONDS: Final = 60.0  # between two removals of what was looked at
 POLL_SECONDS: Final = 0.02  # of consumers while no notifications arrive, after the last data
 POLL_MOST_SECONDS: Final = 0.1  # and when none came for a while: ten questions a second
 RECONNECT_SECONDS: Final = 1.0
-CHECK_SECONDS: Final = 30.0  # the idle channel is looked after
+REFUSED_SECONDS: Final = 30.0  # to who may not consume, and so waits for nothing: a right may be granted meanwhile
+ANSWER_SECONDS: Final = 10.0  # for its few words: without it readers poll; `close` waits for it
 
 
 class Waiter:
@@ -121,7 +130,8 @@ class Listener:
     def _run(self) -> None:
         while not self._stopping:
             try:
-                connection = self._engine.dedicated()
+                with until(time.monotonic() + ANSWER_SECONDS):
+                    connection = self._engine.dedicated()
             except MsgtxError as error:
                 log.debug("no wake-ups: %s", error)
                 self._pause()
@@ -131,48 +141,79 @@ class Listener:
                 log.debug("no wake-ups behind a pooler: consumers poll")
                 connection.close()
                 return
+            refused = False
             try:
-                self._listen(connection)
+                with until(silence=ANSWER_SECONDS):
+                    self._listen(connection)
             except (MsgtxError, OSError) as error:
                 log.debug("the wake-up channel was lost: %s", error)
+                refused = isinstance(error, AuthorizationFailed)
             finally:
                 listened, self.confirmed = self.confirmed, False
                 connection.close()
                 self._wake_all()
-            if not listened:
-                self._pause()  # a replica, for one, refuses LISTEN each time
+            if refused or not listened:
+                self._pause(
+                    REFUSED_SECONDS if refused else RECONNECT_SECONDS
+                )  # a replica, for one, refuses LISTEN each time
 
-    def _pause(self) -> None:
-        select.select([self._wake_read], [], [], RECONNECT_SECONDS)
+    def _pause(self, seconds: float = RECONNECT_SECONDS) -> None:
+        select.select([self._wake_read], [], [], seconds)
 
     def _listen(self, connection: RawConnection) -> None:
         # What arrives with the answer to a statement, psycopg has taken off the connection: it hands it to this.
-        connection.add_notify_handler(lambda notification: self._notified(notification.payload))
+        heard: list[str] = []
+        connection.add_notify_handler(lambda notification: heard.append(notification.payload))
         query(connection, "listen msgtx")
-        query(connection, "select pg_catalog.pg_notify('msgtx', %s)", self._token)
+        snapshot, _ = woken_since(connection, None)
+        notify(connection, self._token)
         self._wake_all()
         raw = connection.pgconn
+        looked = removed = time.monotonic()
+        soon_until = 0.0
         while not self._stopping:
             while (notification := raw.notifies()) is not None:
-                self._notified(notification.extra.decode())
-            ready, _, _ = select.select([raw.socket, self._wake_read], [], [], CHECK_SECONDS)
+                heard.append(notification.extra.decode())
+            self._take(heard)
+            now = time.monotonic()
+            wait = looked + (LOOK_SOON_SECONDS if now < soon_until else LOOK_SECONDS) - now
+            ready, _, _ = select.select([raw.socket, self._wake_read], [], [], max(0.0, wait))
             if raw.socket in ready:
                 try:
                     raw.consume_input()
                 except Exception as error:  # libpq names no class for a lost connection here
                     raise OSError(str(error)) from error
-            elif not ready:
-                query(connection, "select 1")
+            if (now := time.monotonic()) >= looked + (LOOK_SOON_SECONDS if now < soon_until else LOOK_SECONDS):
+                snapshot, words = woken_since(connection, snapshot)
+                looked = time.monotonic()
+                if words is not None and self._wake(words):
+                    soon_until = looked + LOOK_SOON_FOR_SECONDS
+                if words is not None and now - removed > REMOVE_SECONDS:
+                    removed = now
+                    remove_wake_ups(connection)
 
-    def _notified(self, payload: str) -> None:
-        if payload == self._token:
+    def _take(self, heard: list[str]) -> None:
+        """Wake whom these notifications concern. The channel is open to every login: a flood of them costs little."""
+        if self._token in heard:
             self.confirmed = True
             self._wake_all()
-            return
+        if len(heard) > MOST_HEARD:
+            self._wake_all()
+            time.sleep(LOOK_SOON_SECONDS)
+        else:
+            for payload in heard:
+                self._wake(payload)
+        heard.clear()
+
+    def _wake(self, words: str) -> bool:
+        """Wake the waiters of these words. Returns whether there are any."""
+        found = False
         with self._lock:
-            for word in payload.split(","):
+            for word in words.split(","):
                 for waiter in self._waiters.get(word, ()):
                     waiter.wake()
+                    found = True
+        return found
 
     def _wake_all(self) -> None:
         with self._lock:
@@ -182,42 +223,35 @@ class Listener:
 
 
 class Notifier:
-    """Decides which commits of a client notify, and sees to it that the others' readers hear soon."""
+    """Gathers whom a client's commits concern, and says when to tell them: at once, or those of many together."""
 
     def __init__(self, changed: threading.Condition) -> None:
         self._changed = changed
         self._last = 0.0
+        self._interval = INTERVAL_SECONDS
+        self._commits = 0
         self.waiting: set[int] = set()
         self.due: float | None = None
-        self.sleeping = True  # the thread that takes what is due waits without a limit
 
-    def now(self, partition_ids: list[int]) -> bool:
-        """Return whether this commit shall notify by itself; it then does so for earlier ones of these partitions, too."""
-        with self._changed:
-            at = time.monotonic()
-            if at - self._last < INTERVAL_SECONDS:
-                return False
-            self._last = at
-            self.waiting.difference_update(partition_ids)
-            if not self.waiting:
-                self.due = None
-            return True
-
-    def later(self, partition_ids: list[int]) -> None:
-        """Have readers of these partitions told within the interval."""
+    def tell(self, partition_ids: Iterable[int]) -> None:
+        """Have readers of these partitions told of a commit that is done."""
         with self._changed:
             self.waiting.update(partition_ids)
-            if self.due is None:
-                self.due = time.monotonic() + LATER_SECONDS
-                if self.sleeping:
-                    self._changed.notify_all()
+            self._commits += 1
+            if self.due is None and self.waiting:
+                self.due = max(time.monotonic(), self._last + self._interval)
+                self._changed.notify_all()
 
-    def take(self, *, closing: bool) -> str | None:
-        """Return what to notify now, None if nothing is due (or waits, when closing). The caller holds the condition."""
-        if self.due is None or (time.monotonic() < self.due and not closing):
-            return None
+    def take(self, *, closing: bool) -> list[int]:
+        """Return whom to tell now, nobody if nothing is due (or waits, when closing). The caller holds the condition."""
+        now = time.monotonic()
+        if self.due is None or (now < self.due and not closing):
+            return []
         told = sorted(self.waiting)[:MOST_TOLD]
         self.waiting.difference_update(told)
         if not self.waiting:
             self.due = None
-        return ",".join(map(str, told)) or None
+        many = self._commits >= MANY_TOLD
+        self._interval = min(2 * self._interval, INTERVAL_MOST_SECONDS) if many else INTERVAL_SECONDS
+        self._last, self._commits = now, 0
+        return told

@@ -8,8 +8,8 @@ import contextlib
 import os
 import random
 import socket
+import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -22,8 +22,9 @@ from msgtx import errors
 from msgtx.database.engine import Engine, RawConnection, call
 from msgtx.database.wire import BatchColumns
 from msgtx.rules.partitioner import PARTITIONERS
+from msgtx.spark_jobs.kept import lent
 from msgtx.store.append import APPEND_UNFLUSHED, append_arguments, read_appended
-from msgtx.store.spark import Attempt, BatchName, begin_attempt, is_batch_committed
+from msgtx.store.spark import Attempt, BatchName, begin_attempt, is_batch_committed, renew_attempts
 from msgtx.store.topics import describe_topics
 from msgtx.store.transactions import end_transaction
 from msgtx.types import TransactionId
@@ -35,6 +36,10 @@ BUFFER_BYTES: Final = 32 * 1024 * 1024  # of one attempt, over all partitions
 # A task of a local Spark is tried once: it waits as long for a database that restarts.
 UNREACHABLE_SECONDS: Final = 60.0
 BACKOFF_SECONDS: Final = (0.1, 2.0)  # the first and the longest pause
+# What a batch has written is undecided for this long after the last of its tasks and its driver was heard of: it holds every
+# reader of its topics. Long enough for what lies between two tasks and before the decision; as Kafka's consumers' sessions.
+SESSION_MS: Final = 45_000
+RENEW_SECONDS: Final = 10.0  # several in a session: one that is lost, or late on a busy machine, ends nothing
 
 T = TypeVar("T")
 
@@ -84,9 +89,28 @@ def write_attempt(rows: Iterable[pa.RecordBatch], target: Target, batch: BatchNa
     first = next(filled, None)
     if first is None:
         return None
-    with Engine(target.url, pool_size=1) as engine:
-        engine.expect(uuid.UUID(target.incarnation))
+    with lent(target.url, target.incarnation) as engine, kept_alive(engine, batch, timeout_ms=target.transaction_timeout_ms):
         return AttemptWriter(engine, target, batch).write(chain([first], filled))
+
+
+@contextlib.contextmanager
+def kept_alive(engine: Engine, batch: BatchName, *, timeout_ms: int) -> Iterator[None]:
+    """Renew the attempts of a batch all the while, at most until `timeout_ms` after they began (I12)."""
+    ended = threading.Event()
+
+    def renew() -> None:
+        while not ended.wait(RENEW_SECONDS):
+            # A database that is away ends nothing either; what can be renewed is renewed the next time.
+            with contextlib.suppress(errors.MsgtxError), engine.connection() as connection:
+                renew_attempts(connection, batch, session_ms=SESSION_MS, timeout_ms=timeout_ms)
+
+    renewing = threading.Thread(target=renew, name=f"msgtx renews {batch}", daemon=True)
+    renewing.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        renewing.join()
 
 
 @dataclass(slots=True)
@@ -120,7 +144,7 @@ class AttemptWriter:
 
     def write(self, rows: Iterable[pa.RecordBatch]) -> Attempt | None:
         """Write everything, as `write_attempt` does."""
-        batch, timeout_ms = self._batch, self._target.transaction_timeout_ms
+        batch, timeout_ms = self._batch, min(SESSION_MS, self._target.transaction_timeout_ms)
         producer_id = persevering(self._engine, lambda connection: begin_attempt(connection, batch, timeout_ms=timeout_ms))
         if producer_id is None:
             return None
@@ -270,11 +294,17 @@ def _append(connection: RawConnection, rows: Sequence[BatchColumns]) -> list[Any
 
 
 def explained(error: errors.MsgtxError, timeout_ms: int) -> errors.MsgtxError:
-    """Add to the abort of a batch that took too long which setting to change."""
+    """Add to the abort of a batch why it came, and what to change."""
     if isinstance(error, errors.TransactionAborted) and "timeout" in str(error):
         return errors.TransactionAborted(
             f"{error}: the batch took longer than transaction_timeout_ms = {timeout_ms}; raise it (at most to the setting"
-            " transaction_max_timeout_ms of the installation), or make batches smaller"
+            " transaction_max_timeout_ms of the installation), or make batches smaller; or none of its tasks was heard of"
+            f" for {SESSION_MS // 1_000} s"
+        )
+    if isinstance(error, errors.TransactionAborted) and "reason: client" in str(error):
+        return errors.TransactionAborted(
+            f"{error}: its own driver has given it up, or another query of the same application has written a batch; an"
+            " application (txnAppId, app_id) is of one query at a time: end one of them, or give each its own"
         )
     return error
 

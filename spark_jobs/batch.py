@@ -58,8 +58,11 @@ def make_target(
     return Target(engine.url, persevering(engine, look), topic, transaction_timeout_ms, partitioner)
 
 
-def begins_again(engine: Engine, batch: BatchName) -> bool:
-    """Say whether the batch is committed; if not, abort what an earlier run of it left, so that it holds nobody up."""
+def begins_again(engine: Engine, batch: BatchName, *, run_id: str = "") -> bool:
+    """Say whether the batch is committed; if not, abort what an earlier run of it left, so that it holds nobody up.
+
+    Raise `BatchConflict` for a stream's batch that is committed and can be no repetition.
+    """
 
     def look(connection: RawConnection) -> bool:
         committed = is_batch_committed(connection, batch)
@@ -68,7 +71,9 @@ def begins_again(engine: Engine, batch: BatchName) -> bool:
         return committed
 
     committed = persevering(engine, look)
-    if committed:
+    if committed and batch.query_id:
+        decide(engine, batch, [], run_id=run_id)
+    elif committed:
         log.info("%s is committed already: skipped", batch)
     return committed
 
@@ -86,10 +91,13 @@ def decide(
     ranges: dict[int, BatchRange] | None = None,
     statements: Statements | None = None,
     timeout_ms: int = TRANSACTION_TIMEOUT_MS,
+    run_id: str = "",
+    whole_query: bool = False,
 ) -> BatchReport:
     """Decide a batch, with the user's statements in the same SQL transaction. Repeated after a lost answer, it is skipped.
 
-    Raise why it cannot be committed; nothing is decided then.
+    `run_id`, `whole_query`: of a stream's batch, as `decide_batch` takes them. Raise why it cannot be committed; nothing is
+    decided then.
     """
     asked = 0
 
@@ -99,7 +107,11 @@ def decide(
         with engine.transaction() as connection:
             if statements is not None:
                 statements(connection)
-            decided = decide_batch(driver_of(connection), batch, accepted, group=group, ranges=ranges)
+            # Nothing tells a batch without attempts whose answer was lost from one that is written twice in a run.
+            run = run_id if accepted or asked == 1 else ""
+            decided = decide_batch(
+                driver_of(connection), batch, accepted, group=group, ranges=ranges, run_id=run, whole_query=whole_query
+            )
             if decided.error is not None:
                 raise explained(decided.error, timeout_ms)
             if decided.skipped and statements is not None:
@@ -131,11 +143,14 @@ def _were_accepted(engine: Engine, accepted: list[Attempt]) -> bool:
     return persevering(engine, lambda connection: transaction_outcome(connection, name).outcome is Outcome.COMMITTED)
 
 
-def abort(engine: Engine, batch: BatchName) -> int:
-    """Abort what a batch left undecided; nothing of a committed one. If the database is away, timeouts will do it."""
+def abort(engine: Engine, batch: BatchName, *, of_any_query: bool = False) -> int:
+    """Abort what a batch left undecided; nothing of a committed one. If the database is away, timeouts will do it.
+
+    `of_any_query`: for who does not know its query.
+    """
     try:
         with engine.connection() as connection:
-            return abort_batch(connection, batch)
+            return abort_batch(connection, batch, of_any_query=of_any_query)
     except errors.RetriableError as error:
         log.warning("%s: its transactions could not be aborted, their timeouts will end them: %s", batch, error)
         return 0

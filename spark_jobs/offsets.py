@@ -16,9 +16,9 @@ from msgtx.database.engine import Engine, RawConnection
 from msgtx.rules.ranges import OffsetRange, limit, ordered, split
 from msgtx.spark_jobs.read_options import EARLIEST, LATEST, AtTime, ReadOptions, log
 from msgtx.store import fetch
-from msgtx.store.cuts import CutPartition, consistent_cut
+from msgtx.store.cuts import CutPartition
 from msgtx.store.fetch import ListedOffset, list_offsets
-from msgtx.store.groups import committed_offsets
+from msgtx.store.holders import stable_cut, stable_ends, stable_offsets
 from msgtx.store.installation import require_incarnation
 from msgtx.store.topics import describe_topics, partitions_of, require_partitions, require_topics
 from msgtx.types import Isolation, Snapshot, TopicPartition
@@ -88,7 +88,7 @@ def latest(engine: Engine, options: ReadOptions) -> Snapshot:
         incarnation = require_incarnation(connection)
         places = _chosen(connection, options)
         names = {partition_id: partition for partition, partition_id in places.items()}
-        cut = consistent_cut(connection, names)
+        cut = stable_cut(connection, names)
     return Snapshot({names[partition_id]: at.end for partition_id, at in cut.items()}, incarnation)
 
 
@@ -219,7 +219,7 @@ class _Look:
     def cut(self, partition: TopicPartition) -> int:
         """Return the end of a consistent cut of all chosen partitions."""
         if self._cut is None:
-            self._cut = consistent_cut(self._connection, self.places.values())
+            self._cut = stable_cut(self._connection, self.places.values())
         found = self._cut.get(self.places[partition])
         return self._gone(partition) if found is None else found.end
 
@@ -322,11 +322,12 @@ class _Look:
 
     def _of_group(self, partition: TopicPartition, group: str) -> int | None:
         if self._committed is None:
-            rows = committed_offsets(self._connection, group, list(self.places.values()))
+            rows, holders = stable_offsets(self._connection, group, list(self.places.values()))
             for name, partition_id in self.places.items():
                 if partition_id in rows and rows[partition_id].pending:
+                    holder = holders.get(partition_id, "an undecided transaction")
                     raise errors.UnstableOffset(
-                        f"the offset of group {group!r} on {name} is part of an undecided transaction: wait, or end it"
+                        f"the offset of group {group!r} on {name} is part of {holder}: wait, or end it"
                     )
             self._committed = {partition_id: row.at.offset for partition_id, row in rows.items() if row.at is not None}
         return self._committed.get(self.places[partition])
@@ -340,7 +341,7 @@ class _Look:
 
     def _offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
         asked = {self.places[partition]: time for partition, time in times.items()}
-        found = list_offsets(self._connection, asked, Isolation.READ_COMMITTED)
+        found = stable_ends(self._connection, asked, Isolation.READ_COMMITTED)
         for partition, partition_id in self.places.items():
             if partition_id not in found:
                 self._gone(partition)

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from msgtx import errors
 from msgtx.client import Client
+from msgtx.database.connection import LONG_ANSWER_SECONDS
 from msgtx.database.engine import Engine, RawConnection
 from msgtx.types import Snapshot
 
@@ -44,7 +45,7 @@ class Database:
     @contextlib.contextmanager
     def connection(self) -> Iterator[RawConnection]:
         """Hold a connection. Raise `IncarnationChanged` if the database is another one by now."""
-        with Engine(self.url, pool_size=1) as engine:
+        with Engine(self.url, pool_size=1, silence=LONG_ANSWER_SECONDS) as engine:
             engine.expect(uuid.UUID(self.incarnation))
             with engine.connection() as connection:
                 yield connection

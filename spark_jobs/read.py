@@ -71,7 +71,7 @@ def frame(spark: SparkSession, planned: offsets.Plan, options: ReadOptions, engi
     if not parts:
         return spark.createDataFrame([], columns)
     with engine.connection() as connection:
-        address = jdbc.address_of(connection)
+        address = jdbc.address_of(connection, engine.parameters)
         rows = jdbc.fetch_rows(connection, [(part.partition_id, part.start) for part in parts])
     properties = {**address.properties, "fetchsize": str(rows)}
     incarnation = UUID(planned.incarnation)
@@ -116,16 +116,25 @@ def _records(rows: DataFrame, columns: StructType) -> DataFrame:
         (F.col("offset") >= F.greatest("start_offset", "log_start_offset")) & (F.col("offset") < F.col("end_offset"))
     )
     made: Mapping[str, Column] = {
-        "key": _element("keys"),
-        "value": _element("values"),
+        "key": _kept_apart(_element("keys")),
+        "value": _kept_apart(_element("values")),
         "topic": F.col("topic"),
         "partition": F.col("partition"),
-        "offset": F.col("offset"),
-        "timestamp": F.timestamp_millis(F.coalesce(_element("timestamps"), F.col("max_timestamp"))),
+        "offset": _kept_apart(F.col("offset")),
+        "timestamp": _kept_apart(F.timestamp_millis(F.coalesce(_element("timestamps"), F.col("max_timestamp")))),
         "timestampType": F.when(F.col("timestamp_type") == "CreateTime", 0).when(F.col("timestamp_type").isNotNull(), 1),
-        "headers": _headers(),
+        "headers": _kept_apart(_headers()),
     }
     return found.select([made[column.name].alias(column.name) for column in columns])
+
+
+def _kept_apart(column: Column) -> Column:
+    """Return a column that Spark does not merge into what is computed from it.
+
+    Merged, a Python function of the user's would be handed the arrays of the log's row with each record: Spark evaluates it
+    below the select that takes the elements out. What is not deterministic is never merged; this only looks so.
+    """
+    return F.when(F.spark_partition_id() >= 0, column)
 
 
 def _element(array: str) -> Column:

@@ -7,12 +7,14 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as spark_types
+from pyspark.sql.utils import is_remote
 
 from msgtx import errors
 from msgtx.database.engine import Engine, open_engine
-from msgtx.spark_jobs.attempt import Target, persevering, write_attempt
+from msgtx.spark_jobs.attempt import Target, kept_alive, persevering, write_attempt
 from msgtx.spark_jobs.batch import TRANSACTION_TIMEOUT_MS, BatchReport, Statements, abort, begins_again, decide, make_target
-from msgtx.store.spark import Attempt, BatchName, BatchRange
+from msgtx.spark_jobs.columns import stream_batch
+from msgtx.store.spark import Attempt, BatchName, BatchRange, StreamBatch
 from msgtx.store.topics import require_partitions
 from msgtx.types import Snapshot
 
@@ -41,13 +43,21 @@ def write_transactional(
     `timestamp`; others are ignored. `topic` replaces the column. (`app_id`, `batch_id`) names the batch; the ids of an
     app rise. A batch that is committed, or lies before one that is, is skipped, and the report says so. `group` commits
     the ends of `snapshot` as its offsets; `start` is compared with where the group is (`BatchConflict`).
+    In `foreachBatch` (in its own thread) a batch is one of its query: a checkpoint that was lost or fell behind is an error
+    (`CheckpointLost`, `BatchConflict`), each write needs an `app_id` of its own, and `group` without a snapshot commits what
+    the query's sources read for it.
     `statements(connection)` runs the user's own SQL just before the decision, at READ COMMITTED; after a lost answer it
     runs again, and is taken back if the first time counted. A batch that takes longer than `transaction_timeout_ms` (at
     most `transaction_max_timeout_ms` of the installation) is aborted. Raise `InvalidRequest` for wrong columns,
     `UnknownTopicOrPartition`, `IncarnationChanged`.
     """
-    if group is not None and snapshot is None:
+    stream = _stream_of(df)
+    if group is not None and snapshot is None and stream is None:
         raise errors.InvalidRequest("the offsets of a group are the ends of a snapshot: give snapshot=, too")
+    if stream is not None and stream.batch_id != batch_id:
+        raise errors.InvalidRequest(
+            f"this is batch {stream.batch_id} of its query, and batch_id is {batch_id}: hand in what foreachBatch is given"
+        )
     with open_engine(url) as engine:
         return write_batch(
             engine,
@@ -55,7 +65,8 @@ def write_transactional(
             topic,
             app_id=app_id,
             batch_id=batch_id,
-            read=None if group is None or snapshot is None else Read(group, snapshot, start),
+            read=None if group is None else Read(group, snapshot, start),
+            stream=stream,
             statements=statements,
             transaction_timeout_ms=transaction_timeout_ms,
             partitioner=partitioner,
@@ -64,10 +75,13 @@ def write_transactional(
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What a batch read: the offsets that are committed with it. `start`, if it is known, must be where the group is."""
+    """What a batch read: the offsets that are committed with it. `start`, if it is known, must be where the group is.
+
+    `snapshot` None: as the sources of the stream noted it.
+    """
 
     group: str
-    snapshot: Snapshot
+    snapshot: Snapshot | None
     start: Snapshot | None = None
 
 
@@ -82,9 +96,11 @@ def write_batch(
     statements: Statements | None,
     transaction_timeout_ms: int,
     partitioner: str = "crc32",
+    stream: StreamBatch | None = None,
 ) -> BatchReport:
     """Do what `write_transactional` does, with an engine that is there."""
-    batch = BatchName(app_id, "", batch_id)
+    batch = BatchName(app_id, "" if stream is None else stream.query_id, batch_id)
+    run_id = "" if stream is None else stream.run_id
     if not app_id or batch_id < 0:
         raise errors.InvalidRequest("a batch is named by an app_id that is not empty and a batch_id of 0 or more")
     rows = df.select(*sink_columns(df.schema, topic))
@@ -95,20 +111,22 @@ def write_batch(
         partitioner=partitioner,
         snapshot=None if read is None else read.snapshot,
     )
-    ranges = None if read is None else _ranges(engine, read)
-    if begins_again(engine, batch):
+    ranges = None if read is None or read.snapshot is None else _ranges(engine, read.snapshot, read.start)
+    if begins_again(engine, batch, run_id=run_id):
         return BatchReport(app_id, batch_id, skipped=True, records=0, attempts=0, aborted=0)
     try:
-        accepted = _run(rows, target, batch)
-        return decide(
-            engine,
-            batch,
-            accepted,
-            group=None if read is None else read.group,
-            ranges=ranges,
-            statements=statements,
-            timeout_ms=transaction_timeout_ms,
-        )
+        with kept_alive(engine, batch, timeout_ms=transaction_timeout_ms):
+            accepted = _run(rows, target, batch)
+            return decide(
+                engine,
+                batch,
+                accepted,
+                group=None if read is None else read.group,
+                ranges=ranges,
+                statements=statements,
+                timeout_ms=transaction_timeout_ms,
+                run_id=run_id,
+            )
     except BaseException:
         abort(engine, batch)
         raise
@@ -141,10 +159,15 @@ def sink_columns(schema: spark_types.StructType, topic: str | None) -> list[str]
     return [found[name].name for name in wanted if name in found]
 
 
-def _ranges(engine: Engine, read: Read) -> dict[int, BatchRange]:
-    ids = persevering(engine, lambda connection: require_partitions(connection, read.snapshot.ends))
-    starts = {} if read.start is None else read.start.ends
-    return {ids[partition]: BatchRange(starts.get(partition), end) for partition, end in read.snapshot.ends.items()}
+def _stream_of(df: DataFrame) -> StreamBatch | None:
+    """Return the micro-batch in whose thread this runs: what Spark tells its tasks, too."""
+    return None if is_remote() else stream_batch(df.sparkSession.sparkContext.getLocalProperty)
+
+
+def _ranges(engine: Engine, snapshot: Snapshot, start: Snapshot | None) -> dict[int, BatchRange]:
+    ids = persevering(engine, lambda connection: require_partitions(connection, snapshot.ends))
+    starts = {} if start is None else start.ends
+    return {ids[partition]: BatchRange(starts.get(partition), end) for partition, end in snapshot.ends.items()}
 
 
 def _run(rows: DataFrame, target: Target, batch: BatchName) -> list[Attempt]:

@@ -6,8 +6,7 @@ and a query starts a dozen: what few need is imported in functions.
 """
 
 import contextlib
-import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,17 +18,21 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, StructField, StructType
 
 from msgtx import errors
-from msgtx.database.engine import Engine, open_engine
-from msgtx.rules.ranges import OffsetRange
+from msgtx.database.engine import Engine, RawConnection, open_engine
+from msgtx.rules.ranges import OffsetRange, packed
 from msgtx.spark_jobs import arrow, offsets, read_options
-from msgtx.spark_jobs.columns import COLUMNS, HEADER
+from msgtx.spark_jobs.attempt import persevering
+from msgtx.spark_jobs.columns import COLUMNS, HEADER, stream_batch
+from msgtx.spark_jobs.kept import lent
 from msgtx.spark_jobs.read_options import ReadOptions
 from msgtx.store.spark import record_range
 from msgtx.store.topics import describe_topics
 
 NAME: Final = "msgtx"
-QUERY_ID: Final = "sql.streaming.queryId"  # what Spark tells its tasks; the id lives in the checkpoint
-BATCH_ID: Final = "streaming.sql.batchId"
+# A task costs as much as reading some thousand records: ranges of fewer share one, as long as so many tasks are left that
+# what comes behind the source is divided among a few cores.
+SMALL_TASK: Final = 1_000
+LEAST_TASKS: Final = 8
 SCHEMA: Final = StructType([*COLUMNS, StructField("headers", ArrayType(HEADER))])
 
 
@@ -78,25 +81,25 @@ def register(spark: SparkSession) -> None:
 
 
 @dataclass(frozen=True)
-class GroupRange:
-    """What a batch of a stream reads of a partition in all, to be noted for the sink of the same query."""
+class Noted:
+    """All that a source reads in a batch of its stream, start and end by partition id, to be noted for the query's sink."""
 
-    group: str
-    start: int
-    end: int
+    group: str | None
+    source_id: str
+    ranges: Mapping[int, tuple[int, int]]
     url: str = field(repr=False)
 
 
 @dataclass(repr=True)
 class ReadPartition(InputPartition):
-    """What one task reads. `url`: of the database that it reads from."""
+    """What one task reads, one range after the other. `url`: of the database that it reads from."""
 
-    range: OffsetRange
+    ranges: tuple[OffsetRange, ...]
     incarnation: str
-    timestamp_type: int
+    timestamp_types: Mapping[str, int]
     fail_on_data_loss: bool
     url: str = field(repr=False)
-    noted: GroupRange | None = None
+    noted: Noted | None = None
 
 
 class BatchReader(DataSourceReader):
@@ -113,14 +116,24 @@ class BatchReader(DataSourceReader):
             types = timestamp_types(engine, plan.ranges)
             with offsets.reader(engine, self.options, plan) as reader:
                 url = reader.url
-        return [
-            ReadPartition(part, plan.incarnation, types[part.topic], self.options.fail_on_data_loss, url)
-            for part in plan.split(self.options)
-        ]
+        return tasks(plan, self.options, types, url)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one task's range."""
         return read(partition, self.schema)
+
+
+def tasks(
+    plan: offsets.Plan, options: ReadOptions, types: Mapping[str, int], url: str, noted: Noted | None = None
+) -> list[ReadPartition]:
+    """Return what the tasks read: small ranges share one, unless `minPartitions` says how many there are to be."""
+    parts = packed(plan.split(options), at_least=options.min_partitions or LEAST_TASKS, most=SMALL_TASK)
+    return [
+        ReadPartition(
+            part, plan.incarnation, {each.topic: types[each.topic] for each in part}, options.fail_on_data_loss, url, noted
+        )
+        for part in parts
+    ]
 
 
 def checked(schema: StructType) -> StructType:
@@ -152,32 +165,40 @@ def read(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBat
     """Yield the records of one task's range, on an executor."""
     if not isinstance(partition, ReadPartition):
         return  # Spark's own, where nothing is planned
-    with Engine(partition.url, pool_size=1) as engine:
-        engine.expect(uuid.UUID(partition.incarnation))
+    with lent(partition.url, partition.incarnation) as engine:
         if partition.noted is not None:
             note(engine, partition, partition.noted)
-        yield from arrow.read_range(
-            engine,
-            partition.range,
-            to_arrow_schema(schema, timezone="UTC"),
-            timestamp_type=partition.timestamp_type,
-            fail_on_data_loss=partition.fail_on_data_loss,
-        )
+        for each in partition.ranges:
+            yield from arrow.read_range(
+                engine,
+                each,
+                to_arrow_schema(schema, timezone="UTC"),
+                timestamp_type=partition.timestamp_types[each.topic],
+                fail_on_data_loss=partition.fail_on_data_loss,
+            )
 
 
-def note(engine: Engine, partition: ReadPartition, noted: GroupRange) -> None:
-    """Note for the sink of the query what its batch reads of a partition, in the database that the sink writes to."""
+def note(engine: Engine, partition: ReadPartition, noted: Noted) -> None:
+    """Note for the sink of the query what its batch reads, in the database that the sink writes to.
+
+    Each task notes all of it: what comes behind need not ask for every task's rows.
+    """
     context = TaskContext.get()
     assert context is not None, "a task reads"
-    query_id, batch_id = (context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID))
-    assert query_id is not None, "a streaming query reads"
-    assert batch_id is not None, "in a micro-batch"
-    target = contextlib.nullcontext(engine) if noted.url == engine.url else Engine(noted.url, pool_size=1)
-    with target as written, written.connection() as connection:
+    stream = stream_batch(context.getLocalProperty)
+    assert stream is not None, "a streaming query reads"
+
+    def write(connection: RawConnection) -> None:
         record_range(
             connection,
-            query_id,
-            int(batch_id),
+            stream.query_id,
+            stream.batch_id,
             group=noted.group,
-            ranges={partition.range.partition_id: (noted.start, noted.end)},
+            ranges=noted.ranges,
+            run_id=stream.run_id,
+            source_id=noted.source_id,
         )
+
+    target = contextlib.nullcontext(engine) if noted.url == engine.url else lent(noted.url, partition.incarnation)
+    with target as written:
+        persevering(written, write)

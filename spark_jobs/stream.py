@@ -1,6 +1,7 @@
 """The streaming source: offsets are consistent cuts, a planned range reads the same after a restart (I14, I15)."""
 
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -16,11 +17,14 @@ from msgtx.rules.boundary import Span
 from msgtx.rules.ranges import OffsetRange
 from msgtx.spark_jobs import offsets, read_options
 from msgtx.spark_jobs.attempt import again
+from msgtx.spark_jobs.batch import decide
 from msgtx.spark_jobs.ends import Ends
-from msgtx.spark_jobs.source import GroupRange, ReadPartition, checked, read, timestamp_types
+from msgtx.spark_jobs.source import Noted, ReadPartition, checked, read, tasks, timestamp_types
 from msgtx.store import fetch
 from msgtx.store.cuts import spans_of_transactions
 from msgtx.store.fetch import list_offsets
+from msgtx.store.groups import committed_offsets
+from msgtx.store.spark import BatchName, BatchRange
 from msgtx.store.topics import describe_topics, partitions_of, require_partitions
 from msgtx.types import Isolation, Snapshot, TopicPartition
 
@@ -42,6 +46,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._engine: Engine | None = None
         self._target: Snapshot | None = None  # where a run that only takes what is there ends
         self._latest: Offset | None = None
+        self._source_id = str(uuid.uuid4())  # of this run: another one of it that reads the same has another
+        self._begun: Offset | None = None  # where the batch begins that was asked for last
+        self._read: Offset | None = None  # the end of the last batch that had tasks
+        self._passed_by = 0  # how many batches had none
         self._few_since: float | None = None
 
     # ── what Spark asks the driver ──
@@ -60,6 +68,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         """Return where the next batch ends: a consistent cut if there is one in time; `start` when there is nothing."""
         begun, ids = parsed(start)
+        self._follow(start)
         target = self._target or again(lambda: offsets.latest(self._database(), self.options))
         if begun.incarnation != target.incarnation:
             raise errors.IncarnationChanged(
@@ -74,17 +83,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for partition, partition_id in sorted(places.items()):
             first = begun.ends.get(partition, listed[partition_id].log_start_offset)
             ranges.append(OffsetRange(partition_id, *partition, first, max(first, target.ends[partition])))
-        self._latest = _offset(ranges, target.incarnation)
+        self._latest = {**_offset(ranges, target.incarnation), "lag": sum(each.size for each in ranges)}
         if self._are_few(ranges):
             return start
         stable = {each.partition_id: listed[each.partition_id].last_stable_offset for each in ranges}
         if self._target is not None:
             stable = {each.partition_id: each.end for each in ranges}
         chosen = self._ends.choose(ranges, stable, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        self._latest["lag"] -= sum(each.size for each in chosen)
         return _offset(chosen, target.incarnation)
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802 - Spark's name
-        """Return the newest cut, for the progress of the query."""
+        """Return the newest cut, for the progress of the query; `lag`: how many offsets no batch has taken yet."""
         return self._latest
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
@@ -107,6 +117,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return what the tasks of a batch read. Asked again after a restart, it is the same."""
         if start == end:
             return []
+        self._begun, self._read = start, end
         return again(lambda: self._planned(start, end))
 
     def commit(self, end: Offset) -> None:
@@ -179,28 +190,51 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with offsets.reader(engine, options, plan) as reader:
             url = reader.url
         types = timestamp_types(engine, plan.ranges)
-        noted = {
-            each.partition_id: GroupRange(
-                options.group, begun.ends.get(each.topic_partition, 0), reached.ends[each.topic_partition], engine.url
-            )
+        bounds = {
+            each.partition_id: (begun.ends.get(each.topic_partition, 0), reached.ends[each.topic_partition])
             for each in plan.ranges
-            if options.group is not None
         }
-        parts = plan.split(options)
-        # What was removed before it was read has no records, and still moves the group on.
-        kept = {each.partition_id for each in parts}
-        parts += [
-            replace(each, end=each.start)
-            for each in plan.ranges
-            if each.partition_id not in kept and each.partition_id in noted
-            and noted[each.partition_id].start < noted[each.partition_id].end
-        ]  # fmt: skip
-        return [
-            ReadPartition(
-                part, plan.incarnation, types[part.topic], options.fail_on_data_loss, url, noted.get(part.partition_id)
+        noted = Noted(
+            options.group,
+            self._source_id,
+            {partition_id: (first, last) for partition_id, (first, last) in bounds.items() if first < last},
+            engine.url,
+        )
+        parts = tasks(plan, options, types, url, noted)
+        if not parts and noted.ranges:
+            # What was removed before it was read has no records, and still moves the group on.
+            parts = [ReadPartition((), plan.incarnation, {}, options.fail_on_data_loss, url, noted)]
+        return parts
+
+    def _follow(self, start: Offset) -> None:
+        """See after a batch that the group is where it ended. `start`: of the next one.
+
+        The sink commits what the batch's tasks noted. A batch whose reading Spark left out has none; nothing depends on what
+        lay there, and the group passes it by. If there were some, no sink has this group.
+        """
+        begun, self._begun = self._begun, start
+        group = self.options.group
+        if group is None or begun is None or begun == start:
+            return
+        (before, _), (after, ids) = parsed(begun), parsed(start)
+        moved = {ids[each]: each for each, end in after.ends.items() if each in before.ends and before.ends[each] < end}
+        with self._database().connection() as connection:
+            committed = committed_offsets(connection, group, list(moved))
+        at = {partition_id: row.at.offset for partition_id, row in committed.items() if row.at is not None}
+        behind = {each: name for each, name in moved.items() if at.get(each, before.ends[name]) < after.ends[name]}
+        if not behind:
+            return
+        if self._read == start:
+            name = min(behind.values())
+            raise errors.ConfigError(
+                f"the query has read {name} up to {after.ends[name]} for group {group}, and its sink has not committed that:"
+                " give the sink the same option group and the same database, or leave the group out at the source"
             )
-            for part in parts
-        ]
+        skipped = {each: BatchRange(at[each], after.ends[name]) for each, name in behind.items() if each in at}
+        if skipped:
+            self._passed_by += 1
+            batch = BatchName(f"offsets of {group}", self._source_id, self._passed_by)
+            decide(self._database(), batch, [], group=group, ranges=skipped)
 
 
 def offset_of(snapshot: Snapshot, ids: Mapping[TopicPartition, int]) -> Offset:

@@ -21,7 +21,7 @@ class WriteOptions:
     url: str | None = field(default=None, repr=False)
     topic: str | None = None
     group: str | None = None
-    app_id: str | None = None
+    app_id: str | None = None  # of a stream: its group's name, if it has none of its own
     version: int | None = None
     transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
     partitioner: str = "crc32"
@@ -39,11 +39,16 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
         raise ConfigError("txnAppId and txnVersion name a batch together: give both or none")
     if not streaming and "group" in given:
         raise ConfigError("group is for streams; for a batch use write_transactional(…, group=…, snapshot=…)")
+    if streaming and not {"txnAppId", "group"} & given.keys():
+        raise ConfigError(
+            "nothing names the stream but its checkpoint, and if that is lost all is written twice: give the sink txnAppId,"
+            " a name of your own for this query, or group, the same as at the source"
+        )
     return WriteOptions(
         url=given.get("url"),
         topic=given.get("topic"),
         group=given.get("group"),
-        app_id=given.get("txnAppId"),
+        app_id=given.get("txnAppId") or given.get("group"),
         version=_number(given, "txnVersion"),
         transaction_timeout_ms=_number(given, "transaction_timeout_ms") or TRANSACTION_TIMEOUT_MS,
         partitioner=given.get("partitioner", "crc32"),

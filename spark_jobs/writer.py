@@ -1,6 +1,7 @@
 """The sink half of `format("msgtx")`: exactly once by attempts and one decision (P20; see `attempt.py` and `sink.py`).
 
-A streaming query is named by its checkpoint, its batches by their numbers; so a batch that Spark repeats is the same batch.
+A batch of a stream is named by the application, by the query, whose id lives in the checkpoint, and by its number; so a
+batch that Spark repeats is the same, and a checkpoint that was lost is noticed. What runs in `foreachBatch` is named alike.
 """
 
 import uuid
@@ -13,12 +14,13 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from msgtx import errors
-from msgtx.database.engine import Engine, open_engine
+from msgtx.database.engine import open_engine
 from msgtx.spark_jobs import write_options
 from msgtx.spark_jobs.attempt import Target, write_attempt
 from msgtx.spark_jobs.batch import abort, decide, make_target
+from msgtx.spark_jobs.columns import stream_batch
+from msgtx.spark_jobs.kept import lent
 from msgtx.spark_jobs.sink import sink_columns
-from msgtx.spark_jobs.source import BATCH_ID, QUERY_ID
 from msgtx.spark_jobs.write_options import WriteOptions
 from msgtx.store.spark import Attempt, BatchName
 
@@ -28,6 +30,7 @@ class Written(WriterCommitMessage):
     """What a task tells the driver. `attempt` None: it had no rows, or the batch is committed already."""
 
     batch: BatchName
+    run_id: str
     attempt: Attempt | None
 
 
@@ -40,16 +43,43 @@ class _Writer:
         self.target = _target(options)
 
     def attempt(self, rows: Iterator[pa.RecordBatch], batch: BatchName) -> Written:
-        return Written(batch, write_attempt(map(self._chosen, rows), self.target, batch))
+        """Write a task's rows. In a micro-batch the batch is one of its query, which only tasks know."""
+        context = TaskContext.get()
+        assert context is not None, "a task writes"
+        stream = stream_batch(context.getLocalProperty)
+        if stream is not None and self.options.version not in (None, stream.batch_id):
+            raise errors.InvalidRequest(
+                f"this is batch {stream.batch_id} of its query, and txnVersion is {self.options.version}: hand in what"
+                " foreachBatch is given"
+            )
+        named = batch if stream is None else batch._replace(query_id=stream.query_id)
+        run_id = "" if stream is None else stream.run_id
+        return Written(named, run_id, write_attempt(map(self._chosen, rows), self.target, named))
 
-    def decided(self, batch: BatchName, messages: Sequence[WriterCommitMessage | None]) -> None:
-        accepted = [each.attempt for each in messages if isinstance(each, Written) and each.attempt is not None]
-        with _engine(self.target) as engine:
-            decide(engine, batch, accepted, group=self.options.group, timeout_ms=self.options.transaction_timeout_ms)
+    def decided(self, batch: BatchName, messages: Sequence[WriterCommitMessage | None], *, whole_query: bool) -> None:
+        """Decide, with the names that tasks told: Spark has at least one task write, even nothing."""
+        written = [each for each in messages if isinstance(each, Written)]
+        names = {(each.batch, each.run_id) for each in written}
+        assert len(names) <= 1, names
+        if not names and whole_query:
+            return  # no task, and so nothing read or written
+        named, run_id = next(iter(names), (batch, ""))
+        with lent(self.target.url, self.target.incarnation) as engine:
+            decide(
+                engine,
+                named,
+                [each.attempt for each in written if each.attempt is not None],
+                group=self.options.group,
+                timeout_ms=self.options.transaction_timeout_ms,
+                run_id=run_id,
+                whole_query=whole_query,
+            )
 
-    def aborted(self, batch: BatchName) -> None:
-        with _engine(self.target) as engine:
-            abort(engine, batch)
+    def aborted(self, batch: BatchName, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Abort. Where no task has ended, nobody has told the query: then it is for every one of the application."""
+        named = next((each.batch for each in messages if isinstance(each, Written)), None)
+        with lent(self.target.url, self.target.incarnation) as engine:
+            abort(engine, named or batch, of_any_query=named is None)
 
     def _chosen(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         names = [name.lower() for name in self.columns]
@@ -64,12 +94,6 @@ def _target(options: WriteOptions) -> Target:
             transaction_timeout_ms=options.transaction_timeout_ms,
             partitioner=options.partitioner,
         )
-
-
-def _engine(target: Target) -> Engine:
-    engine = Engine(target.url, pool_size=1)
-    engine.expect(uuid.UUID(target.incarnation))
-    return engine
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -88,43 +112,37 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Decide: what the tasks wrote counts, all of it."""
-        self._writer.decided(self._batch, messages)
+        self._writer.decided(self._batch, messages, whole_query=False)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Take back what the tasks wrote, unless it is committed."""
-        self._writer.aborted(self._batch)
+        self._writer.aborted(self._batch, messages)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
     """Writes the micro-batches of a query once each. Spark makes one per batch to plan it, and one to end it."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
-        self._writer = _Writer(write_options.parse(given, streaming=True), schema)
+        options = write_options.parse(given, streaming=True)
+        assert options.app_id is not None, "it is asked for"
+        self._writer = _Writer(options, schema)
+        self._app_id = options.app_id
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write a task's rows."""
         context = TaskContext.get()
         assert context is not None, "a task writes"
-        query_id, batch_id = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
-        assert query_id is not None, "of a streaming query"
-        assert batch_id is not None, "in a micro-batch"
-        batch = BatchName(self._writer.options.app_id or query_id, query_id, int(batch_id))
-        return self._writer.attempt(iterator, batch)
+        stream = stream_batch(context.getLocalProperty)
+        assert stream is not None, "of a streaming query"
+        return self._writer.attempt(iterator, self._batch(stream.batch_id))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Decide: what the tasks wrote counts, with the group's offsets. A batch that counts already is left alone."""
-        batch = _batch_of(messages)
-        if batch is not None:
-            self._writer.decided(batch, messages)
+        self._writer.decided(self._batch(batchId), messages, whole_query=True)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Take back what the tasks wrote, unless it is committed. Without a message, the batch's next run does that."""
-        batch = _batch_of(messages)
-        if batch is not None:
-            self._writer.aborted(batch)
+        """Take back what the tasks wrote, unless it is committed."""
+        self._writer.aborted(self._batch(batchId), messages)
 
-
-def _batch_of(messages: Sequence[WriterCommitMessage | None]) -> BatchName | None:
-    names = {each.batch for each in messages if isinstance(each, Written)}
-    assert len(names) <= 1, names
-    return next(iter(names), None)
+    def _batch(self, batch_id: int) -> BatchName:
+        return BatchName(self._app_id, "", batch_id)

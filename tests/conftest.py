@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import itertools
 import os
 import shutil
 import signal
@@ -21,6 +22,7 @@ from tests.databases import Connection, Server, set_clock, use_server
 hypothesis.settings.register_profile("msgtx", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("long", deadline=None, print_blob=True)  # tests/model
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "msgtx"))
+_number = itertools.count(1)
 
 
 def pytest_configure() -> None:
@@ -126,6 +128,12 @@ def client(database_url: str) -> Iterator[msgtx.Client]:
     """A client on the module's database."""
     with msgtx.connect(database_url) as made:
         yield made
+
+
+@pytest.fixture
+def unique() -> Callable[[str], str]:
+    """Names that no other test uses."""
+    return lambda prefix: f"{prefix}-{next(_number)}"
 
 
 @pytest.fixture

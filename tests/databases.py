@@ -44,7 +44,7 @@ class Server:
     def url(self, database: str) -> str:
         """Return the address of a database for the ordinary role."""
         address = sqlalchemy.make_url(self.superuser_url)
-        return address.set(username=self.role, password=self.password, database=database).render_as_string(
+        return address.set(username=self.role, password=self.password, database=database, query={}).render_as_string(
             hide_password=False
         )
 
@@ -63,6 +63,9 @@ class Server:
         name = f"msgtx_test_{os.getpid()}_{next(_number)}"
         with self.administrator() as connection:
             connection.execute(f"create database {name} owner {self.role} {template}")
+        if schema:
+            with connect(self.url(name)) as connection:
+                connection.execute("select msgtx.note_place()")
         return self.url(name)
 
     def _template(self) -> str:

@@ -23,6 +23,7 @@ from typing import Any, Final
 import psycopg
 
 from msgtx.database import binaries, embedded, postmaster
+from msgtx.database import connection as connections
 from tests.databases import PATIENCE_SECONDS, Server, use_server, wait_until
 
 UNCOUNTED_THREADS: Final = {"msgtx-listener", "msgtx-completion", "msgtx-heartbeat"}
@@ -90,7 +91,7 @@ class Faults:
         action(connection)
 
 
-class Connection(psycopg.Connection[Any]):
+class Connection(connections.Connection):
     """A connection that crosses a boundary before and after everything it says."""
 
     faults: Faults | None = None

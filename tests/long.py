@@ -1,4 +1,4 @@
-"""`python -m tests.long --minutes N`: histories with a nemesis, a storm, the model with lost connections and lost servers.
+"""`python -m tests.long --minutes N`: histories with a nemesis, a hostile login, a storm, the model with faults.
 
 Most of the time is for histories. Each part prints its seeds, what it checked and what it found, as it goes; the last
 line sums up. Exit code 1 if any part found an anomaly.
@@ -12,7 +12,8 @@ import time
 from typing import Final
 
 SHARES: Final = {  # of the time
-    ("tests.histories",): 0.6,
+    ("tests.histories",): 0.56,
+    ("tests.hostile",): 0.04,
     ("tests.storm",): 0.06,
     ("tests.model", "--faults", "connections"): 0.2,
     ("tests.model", "--faults", "server"): 0.14,

@@ -3,13 +3,13 @@
 import contextlib
 import itertools
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy
 
 from msgtx.database import rights
 from msgtx.database.engine import Engine
-from msgtx.database.privileges import Right
+from msgtx.database.privileges import Resource, Right
 from tests.databases import Connection, Server, connect
 
 PASSWORD: Final = "x"  # noqa: S105 - of roles that live as long as one test
@@ -17,7 +17,7 @@ _number = itertools.count(1)
 
 
 class Roles:
-    """Roles of one database. A right is written `produce:orders*`."""
+    """Roles of one database. A right is written `produce:orders*`; not of topics, `consume:group:billing*`."""
 
     def __init__(self, server: Server, url: str) -> None:
         self.server = server
@@ -48,19 +48,20 @@ class Roles:
         """Grant rights to a role."""
         with self.transaction() as connection:
             for right in granted:
-                can, _, topic = right.partition(":")
-                rights.grant(connection, role, can=Right(can), topic=topic or "*")
+                rights.grant(connection, role, **_read(right))
 
     def revoke(self, role: str, right: str) -> bool:
         """Take a right from a role."""
-        can, _, topic = right.partition(":")
         with self.transaction() as connection:
-            return rights.revoke(connection, role, can=Right(can), topic=topic or "*")
+            return rights.revoke(connection, role, **_read(right))
 
     def read(self) -> list[tuple[str, str, str, bool]]:
         """Return all rights, as their owner sees them."""
         with self.transaction() as connection:
-            return [(row.role, str(row.can), row.topic, row.exists) for row in rights.read(connection)]
+            return [
+                (row.role, str(row.can), row.name if row.resource == "topic" else f"{row.resource}:{row.name}", row.exists)
+                for row in rights.read(connection)
+            ]
 
     def url_of(self, role: str) -> str:
         """Return the address of the database for a login."""
@@ -76,6 +77,14 @@ class Roles:
         for role in self.made:
             self.sql(f"drop owned by {role}")
             self.sql(f"drop role {role}")
+
+
+def _read(right: str) -> dict[str, Any]:
+    can, _, name = right.partition(":")
+    resource, _, rest = name.partition(":")
+    if resource in (Resource.GROUP, Resource.TRANSACTIONAL_ID):
+        return {"can": Right(can), "resource": Resource(resource), "topic": rest}
+    return {"can": Right(can), "topic": name or "*"}
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 import uuid
 from dataclasses import dataclass
 
+from msgtx.database.connection import LONG_ANSWER_SECONDS, until
 from msgtx.database.engine import Engine
 from msgtx.store.installation import change_incarnation, end_sessions, fence_everybody
 
@@ -22,7 +23,7 @@ def after_failover(engine: Engine) -> FailoverReport:
     The incarnation changes (clients made before get `IncarnationChanged`), the epoch of every producer rises, every id skips
     ahead, nobody leads a shard. What is prepared for an outside decision stays. May be repeated; interrupted, it must be.
     """
-    with engine.connection() as connection:
+    with until(silence=LONG_ANSWER_SECONDS), engine.connection() as connection:
         incarnation = change_incarnation(connection)
         fenced = fence_everybody(connection, plain=False)  # before plain ones get rows, with the epoch that fences them
         fenced += fence_everybody(connection, plain=True)

@@ -1,6 +1,7 @@
 """Partitions as an administrator sees them."""
 
 from collections.abc import Mapping
+from typing import Final
 
 from msgtx import errors
 from msgtx.database.engine import Engine
@@ -8,6 +9,8 @@ from msgtx.store.fetch import LATEST, ListedOffset, list_offsets
 from msgtx.store.retention import delete_records
 from msgtx.store.topics import partitions_of, require_partitions, require_topics
 from msgtx.types import Isolation, PartitionDescription, TopicPartition
+
+LISTED_AT_ONCE: Final = 1_000  # partitions of one call: some 50 ms
 
 
 class PartitionsAdmin:
@@ -23,11 +26,23 @@ class PartitionsAdmin:
             raise errors.UnknownTopicOrPartition(f"there is no partition {partition[0]}-{partition[1]}")
         return PartitionDescription(at.log_start_offset, at.last_stable_offset, at.log_end_offset)
 
+    def describe_all(self, topic: str) -> dict[TopicPartition, PartitionDescription]:
+        """Return what `describe` does for each partition of a topic, in order. Raise `UnknownTopicOrPartition`."""
+        found = self.offsets([topic], LATEST, Isolation.READ_COMMITTED)
+        return {
+            partition: PartitionDescription(at.log_start_offset, at.last_stable_offset, at.log_end_offset)
+            for partition, at in found.items()
+        }
+
     def offsets(self, topics: list[str] | None, timestamp: int, isolation: Isolation) -> dict[TopicPartition, ListedOffset]:
         """Return ends and the offset at a time (milliseconds, EARLIEST, LATEST) of all partitions of topics (None: all)."""
         with self._engine.connection() as connection:
             ids = partitions_of(require_topics(connection, topics).values())
-            listed = list_offsets(connection, dict.fromkeys(ids, timestamp), isolation)
+            listed: dict[int, ListedOffset] = {}
+            asked = list(ids)
+            for begin in range(0, len(asked), LISTED_AT_ONCE):
+                some = asked[begin : begin + LISTED_AT_ONCE]
+                listed |= list_offsets(connection, dict.fromkeys(some, timestamp), isolation)
         return {name: listed[partition_id] for partition_id, name in ids.items() if partition_id in listed}
 
     def delete_records(self, befores: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

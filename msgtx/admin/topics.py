@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from msgtx import errors
+from msgtx.database.connection import LONG_ANSWER_SECONDS, until
 from msgtx.database.engine import Engine
 from msgtx.store.topics import SETTINGS, alter_topic, create_topic, delete_topic, describe_topics, require_topics
 from msgtx.types import TopicDescription
@@ -46,7 +47,7 @@ class TopicsAdmin:
 
     def delete(self, name: str) -> None:
         """Delete a topic with everything in it. Raise `UnknownTopicOrPartition`."""
-        with self._engine.connection() as connection:
+        with until(silence=LONG_ANSWER_SECONDS), self._engine.connection() as connection:
             delete_topic(connection, name)
 
 

@@ -65,7 +65,7 @@ class TransactionsAdmin:
     def describe(self, transactional_id: str) -> TransactionDescription:
         """Describe a transactional id and its newest transaction. Raise `TransactionalIdNotFound`."""
         with self._engine.connection() as connection:
-            found = [row for row in transactions(connection) if row["transactional_id"] == transactional_id]
+            found = transactions(connection, transactional_id)
             names = partitions_of(describe_topics(connection, None).values())
         if not found:
             raise errors.TransactionalIdNotFound(f"there is no transactional id {transactional_id!r}")

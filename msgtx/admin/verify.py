@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from msgtx.database.connection import LONG_ANSWER_SECONDS, until
 from msgtx.database.engine import Engine, RawConnection
 from msgtx.store.cuts import consistent_cut
 from msgtx.store.topics import partitions_of, require_topics
@@ -116,7 +117,7 @@ RULES: Final[Mapping[str, Rule]] = {
 def verify(engine: Engine, topics: Iterable[str] | None, *, progress: Progress | None = None) -> VerifyReport:
     """Verify these topics (None: all). `progress(records, words)` is called after each piece."""
     began = time.monotonic()
-    with engine.connection() as connection:
+    with until(silence=LONG_ANSWER_SECONDS), engine.connection() as connection:
         names = None if topics is None else list(dict.fromkeys(topics))
         partitions = partitions_of(require_topics(connection, names).values())
         verifier = _Verifier(connection, partitions, progress or (lambda records, words: None))

@@ -24,7 +24,8 @@ from msgtx.store.compaction import (
     read_keys,
 )
 from msgtx.store.coordinators import SHARDS, Leases
-from msgtx.store.sweeps import ENDS_THE_ROUND, Position, Swept
+from msgtx.store.sweeps import ENDS_THE_ROUND, Swept
+from msgtx.store.transactions import Position
 
 _log = logging.getLogger("msgtx.coordinator")
 MIN_DIRTY_RATIO: Final = 0.5  # of a log's bytes that no pass has compacted: with less a pass is not worth it, as in Kafka

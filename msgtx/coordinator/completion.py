@@ -1,19 +1,27 @@
-"""What a client does beside the calls: markers in bulk, notifications that were put off, a look at what topics became."""
+"""What a client does beside the calls: telling readers of its commits, markers in bulk, a look at what topics became."""
 
+import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable
 from typing import Final
 
-from msgtx.database.engine import Engine, RawConnection, query
+import psycopg
+
+from msgtx.database.connection import until
+from msgtx.database.engine import Engine, RawConnection
 from msgtx.errors import MsgtxError
 from msgtx.store.transactions import mark
-from msgtx.wakeup import LATER_SECONDS, Notifier
+from msgtx.store.wakeups import notify, tell_readers
+from msgtx.wakeup import Notifier
 
 log = logging.getLogger("msgtx.coordinator")
-AWAKE_SECONDS: Final = 0.1  # without a commit that was put off, before the thread sleeps until it is woken
+SPEAK_SECONDS: Final = 1.0  # after a connection to tell by was refused, until the next try
 MARK_SECONDS: Final = 1.0  # between two rounds of markers of one client
+ANSWER_SECONDS: Final = (
+    10.0  # for each: what is given up, the next round, a sweep or a poll makes up for; `close` waits for it
+)
 TOPICS_SECONDS: Final = 30.0  # until a producer that sends knows of new partitions and other limits
 
 
@@ -27,7 +35,9 @@ class Completion:
         self._changed = threading.Condition()
         self.notifier = Notifier(self._changed)
         self._mark_due: float | None = None
-        self._put_off_at = 0.0  # when a notification was last seen to be put off
+        # A connection of its own: the pool's may all be busy, and readers of what is committed must not wait for that.
+        self._speaker: RawConnection | None = None
+        self._silent_until = 0.0
         self._stopping = False
         self._thread: threading.Thread | None = None
 
@@ -40,9 +50,9 @@ class Completion:
             self.start()
 
     def start(self) -> None:
-        """Start the thread, once."""
+        """Start the thread, unless it runs."""
         with self._changed:
-            if self._thread is None and not self._stopping:
+            if (self._thread is None or not self._thread.is_alive()) and not self._stopping:
                 self._thread = threading.Thread(target=self._run, name="msgtx-completion", daemon=True)
                 self._thread.start()
 
@@ -55,44 +65,71 @@ class Completion:
             self._thread.join()
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                payload, marking = self._wait()
-                last = self._stopping
-            if payload is not None:
-                self._notify(payload)
-            if marking:
-                self._mark()
-            if time.monotonic() >= self._topics_due:
-                self._topics_due = time.monotonic() + TOPICS_SECONDS
-                self._ask_for_topics()
-            if last and not self.notifier.waiting:
-                return
+        try:
+            with until(silence=ANSWER_SECONDS):
+                self._speak()
+            while True:
+                with self._changed:
+                    told, marking = self._wait()
+                    last = self._stopping
+                with until(silence=ANSWER_SECONDS):
+                    if told:
+                        self._tell(told)
+                    if marking:
+                        self._mark()
+                    if time.monotonic() >= self._topics_due:
+                        self._topics_due = time.monotonic() + TOPICS_SECONDS
+                        self._ask_for_topics()
+                if last and not self.notifier.waiting:
+                    return
+        finally:
+            if self._speaker is not None:
+                self._speaker.close()
 
-    def _wait(self) -> tuple[str | None, bool]:
+    def _wait(self) -> tuple[list[int], bool]:
         while True:
             now = time.monotonic()
-            payload = self.notifier.take(closing=self._stopping)
+            told = self.notifier.take(closing=self._stopping)
             marking = self._mark_due is not None and (now >= self._mark_due or self._stopping)
             if marking:
                 self._mark_due = None
-            if payload is not None or marking or self._stopping:
-                return payload, marking
+            if told or marking or self._stopping:
+                return told, marking
             due = [at for at in (self._mark_due, self.notifier.due) if at is not None]
-            # While commits are being put off it looks by itself: waking it for each would cost them more than the call.
-            self.notifier.sleeping = self.notifier.due is None and now - self._put_off_at > AWAKE_SECONDS
-            if not self.notifier.sleeping:
-                due.append(now + LATER_SECONDS)
             self._changed.wait(max(0.0, min(due) - now) if due else None)
-            if self.notifier.due is not None:
-                self._put_off_at = time.monotonic()
 
-    def _notify(self, payload: str) -> None:
+    def _speak(self) -> RawConnection | None:
+        """Return the connection to tell by, None while there is none."""
+        if self._speaker is None and time.monotonic() >= self._silent_until:
+            try:
+                self._speaker = self._engine.dedicated()
+            except MsgtxError as error:
+                log.debug("nobody is told of commits, readers poll: %s", error)
+                self._silent_until = time.monotonic() + SPEAK_SECONDS
+        return self._speaker
+
+    def _tell(self, partition_ids: list[int]) -> None:
+        for _ in range(2):  # the connection may have died since the last time
+            connection = self._speak()
+            if connection is None:
+                return
+            try:
+                self._say(connection, partition_ids)
+            except (MsgtxError, psycopg.Error) as error:
+                log.debug("a notification was lost: %s", error)
+                self._speaker = None
+                with contextlib.suppress(psycopg.Error):
+                    connection.close()
+            else:
+                return
+
+    @staticmethod
+    def _say(connection: RawConnection, partition_ids: list[int]) -> None:
         try:
-            with self._engine.connection() as connection:
-                query(connection, "select pg_catalog.pg_notify('msgtx', %s)", payload)
-        except MsgtxError as error:
-            log.debug("a notification was lost, readers poll: %s", error)
+            notify(connection, ",".join(map(str, partition_ids)))
+        except psycopg.errors.ProgramLimitExceeded:
+            # The queue of notifications is full: some session listens and does not read. No commit fails of that.
+            tell_readers(connection, partition_ids)
 
     def _mark(self) -> None:
         try:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Final, Protocol
 
 from msgtx.coordinator.sweep import Sweeper
+from msgtx.database.connection import until
 from msgtx.database.engine import Engine
 from msgtx.errors import CoordinatorFenced, DatabaseUnavailable, MsgtxError, NotCoordinator, RetriableError
 from msgtx.store.coordinators import Leases, lease_shards, ranges, release_shards
@@ -16,21 +17,9 @@ from msgtx.types import SweepReport
 log = logging.getLogger("msgtx.coordinator")
 STEP_SECONDS: Final = 0.2  # of one round for one sweep that has much to do; the next round goes on
 LOOK_SECONDS: Final = 0.05  # between two looks at whether to stop
+RELEASE_SECONDS: Final = 10.0  # for handing shards over at the end; else their lease ends by itself
 BACKOFF_FIRST_SECONDS: Final = 0.1  # between attempts while the database is away; doubled each time
 BACKOFF_LAST_SECONDS: Final = 5.0
-TOLD: Final = {  # what a line of the log says of a field of the report
-    "transactions_aborted": "aborted %d overdue transactions",
-    "markers_written": "wrote %d markers",
-    "floors_moved": "moved the floors of %d partitions",
-    "batches_removed": "removed %d batches past their retention",
-    "records_compacted": "compacted %d records away",
-    "producer_ids_removed": "removed %d idle producer ids",
-    "transactions_purged": "purged %d transactions past their history",
-    "offsets_removed": "removed %d superseded offsets",
-    "floors_removed": "removed %d superseded floors",
-    "members_removed": "removed %d members of groups whose session is over",
-    "heartbeats_removed": "removed %d superseded heartbeats",
-}
 
 
 class Stop(Protocol):
@@ -128,7 +117,7 @@ class Daemon:
     def _tell(self, report: SweepReport, seconds: float) -> None:
         for field, count in asdict(report).items():
             if count:
-                log.info(TOLD[field], count, extra={"event": field, "count": count})
+                log.info("%s: %d", field.replace("_", " "), count, extra={"event": field, "count": count})
         for name, error in self._sweeper.failures.items():
             log.warning("sweep %s failed, the next round tries again: %s", name, error, extra={"event": "sweep_failed"})
             self._failed(error)
@@ -152,7 +141,7 @@ class Daemon:
         if self._coordinator_id is None:
             return
         try:
-            with self._engine.connection() as connection:
+            with until(time.monotonic() + RELEASE_SECONDS), self._engine.connection() as connection:
                 release_shards(connection, self._coordinator_id)
             log.info("coordinator %d stops", self._coordinator_id, extra={"event": "stop"})
         except MsgtxError as error:

@@ -1,12 +1,12 @@
 """What a daemon shows to Prometheus: what it did, and what the database holds when it is asked."""
 
 import threading
+from dataclasses import fields
 from typing import Final
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
-from msgtx.coordinator.daemon import TOLD
 from msgtx.coordinator.gauges import Gauges
 from msgtx.coordinator.sweep import STEPS, Sweeper
 from msgtx.database.engine import Engine
@@ -14,6 +14,7 @@ from msgtx.errors import ConfigError
 from msgtx.store.coordinators import Leases
 from msgtx.types import SweepReport
 
+KINDS: Final = tuple(entry.name for entry in fields(SweepReport))
 ROUND_BUCKETS: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # seconds
 
 
@@ -31,7 +32,7 @@ class Metrics:
         )
         self._swept = Counter("msgtx_swept", "What the sweeps did, by kind.", ["kind"], registry=self.registry)
         self._errors = Counter("msgtx_coordinator_errors", "Failures, by error.", ["error"], registry=self.registry)
-        for name in TOLD:
+        for name in KINDS:
             self._swept.labels(name)
         for name in STEPS:
             self._step_seconds.labels(name)
@@ -55,7 +56,7 @@ class Metrics:
     def swept(self, report: SweepReport, sweeper: Sweeper, seconds: float) -> None:
         """Count what a round did."""
         self._rounds.observe(seconds)
-        for name in TOLD:
+        for name in KINDS:
             self._swept.labels(name).inc(getattr(report, name))
         for name, took in sweeper.seconds.items():
             self._step_seconds.labels(name).set(took)

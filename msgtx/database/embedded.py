@@ -2,7 +2,8 @@
 
 It starts a server in a folder (`MSGTX_HOME`) with programs that are there already (`binaries`). One server serves all
 processes of that folder and outlives the command that started it; `stop` ends it. It listens on 127.0.0.1 with SCRAM
-passwords, never on a Unix socket: JDBC needs TCP.
+passwords, never on a Unix socket: JDBC needs TCP. Its addresses ask for SCRAM, which shows that the server knows the
+password: whoever else listens on the port while it is down is told nothing, and is not believed.
 
 The folder holds `data/`, `log/`, `port`, `lock` and two password files of mode 600: `password` of the role `msgtx`, an
 ordinary role that owns the database `msgtx`, and `superuser-password` of `postgres`.
@@ -22,6 +23,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psycopg.pq
+
 from msgtx.database import binaries, postmaster
 from msgtx.database.binaries import Account, Binaries
 from msgtx.database.postmaster import READY_S, PidFile, wait_until
@@ -35,6 +38,8 @@ STOP_S = 60.0  # a fast shutdown writes a checkpoint of shared_buffers
 START_ATTEMPTS = 5  # each with another port
 PORT_FIRST, PORT_COUNT = 15432, 16000  # below Linux's ephemeral ports, so that no outgoing connection takes ours
 PORT_PROBES = 200
+ONLY_SCRAM = "?require_auth=scram-sha-256"
+FIRST_LIBPQ_THAT_REQUIRES = 160000  # an older one does not know the parameter, and refuses it
 LOG_TAIL_BYTES = 4096  # enough for the line that says why a start failed
 
 SETTINGS = """\
@@ -45,6 +50,7 @@ unix_socket_directories = ''
 password_encryption = 'scram-sha-256'
 max_connections = 200
 shared_buffers = '256MB'
+dynamic_shared_memory_type = 'mmap'
 max_wal_size = '4GB'
 checkpoint_timeout = '15min'
 fsync = on
@@ -178,7 +184,8 @@ def _url(home: Path, port: int, *, role: str) -> str:
             f"{file} is missing, and without it nobody can log in: restore it, or stop the server and remove {home} "
             f"with its data"
         ) from None
-    return f"postgresql://{role}:{password}@127.0.0.1:{port}/{ROLE}"
+    required = ONLY_SCRAM if psycopg.pq.version() >= FIRST_LIBPQ_THAT_REQUIRES else ""
+    return f"postgresql://{role}:{password}@127.0.0.1:{port}/{ROLE}{required}"
 
 
 def _server(home: Path, found: PidFile, *, started: bool) -> Server:
@@ -208,7 +215,9 @@ def _translated(home: Path) -> Iterator[None]:
 def _locked(home: Path) -> Iterator[None]:
     """Hold the lock of the folder, which is created when missing."""
     if not home.exists():
-        home.mkdir(mode=0o755 if os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
+        user = binaries.account(_data(home))
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        user.enter(home)
     descriptor = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if not wait_until(lambda: _try_lock(descriptor), LOCK_S):

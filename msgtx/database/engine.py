@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import select as system_select
+import threading
 import uuid
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -20,11 +21,12 @@ from typing import Any, Final, Literal, Self, TypeVar
 import psycopg
 import sqlalchemy
 from psycopg import errors as pg
-from sqlalchemy.pool import PoolProxiedConnection, QueuePool
+from sqlalchemy.pool import QueuePool
 from sqlalchemy.util import await_only
 
 from msgtx import errors
-from msgtx.database import embedded, privileges
+from msgtx.database import address, embedded, privileges
+from msgtx.database.connection import ANSWER_SECONDS, Connection, seconds_left
 from msgtx.database.wire import AsyncCursor, BatchArray, BatchColumns, Cursor
 
 RawConnection = psycopg.Connection[Any]
@@ -33,7 +35,6 @@ Lent = TypeVar("Lent")
 
 POOL_SIZE: Final = 10  # connections of one client; producers and consumers borrow one for the length of a call
 POOL_TIMEOUT_SECONDS: Final = 30.0
-CONNECT_TIMEOUT_SECONDS: Final = 10
 # A server that died without a word is noticed after about these seconds, not after the two hours of the system's default.
 KEEPALIVES: Final = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 30_000}
 
@@ -68,9 +69,15 @@ BY_SQLSTATE: Final[dict[str, type[errors.MsgtxError]]] = {
     "3D000": errors.ConfigError,
 }
 _NO_SCHEMA: Final = {"3F000", "42P01", "42883", "42704", "42703"}
+_NAMED: Final = "MX000"  # the error's name is told as a column
 _LACKS_A_RIGHT: Final = "42501"
 _READ_ONLY: Final = "25006"
 _CANCELED: Final = "57014"
+_OUT_OF_MEMORY: Final = "53200"
+_LOCK_TABLE: Final = "max_locks_per_transaction"  # a setting's name: never translated
+_SERIALIZATION: Final = "40001"
+_TOO_LARGE: Final = "54000"
+_OF_AN_INDEX: Final = {"_bt_check_third_page", "index_form_tuple_context", "index_form_tuple"}  # never translated
 _FULL: Final = re.compile("too many (connections|clients)|connection slots are reserved")  # a refused one has no SQLSTATE
 # What a call says that was looking for a function by its number while an upgrade created it again: never translated texts.
 _RENEWED: Final = re.compile(r"cache lookup failed|\bOID \d+")
@@ -91,11 +98,16 @@ class Function:
         """Write the SQL that calls it; not flushed: with synchronous_commit off for this one transaction."""
         # Names in full: the search_path is the user's, and may hold a type or a function of the same name.
         kinds = {name: kind if "." in kind else f"pg_catalog.{kind}" for name, kind in self.arguments.items()}
-        call = f"msgtx.{self.name}({', '.join(f'{name} => %s::{kind}' for name, kind in kinds.items())})"
-        statement = f"select f.* from {call} f"  # noqa: S608 - names are constants of this package, values are bound
+        values = {name: f"%s::{kind}" for name, kind in kinds.items()}
+        source = ""
         if not self.flushed:
-            relaxed = "with relaxed as (select pg_catalog.set_config('synchronous_commit', 'off', true))"
-            statement = f"{relaxed} select f.* from relaxed, {call} f"  # noqa: S608 - as above
+            # A value of the call needs the setting, so it comes first, whatever the planner makes of the join. After it, it
+            # would take back the flush that the function itself may ask for.
+            source = "(select pg_catalog.set_config('synchronous_commit', 'off', true) offset 0) relaxed(mode), lateral "
+            name, value = values.popitem()
+            values[name] = f"case relaxed.mode when 'off' then {value} end"
+        call = f"msgtx.{self.name}({', '.join(f'{name} => {value}' for name, value in values.items())})"
+        statement = f"select f.* from {source}{call} f"  # noqa: S608 - names are constants of this package, values are bound
         object.__setattr__(self, "statement", statement)
 
 
@@ -157,11 +169,27 @@ def clock(connection: RawConnection) -> datetime:
     return time
 
 
-def select(connection: RawConnection, view: Literal["transactions", "partitions"]) -> list[dict[str, Any]]:
-    """Return all rows of a view of msgtx, as dictionaries."""
-    with translated(connection):
+def select(
+    connection: RawConnection,
+    view: Literal["transactions", "partitions"],
+    column: Literal["transactional_id", "producer_id"] | None = None,
+    value: object = None,
+    *,
+    columns: Literal["*", "transactional_id, producer_id, state, opened_at"] = "*",
+) -> list[dict[str, Any]]:
+    """Return rows of a view of msgtx, as dictionaries: all, or those with this value in a column that is looked up.
+
+    Of columns that are not asked for the database looks nothing up.
+    """
+    condition = "" if column is None else f" where {column} = %s"
+    with translated(connection), connection.transaction():
         cursor = Cursor(connection)
-        cursor.execute(f"select * from msgtx.{view}")  # noqa: S608 - one of two constants
+        # While there are no statistics its plan looks large, and to compile it takes a hundred times as long as to read it.
+        cursor.execute("select pg_catalog.set_config('jit', 'off', true)")
+        cursor.execute(
+            f"select {columns} from msgtx.{view}{condition}",  # noqa: S608 - constants
+            () if column is None else (value,),
+        )
         names = [column.name for column in cursor.description or ()]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
@@ -209,6 +237,8 @@ def translate(error: Exception, connection: RawConnection | None = None) -> Exce
             f"the database is read-only ({message}); connect to the primary, not to a replica, or turn"
             " default_transaction_read_only off for this role and database"
         )
+    if state == _OUT_OF_MEMORY and _LOCK_TABLE in (original.diag.message_hint or ""):
+        return errors.LockTableFull(f"{message}: the lock table has no place left")
     if state == _CANCELED:
         return errors.LockTimeout(
             f"{message}; if it comes again, statement_timeout of this role and database is too short for msgtx"
@@ -216,8 +246,17 @@ def translate(error: Exception, connection: RawConnection | None = None) -> Exce
     if state == _LACKS_A_RIGHT:
         role = "ROLE" if connection is None or connection.closed else connection.info.user
         return errors.AuthorizationFailed(_told_what_to_grant(message, role))
+    if state == _SERIALIZATION and connection is not None and not isinstance(connection, Connection):
+        # The user's own SQL transaction, which only the user can repeat: it fails as with a statement of the user's.
+        return sqlalchemy.exc.DBAPIError.instance(None, None, original, psycopg.Error)
+    if state == _TOO_LARGE and original.diag.source_function in _OF_AN_INDEX:
+        return errors.InvalidRequest(f"a name is too long: {message}")
+    if not state and isinstance(original, psycopg.DataError):
+        return errors.InvalidRequest(message)  # psycopg cannot say it: a NUL character in a text
     if state in BY_SQLSTATE:
         return BY_SQLSTATE[state](message)
+    if state == _NAMED:
+        return errors.BY_NAME[original.diag.column_name or ""](message)
     # Without a state, the connection itself failed. Other states of psycopg's OperationalError are no passing condition:
     # a retry of "object not in prerequisite state" would only hide a bug until time is over.
     lost = not state and isinstance(original, pg.OperationalError | psycopg.InterfaceError)
@@ -250,6 +289,8 @@ def translated(connection: RawConnection | None = None) -> Iterator[None]:
     """Translate database errors raised inside, in the one place where that is done."""
     try:
         yield
+    except UnicodeEncodeError as error:
+        raise errors.InvalidRequest(f"{error.object[:50]!r} is no valid UTF-8") from error
     except (psycopg.Error, sqlalchemy.exc.DBAPIError) as error:
         other = translate(error, connection)
         if other is error:
@@ -257,6 +298,7 @@ def translated(connection: RawConnection | None = None) -> Iterator[None]:
         raise other from error
 
 
+IS_STANDBY: Final = "select pg_catalog.pg_is_in_recovery()"
 # What a new connection is asked; there need not be a schema before an incarnation is expected.
 SESSION: Final = "select pg_catalog.pg_backend_pid(), null"
 SESSION_AND_INCARNATION: Final = "select pg_catalog.pg_backend_pid(), i.incarnation from msgtx.describe_installation() i"
@@ -288,16 +330,42 @@ def driver_of(connection: sqlalchemy.Connection) -> RawConnection:
     return driver  # type: ignore[no-any-return]  # also of an async session, see there
 
 
-def public_url(url: str) -> str:
-    """Return a database URL without its password."""
-    return sqlalchemy.make_url(url).render_as_string(hide_password=True)
+@contextlib.contextmanager
+def _primary(connection: RawConnection) -> Iterator[None]:
+    """Give a connection up whose server has become a standby: another attempt finds the primary (the session may survive).
+
+    A server that is read-only for another reason stays so: that is `ConfigError`.
+    """
+    try:
+        yield
+    except (errors.ConfigError, psycopg.Error, sqlalchemy.exc.DBAPIError) as error:
+        if not _says_read_only(error) or connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            raise
+        connection.autocommit = True
+        if query(connection, IS_STANDBY) != [(True,)]:
+            raise
+        connection.close()
+        raise errors.DatabaseUnavailable(
+            "the server is a standby (now), and takes no writes: connect to the primary; with several hosts in the URL,"
+            " target_session_attrs=read-write finds it"
+        ) from error
+
+
+def _says_read_only(error: BaseException | None) -> bool:
+    while error is not None:
+        original = getattr(error, "orig", None) or error
+        if isinstance(original, psycopg.Error):
+            return original.sqlstate == _READ_ONLY
+        error = error.__cause__
+    return False
 
 
 class Engine:
     """A pool of connections to one database.
 
-    `url` is `postgresql://user:password@host:port/database`; `embedded` says whose server it is. `connect` replaces
-    `psycopg.connect` (tests use it to count and to break the boundary to the database).
+    `url` is any address that libpq takes; `embedded` says whose server it is. `connect` replaces `Connection.connect` (tests
+    use it to count and to break the boundary to the database). `silence`: how long a call waits for a sign of life, unless
+    `until` says otherwise.
     """
 
     def __init__(
@@ -306,24 +374,18 @@ class Engine:
         *,
         pool_size: int = POOL_SIZE,
         embedded: bool = False,
-        connect: Callable[..., RawConnection] = psycopg.connect,
+        connect: Callable[..., RawConnection] = Connection.connect,
+        silence: float = ANSWER_SECONDS,
     ) -> None:
-        try:
-            parsed = sqlalchemy.make_url(url)
-        except (sqlalchemy.exc.ArgumentError, ValueError) as error:
-            raise errors.ConfigError("the database URL does not read postgresql://user@host:port/database") from error
-        if parsed.get_backend_name() != "postgresql":
-            raise errors.ConfigError(
-                f"msgtx needs PostgreSQL, not {parsed.get_backend_name()}: use postgresql://user@host:port/database"
-            )
+        self.parameters = address.parse(url)
         self.url = url
         self.embedded = embedded  # whether the server is the embedded one
-        # libpq reads the rest by itself: several hosts, options, a service, sslmode.
-        self._conninfo = "postgresql" + url[url.index("://") :]
+        self.silence = silence
         self._connect = connect
         self._incarnation: uuid.UUID | None = None
         self._pid = os.getpid()
         self.pool_size = pool_size
+        self._slots = threading.BoundedSemaphore(pool_size)  # SQLAlchemy's pool knows one timeout, not a call's deadline
         self.pooled = False  # whether a pooler stands between us and the server, as far as connections have shown
         self.sqlalchemy = sqlalchemy.create_engine(
             "postgresql+psycopg://",
@@ -331,7 +393,6 @@ class Engine:
             poolclass=QueuePool,
             pool_size=pool_size,
             max_overflow=0,
-            pool_timeout=POOL_TIMEOUT_SECONDS,
             pool_reset_on_return=None,
             use_native_hstore=False,  # a type that we do not use, asked for at the start
         )
@@ -339,15 +400,13 @@ class Engine:
 
     def dedicated(self) -> RawConnection:
         """Open a connection outside the pool, autocommitting; the caller closes it."""
+        # The address may say otherwise, but for the encoding: what the role has set could not say every name.
+        ours = {"application_name": f"msgtx {os.getpid()}", **KEEPALIVES}  # `doctor` and people find the process by it
+        options = {name: value for name, value in ours.items() if name not in self.parameters}
         with translated():
-            connection = self._connect(
-                self._conninfo,
-                autocommit=True,
-                connect_timeout=CONNECT_TIMEOUT_SECONDS,
-                application_name=f"msgtx {os.getpid()}",  # `doctor` and people find the process by it
-                client_encoding="utf8",  # what the role has set could not say every name
-                **KEEPALIVES,
-            )
+            connection = self._connect(address.conninfo(self.parameters), autocommit=True, client_encoding="utf8", **options)
+        if isinstance(connection, Connection):
+            connection.silence = self.silence
         try:
             self._ask_who_answers(connection)
         except BaseException:
@@ -390,29 +449,34 @@ class Engine:
     @contextlib.contextmanager
     def connection(self) -> Iterator[RawConnection]:
         """Borrow an autocommitting connection for the length of a call. A broken one leaves the pool."""
-        proxied = self._checkout()
-        connection: RawConnection = proxied.dbapi_connection  # type: ignore[assignment]  # the pool's creator made it
-        healthy = False
-        try:
-            with translated():
-                yield connection
-            healthy = True
-        finally:
-            if connection.closed or (not healthy and connection.info.transaction_status != 0):
-                proxied.invalidate()
-            proxied.close()
-
-    def _checkout(self) -> PoolProxiedConnection:
-        if self._pid != os.getpid():
-            raise errors.IllegalState("this client was made before a fork; make a new one in the child process")
-        try:
+        with self._slot():
             with translated():  # the pool's first connection says more than hello
                 proxied = _lent(self.sqlalchemy.pool.connect)
-        except sqlalchemy.exc.TimeoutError as error:
+            connection: RawConnection = proxied.dbapi_connection  # type: ignore[assignment]  # the pool's creator made it
+            healthy = False
+            try:
+                with _primary(connection), translated():
+                    yield connection
+                healthy = True
+            finally:
+                if connection.closed or (not healthy and connection.info.transaction_status != 0):
+                    proxied.invalidate()
+                proxied.close()
+
+    @contextlib.contextmanager
+    def _slot(self) -> Iterator[None]:
+        """Wait until the pool has a connection for us."""
+        if self._pid != os.getpid():
+            raise errors.IllegalState("this client was made before a fork; make a new one in the child process")
+        seconds = min(POOL_TIMEOUT_SECONDS, seconds_left())
+        if not self._slots.acquire(timeout=seconds):
             raise errors.DatabaseUnavailable(
-                f"all {self.pool_size} connections of the client's pool were busy for {POOL_TIMEOUT_SECONDS:g} s"
-            ) from error
-        return proxied
+                f"all {self.pool_size} connections of the client's pool were busy for {seconds:.3g} s"
+            )
+        try:
+            yield
+        finally:
+            self._slots.release()
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlalchemy.Connection]:
@@ -420,13 +484,14 @@ class Engine:
 
         A broken connection leaves the pool.
         """
-        with translated(), _lent(self.sqlalchemy.connect) as connection:
+        with self._slot(), translated(), _lent(self.sqlalchemy.connect) as connection:
             driver: Any = connection.connection.driver_connection
             try:
-                driver.autocommit = False
-                driver.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # whatever the role's default is
-                with connection.begin():
-                    yield connection
+                with _primary(driver):
+                    driver.autocommit = False
+                    driver.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # whatever the role's default is
+                    with connection.begin():
+                        yield connection
             finally:
                 if driver.closed:
                     connection.invalidate()

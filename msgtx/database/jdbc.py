@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 from urllib.parse import quote, urlencode
 from uuid import UUID
@@ -59,12 +60,14 @@ class Address:
     properties: Mapping[str, str] = field(repr=False)
 
 
-def address_of(connection: RawConnection) -> Address:
+def address_of(connection: RawConnection, given: Mapping[str, str] = MappingProxyType({})) -> Address:
     """Return the address behind a connection, as libpq found it: a URL, the environment, a service, a password file.
 
-    Raise `ConfigError` for a Unix socket.
+    `given`: libpq's parameters of the URL. It may name several hosts, of which the connection knows the one it has. Raise
+    `ConfigError` for a Unix socket.
     """
     used = {option.keyword.decode(): option.val.decode() for option in connection.pgconn.info if option.val}
+    used |= {name: given[name] for name in ("host", "port") if given.get("host") and given.get(name)}
     if connection.info.password:
         used["password"] = connection.info.password
     return address(used)

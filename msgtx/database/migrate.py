@@ -4,6 +4,7 @@ Everything is done in the SQL transaction of the caller, who commits: an upgrade
 advisory lock makes upgrades that start at once take turns; the later ones find nothing to do.
 """
 
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
 from msgtx.database import functions, privileges
+from msgtx.database.connection import until
 from msgtx.database.functions import functions_hash
 from msgtx.errors import ConfigError
 
@@ -35,6 +37,8 @@ class Upgrade:
     functions_renewed: bool
 
 
+# A statement may rewrite or index a whole log, for hours: whoever runs it, watches it.
+@until(silence=math.inf)
 def upgrade(connection: Connection) -> Upgrade:
     """Bring the schema to the version of this package, and its functions and views to the text of `msgtx/sql`.
 
@@ -56,6 +60,7 @@ def upgrade(connection: Connection) -> Upgrade:
     _alembic(connection, lambda config: command.upgrade(config, "head"))
     functions.create(connection, given)
     privileges.derive(connection)
+    connection.execute(text("select msgtx.note_place() from msgtx.installation i where i.system_identifier is null"))
     connection.execute(
         text("update msgtx.installation set schema_version = :version, functions_hash = :hash"),
         {"version": int(head), "hash": functions_hash()},
@@ -90,6 +95,7 @@ def check(connection: Connection) -> list[str]:
     return []
 
 
+@until(silence=math.inf)
 def downgrade(connection: Connection, revision: str) -> None:
     """Go back to an older version (`base`: none), without functions and views: they fit the newest version only."""
     lock(connection)

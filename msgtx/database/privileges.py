@@ -1,7 +1,7 @@
 """What each right needs of the database: functions to call and views to read, given to the roles of `msgtx.role_right`.
 
-Rights on topics are checked inside the functions and views. What knows no topic is given to those alone who may
-administer every topic; the rest is the owner's.
+Rights on topics, consumer groups and transactional ids are checked inside the functions and views. What knows none of
+them is given to those alone who may administer every topic; the rest is the owner's.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,6 +12,14 @@ from typing import Final
 from sqlalchemy import Connection, text
 
 ALL_TOPICS: Final = "*"
+
+
+class Resource(StrEnum):
+    """What a right is about. Groups are consumed with, transactional ids produced with."""
+
+    TOPIC = "topic"
+    GROUP = "group"
+    TRANSACTIONAL_ID = "transactional_id"
 
 
 class Right(StrEnum):
@@ -28,6 +36,7 @@ _EVERYBODY: Final = frozenset(
     {
         "describe_installation",
         "describe_topics",
+        "expire_holders",
         "fetch_batches",
         "list_offsets",
         "topics_of_caller",
@@ -37,24 +46,27 @@ _EVERYBODY: Final = frozenset(
     }
 )
 # Views of what is written along with the records, and what they ask.
-_HISTORY: Final = frozenset({"transaction_markers", "consumer_groups", "group_offsets", "offset_counts"})
+_HISTORY: Final = frozenset({"transaction_markers", "consumer_groups", "group_offsets", "offset_counts", "may_use"})
 NEEDS: Final[Mapping[Right, frozenset[str]]] = MappingProxyType(
     {
         Right.PRODUCE: _EVERYBODY
-        | {"init_producer_id", "append", "append_and_decide", "decide", "lock_producer", "end_transaction", "mark"}
+        | {"init_producer_id", "append", "append_and_decide", "decide", "end_transaction", "mark"}
+        | {"lock_producer", "lock_producers"}
         | {"append_once", "seal", "decide_sealed", "commit_in_session", "undecided_prepared", "complete_prepared"}
-        | {"publish", "begin_attempt", "is_batch_committed", "last_batch", "decide_batch", "abort_batch"},
+        | {"tell_readers", "publish", "begin_attempt", "is_batch_committed", "last_batch", "decide_batch", "abort_batch"}
+        | {"renew_attempts"},
         Right.CONSUME: _EVERYBODY
         | {"count_records", "commit_offsets", "commit_in_session", "committed_offsets", "expire_transaction"}
         | {"record_range", "save_snapshot", "saved_snapshots", "delete_snapshot", "measure_ranges"}
         | {"consistent_cut", "spans_of_transactions"}
         | {"join_group", "describe_members", "assign_partitions", "release_partitions"}
-        | {"leave_group", "heartbeat_group", "member_assignment"}
+        | {"leave_group", "heartbeat_group", "member_assignment", "topics_version", "woken_since", "remove_wake_ups"}
         | {"records", "committed_records", "committed_records_now", "transactions", "is_committed", "last_stable_offset"}
         | {"committed_batches", "check_range", "record_batches", "read", "partition_id_of", "base_offset_of", "value_json"}
         | _HISTORY,
         Right.ADMIN: _EVERYBODY
-        | {"create_topic", "alter_topic", "delete_topic", "delete_records", "describe_producers", "transactions"}
+        | {"create_topic", "alter_topic", "delete_topic", "remove_deleted_logs", "delete_records"}
+        | {"describe_producers", "transactions"}
         | {"committed_offsets", "count_records", "consistent_cut", "measure_ranges"}
         | _HISTORY,
     }
@@ -62,25 +74,27 @@ NEEDS: Final[Mapping[Right, frozenset[str]]] = MappingProxyType(
 # Beside `NEEDS[ADMIN]`, for those who administer every topic: what is about the whole installation.
 EVERYWHERE: Final = frozenset(
     {
-        *("end_transaction", "expire_transaction", "expire_transactions", "fence_producer", "mark"),
+        *("end_transaction", "expire_transaction", "expire_transactions", "expire_overdue", "fence_producer"),
+        *("mark", "mark_partitions"),
         *("remove_idle_producers", "purge_transactions", "remove_superseded_offsets", "remove_superseded_floors"),
         *("remove_members", "remove_heartbeats", "remove_old_batches", "remove_spark_history", "remove_decided_seals"),
-        *("remove_dedup_keys",),
+        *("remove_dedup_keys", "remove_wake_ups"),
         *("find_dirty_log", "read_keys", "compact_batches", "finish_compaction"),
         *("lease_shards", "release_shards", "list_coordinators", "find_coordinator"),
         *("undecided_transactions", "undecided_seals", "unfinished_decisions", "neglected_groups"),
         *("describe_members", "first_records", "list_groups", "delete_group", "delete_offsets", "reset_offsets"),
         *("describe_server", "describe_sessions", "lock_holders", "snapshot_holders", "table_statistics"),
+        *("describe_lock_table", "describe_notifications", "describe_place"),
         *("verify_partition", "verify_batches", "verify_beginnings", "verify_markers", "verify_decisions", "verify_offsets"),
         *("verify_cut", "verify_assignments"),
     }
 )
-OWNERS: Final = frozenset({"change_incarnation", "fence_everybody", "fence_plain_producers", "end_sessions"})
+OWNERS: Final = frozenset({"change_incarnation", "fence_everybody", "fence_plain_producers", "end_sessions", "note_place"})
 MANAGED: Final = frozenset().union(*NEEDS.values(), EVERYWHERE, OWNERS)
 
 
 def needed(rights: Iterable[tuple[Right, str]]) -> frozenset[str]:
-    """Return the functions and views that a role with these rights needs: pairs of a right and its pattern of topics."""
+    """Return the functions and views that a role with these rights needs: pairs of a right and its pattern of names."""
     found: set[str] = set()
     for right, pattern in rights:
         found |= NEEDS[right]
@@ -128,7 +142,8 @@ FORGET_THE_GONE = """
     where not exists (
         select from pg_roles g where g.rolname = r.role_name and has_schema_privilege(g.oid, 'msgtx', 'USAGE'))"""
 RIGHTS_OF = """
-    select can, topic_pattern from msgtx.role_right where role_name::text = :role order by 1, 2"""
+    select can, case resource when 'topic' then topic_pattern else '' end
+    from msgtx.role_right where role_name::text = :role order by 1, 2"""
 OBJECTS_NAMED = """
     select kind, privilege, string_agg(identity, ', ' order by identity)
     from (

@@ -1,7 +1,7 @@
 """Ranges of offsets: divided among tasks, and bounded for one batch. Source: Kafka's source of Spark.
 
 `split` is its `KafkaOffsetRangeCalculator`, `limit` the `rateLimit` of its `KafkaMicroBatchStream`; proportions are of whole
-numbers here, so that offsets above 2^53 are exact.
+numbers here, so that offsets above 2^53 are exact. `packed` has no model there: consumers are kept for each partition.
 """
 
 from collections.abc import Iterable, Sequence
@@ -55,6 +55,20 @@ def split(
     left = max(min_partitions - len(whole), 1)
     kept = set(whole)
     return [part for each in found for part in _divided(each, 1 if each in kept else _parts(each.size, rest, left))]
+
+
+def packed(ranges: Sequence[OffsetRange], *, at_least: int, most: int) -> list[tuple[OffsetRange, ...]]:
+    """Return ranges by tasks, in order: small ones share one, of at most `most` offsets, while `at_least` are left."""
+    share = -(-len(ranges) // max(at_least, 1))
+    found: list[list[OffsetRange]] = []
+    held = 0
+    for each in ranges:
+        if not found or len(found[-1]) >= share or held + each.size > most:
+            found.append([])
+            held = 0
+        found[-1].append(each)
+        held += each.size
+    return [tuple(each) for each in found]
 
 
 def _parts(size: int, total: int, wanted: int) -> int:

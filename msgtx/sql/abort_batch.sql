@@ -1,5 +1,7 @@
 -- abort_batch(app_id, query_id, batch_id) aborts what attempts of this batch, and of earlier ones, left undecided; → how many.
--- A committed batch has none: a driver that takes its own commit for failed undoes nothing (P20).
+-- A committed batch has none: a driver that takes its own commit for failed undoes nothing (P20). query_id null: a driver that
+-- does not know it aborts for every query of the application. A stream's batch also ends what other queries of its application
+-- left.
 -- Locks the application (exclusive), producers (exclusive, ascending). Writes transaction_decision. Flushed.
 create function msgtx.abort_batch(in_app_id text, in_query_id text, in_batch_id bigint)
 returns int language plpgsql volatile security definer
@@ -10,11 +12,15 @@ declare
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     ignored := msgtx.lock_spark_app(in_app_id);
+    if not msgtx.acts_for_owner() then
+        ignored := msgtx.require_names('transactional_id', array[in_app_id]);
+    end if;
     ignored := msgtx.flush_at_commit();
     for attempt in select a.producer_id from msgtx.undecided_attempts(in_app_id, in_query_id, in_batch_id) a loop
         perform msgtx.decide(attempt, 0, 0, 'ABORT');
         perform msgtx.wake_readers(d.partitions) from msgtx.transaction_decision d
-        where d.producer_id = attempt and d.producer_epoch = 0 and d.transaction_number = 0 and d.partitions <> '{}';
+        where d.producer_id = attempt and d.producer_epoch = 0 and d.transaction_number = 0
+          and d.partitions <> '{}';
         aborted := aborted + 1;
     end loop;
     return aborted;

@@ -2,7 +2,7 @@
 -- batch does not undo the others. Repeated, it answers the same with duplicate = true (I1).
 --   durable       raise synchronous_commit from off to on (appends outside a transaction with acks=all)
 --   timeout_ms    of the transaction that these batches open; null: the producer's
---   wake          tell waiting consumers at COMMIT
+--   wake          have waiting consumers woken, who hear of it from nobody else
 -- Locks producers (share, ascending), partitions (exclusive, ascending); inserts the transaction row last: it can wait.
 -- Writes record_batch, transaction_partition, transaction.
 create function msgtx.append(
@@ -23,7 +23,7 @@ declare
     first_here boolean[] := array_fill(null::boolean, array[cardinality(batches)]);
     stores boolean := false;
     opens boolean := false;
-    woken text;
+    woken int[];
     ignored boolean;
 begin
     ignored := msgtx.refuse_stale_snapshot();
@@ -55,7 +55,7 @@ begin
             log_append_time[found_batch.ordinal] := found_batch.log_append_time;
             first_here[found_batch.ordinal] := found_batch.first_here;
             if batches[found_batch.ordinal].transaction_number is null then
-                woken := concat_ws(',', woken, batches[found_batch.ordinal].partition_id);
+                woken := woken || batches[found_batch.ordinal].partition_id;
             end if;
         end if;
         if error is not null then
@@ -68,6 +68,7 @@ begin
     -- Behind the look: a topic that is created meanwhile is one that the look did not see, or one that is seen here.
     if not msgtx.acts_for_owner() then
         ignored := msgtx.require_rights('{produce}', array(select u.partition_id from unnest(batches) u));
+        ignored := msgtx.require_producers(array(select distinct u.producer_id from unnest(batches) u));
     end if;
 
     if stores then
@@ -79,9 +80,7 @@ begin
     if durable and woken is not null then
         ignored := msgtx.flush_at_commit();
     end if;
-    if wake and cardinality(batches) > 700 then
-        ignored := msgtx.wake_readers(string_to_array(woken, ',')::int[]);
-    elsif wake and woken is not null then
-        perform pg_notify('msgtx', woken);
+    if wake and woken is not null then
+        ignored := msgtx.wake_readers(woken);
     end if;
 end $$;

@@ -1,6 +1,6 @@
 -- append_and_decide(name, batches, offsets) is a whole transaction in one call, one SQL transaction and one flush: batches,
 -- offsets and the COMMIT, all or nothing. No row of transaction or transaction_partition. Repeated, it answers with the
--- stored offsets. A name that has rows may not use it.
+-- stored offsets. A name that has rows may not use it. wake: waiting consumers hear of it from nobody else.
 --   one row per batch: error, detail, base_offset, appended_at, duplicate; if any has an error, nothing was written
 --   one row with an error alone: the transaction itself was refused
 -- Locks the producer (exclusive from the start: share first would deadlock an original with its retry), groups (share),
@@ -28,6 +28,9 @@ declare
 begin
     ignored := msgtx.refuse_stale_snapshot();
     ignored := msgtx.lock_producer(in_producer_id);
+    if not msgtx.acts_for_owner() then
+        ignored := msgtx.require_producers(array[in_producer_id]);
+    end if;
     if group_names <> '{}' then
         select c.error, c.detail into offsets_error, offsets_detail
         from msgtx.check_offsets(group_names, offset_partitions, offsets, metadata, member_ids, generations, instance_ids,
@@ -69,10 +72,8 @@ begin
                                         in_producer_id, in_producer_epoch, in_transaction_number);
     end if;
     ignored := msgtx.flush_at_commit();
-    if wake and cardinality(partitions) > 700 then
+    if wake then
         ignored := msgtx.wake_readers(partitions);
-    elsif wake then
-        ignored := pg_notify('msgtx', array_to_string(partitions, ',')) is not null;
     end if;
     return query select null::text, null::text, o.base_offset, o.appended_at, false
     from unnest(first_offsets, times) o(base_offset, appended_at);

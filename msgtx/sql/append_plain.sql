@@ -1,5 +1,5 @@
 -- append_plain(batches) stores a set of batches without a producer, as `append` does, in one statement. Returns false, and stores
--- nothing, if one of them may be refused or has a producer: then `append` tells. Flushed; tells waiting consumers at COMMIT.
+-- nothing, if one of them may be refused or has a producer: then `append` tells. Flushed; has waiting consumers woken.
 -- For SQL transactions at READ COMMITTED, which the caller has made sure of. Locks partitions (exclusive, ascending).
 -- Reads partition, topic. Writes record_batch.
 create function msgtx.append_plain(batches msgtx.batch[]) returns boolean
@@ -42,10 +42,5 @@ begin
         ignored := msgtx.require_rights('{produce}', partition_ids);
     end if;
     ignored := msgtx.flush_at_commit();
-    if cardinality(partition_ids) > 700 then
-        ignored := msgtx.wake_readers(partition_ids);
-    else
-        perform pg_notify('msgtx', array_to_string(partition_ids, ','));
-    end if;
-    return true;
+    return msgtx.wake_readers(partition_ids);
 end $$;

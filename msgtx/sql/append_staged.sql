@@ -1,11 +1,12 @@
--- append_staged(staged_by) appends the records that a SQL transaction has staged, each partition's in their order, and
--- deletes the rows. It raises if one cannot be stored. A batch has up to 400 KiB or 10,000 records (a record weighs 41 bytes
--- more than it has); a call has one batch of each partition at most, and up to 32 MiB. Every partition has its first batch
--- in the first round, whose calls go up the partitions: so all locks are taken in ascending order.
--- PREPARE TRANSACTION, which would keep the locks, is refused by PostgreSQL: for the notification that wakes consumers.
--- Locks partitions (exclusive, ascending). Writes record_batch, staged_record.
+-- append_staged(staged_by) writes what a SQL transaction has staged, and deletes the rows: the consumer offsets of its session, then
+-- records, those of the session before those of msgtx.publish, each partition's in their order. All of its partitions are locked
+-- first, in one ascending round, whoever staged them. It raises what is refused: of offsets with SQLSTATE MX000 and the error's name as
+-- column.
+-- A batch of published records has up to 400 KiB or 10,000 records (a record weighs 41 bytes more than it has); a call has one
+-- batch of each partition at most, and up to 32 MiB.
+-- Locks groups (share), partitions (exclusive, ascending). Writes record_batch, group_offset, staged_record, staged_commit.
 create function msgtx.append_staged(in_staged_by xid8) returns boolean language plpgsql volatile
-set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off as $$
+set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off set lock_timeout = '10s' as $$
 declare
     calls cursor for
         with weighed as (
@@ -30,18 +31,45 @@ declare
         )
         select array_agg(b.batch order by (b.batch).partition_id) as batches
         from batches b group by b.round, b.part order by b.round, b.part;
+    locked_id int;
+    staged record;
     refused record;
-    ignored boolean := msgtx.limit_idle_session();
+    ignored boolean;
 begin
-    for found_call in calls loop
-        continue when msgtx.append_plain(found_call.batches);
-        select a.error, a.detail into refused
-        from msgtx.append(found_call.batches) a where a.error is not null limit 1;
-        if found then
-            raise exception using message = refused.detail, errcode = case refused.error
-                when 'UnknownTopicOrPartition' then 'MX003' when 'RecordTooLarge' then 'MX010' else 'MX087' end;
+    for staged in
+        select c.group_names, c.offset_partitions, c.offsets, c.metadata, c.member_ids, c.generations, c.read_identities,
+               c.instance_ids
+        from msgtx.staged_commit c where c.staged_by = in_staged_by and c.group_names <> '{}' order by c.staged_number
+    loop
+        refused := msgtx.commit_offsets(staged.group_names, staged.offset_partitions, staged.offsets, staged.metadata,
+                                        staged.member_ids, staged.generations, staged.read_identities, staged.instance_ids);
+        if refused.error is not null then
+            raise exception using errcode = 'MX000', message = refused.detail, column = refused.error;
         end if;
     end loop;
+    ignored := msgtx.require_lock_places((
+        select count(distinct u.partition_id)::int
+        from (select s.partition_id from msgtx.staged_record s where s.staged_by = in_staged_by
+              union all
+              select b.partition_id from msgtx.staged_commit c cross join lateral unnest(c.batches) b
+              where c.staged_by = in_staged_by) u), 'partitions');
+    for locked_id in
+        select s.partition_id from msgtx.staged_record s where s.staged_by = in_staged_by
+        union
+        select b.partition_id from msgtx.staged_commit c cross join lateral unnest(c.batches) b where c.staged_by = in_staged_by
+        order by partition_id
+    loop
+        ignored := msgtx.lock_partition(locked_id);
+    end loop;
+    for staged in
+        select c.batches from msgtx.staged_commit c where c.staged_by = in_staged_by and c.batches <> '{}' order by c.staged_number
+    loop
+        ignored := msgtx.append_or_raise(staged.batches);
+    end loop;
+    for found_call in calls loop
+        ignored := msgtx.append_or_raise(found_call.batches);
+    end loop;
     delete from msgtx.staged_record s where s.staged_by = in_staged_by;
+    delete from msgtx.staged_commit c where c.staged_by = in_staged_by;
     return true;
 end $$;

@@ -1,15 +1,22 @@
--- append_staged_once() appends all that this SQL transaction has staged, unless that was done: its trigger calls it for each
--- row, and the first call takes all rows. So it looks for its own row by the whole key, whatever the table's size was when that
--- was planned: a search for any row of the transaction would pass all that were deleted, each time. Locks partitions.
--- Reads staged_record.
+-- append_staged_once() appends all that this SQL transaction has staged, behind the user's own deferred triggers and constraints:
+-- one of them may wait for a row of somebody else, and must not do so while partitions are locked. PostgreSQL fires deferred
+-- triggers in rounds, those that a round queues in the next one; so this queues itself twice, behind what was pending at COMMIT
+-- and behind what that has queued, which may have staged more. Under `set constraints … immediate` all of it happens at once.
+-- It looks for its own row by the whole key, whatever the table's size was when that was planned. Locks groups, partitions.
+-- Writes staged_commit.
 create function msgtx.append_staged_once() returns trigger language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off
 set enable_bitmapscan = off as $$
 declare
     ignored boolean;
 begin
-    if exists (select from msgtx.staged_record s
-               where s.staged_by = new.staged_by and s.staged_number = new.staged_number) then
+    if not exists (select from msgtx.staged_commit c
+                   where c.staged_by = new.staged_by and c.staged_number = new.staged_number) then
+        return null;  -- it was appended with another row
+    elsif new.round < 2 then
+        insert into msgtx.staged_commit (round) values (new.round + 1);
+    else
+        ignored := msgtx.limit_session();
         ignored := msgtx.append_staged(new.staged_by);
     end if;
     return null;

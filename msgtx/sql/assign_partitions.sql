@@ -15,6 +15,9 @@ declare
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     ignored := msgtx.lock_group(group_name);
+    if not msgtx.acts_for_owner() then
+        ignored := msgtx.require_names('group', array[group_name]);
+    end if;
     select g.group_id into assigned from msgtx.consumer_group g
     where g.name = group_name and g.generation = expected_generation;
     if not found then

@@ -1,6 +1,7 @@
 -- begin_attempt(app_id, query_id, batch_id, timeout_ms) → a producer id for one attempt of one task of a batch, to write
 -- under transaction (producer_id, 0, 0); null if the batch is committed already (P20). Nobody else gets that id, so nobody can
--- fence it. It is registered: who decides the batch finds every attempt, also those that no driver remembers.
+-- fence it. It is registered: who decides the batch finds every attempt, also those that no driver remembers. Its timeout is
+-- that of a session, which renew_attempts prolongs while somebody works on the batch.
 -- Locks the application (share). Writes producer, spark_attempt. Flushed: else a crash would hand the id out again (P41).
 create function msgtx.begin_attempt(
     in_app_id text, in_query_id text, in_batch_id bigint, in_timeout_ms int, out producer_id bigint
@@ -11,13 +12,16 @@ declare
 begin
     ignored := msgtx.check_timeout(in_timeout_ms);
     ignored := msgtx.lock_spark_app_shared(in_app_id);
+    if not msgtx.acts_for_owner() then
+        ignored := msgtx.require_names('transactional_id', array[in_app_id]);
+    end if;
     if msgtx.is_batch_committed(in_app_id, in_query_id, in_batch_id) then
         return;
     end if;
     ignored := msgtx.flush_at_commit();
-    producer_id := nextval('msgtx.producer_id_sequence');
-    insert into msgtx.producer (producer_id, epoch, timeout_ms, initialized_at, shard)
-    values (producer_id, 0, in_timeout_ms, msgtx.clock(), msgtx.shard_of(null, producer_id));
+    producer_id := msgtx.next_producer_id();
+    insert into msgtx.producer (producer_id, epoch, timeout_ms, initialized_at, shard, role_name)
+    values (producer_id, 0, in_timeout_ms, msgtx.clock(), msgtx.shard_of(null, producer_id), msgtx.caller());
     insert into msgtx.spark_attempt (app_id, query_id, batch_id, producer_id, begun_at)
     values (in_app_id, in_query_id, in_batch_id, producer_id, msgtx.clock());
 end $$;

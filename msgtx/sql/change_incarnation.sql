@@ -11,6 +11,7 @@ begin
     ignored := msgtx.lock_leases();
     ignored := msgtx.flush_at_commit();
     update msgtx.installation set incarnation = gen_random_uuid() returning incarnation into changed;
+    ignored := msgtx.note_place();
     perform setval('msgtx.producer_id_sequence', nextval('msgtx.producer_id_sequence') + 1000000000);
     perform setval('msgtx.commit_sequence', nextval('msgtx.commit_sequence') + 1000000000);
     -- Numbers of 32 bits: 1,000,000 topics and 2,000 failovers.

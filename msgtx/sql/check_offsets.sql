@@ -104,5 +104,6 @@ begin
     end loop;
     if not msgtx.acts_for_owner() then
         ignored := msgtx.require_rights('{consume}', partition_ids);
+        ignored := msgtx.require_names('group', group_names);
     end if;
 end $$;

@@ -5,7 +5,7 @@
 --   MX001   its front was removed
 --   MX075   it is not committed up to its end: a replica is behind, or a crash took records back
 -- Not strict: what was removed or deleted is left out. Stands in the statement that reads, and so is of the same snapshot.
--- Reads installation, partition, record_batch and, through decided_end, the transaction tables.
+-- Reads installation, partition and, through base_offset_of and decided_end, record_batch and the transaction tables.
 create function msgtx.check_range(
     in_partition_id int, start_offset bigint, end_offset bigint, planned_incarnation uuid, strict boolean
 ) returns bigint language plpgsql stable security definer
@@ -44,8 +44,5 @@ begin
             'offsets %s to %s of partition %s were planned, and they are committed up to %s here: a replica that is behind'
             ' (read_url), or a crash took records back', start_offset, end_offset, in_partition_id, committed);
     end if;
-    return coalesce((
-        select r.base_offset from msgtx.record_batch r
-        where r.partition_id = in_partition_id and r.base_offset <= start_offset
-        order by r.base_offset desc limit 1), start_offset);
+    return msgtx.base_offset_of(in_partition_id, start_offset);
 end $$;

@@ -1,15 +1,17 @@
--- commit_in_session(batches, offsets) writes in the user's SQL transaction, just before its COMMIT: consumer offsets, then
--- records, as commit_offsets and append do. All or nothing: the caller rolls back when a row has an error.
---   no row          all is written
+-- commit_in_session(batches, offsets) stages what the user's COMMIT shall write: consumer offsets, and records without a producer,
+-- as commit_offsets and append do. Trigger staged_at_commit writes them, together with what msgtx.publish has staged, so that all
+-- partitions are locked in one order, behind the user's own deferred constraints. What is refused then fails the COMMIT
+-- (append_staged). Several calls are written in their order.
+--   no row          all is staged
 --   error 'stale'   this SQL transaction is above READ COMMITTED, and nothing was done: seal instead (P24, P39)
--- Locks groups (share), partitions (exclusive, ascending). Writes what append and commit_offsets write. Flushed.
+-- Writes staged_commit. What it stages is flushed.
 create function msgtx.commit_in_session(
     batches msgtx.batch[] default '{}', group_names text[] default '{}', offset_partitions int[] default '{}',
     offsets bigint[] default '{}', metadata text[] default '{}', member_ids text[] default '{}',
     generations int[] default '{}', read_identities text[] default '{}', instance_ids text[] default '{}')
 returns table (error text, detail text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
-#variable_conflict use_column
+#variable_conflict use_variable
 declare
     ignored boolean;
 begin
@@ -18,17 +20,8 @@ begin
         return next;
         return;
     end if;
-    ignored := msgtx.limit_idle_session();
-    if group_names <> '{}' then
-        select c.error, c.detail into error, detail
-        from msgtx.commit_offsets(group_names, offset_partitions, offsets, metadata, member_ids, generations,
-                                  read_identities, instance_ids) c;
-        if error is not null then
-            return next;
-            return;
-        end if;
-    end if;
-    if batches <> '{}' and not msgtx.append_plain(batches) then
-        return query select a.error, a.detail from msgtx.append(batches) a where a.error is not null;
-    end if;
+    insert into msgtx.staged_commit (
+        batches, group_names, offset_partitions, offsets, metadata, member_ids, generations, read_identities, instance_ids)
+    values (batches, group_names, offset_partitions, offsets, metadata, member_ids, generations, read_identities, instance_ids);
+    ignored := msgtx.stage_commit();
 end $$;

@@ -7,10 +7,15 @@ returns table (partition_id int, committed_offset bigint, metadata text, pending
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
+    -- Who administers a topic sees how far each group has read it.
+    cans constant text[] := case when msgtx.may_use('group', group_name) then '{consume,admin}' else '{admin}' end;
     ignored boolean;
 begin
     if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_rights('{consume,admin}', partition_ids);
+        if partition_ids is not null and msgtx.patterns_of_caller('{admin}') = '{}' then
+            ignored := msgtx.require_names('group', array[group_name]);
+        end if;
+        ignored := msgtx.require_rights(cans, partition_ids);
     end if;
     return query
     select p.partition_id, newest.committed_offset, newest.metadata, coalesce(waiting.pending, false)
@@ -20,9 +25,10 @@ begin
         union
         select distinct o.partition_id from msgtx.group_offset o
         where partition_ids is null and o.group_id = g.group_id
-          and ((select msgtx.topics_of_caller('{consume,admin}')) is null or exists (
+          and exists (
               select from msgtx.partition known where known.partition_id = o.partition_id
-              and known.topic_id = any((select msgtx.topics_of_caller('{consume,admin}'))::int[])))) p
+              and ((select msgtx.topics_of_caller(cans)) is null
+                   or known.topic_id = any((select msgtx.topics_of_caller(cans))::int[])))) p
     left join lateral (
         select o.committed_offset, o.metadata, o.commit_sequence from msgtx.group_offset o
         where o.group_id = g.group_id and o.partition_id = p.partition_id

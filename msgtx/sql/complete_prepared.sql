@@ -13,6 +13,9 @@ declare
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     ignored := msgtx.lock_producer(in_producer_id);
+    if not msgtx.acts_for_owner() then
+        ignored := msgtx.require_producers(array[in_producer_id]);
+    end if;
     select d.outcome, d.decided_by into decided from msgtx.transaction_decision d
     where d.producer_id = in_producer_id and d.producer_epoch = in_producer_epoch
       and d.transaction_number = in_transaction_number;

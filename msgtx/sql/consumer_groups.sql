@@ -1,14 +1,23 @@
 -- View consumer_groups: each group with its generation, the strategy of its last assignment and how many members it has, those
 -- whose session is over among them until somebody takes them out. Who may not consume (or administer) every topic sees groups
--- that have an offset or a partition of a topic on which he may.
+-- that have an offset or a partition of a topic on which he may; and that he may use, or else administers the topic.
 create view msgtx.consumer_groups with (security_barrier) as
 select g.name, g.generation, g.strategy, n.members, g.created_at
 from msgtx.consumer_group g
 cross join lateral (select count(*)::int as members from msgtx.group_member m where m.group_id = g.group_id) n
-where (select msgtx.topics_of_caller('{consume,admin}')) is null
+where (select msgtx.topics_of_caller('{admin}')) is null
+   or (((select msgtx.may_use('group', null)) or msgtx.may_use('group', g.name))
+       and ((select msgtx.topics_of_caller('{consume,admin}')) is null
+            or exists (
+                select from msgtx.partition p
+                where p.topic_id = any((select msgtx.topics_of_caller('{consume,admin}'))::int[])
+                  and (exists (select from msgtx.group_offset o where o.group_id = g.group_id and o.partition_id = p.partition_id)
+                       or exists (
+                           select from msgtx.group_assignment a
+                           where a.group_id = g.group_id and a.partition_id = p.partition_id)))))
    or exists (
        select from msgtx.partition p
-       where p.topic_id = any((select msgtx.topics_of_caller('{consume,admin}'))::int[])
+       where p.topic_id = any((select msgtx.topics_of_caller('{admin}'))::int[])
          and (exists (select from msgtx.group_offset o where o.group_id = g.group_id and o.partition_id = p.partition_id)
               or exists (
                   select from msgtx.group_assignment a where a.group_id = g.group_id and a.partition_id = p.partition_id)));

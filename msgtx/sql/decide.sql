@@ -28,6 +28,13 @@ declare
 begin
     ignored := msgtx.refuse_stale_snapshot();
     ignored := msgtx.lock_producer(in_producer_id);
+    if in_decided_by is distinct from 'client' then
+        raise exception using errcode = 'MX042', message = format(
+            '%s is no reason to decide transaction %s: a client decides its own', quote_nullable(in_decided_by), name);
+    end if;
+    if not msgtx.acts_for_owner() then
+        ignored := msgtx.require_producers(array[in_producer_id]);
+    end if;
     select s.* into state from msgtx.transaction_state(in_producer_id, in_producer_epoch, in_transaction_number) s;
 
     if state.status in ('sealed', 'fenced') then
@@ -74,10 +81,8 @@ begin
             perform msgtx.wake_readers(d.partitions) from msgtx.transaction_decision d
             where d.producer_id = in_producer_id and d.producer_epoch = in_producer_epoch
               and d.transaction_number = in_transaction_number;
-        elsif wake and cardinality(tail_partitions) > 700 then
+        elsif wake then
             ignored := msgtx.wake_readers(tail_partitions);
-        elsif wake and tail_partitions <> '{}' then
-            perform pg_notify('msgtx', array_to_string(tail_partitions, ','));
         end if;
     else
         outcome := state.outcome;

@@ -4,18 +4,22 @@
 --   offset_partitions, start_offsets, end_offsets   what the batch read, for in_group_name; null: as its source recorded it.
 --                       A start that is not −1 must be where the group is (or it has no offset there yet): else another run
 --                       has gone on from there
+--   in_run_id           the run of a query, in which each of its batches is written once for each application
+--   whole_query         this is all that the query writes: every group that a source of it reads for is in_group_name
 --   skipped             the batch was committed before; what this run wrote is aborted
 --   aborted             how many attempts were
 --   error, detail       why nothing is decided
 -- An application that has batches of other queries only has lost its checkpoint: its batches are counted anew, and only what
--- was read, compared with the group's offsets, tells whether one is new.
--- Locks the application (exclusive), producers (exclusive, ascending), the group (share). Writes transaction_decision,
+-- was read, compared with the group's offsets, tells whether one is new. What a program counted itself (query '') is a query's
+-- own when that goes on with the next number. A stream whose batch lies before the newest committed one has an old checkpoint:
+-- Spark repeats no other batch than the last one.
+-- Locks the application (exclusive), producers (exclusive, ascending), the group (share). Reads spark_range. Writes transaction_decision,
 -- consumer_group, group_offset, spark_batch. Flushed.
 create function msgtx.decide_batch(
     in_app_id text, in_query_id text, in_batch_id bigint, accepted bigint[],
     tail_owners bigint[], tail_partitions int[], tail_sequences bigint[],
     in_group_name text default null, offset_partitions int[] default null, start_offsets bigint[] default null,
-    end_offsets bigint[] default null,
+    end_offsets bigint[] default null, in_run_id text default '', whole_query boolean default false,
     out skipped boolean, out aborted int, out error text, out detail text
 ) language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
@@ -23,14 +27,56 @@ declare
     attempt bigint;
     answer record;
     moved record;
+    newest bigint;
+    noted text;
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     aborted := 0;
     ignored := msgtx.lock_spark_app(in_app_id);
+    if not msgtx.acts_for_owner() then
+        ignored := msgtx.require_names('transactional_id', array[in_app_id]);
+    end if;
     ignored := msgtx.flush_at_commit();
     skipped := msgtx.is_batch_committed(in_app_id, in_query_id, in_batch_id);
     if skipped then
-        aborted := msgtx.abort_batch(in_app_id, in_query_id, in_batch_id);
+        newest := msgtx.last_batch(in_app_id, in_query_id);
+        if in_query_id <> '' and newest > in_batch_id then
+            error := 'BatchConflict';
+            detail := format('application %s has committed batch %s of query %s, which is at batch %s: the checkpoint fell behind;'
+                             ' restore the newest one, or start with a new one from the offsets of a group',
+                             in_app_id, newest, in_query_id, in_batch_id);
+        elsif in_run_id <> '' and exists (
+            select from msgtx.spark_batch b
+            where b.app_id = in_app_id and b.query_id = in_query_id and b.batch_id = in_batch_id and b.run_id = in_run_id)
+           and not exists (
+            select from msgtx.transaction_decision d
+            where d.producer_id = any(accepted) and d.producer_epoch = 0 and d.transaction_number = 0
+              and d.outcome = 'COMMIT') then
+            error := 'BatchConflict';
+            detail := format('batch %s of application %s was written before in this run of the query: each write of one batch'
+                             ' needs an application of its own (app_id, txnAppId)', in_batch_id, in_app_id);
+        else
+            aborted := msgtx.abort_batch(in_app_id, in_query_id, in_batch_id);
+        end if;
+        return;
+    end if;
+    if whole_query then
+        noted := (
+            select min(r.group_name) from msgtx.spark_range r
+            where r.query_id = in_query_id and r.batch_id = in_batch_id
+              and r.group_name not in ('', coalesce(in_group_name, '')));
+        if noted is not null then
+            error := 'ConfigError';
+            detail := format('the source of the query reads for group %s, and its sink has %s: give both the same option group',
+                             noted, coalesce('group ' || in_group_name, 'no group'));
+            return;
+        end if;
+    end if;
+    if in_group_name is not null and offset_partitions is null and accepted <> '{}' and not exists (
+        select from msgtx.spark_range r where r.query_id = in_query_id and r.group_name = in_group_name) then
+        error := 'ConfigError';
+        detail := format('the sink has group %s, and no source of the query has read for it in this database: give the source the'
+                         ' same option group and the same database, or leave the group out at the sink', in_group_name);
         return;
     end if;
     if in_group_name is not null and offset_partitions is null then
@@ -40,9 +86,12 @@ begin
         from msgtx.spark_range r
         where r.query_id = in_query_id and r.batch_id = in_batch_id and r.group_name = in_group_name;
     end if;
-    if in_query_id <> '' and offset_partitions is null
-       and exists (select from msgtx.spark_batch b where b.app_id = in_app_id)
-       and not exists (select from msgtx.spark_batch b where b.app_id = in_app_id and b.query_id = in_query_id) then
+    if in_query_id <> ''
+       and exists (select from msgtx.spark_batch b where b.app_id = in_app_id and b.query_id <> '' or
+                   b.app_id = in_app_id and msgtx.last_batch(in_app_id, '') + 1 <> in_batch_id)
+       and not exists (select from msgtx.spark_batch b where b.app_id = in_app_id and b.query_id = in_query_id)
+       and (offset_partitions is null or accepted <> '{}' and not exists (
+            select from msgtx.committed_offsets(in_group_name, offset_partitions) c where c.committed_offset is not null)) then
         if accepted <> '{}' then
             error := 'CheckpointLost';
             detail := format('application %s has committed batches of another query, and none of query %s: its checkpoint was lost;'
@@ -52,6 +101,7 @@ begin
         return;
     end if;
 
+    ignored := msgtx.require_lock_places(cardinality(accepted), 'tasks of a batch');
     begin
         for attempt in
             select a from (select u from unnest(accepted) u
@@ -93,8 +143,8 @@ begin
                 array_fill(in_group_name, array[cardinality(offset_partitions)]), offset_partitions, end_offsets,
                 array[]::text[], array[]::text[], array[]::int[], null, null, null);
         end if;
-        insert into msgtx.spark_batch (app_id, query_id, batch_id, decided_at)
-        values (in_app_id, in_query_id, in_batch_id, msgtx.clock());
+        insert into msgtx.spark_batch (app_id, query_id, batch_id, decided_at, run_id)
+        values (in_app_id, in_query_id, in_batch_id, msgtx.clock(), in_run_id);
         aborted := msgtx.abort_batch(in_app_id, in_query_id, in_batch_id);
     exception when sqlstate 'MX120' then
         get stacked diagnostics error = column_name, detail = message_text;

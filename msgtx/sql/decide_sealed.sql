@@ -22,7 +22,7 @@ begin
         raise exception using errcode = 'MX042', message = format(
             'transaction %s is prepared for an outside party: a session cannot decide it', name);
     end if;
-    ignored := msgtx.limit_idle_session();
+    ignored := msgtx.limit_session();
     ignored := msgtx.lock_producer_shared(in_producer_id);
     if deadline < msgtx.clock() then
         raise exception using errcode = 'MX120', message = format(

@@ -27,6 +27,9 @@ begin
             raise exception using errcode = 'MX003',
                 message = format('partition %s does not exist (any more)', asked.partition_id);
         end if;
+        if not msgtx.acts_for_owner() then  -- before anything is told of the topic
+            ignored := msgtx.require_rights('{admin}', array[asked.partition_id]);
+        end if;
         if asked.before < -1 or asked.before > place.log_end_offset or asked.before is null then
             raise exception using errcode = 'MX001', message = format(
                 '%s: offset %s is not in the log, which goes from %s to %s',
@@ -37,9 +40,6 @@ begin
         where p.partition_id = asked.partition_id and p.log_start_offset
             < case asked.before when -1 then place.log_end_offset else asked.before end;
     end loop;
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_rights('{admin}', partition_ids);
-    end if;
     return query
     select a.partition_id, p.log_start_offset
     from unnest(partition_ids) with ordinality a(partition_id, ordinal)

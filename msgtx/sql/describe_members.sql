@@ -16,7 +16,11 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp s
 declare
     moment timestamptz := msgtx.clock();
     asked msgtx.consumer_group;
+    ignored boolean;
 begin
+    if not msgtx.acts_for_owner() then
+        ignored := msgtx.require_names('group', array[group_name]);
+    end if;
     select g.* into asked from msgtx.consumer_group g where g.name = group_name;
     if not found then
         return;

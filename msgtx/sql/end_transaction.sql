@@ -1,4 +1,5 @@
--- end_transaction(name, decided_by) aborts a transaction that its producer will not end: decided_by is admin or resolve.
+-- end_transaction(name, decided_by) aborts a transaction that its producer will not end: decided_by is admin (of
+-- those who administer every topic) or resolve.
 -- Resolve leaves what is sealed for an outside decision. It may decide a name without rows, if that is of the current epoch
 -- and the newest + 1. What has rows and no decision is ended also when its transaction or producer row is gone: nobody else
 -- would. → the outcome (COMMIT, ABORT), OPEN if it stays undecided, UNKNOWN if there is nothing to decide.
@@ -12,6 +13,18 @@ declare
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     ignored := msgtx.lock_producer(in_producer_id);
+    if in_decided_by is null or in_decided_by not in ('admin', 'resolve') then
+        raise exception using errcode = 'MX042', message = format(
+            '%s is no reason to end a transaction: it is admin or resolve', quote_nullable(in_decided_by));
+    end if;
+    if not msgtx.acts_for_owner() and msgtx.patterns_of_caller('{admin}') is not null then
+        if in_decided_by = 'admin' then
+            raise exception using errcode = '42501', message = format(
+                'role %s lacks the right to end others'' transactions: the owner of the schema gives it with'
+                ' `msgtx db grant --role %s --can admin`', msgtx.caller(), quote_ident(msgtx.caller()));
+        end if;
+        ignored := msgtx.require_producers(array[in_producer_id]);
+    end if;
     select s.* into state from msgtx.transaction_state(in_producer_id, in_producer_epoch, in_transaction_number) s;
     if state.status = 'decided' then
         return state.outcome;

@@ -9,13 +9,15 @@
 --   blocked_…        the undecided transaction that holds the last stable offset back, and whether it is overdue
 --   visible          false: a row of an aborted transaction, without its arrays; the reader's position passes it
 --   max_bytes        of visible rows and partition, more only to return one row; max_rows: of rows and partition
+--   total_bytes      of visible rows of all partitions, more only to return the first row of all: partitions named first come
+--                    first. Each one that has something to read gets an equal share, rounded up to a row. null: no limit
 -- Whoever may not consume a topic gets 42501; its ends alone (max_rows 0) are for all who have any right on it.
 -- Below the floor, absence of an ABORT marker means committed; above it, only a COMMIT decision does.
 -- STABLE: bound and rows must agree. Reads only. Rows of a partition come in the order of their offsets. No sort and no bitmap
 -- scan: a plan that was made while the log was empty must not read a whole partition later.
 create function msgtx.fetch_batches(
     partition_ids int[], positions bigint[], tokens text[], isolation text,
-    max_bytes bigint default 8388608, max_rows int default 1000)
+    max_bytes bigint default 8388608, max_rows int default 1000, total_bytes bigint default null)
 returns table (
     partition_id int, log_start_offset bigint, last_stable_offset bigint, log_end_offset bigint,
     previous_identity text, truncated boolean,
@@ -36,73 +38,94 @@ begin
             case when max_rows = 0 then '{produce,consume,admin}'::text[] else '{consume}' end, partition_ids);
     end if;
     return query
-    select asked.partition_id, p.log_start_offset, bound.last_stable, bound.log_end,
-           previous.identity, bound.truncated,
-           blocking.producer_id, blocking.producer_epoch, blocking.transaction_number,
+    select c.partition_id, c.log_start_offset, c.last_stable, c.log_end, c.previous_identity, c.truncated,
+           c.blocking_producer_id, c.blocking_epoch, c.blocking_number,
            (select msgtx.is_overdue(t.opened_at, t.timeout_ms, t.database_backend) from msgtx.transaction t
-            where t.producer_id = blocking.producer_id and t.producer_epoch = blocking.producer_epoch
-              and t.transaction_number = blocking.transaction_number),
-           r.base_offset, r.last_offset,
-           msgtx.batch_identity(r.base_offset, r.producer_id, r.producer_epoch, r.base_sequence, r.appended_at),
-           r.visible, r.max_timestamp,
-           case when r.visible then r.keys end, case when r.visible then r."values" end,
-           case when r.visible then r.timestamps end, case when r.visible then r.header_counts end,
-           case when r.visible then r.header_keys end, case when r.visible then r.header_values end,
-           r.offset_deltas
-    from unnest(partition_ids, positions, tokens) asked(partition_id, position, token)
-    join msgtx.partition p on p.partition_id = asked.partition_id
-    left join lateral (
-        select b.base_offset, b.last_offset,
-               msgtx.batch_identity(b.base_offset, b.producer_id, b.producer_epoch, b.base_sequence, b.appended_at) as identity
-        from msgtx.record_batch b
-        where b.partition_id = asked.partition_id and b.base_offset < asked.position
-        order by b.base_offset desc limit 1) previous on true
-    left join lateral (
-        select b.last_offset + 1 as next_offset from msgtx.record_batch b
-        where b.partition_id = asked.partition_id order by b.base_offset desc limit 1) tail on true
-    left join lateral (
-        select f.stable_floor from msgtx.partition_floor f
-        where f.partition_id = asked.partition_id order by f.stable_floor desc limit 1) floor on true
-    left join lateral (
-        select tp.first_offset, tp.producer_id, tp.producer_epoch, tp.transaction_number
-        from msgtx.transaction_partition tp
-        where tp.partition_id = asked.partition_id
-          and tp.first_offset >= greatest(
-              floor.stable_floor, case when asked.position > p.log_start_offset
-                                       and asked.token = 'stable ' || previous.identity then asked.position end, 0)
-          and (select true from msgtx.transaction_decision d
-               where d.producer_id = tp.producer_id and d.producer_epoch = tp.producer_epoch
-                 and d.transaction_number = tp.transaction_number) is null
-        order by tp.first_offset limit 1) blocking on true
-    cross join lateral (
-        select greatest(tail.next_offset, p.log_start_offset) as log_end,
-               greatest(least(blocking.first_offset, greatest(tail.next_offset, p.log_start_offset)),
-                        p.log_start_offset) as last_stable,
-               asked.position > greatest(tail.next_offset, p.log_start_offset)
-               or (asked.position > p.log_start_offset and previous.identity is not null and asked.token is not null
-                   and split_part(asked.token, ' ', 2) <> previous.identity) as truncated) bound
-    left join lateral (
-        select w.* from (
-            select v.*, coalesce(sum(case when v.visible then v.byte_size end)
-                                 over (order by v.base_offset rows between unbounded preceding and 1 preceding), 0) as before
-            from (
-                select b.*, isolation <> 'read_committed' or b.transaction_number is null
-                       or case when b.base_offset < floor.stable_floor
-                           then (select true from msgtx.transaction_marker m
-                                 where m.partition_id = b.partition_id and m.producer_id = b.producer_id
-                                   and m.producer_epoch = b.producer_epoch
-                                   and m.transaction_number = b.transaction_number and m.outcome = 'ABORT') is null
-                           else (select true from msgtx.transaction_decision d
-                                 where d.producer_id = b.producer_id and d.producer_epoch = b.producer_epoch
-                                   and d.transaction_number = b.transaction_number and d.outcome = 'COMMIT') is not null
-                           end as visible
+            where t.producer_id = c.blocking_producer_id and t.producer_epoch = c.blocking_epoch
+              and t.transaction_number = c.blocking_number),
+           case when c.fits then c.base_offset end, case when c.fits then c.last_offset end,
+           case when c.fits then msgtx.batch_identity(
+               c.base_offset, c.producer_id, c.producer_epoch, c.base_sequence, c.appended_at) end,
+           case when c.fits then c.visible end, case when c.fits then c.max_timestamp end,
+           case when c.fits and c.visible then c.keys end, case when c.fits and c.visible then c."values" end,
+           case when c.fits and c.visible then c.timestamps end, case when c.fits and c.visible then c.header_counts end,
+           case when c.fits and c.visible then c.header_keys end, case when c.fits and c.visible then c.header_values end,
+           case when c.fits then c.offset_deltas end
+    from (
+        -- A running total over the rows as they come, partition by partition: behind what does not fit nothing does.
+        select k.partition_id, k.log_start_offset, k.last_stable, k.log_end, k.previous_identity, k.truncated,
+               k.blocking_producer_id, k.blocking_epoch, k.blocking_number,
+               r.base_offset, r.last_offset, r.producer_id, r.producer_epoch, r.base_sequence, r.appended_at, r.visible,
+               r.max_timestamp, r.keys, r."values", r.timestamps, r.header_counts, r.header_keys, r.header_values,
+               r.offset_deltas, r.place,
+               total_bytes is null or coalesce(sum(r.visible_bytes) over come, 0) in (0, r.visible_bytes)
+               or sum(r.visible_bytes) over come <= total_bytes as fits
+        from (
+            select asked.partition_id, asked.position, p.log_start_offset, bound.last_stable, bound.log_end,
+                   bound.truncated, bound.readable_end, previous.identity as previous_identity,
+                   previous.base_offset as previous_base, previous.last_offset as previous_last, floor.stable_floor,
+                   blocking.producer_id as blocking_producer_id, blocking.producer_epoch as blocking_epoch,
+                   blocking.transaction_number as blocking_number,
+                   count(case when asked.position < bound.readable_end then true end) over () as readers
+            from unnest(partition_ids, positions, tokens) asked(partition_id, position, token)
+            join msgtx.partition p on p.partition_id = asked.partition_id
+            left join lateral (
+                select b.base_offset, b.last_offset, msgtx.batch_identity(
+                           b.base_offset, b.producer_id, b.producer_epoch, b.base_sequence, b.appended_at) as identity
                 from msgtx.record_batch b
-                where b.partition_id = asked.partition_id and not bound.truncated
-                  and asked.position >= p.log_start_offset
-                  and b.base_offset >= case when previous.last_offset >= asked.position
-                                            then previous.base_offset else asked.position end
-                  and b.base_offset < case when isolation = 'read_committed'
-                                            then least(blocking.first_offset, bound.log_end) else bound.log_end end
-                order by b.base_offset limit max_rows) v) w
-        where w.before < max_bytes) r on true;
+                where b.partition_id = asked.partition_id and b.base_offset < asked.position
+                order by b.base_offset desc limit 1) previous on true
+            left join lateral (
+                select b.last_offset + 1 as next_offset from msgtx.record_batch b
+                where b.partition_id = asked.partition_id order by b.base_offset desc limit 1) tail on true
+            left join lateral (
+                select f.stable_floor from msgtx.partition_floor f
+                where f.partition_id = asked.partition_id order by f.stable_floor desc limit 1) floor on true
+            left join lateral (
+                select tp.first_offset, tp.producer_id, tp.producer_epoch, tp.transaction_number
+                from msgtx.transaction_partition tp
+                where tp.partition_id = asked.partition_id
+                  and tp.first_offset >= greatest(
+                      floor.stable_floor, case when asked.position > p.log_start_offset
+                                               and asked.token = 'stable ' || previous.identity then asked.position end, 0)
+                  and (select true from msgtx.transaction_decision d
+                       where d.producer_id = tp.producer_id and d.producer_epoch = tp.producer_epoch
+                         and d.transaction_number = tp.transaction_number) is null
+                order by tp.first_offset limit 1) blocking on true
+            cross join lateral (
+                select greatest(tail.next_offset, p.log_start_offset) as log_end,
+                       greatest(least(blocking.first_offset, greatest(tail.next_offset, p.log_start_offset)),
+                                p.log_start_offset) as last_stable,
+                       case when isolation = 'read_committed'
+                           then least(blocking.first_offset, greatest(tail.next_offset, p.log_start_offset))
+                           else greatest(tail.next_offset, p.log_start_offset) end as readable_end,
+                       asked.position > greatest(tail.next_offset, p.log_start_offset)
+                       or (asked.position > p.log_start_offset and previous.identity is not null and asked.token is not null
+                           and split_part(asked.token, ' ', 2) <> previous.identity) as truncated) bound) k
+        left join lateral (
+            select w.* from (
+                select v.*, case when v.visible then least(v.byte_size, 2147483647)::int end as visible_bytes,
+                       row_number() over front as place,
+                       coalesce(sum(case when v.visible then v.byte_size end) over front, 0) as before
+                from (
+                    select b.*, isolation <> 'read_committed' or b.transaction_number is null
+                           or case when b.base_offset < k.stable_floor
+                               then (select true from msgtx.transaction_marker m
+                                     where m.partition_id = b.partition_id and m.producer_id = b.producer_id
+                                       and m.producer_epoch = b.producer_epoch
+                                       and m.transaction_number = b.transaction_number and m.outcome = 'ABORT') is null
+                               else (select true from msgtx.transaction_decision d
+                                     where d.producer_id = b.producer_id and d.producer_epoch = b.producer_epoch
+                                       and d.transaction_number = b.transaction_number and d.outcome = 'COMMIT') is not null
+                               end as visible
+                    from msgtx.record_batch b
+                    where b.partition_id = k.partition_id and not k.truncated
+                      and k.position >= k.log_start_offset
+                      and b.base_offset >= case when k.previous_last >= k.position then k.previous_base else k.position end
+                      and b.base_offset < k.readable_end
+                    order by b.base_offset limit max_rows) v
+                window front as (order by v.base_offset rows between unbounded preceding and 1 preceding)) w
+            where w.before < least(max_bytes, total_bytes / greatest(k.readers, 1) + 1)) r on true
+        window come as (rows between unbounded preceding and current row)) c
+    where c.fits or c.place = 1 or c.base_offset is null;
 end $$;

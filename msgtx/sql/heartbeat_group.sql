@@ -1,5 +1,6 @@
 -- heartbeat_group(group, member, …, number) says that a member lives; → the group's generation, and whether its assignment was made of
--- other members or topics than there are now. Numbers are counted by the member, on from the one before; an older one that comes
+-- other members or topics than there are now; also to a member with a pattern whose topics are those of an earlier version.
+-- Numbers are counted by the member, on from the one before; an older one that comes
 -- late changes nothing. Also removes other members whose session is over, if the group's lock is free; else the next one does. It
 -- watches those that come next by their ids, around to its own, so that a heartbeat of a large group costs no more: before whoever
 -- is dead there is one that lives.
@@ -20,8 +21,13 @@ declare
     gone bigint[];
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
+    if not msgtx.acts_for_owner() then
+        ignored := msgtx.require_names('group', array[group_name]);
+    end if;
     -- One statement: each one, and each expression, is set up anew in every SQL transaction.
-    select g.group_id, g.generation, g.stale or g.topics_version <> i.topics_version as stale,
+    select g.group_id, g.generation, 
+           g.stale or g.topics_version <> i.topics_version
+               or coalesce(same.topics_version <> i.topics_version, false) as stale,
            same.known, holder.member_id as holder,
            exists (
                select from (
@@ -39,7 +45,8 @@ begin
     from msgtx.consumer_group g
     cross join msgtx.installation i
     left join lateral (
-        select m.group_id = g.group_id and m.member_id = in_member_id as known from msgtx.group_member m
+        select m.group_id = g.group_id and m.member_id = in_member_id as known, m.topics_version
+        from msgtx.group_member m
         where m.member_number = in_member_number limit 1) same on true
     left join lateral (
         select s.member_id from msgtx.group_member s

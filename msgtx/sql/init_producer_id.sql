@@ -1,7 +1,7 @@
 -- init_producer_id(transactional_id, timeout_ms, expected…) → producer id and epoch (semantics 2). With a transactional id
 -- the epoch rises, and what an older one left open is aborted first (I7). Without one, a new id. expected_producer_id,
 -- expected_epoch: a running producer raises its own epoch; the same request again gets the same answer.
--- in_keep_prepared: what is prepared for an outside decision stays undecided (KIP-939).
+-- From then on it is the caller's, see require_producers. in_keep_prepared: what is prepared for an outside decision stays undecided (KIP-939).
 -- Locks the producer (exclusive). Writes producer, transaction_decision, markers if the marking lock is free. Flushed: an
 -- id that writes no row writes an empty message to the WAL, else a crash would hand it out again (P41). A transaction id
 -- alone would not do: a commit that has written nothing else does not wait for a flush, and the block of numbers may have
@@ -25,18 +25,21 @@ begin
     ignored := msgtx.flush_at_commit();
 
     if in_transactional_id is null and expected_producer_id is null then
-        producer_id := nextval('msgtx.producer_id_sequence');
+        producer_id := msgtx.next_producer_id();
         epoch := 0;
         perform pg_logical_emit_message(true, 'msgtx', '');
         return;
     end if;
 
     if in_transactional_id is not null then
+        if not msgtx.acts_for_owner() then
+            ignored := msgtx.require_names('transactional_id', array[in_transactional_id]);
+        end if;
         select p.producer_id into producer_id from msgtx.producer p where p.transactional_id = in_transactional_id;
         if producer_id is null and expected_producer_id is null then
-            insert into msgtx.producer (producer_id, epoch, transactional_id, timeout_ms, initialized_at, shard)
-            values (nextval('msgtx.producer_id_sequence'), 0, in_transactional_id, in_timeout_ms, msgtx.clock(),
-                    msgtx.shard_of(in_transactional_id, null))
+            insert into msgtx.producer (producer_id, epoch, transactional_id, timeout_ms, initialized_at, shard, role_name)
+            values (msgtx.next_producer_id(), 0, in_transactional_id, in_timeout_ms, msgtx.clock(),
+                    msgtx.shard_of(in_transactional_id, null), msgtx.caller())
             on conflict do nothing returning msgtx.producer.producer_id into producer_id;
             if producer_id is not null then
                 epoch := 0;
@@ -55,6 +58,9 @@ begin
         end if;
     else
         producer_id := expected_producer_id;
+        if not msgtx.acts_for_owner() then
+            ignored := msgtx.require_producers(array[producer_id]);
+        end if;
     end if;
 
     ignored := msgtx.lock_producer(producer_id);
@@ -81,12 +87,13 @@ begin
     end if;
     epoch := current.epoch + 1;
     if is_new then
-        insert into msgtx.producer (producer_id, epoch, epoch_before, timeout_ms, initialized_at, shard)
-        values (producer_id, epoch, expected_epoch, in_timeout_ms, msgtx.clock(), msgtx.shard_of(null, producer_id));
+        insert into msgtx.producer (producer_id, epoch, epoch_before, timeout_ms, initialized_at, shard, role_name)
+        values (producer_id, epoch, expected_epoch, in_timeout_ms, msgtx.clock(), msgtx.shard_of(null, producer_id),
+                msgtx.caller());
     else
         update msgtx.producer p
         set epoch = init_producer_id.epoch, epoch_before = expected_epoch, timeout_ms = in_timeout_ms,
-            initialized_at = msgtx.clock()
+            initialized_at = msgtx.clock(), role_name = msgtx.caller()
         where p.producer_id = init_producer_id.producer_id;
     end if;
 end $$;

@@ -1,8 +1,8 @@
 -- is_producer_idle(producer_id) → whether a producer id is past its expiry and has nothing open or unfinished (I13). It was used
--- last when it was initialized, when its newest transaction was opened or decided, or, without a transactional id, when its
--- newest batch was appended, also if retention has kept no more of that than its state: rows, not a column that the hot
--- path would update (P34).
--- Reads producer, transaction, transaction_decision, partition, partition_floor, record_batch, producer_state.
+-- last when it was initialized, or when its newest transaction was opened or decided: rows, not a column that the hot path would
+-- update (P34). What it wrote outside transactions is wrote_since's to find.
+-- Reads producer, transaction, transaction_decision, partition, partition_floor: each decision of this producer that is in the
+-- history.
 create function msgtx.is_producer_idle(in_producer_id bigint) returns boolean language plpgsql volatile as $$
 declare
     expired timestamptz;
@@ -29,20 +29,8 @@ begin
        or not msgtx.is_below_floors(decided.partitions, decided.last_offsets) then
         return false;
     end if;
-    if known.transactional_id is not null and decided.decided_at is null then
-        return true;
-    end if;
-    -- The newest transaction need not be the one that lies highest on a partition.
+    -- The newest transaction need not be the one that lies highest on a partition. What is above a floor is in the history (P29).
     return not exists (
-        select from msgtx.partition q
-        left join lateral (
-            select r.appended_at, r.last_offset, r.transaction_number from msgtx.record_batch r
-            where r.partition_id = q.partition_id and r.producer_id = in_producer_id
-            order by r.producer_epoch desc, r.base_sequence desc limit 1) newest on true
-        left join lateral (
-            select s.appended_at from msgtx.producer_state s
-            where s.partition_id = q.partition_id and s.producer_id = in_producer_id limit 1) kept on true
-        where (known.transactional_id is null and greatest(newest.appended_at, kept.appended_at) >= expired)
-           or (newest.transaction_number is not null
-               and not msgtx.is_below_floors(array[q.partition_id], array[newest.last_offset])));
+        select from msgtx.transaction_decision d
+        where d.producer_id = in_producer_id and not msgtx.is_below_floors(d.partitions, d.last_offsets));
 end $$;

@@ -2,18 +2,28 @@
 -- joins again has a new subscription, and keeps what it owns; asked again for the same, nothing changes. A static member (with
 -- instance id) that comes back under another member id replaces the one before, which is fenced: what that owned is its own from
 -- the new generation on, and if it subscribes to the same, the assignment stays. Removes others whose session is over.
---   in_topics, in_pattern   the subscription: one of the two
+--   in_topics          the subscription, by name
+--   in_pattern         where these come from: the member itself says which topics match. Nobody else's time is spent on it, and
+--                      nobody stumbles over one that cannot be read. Without topics (a client of an earlier version) they are
+--                      those that match now, by PostgreSQL's regular expressions
+--   in_topics_version  of the topics among which these were found: see function topics_version
+-- What every other member reads is bounded: the session timeout by the installation's settings, as the number of members; texts and
+-- the number of topics by constants.
 --   member_number           by which the group's tables know it; a number is never given out twice
 -- Locks the group (exclusive). Writes consumer_group, group_member, group_assignment, group_heartbeat (number 0). Flushed.
 create function msgtx.join_group(
     group_name text, in_member_id text, in_instance_id text, in_client_host text, in_client_process int,
     in_session_timeout_ms int, in_strategy text, in_topics text[], in_pattern text,
+    in_topics_version bigint default null,
     out error text, out detail text, out group_id int, out member_number bigint, out generation int
 ) language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off
 set enable_bitmapscan = off set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
+    found_version constant bigint := case when in_pattern is not null then in_topics_version end;
+    most_topics constant int := 10000;  -- names that each division of the group reads, of each member
+    most_bytes constant int := 1000;  -- of an id, a host, a pattern: `groups describe` and each division read them
     joined record;
     before msgtx.group_member;
     gone bigint[];
@@ -26,10 +36,29 @@ begin
         when in_instance_id = '' then format('group %s: the group_instance_id of member %s is empty', group_name, in_member_id)
         when coalesce(in_session_timeout_ms, 0) <= 0 then format(
             'group %s: the session timeout of member %s is not above 0', group_name, in_member_id)
-        when (in_topics is null) = (in_pattern is null) then format(
-            'group %s: member %s subscribes to topics or to a pattern, to one of the two', group_name, in_member_id) end;
+        when coalesce(in_pattern, in_topics::text) is null
+            or (in_topics is not null and in_pattern is not null and in_topics_version is null) then format(
+            'group %s: member %s subscribes to topics or to a pattern, to one of the two', group_name, in_member_id)
+        when greatest(octet_length(group_name), octet_length(in_member_id), octet_length(in_instance_id),
+                      octet_length(in_client_host), octet_length(in_pattern)) > most_bytes then format(
+            'group %s: its name, and id, instance id, host and pattern of a member have at most %s bytes each',
+            left(group_name, 50), most_bytes)
+        when cardinality(in_topics) > most_topics then format(
+            'group %s: member %s subscribes to %s topics, at most %s are allowed',
+            group_name, in_member_id, cardinality(in_topics), most_topics)
+        when exists (select from unnest(in_topics) u(name) where u.name is null or octet_length(u.name) > most_bytes) then format(
+            'group %s: member %s subscribes to what is no name of a topic', group_name, in_member_id) end;
     if detail is not null then
         error := 'InvalidRequest';
+        return;
+    end if;
+    if in_session_timeout_ms not between msgtx.setting_value('group_min_session_timeout_ms')
+                                     and msgtx.setting_value('group_max_session_timeout_ms') then
+        error := 'InvalidSessionTimeout';
+        detail := format('group %s: the session timeout of member %s is %s ms; group_min_session_timeout_ms is %s,'
+                         ' group_max_session_timeout_ms is %s', group_name, in_member_id, in_session_timeout_ms,
+                         msgtx.setting_value('group_min_session_timeout_ms'),
+                         msgtx.setting_value('group_max_session_timeout_ms'));
         return;
     end if;
     if in_strategy is null or in_strategy not in ('range', 'roundrobin', 'cooperative-sticky') then
@@ -39,7 +68,21 @@ begin
         return;
     end if;
 
+    if in_topics is null then
+        begin
+            select coalesce(array_agg(t.name order by t.name), '{}') into in_topics
+            from (select d.name from msgtx.describe_topics() d group by d.name) t where t.name ~ ('^(?:' || in_pattern || ')$');
+        exception when invalid_regular_expression then
+            error := 'InvalidRequest';
+            detail := format('group %s: pattern %s of member %s: %s', group_name, quote_literal(in_pattern), in_member_id, sqlerrm);
+            return;
+        end;
+    end if;
+
     ignored := msgtx.lock_group(group_name);
+    if not msgtx.acts_for_owner() then
+        ignored := msgtx.require_names('group', array[group_name]);
+    end if;
     if not exists (select from msgtx.consumer_group g where g.name = group_name) then
         insert into msgtx.consumer_group (name) values (group_name) on conflict do nothing;
     end if;
@@ -71,6 +114,15 @@ begin
         return;
     end if;
 
+    if before.member_number is null and (
+        select count(*) from msgtx.group_member m where m.group_id = joined.group_id)
+        >= msgtx.setting_value('group_max_members') then
+        error := 'GroupMaxSizeReached';
+        detail := format('group %s has as many members as it may (group_max_members is %s); member %s is one too many',
+                         group_name, msgtx.setting_value('group_max_members'), in_member_id);
+        return;
+    end if;
+
     group_id := joined.group_id;
     changed := (before.topics, before.pattern, joined.strategy) is distinct from (in_topics, in_pattern, in_strategy);
     if before.member_id = in_member_id then
@@ -78,15 +130,16 @@ begin
         ignored := msgtx.flush_at_commit();
         update msgtx.group_member m
         set client_host = in_client_host, client_process = in_client_process, session_timeout_ms = in_session_timeout_ms,
-            topics = in_topics, pattern = in_pattern
+            topics = in_topics, pattern = in_pattern, topics_version = found_version
         where m.member_number = before.member_number;
         generation := case when changed then msgtx.raise_generation(group_id, true) else joined.generation end;
     else
         delete from msgtx.group_member m where m.member_number = before.member_number;
         insert into msgtx.group_member (
-            group_id, member_id, group_instance_id, client_host, client_process, session_timeout_ms, topics, pattern, joined_at)
+            group_id, member_id, group_instance_id, client_host, client_process, session_timeout_ms, topics, pattern, topics_version,
+            joined_at)
         values (joined.group_id, in_member_id, in_instance_id, in_client_host, in_client_process, in_session_timeout_ms,
-                in_topics, in_pattern, msgtx.clock())
+                in_topics, in_pattern, found_version, msgtx.clock())
         returning msgtx.group_member.member_number into member_number;
         insert into msgtx.group_heartbeat (member_number, heartbeat_number, heartbeat_at)
         values (join_group.member_number, 0, msgtx.clock());

@@ -1,6 +1,6 @@
 -- list_groups(names) → consumer groups by name, null: all. An unknown one is absent.
 --   members, overdue   how many members live, and of how many the session is over
---   settled            the assignment was made of these members and of today's topics, and each owner is whom it shall be
+--   settled            the assignment was made of these members and of today's topics, members with a pattern have said which of them match, and each owner is whom it shall be
 --   has_offsets        something is committed, or waits for a decision
 -- Reads consumer_group, installation, group_member, group_heartbeat, group_assignment, group_offset.
 create function msgtx.list_groups(names text[] default null)
@@ -15,7 +15,7 @@ declare
 begin
     return query
     select g.name, g.generation, g.strategy, (m.members - o.overdue)::int, o.overdue::int,
-           not g.stale and g.topics_version = i.topics_version and unsettled.found is null, offsets.found is not null
+           not g.stale and g.topics_version = i.topics_version and unsettled.found is null and behind.found is null, offsets.found is not null
     from msgtx.consumer_group g
     cross join msgtx.installation i
     cross join lateral (
@@ -25,6 +25,9 @@ begin
     left join lateral (
         select true as found from msgtx.group_assignment a
         where a.group_id = g.group_id and a.owner is distinct from a.target limit 1) unsettled on true
+    left join lateral (
+        select true as found from msgtx.group_member m
+        where m.group_id = g.group_id and m.topics_version <> i.topics_version limit 1) behind on true
     left join lateral (
         select true as found from msgtx.group_offset o where o.group_id = g.group_id limit 1) offsets on true
     where names is null or g.name = any(names)

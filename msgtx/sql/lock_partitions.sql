@@ -1,5 +1,5 @@
 -- lock_partitions(batches) waits for the exclusive locks on the batches' partitions, which must be in ascending order, one
--- batch each, with columns of one length. Third in the order of locks.
+-- batch each, with columns of one length. Third in the order of locks. More than the lock table can hold are refused at once.
 create function msgtx.lock_partitions(batches msgtx.batch[]) returns boolean language plpgsql volatile as $$
 declare
     b msgtx.batch;
@@ -9,6 +9,7 @@ begin
     if cardinality(batches) > 0 is not true then
         raise exception using errcode = 'MX042', message = 'a call needs at least one batch';
     end if;
+    ignored := cardinality(batches) <= 256 or msgtx.require_lock_places(cardinality(batches), 'partitions');
     foreach b in array batches loop
         if b.partition_id <= before or b.partition_id is null then
             raise exception using errcode = 'MX042',

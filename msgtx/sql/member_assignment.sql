@@ -7,7 +7,11 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp s
 #variable_conflict use_column
 declare
     asked msgtx.consumer_group;
+    ignored boolean;
 begin
+    if not msgtx.acts_for_owner() then
+        ignored := msgtx.require_names('group', array[group_name]);
+    end if;
     select g.* into asked from msgtx.consumer_group g where g.name = group_name;
     if not exists (
         select from msgtx.group_member m where m.member_number = in_member_number and m.group_id = asked.group_id) then

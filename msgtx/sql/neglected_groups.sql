@@ -20,32 +20,34 @@ begin
     select n.name, n.generation, n.members::int, n.session_timeout_ms, n.stale_since, n.dead::int, n.partitions::int,
            n.heard_of_at, checked_now, count(*) over ()
     from (
-        select g.name, g.generation, told.members, told.session_timeout_ms, told.dead, told.partitions, told.heard_of_at,
-               case when told.members > 0
-                    and changed.at < checked_now - told.session_timeout_ms * interval '1 ms' then changed.at end as stale_since
+        select g.name, g.generation, living.members, living.session_timeout_ms, dead.dead, dead.partitions, dead.heard_of_at,
+               case when living.members > 0
+                    and changed.at < checked_now - living.session_timeout_ms * interval '1 ms' then changed.at end as stale_since
         from msgtx.consumer_group g
         cross join msgtx.installation i
         cross join lateral (
             select greatest(case when g.stale then g.changed_at end,
                             case when g.topics_version <> i.topics_version then i.topics_changed_at end) as at) changed
         cross join lateral (
-            select count(*) filter (where not m.over) as members,
-                   max(m.session_timeout_ms) filter (where not m.over) as session_timeout_ms,
-                   count(*) filter (where m.dead and m.partitions > 0) as dead,
-                   sum(m.partitions) filter (where m.dead) as partitions,
-                   min(m.heartbeat_at) filter (where m.dead and m.partitions > 0) as heard_of_at
+            select count(*) as members, max(m.session_timeout_ms) as session_timeout_ms
+            from msgtx.group_member m
+            cross join lateral (
+                select h.heartbeat_at from msgtx.group_heartbeat h where h.member_number = m.member_number
+                order by h.heartbeat_number desc limit 1) newest
+            where m.group_id = g.group_id
+              and not msgtx.is_session_over(newest.heartbeat_at, m.session_timeout_ms, checked_now)) living
+        cross join lateral (
+            -- From the owners: members times partitions would be too many.
+            select count(*) as dead, sum(a.partitions) as partitions, min(newest.heartbeat_at) as heard_of_at
             from (
-                select m.session_timeout_ms, newest.heartbeat_at, owned.partitions,
-                       msgtx.is_session_over(newest.heartbeat_at, m.session_timeout_ms, checked_now) as over,
-                       abs(extract(epoch from checked_now - newest.heartbeat_at)) * 1000 > 2 * m.session_timeout_ms as dead
-                from msgtx.group_member m
-                cross join lateral (
-                    select h.heartbeat_at from msgtx.group_heartbeat h where h.member_number = m.member_number
-                    order by h.heartbeat_number desc limit 1) newest
-                cross join lateral (
-                    select count(*) as partitions from msgtx.group_assignment a
-                    where a.group_id = g.group_id and a.owner = m.member_number) owned
-                where m.group_id = g.group_id) m) told) n
+                select a.owner, count(*) as partitions from msgtx.group_assignment a
+                where a.group_id = g.group_id group by a.owner) a
+            cross join lateral (
+                select m.session_timeout_ms from msgtx.group_member m where m.member_number = a.owner limit 1) m
+            cross join lateral (
+                select h.heartbeat_at from msgtx.group_heartbeat h where h.member_number = a.owner
+                order by h.heartbeat_number desc limit 1) newest
+            where abs(extract(epoch from checked_now - newest.heartbeat_at)) * 1000 > 2 * m.session_timeout_ms::bigint) dead) n
     where n.stale_since is not null or n.dead > 0
     order by least(n.stale_since, n.heard_of_at), n.name
     limit most;

@@ -11,7 +11,7 @@ begin
         producer_id, producer_epoch, transaction_number, opened_at, timeout_ms,
         client_host, client_process, database_backend)
     select distinct on (b.producer_id) b.producer_id, b.producer_epoch, b.transaction_number, msgtx.clock(),
-           coalesce(in_timeout_ms, p.timeout_ms), in_client_host, in_client_process, pg_backend_pid()
+           coalesce(in_timeout_ms, p.timeout_ms), left(in_client_host, 255), in_client_process, pg_backend_pid()
     from unnest(batches) with ordinality
         b(partition_id, producer_id, producer_epoch, transaction_number, base_sequence, max_timestamp, keys, "values",
           timestamps, header_counts, header_keys, header_values, ordinal)

@@ -9,7 +9,7 @@ begin
     select case when pg_has_role(c.oid, n.nspowner, 'USAGE') then null else array(
         select replace(replace(r.topic_pattern, '_', E'\\_'), '*', '%')  -- E: whatever the session's way with backslashes
         from msgtx.role_right r
-        where r.can = any(cans) and pg_has_role(c.oid, to_regrole(quote_ident(r.role_name))::oid, 'USAGE')
+        where r.resource = 'topic' and r.can = any(cans) and pg_has_role(c.oid, to_regrole(quote_ident(r.role_name))::oid, 'USAGE')
           and has_schema_privilege(to_regrole(quote_ident(r.role_name))::oid, n.oid, 'USAGE')) end
     into patterns
     from (select to_regrole(quote_ident(msgtx.caller()))::oid as oid offset 0) c

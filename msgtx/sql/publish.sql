@@ -6,7 +6,7 @@
 --                 as drawn: by a hash of both, so that nobody has to remember it
 --   headers       a JSON object of texts, null for a header without a value; they come in the order that jsonb has
 --   timestamp     null: the time of this call
--- It reads no log and locks nothing: trigger staged_record_at_commit does. Writes staged_record.
+-- It reads no log and locks nothing: trigger staged_at_commit does. Writes staged_record.
 create function msgtx.publish(
     topic text, value text default null, key text default null, value_bytes bytea default null, key_bytes bytea default null,
     partition int default null, headers jsonb default null, "timestamp" timestamptz default null)
@@ -59,4 +59,5 @@ begin
     select p.partition_id, key_bytes, value_bytes, nullif(headers, '{}'),
            floor(extract(epoch from coalesce("timestamp", msgtx.clock())) * 1000), record_bytes
     from msgtx.partition p where p.topic_id = found_topic.topic_id and p.partition_index = place;
+    ignored := msgtx.stage_commit();
 end $$;

@@ -1,6 +1,6 @@
 -- purge_transactions(after, most) removes transactions that are complete and older than transaction_history_ms (semantics 4),
--- after looking at so many; → how many. Only when the floor of each partition is above the last offset there (P29, P37), and not
--- the newest one of a producer id that is still there. One bad row does not stop the rest.
+-- after looking at so many, and some 20,000 of their partitions; → how many. Only when the floor of each partition is above the
+-- last offset there (P29, P37), and not the newest one of a producer id that is still there. One bad row does not stop the rest.
 --   in_after, next_after   where the last call came to: time in µs, and name; null: from the start, and: this was the end
 --   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); tries the marking lock: no round of markers sees half of a transaction. Reads producer, transaction,
@@ -17,6 +17,8 @@ declare
         msgtx.setting_value('transaction_history_ms'), msgtx.setting_value('transactional_id_expiration_ms'),
         msgtx.setting_value('producer_id_expiration_ms'));
     since timestamptz := coalesce('epoch'::timestamptz + in_after[1] * interval '1 microsecond', '-infinity');
+    spans_at_once constant int := 20000;
+    found int;
     looked_at msgtx.transaction_decision[];
     gone msgtx.transaction_decision[];
     one msgtx.transaction_decision;
@@ -39,8 +41,15 @@ begin
                and (in_after is null or msgtx.history_position(d) > in_after)
              order by d.decided_at, d.producer_id, d.producer_epoch, d.transaction_number limit most)) old(d)
         order by msgtx.history_position(d) limit most);
-    if cardinality(looked_at) = most then
-        next_after := msgtx.history_position(looked_at[most]);
+    found := cardinality(looked_at);
+    -- Of those on very many partitions it looks at fewer.
+    looked_at := looked_at[:(
+        select count(*) from (
+            select sum(cardinality((looked_at[i]).partitions)) over (order by i) - cardinality((looked_at[i]).partitions) as before
+            from generate_subscripts(looked_at, 1) i) b
+        where b.before < spans_at_once)];
+    if cardinality(looked_at) = most or cardinality(looked_at) < found then
+        next_after := msgtx.history_position(looked_at[cardinality(looked_at)]);
     end if;
 
     gone := array(

@@ -1,6 +1,7 @@
--- remove_decided_seals(after, most) removes the seals of transactions that are decided, at most so many: a decision needs its seal
--- no more, and what looks for prepared transactions reads every seal there is. The offsets that waited for an ABORT go with it.
---   in_after, next_after   null: this was the end; else there is more
+-- remove_decided_seals(after, most) removes the seals of transactions that are decided, after looking at so many: a decision needs
+-- its seal no more, and what looks for prepared transactions reads every seal there is. The offsets that waited for an ABORT go
+-- with it.
+--   in_after, next_after   where the last call came to: the name of a transaction; null: from the start, and: this was the end
 --   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); passes by rows that are locked. Reads transaction_decision, producer. Deletes from transaction_seal,
 -- group_offset. Not flushed by itself.
@@ -11,19 +12,35 @@ create function msgtx.remove_decided_seals(
 set search_path = pg_catalog, pg_temp set lock_timeout = '10s'
 set jit = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
+    ids bigint[];
+    sealed_epochs int[];
+    numbers bigint[];
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     ignored := msgtx.require_leases(shards, epochs);
+    select array_agg(s.producer_id), array_agg(s.producer_epoch), array_agg(s.transaction_number)
+    into ids, sealed_epochs, numbers
+    from (
+        select s.producer_id, s.producer_epoch, s.transaction_number from msgtx.transaction_seal s
+        where in_after is null
+           or (s.producer_id, s.producer_epoch, s.transaction_number) > (in_after[1], in_after[2]::int, in_after[3])
+        order by s.producer_id, s.producer_epoch, s.transaction_number limit most) s;
+    if cardinality(ids) = most then
+        next_after := array[ids[most], sealed_epochs[most], numbers[most]];
+    end if;
     with gone as (
         delete from msgtx.transaction_seal s
         where (s.producer_id, s.producer_epoch, s.transaction_number) in (
-            select x.producer_id, x.producer_epoch, x.transaction_number from msgtx.transaction_seal x
+            select x.producer_id, x.producer_epoch, x.transaction_number
+            from unnest(ids, sealed_epochs, numbers) a(producer_id, producer_epoch, transaction_number)
+            join msgtx.transaction_seal x on x.producer_id = a.producer_id and x.producer_epoch = a.producer_epoch
+                and x.transaction_number = a.transaction_number
             where exists (select from msgtx.transaction_decision d
                           where d.producer_id = x.producer_id and d.producer_epoch = x.producer_epoch
                             and d.transaction_number = x.transaction_number)
               and (shards is null or coalesce((select p.shard from msgtx.producer p where p.producer_id = x.producer_id),
                                               x.producer_id % 50) = any(shards))
-            limit most for update skip locked)
+            for update of x skip locked)
         returning s.*),
     undone as (
         delete from msgtx.group_offset o using (
@@ -35,5 +52,4 @@ begin
                 w(group_id, partition_id, commit_sequence)) w
         where o.group_id = w.group_id and o.partition_id = w.partition_id and o.commit_sequence = w.commit_sequence)
     select count(*) into removed from gone;
-    next_after := case when removed >= most then array[removed] end;
 end $$;

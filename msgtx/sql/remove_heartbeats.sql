@@ -28,7 +28,7 @@ begin
                 select h.member_number, h.heartbeat_number from msgtx.group_heartbeat h
                 where h.member_number > n.member_number order by h.member_number, h.heartbeat_number limit 1) next)
         select n.member_number, n.heartbeat_number as lowest, case
-                   when exists (select from msgtx.group_member m where m.member_number = n.member_number) then (
+                   when (select true from msgtx.group_member m where m.member_number = n.member_number) then (
                        select h.heartbeat_number from msgtx.group_heartbeat h
                        where h.member_number = n.member_number order by h.heartbeat_number desc limit 1)
                    else 9223372036854775807 end as highest

@@ -1,58 +1,103 @@
 -- remove_idle_producers(after, most) removes producer ids that nobody has used for as long as their expiry (semantics 5, I13),
--- after looking at so many; the last call of a pass also removes what retention kept of producers, after
--- producer_id_expiration_ms. One bad row does not stop the rest.
---   in_after, next_after   where the last call came to; null: from the start, and: this was the end
+-- after looking at so many, and at some 5,000 of their transactions and partitions; behind the last one what retention kept of
+-- producers, after producer_id_expiration_ms, at most 10,000 rows in a call. One bad row does not stop the rest.
+-- An id with more than 1,000 transactions in the history stays until that has gone. Only a producer without transactional id that
+-- has raised its epoch is looked for on every partition, some thousand in a call: it may have written without transactions, and at
+-- epoch 0 it needs no row.
+--   in_after, next_after   where the last call came to: producer, or producer and how far its partitions were looked at, or the
+--                          greatest number there is: on with what retention kept; null: from the start, and: this was the end
 --   shards, epochs         those of a coordinator; null: all
--- Locks the leases (share); tries producers' locks and never waits. Reads transaction, transaction_decision. Deletes from producer,
--- producer_state. Flushed.
+-- Locks the leases (share); tries producers' locks and never waits. Reads transaction, transaction_decision, partition. Deletes from
+-- producer, producer_state. Flushed.
 create function msgtx.remove_idle_producers(
-    in_after bigint[] default null, most int default 500, shards int[] default null, epochs int[] default null,
+    in_after bigint[] default null, most int default 250, shards int[] default null, epochs int[] default null,
     out removed int, out next_after bigint[]
 ) language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set jit = off set enable_seqscan = off
 set enable_bitmapscan = off as $$
 declare
+    looks_at_once constant int := 5000;
+    rows_at_once constant int := 10000;
+    the_end constant bigint := 9223372036854775807;
+    now_at constant timestamptz := msgtx.clock();
+    unused_since constant timestamptz := now_at - msgtx.setting_value('producer_id_expiration_ms') * interval '1 ms';
+    id_unused_since constant timestamptz := now_at - msgtx.setting_value('transactional_id_expiration_ms') * interval '1 ms';
     candidate record;
     kept record;
     looked_at int := 0;
+    looks int := 0;
+    decisions int;
+    partitions int[];
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     removed := 0;
     ignored := msgtx.require_leases(shards, epochs);
     for candidate in
-        select p.producer_id, p.shard from msgtx.producer p where p.producer_id > coalesce(in_after[1], -1)
+        select p.producer_id, p.epoch, p.transactional_id,
+               (shards is null or p.shard = any(shards)) and p.initialized_at
+                   < case when p.transactional_id is null then unused_since else id_unused_since end as may_be
+        from msgtx.producer p
+        where p.producer_id >= coalesce(in_after[1] + (in_after[2] is null)::int, 0) and in_after[1] is distinct from the_end
         order by p.producer_id limit most
     loop
         looked_at := looked_at + 1;
         next_after := array[candidate.producer_id];
-        if (shards is null or candidate.shard = any(shards)) and msgtx.is_producer_idle(candidate.producer_id) then
-            begin
-                -- Behind the lock it is looked at again: it may have been used meanwhile.
-                if msgtx.try_lock_producer(candidate.producer_id) and msgtx.is_producer_idle(candidate.producer_id) then
-                    ignored := msgtx.flush_at_commit();
-                    delete from msgtx.producer p where p.producer_id = candidate.producer_id;
-                    removed := removed + 1;
-                end if;
-            exception when others then
-                raise warning 'producer % could not be removed: %', candidate.producer_id, sqlerrm;
-            end;
+        continue when candidate.may_be is not true;
+        if looks >= looks_at_once then
+            next_after := array[candidate.producer_id - 1];
+            return;
         end if;
+        decisions := (
+            select count(*) from (
+                select from msgtx.transaction_decision d where d.producer_id = candidate.producer_id limit 1001) d);
+        looks := looks + decisions;
+        continue when decisions > 1000 or not msgtx.is_producer_idle(candidate.producer_id);
+        if candidate.transactional_id is null and candidate.epoch > 0 then
+            partitions := array(
+                select q.partition_id from msgtx.partition q
+                where q.partition_id > case when candidate.producer_id = in_after[1] then in_after[2] else -1 end
+                order by q.partition_id limit greatest(looks_at_once - looks, 1));
+            looks := looks + cardinality(partitions);
+            continue when msgtx.wrote_since(candidate.producer_id, unused_since, partitions);
+            if looks >= looks_at_once then
+                next_after := array[candidate.producer_id, partitions[cardinality(partitions)]];
+                return;
+            end if;
+        end if;
+        begin
+            -- Behind the lock it is looked at again: it may have been used meanwhile.
+            if msgtx.try_lock_producer(candidate.producer_id) and msgtx.is_producer_idle(candidate.producer_id)
+               and msgtx.wrote_since(candidate.producer_id, unused_since, partitions) is not true then
+                ignored := msgtx.flush_at_commit();
+                delete from msgtx.producer p where p.producer_id = candidate.producer_id;
+                removed := removed + 1;
+            end if;
+        exception when others then
+            raise warning 'producer % could not be removed: %', candidate.producer_id, sqlerrm;
+        end;
+        partitions := null;
     end loop;
-    if looked_at < most then
-        next_after := null;
-        for kept in
-            select s.partition_id, s.producer_id from msgtx.producer_state s
-            where s.appended_at < msgtx.clock() - msgtx.setting_value('producer_id_expiration_ms') * interval '1 ms'
-              and (shards is null or s.partition_id % 50 = any(shards))
-            limit most for update skip locked
-        loop
-            begin
-                delete from msgtx.producer_state s
-                where s.partition_id = kept.partition_id and s.producer_id = kept.producer_id;
-            exception when others then
-                raise warning 'the state of producer % on partition % could not be removed: %',
-                    kept.producer_id, kept.partition_id, sqlerrm;
-            end;
-        end loop;
+    if looked_at = most then
+        return;
+    end if;
+
+    next_after := null;
+    looked_at := 0;
+    for kept in
+        select s.partition_id, s.producer_id from msgtx.producer_state s
+        where s.appended_at < unused_since and (shards is null or s.partition_id % 50 = any(shards))
+        order by s.appended_at limit rows_at_once for update skip locked
+    loop
+        looked_at := looked_at + 1;
+        begin
+            delete from msgtx.producer_state s
+            where s.partition_id = kept.partition_id and s.producer_id = kept.producer_id;
+        exception when others then
+            raise warning 'the state of producer % on partition % could not be removed: %',
+                kept.producer_id, kept.partition_id, sqlerrm;
+        end;
+    end loop;
+    if looked_at = rows_at_once then
+        next_after := array[the_end];
     end if;
 end $$;

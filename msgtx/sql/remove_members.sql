@@ -14,6 +14,7 @@ declare
     moment timestamptz := msgtx.clock();
     candidate record;
     gone bigint[];
+    done int[] := '{}';
     looked_at int := 0;
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
@@ -31,7 +32,8 @@ begin
     loop
         looked_at := looked_at + 1;
         next_after := array[candidate.member_number];
-        if candidate.overdue and (shards is null or candidate.group_id % 50 = any(shards)) then
+        if candidate.overdue and candidate.group_id <> all (done) and (shards is null or candidate.group_id % 50 = any(shards)) then
+            done := done || candidate.group_id;  -- all of its members, below
             begin
                 if msgtx.try_lock_group((select g.name from msgtx.consumer_group g where g.group_id = candidate.group_id)) then
                     -- Behind the lock, and all of the group at once: each change is a generation.

@@ -1,6 +1,7 @@
 -- remove_spark_history(after, most) removes what Spark's batches leave behind, at most 10,000 rows of each table in one call:
 -- fence rows below the newest of their query, attempts that are decided and belong to a committed batch or are past the
--- history, ranges below the newest committed batch of their query or past the history. → how many rows.
+-- history, ranges below the newest committed batch of their query, and those that two later batches of it have followed: the
+-- last two tell a query that fell behind. What no batch was committed of goes with the history. → how many rows.
 --   in_after, next_after   null: this was the end; else there is more
 --   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); passes by rows that are locked. Reads transaction_decision. Deletes from spark_batch, spark_attempt,
@@ -29,8 +30,9 @@ begin
     delete from msgtx.spark_range r
     where (r.query_id, r.batch_id, r.group_name, r.partition_id) in (
         select s.query_id, s.batch_id, s.group_name, s.partition_id from msgtx.spark_range s
-        where (s.recorded_at < oldest or exists (
-                  select from msgtx.spark_batch b where b.query_id = s.query_id and b.batch_id > s.batch_id))
+        where (exists (select from msgtx.spark_range n where n.query_id = s.query_id and n.batch_id > s.batch_id + 1)
+               or exists (select from msgtx.spark_batch b where b.query_id = s.query_id and b.batch_id > s.batch_id)
+               or s.recorded_at < oldest and not exists (select from msgtx.spark_batch b where b.query_id = s.query_id))
           and (shards is null or msgtx.shard_of(s.query_id, null) = any(shards))
         limit rows_at_once for update skip locked);
     get diagnostics removed_now = row_count;

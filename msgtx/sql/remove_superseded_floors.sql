@@ -28,7 +28,7 @@ begin
                 select f.partition_id, f.stable_floor from msgtx.partition_floor f
                 where f.partition_id > n.partition_id order by f.partition_id, f.stable_floor limit 1) next)
         select n.partition_id, n.stable_floor as lowest, case
-                   when exists (select from msgtx.partition p where p.partition_id = n.partition_id) then (
+                   when (select true from msgtx.partition p where p.partition_id = n.partition_id) then (
                        select f.stable_floor from msgtx.partition_floor f
                        where f.partition_id = n.partition_id order by f.stable_floor desc limit 1)
                    else 9223372036854775807 end as highest

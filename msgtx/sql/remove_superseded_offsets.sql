@@ -35,7 +35,7 @@ begin
                 where (o.group_id, o.partition_id) > (k.group_id, k.partition_id)
                 order by o.group_id, o.partition_id limit 1) next)
         select k.group_id, k.partition_id, case
-                   when not exists (select from msgtx.partition p where p.partition_id = k.partition_id) then 9223372036854775807
+                   when (select true from msgtx.partition p where p.partition_id = k.partition_id) is null then 9223372036854775807
                    when expired.is_so then newest.commit_sequence + 1
                    else newest.commit_sequence end as commit_sequence
         from keys k

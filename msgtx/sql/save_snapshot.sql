@@ -1,7 +1,7 @@
 -- save_snapshot(name, snapshot, replace) keeps the text of a snapshot under a name; error and detail say why not:
 --   SnapshotExists       the name holds another one, and it is not to be replaced: the same one again changes nothing
 --   IncarnationChanged   it is of another incarnation than the database, so it could never be read
---   InvalidRequest       the name is not made of 1 to 249 of a-z A-Z 0-9 . _ -
+--   InvalidRequest       the name is not made of 1 to 249 of a-z A-Z 0-9 . _ -; or the snapshot is longer than any is
 -- Names are no topics: whoever may consume shares them, as groups. Two at once: the second one waits, and is refused.
 -- Writes named_snapshot. Flushed.
 create function msgtx.save_snapshot(
@@ -10,6 +10,7 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
+    most_characters constant int := 16777216;  -- of half a million partitions
     found_snapshot text;
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
@@ -23,6 +24,11 @@ begin
         error := 'IncarnationChanged';
         detail := format('the snapshot is of incarnation %s, the database has %s', split_part(in_snapshot, ' ', 1),
                          (select i.incarnation from msgtx.installation i));
+        return;
+    end if;
+    if length(in_snapshot) > most_characters then
+        error := 'InvalidRequest';
+        detail := format('snapshot %s has %s characters; at most %s are stored', in_name, length(in_snapshot), most_characters);
         return;
     end if;
     ignored := msgtx.flush_at_commit();

@@ -28,6 +28,12 @@ declare
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     ignored := msgtx.lock_producer(in_producer_id);
+    if in_kind is null or in_kind not in ('session', 'external') then
+        raise exception using errcode = 'MX042', message = format('%s is no kind of a seal', quote_nullable(in_kind));
+    end if;
+    if not msgtx.acts_for_owner() then
+        ignored := msgtx.require_producers(array[in_producer_id]);
+    end if;
     select s.* into state from msgtx.transaction_state(in_producer_id, in_producer_epoch, in_transaction_number) s;
     if state.status = 'sealed' then
         select s.deadline, s.partitions, s.first_offsets, s.last_offsets, msgtx.seal_signature(
@@ -68,7 +74,7 @@ begin
             producer_id, producer_epoch, transaction_number, opened_at, timeout_ms,
             client_host, client_process, database_backend)
         select p.producer_id, in_producer_epoch, in_transaction_number, msgtx.clock(),
-               coalesce(seal.timeout_ms, p.timeout_ms), seal.client_host, seal.client_process, pg_backend_pid()
+               coalesce(seal.timeout_ms, p.timeout_ms), left(seal.client_host, 255), seal.client_process, pg_backend_pid()
         from msgtx.producer p where p.producer_id = in_producer_id;
     end if;
     overdue := (

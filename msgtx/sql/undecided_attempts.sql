@@ -1,10 +1,13 @@
--- undecided_attempts(app_id, query_id, batch_id) → the producer ids of attempts of this batch and of earlier ones that have no
--- decision, in the order of producers' locks.
+-- undecided_attempts(app_id, query_id, batch_id) → the producer ids of attempts that have no decision and that this batch may end,
+-- in the order of producers' locks: its own and those of earlier batches; of a stream's batch also those of other queries of
+-- the application, which one query at a time writes for. query_id null: of every query, up to this batch.
 -- Reads spark_attempt, transaction_decision.
 create function msgtx.undecided_attempts(in_app_id text, in_query_id text, in_batch_id bigint)
 returns table (producer_id bigint) language sql stable as $$
     select a.producer_id from msgtx.spark_attempt a
-    where a.app_id = in_app_id and a.query_id = in_query_id and a.batch_id <= in_batch_id
+    where a.app_id = in_app_id
+      and (a.batch_id <= in_batch_id and (in_query_id is null or a.query_id = in_query_id)
+           or in_query_id <> '' and a.query_id not in ('', in_query_id))
       and (select true from msgtx.transaction_decision d
            where d.producer_id = a.producer_id and d.producer_epoch = 0 and d.transaction_number = 0) is null
     order by (a.producer_id << 32) >> 32

@@ -1,25 +1,19 @@
--- unsettled_partitions(shards) → the partitions whose floor is below their log end and on which a transaction began or wrote
--- last, or which retention has emptied, and deleted ones on which one began: whatever is open, misses its marker, or waits for
--- the floor, is on one of them. shards null: of all.
+-- unsettled_partitions(shards, among) → of these partitions (null: of all) those whose floor is below their log end and on which a
+-- transaction began or wrote last, or which retention has emptied, and deleted ones on which one began: whatever is open, misses
+-- its marker, or waits for the floor, is on one of them. shards null: of all.
 -- Reads partition, transaction_partition, partition_floor, record_batch: a few index probes for each partition.
-create function msgtx.unsettled_partitions(shards int[] default null)
+create function msgtx.unsettled_partitions(shards int[] default null, among int[] default null)
 returns table (partition_id int, stable_floor bigint) language plpgsql stable
 set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off
 set enable_sort = off as $$
 #variable_conflict use_column
+declare
+    -- Not in the statement: the planner would call it, to know how many there are.
+    asked constant int[] := case when among is null then msgtx.partitions_after(-1, 2147483647) else among end;
 begin
     return query
-    with recursive touched(partition_id) as (
-        select (select tp.partition_id from msgtx.transaction_partition tp order by tp.partition_id limit 1)
-        union all
-        select (select tp.partition_id from msgtx.transaction_partition tp
-                where tp.partition_id > t.partition_id order by tp.partition_id limit 1)
-        from touched t where t.partition_id is not null)
     select a.partition_id, coalesce(floor.stable_floor, 0)
-    from (
-        select t.partition_id from touched t where t.partition_id is not null
-        union
-        select p.partition_id from msgtx.partition p) a
+    from unnest(asked) a(partition_id)
     left join msgtx.partition p on p.partition_id = a.partition_id
     left join lateral (
         select true as is_known from msgtx.transaction_partition tp

@@ -1,10 +1,11 @@
--- wake_readers(partitions) tells waiting consumers of partitions at COMMIT, 700 in a notification: PostgreSQL refuses one of 8000
--- bytes. The hot functions notify by themselves as long as one is enough.
+-- wake_readers(partitions) has waiting consumers of these partitions woken soon after the COMMIT, where nobody else tells them:
+-- listeners look at the table (woken_since). It does not NOTIFY: PostgreSQL holds one lock over all its databases from there to
+-- the end of the COMMIT, flush included, so that commits would wait for each other. Writes wake_up.
 create function msgtx.wake_readers(partition_ids int[]) returns boolean language plpgsql volatile
 set search_path = pg_catalog, pg_temp as $$
 begin
-    for place in 1 .. coalesce(cardinality(partition_ids), 0) by 700 loop
-        perform pg_notify('msgtx', array_to_string(partition_ids[place : place + 699], ','));
-    end loop;
+    if partition_ids <> '{}' then
+        insert into msgtx.wake_up (words) values (array_to_string(partition_ids, ','));
+    end if;
     return true;
 end $$;

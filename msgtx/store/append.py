@@ -11,6 +11,8 @@ from msgtx.errors import BY_NAME, MsgtxError
 from msgtx.store.groups import NO_OFFSETS, OFFSET_ARGUMENTS, OffsetColumns
 from msgtx.types import TransactionId
 
+# Each is a lock to the end of the call, of which PostgreSQL has 6,400 by default; more partitions are more calls.
+PARTITIONS_AT_ONCE: Final = 256
 _ARGUMENTS: Final = {
     "batches": "msgtx.batch[]",
     "durable": "bool",

@@ -17,6 +17,7 @@ FETCH: Final = Function(
         "isolation": "text",
         "max_bytes": "int8",
         "max_rows": "int4",
+        "total_bytes": "int8",
     },
 )
 LIST_OFFSETS: Final = Function("list_offsets", {"partition_ids": "int4[]", "times": "int8[]", "isolation": "text"})
@@ -110,10 +111,12 @@ def fetch(
     isolation: Isolation,
     max_bytes: int,
     max_rows: int = MAX_ROWS,
+    total_bytes: int | None = None,
 ) -> dict[int, FetchedPartition]:
     """Read on from each position, all partitions on one snapshot (I5). Returns answers by partition id.
 
-    A partition that does not exist (any more) is absent. `max_bytes` bounds the visible rows of each partition.
+    A partition that does not exist (any more) is absent. `max_bytes` bounds the visible rows of each partition, but for one
+    row. `total_bytes` bounds those of all, but for the first row of all: those named first come first.
     """
     asked = positions.values()
     rows = call(
@@ -125,6 +128,7 @@ def fetch(
         isolation.value,
         max_bytes,
         max_rows,
+        total_bytes,
     )
     answers: dict[int, FetchedPartition] = {}
     identities: dict[int, str | None] = {}

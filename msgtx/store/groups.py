@@ -8,6 +8,7 @@ from typing import Any, Final
 from msgtx.database.engine import Function, RawConnection, call
 from msgtx.database.wire import Int4Array, Int8Array, TextArray
 from msgtx.errors import BY_NAME
+from msgtx.rules.names import check_name
 from msgtx.types import GroupMetadata, OffsetAndMetadata
 
 OFFSET_ARGUMENTS: Final = {
@@ -66,7 +67,11 @@ NO_OFFSETS: Final = OffsetColumns()
 
 
 def offset_rows(group: GroupMetadata, positions: Mapping[int, OffsetAndMetadata]) -> OffsetRows:
-    """Return offsets of a group by group and partition id, so that a later one can replace an earlier one."""
+    """Return offsets of a group by group and partition id, so that a later one can replace an earlier one.
+
+    Raise `InvalidRequest` for what is no name.
+    """
+    check_name("a group", group.group)
     generation = group.generation if group.member_id else None
     return {
         (group.group, partition): (

@@ -9,11 +9,12 @@ from msgtx.database.wire import Int8Array
 from msgtx.errors import ConfigError, IncarnationChanged
 from msgtx.types import Snapshot
 
-SCHEMA_VERSION: Final = 5  # the schema that this package was made for; it accepts the next one, too
+SCHEMA_VERSION: Final = 6  # the schema that this package was made for; it accepts the next one, too
 DESCRIBE: Final = Function("describe_installation", {})
 CHANGE_INCARNATION: Final = Function("change_incarnation", {})
 FENCE: Final = Function("fence_everybody", {"in_after": "int8[]"})
 FENCE_PLAIN: Final = Function("fence_plain_producers", {"in_after": "int8[]"})
+DESCRIBE_PLACE: Final = Function("describe_place", {})
 END_SESSIONS: Final = Function("end_sessions", {})
 
 
@@ -24,6 +25,21 @@ class Installation:
     incarnation: uuid.UUID
     schema_version: int
     functions_hash: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a database is: the server's system identifier, the database's number there, the server's timeline."""
+
+    system: int
+    database: int
+    timeline: int
+
+
+def describe_place(connection: RawConnection) -> tuple[Place, Place] | None:
+    """Return where the database was when its incarnation was made, and where it is; None if one of them is not known."""
+    (row,) = call(connection, DESCRIBE_PLACE)
+    return None if None in row else (Place(*row[:3]), Place(*row[3:]))
 
 
 def describe_installation(connection: RawConnection) -> Installation:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from msgtx.database.engine import Function, RawConnection, call
 from msgtx.database.wire import Int4Array, Int8Array, TextArray
 from msgtx.errors import BY_NAME, GroupNotFound, UnknownMember
+from msgtx.rules.names import check_name
 from msgtx.types import Strategy
 
 JOIN: Final = Function(
@@ -26,6 +27,7 @@ JOIN: Final = Function(
         "in_strategy": "text",
         "in_topics": "text[]",
         "in_pattern": "text",
+        "in_topics_version": "int8",
     },
 )
 DESCRIBE: Final = Function("describe_members", {"group_name": "text"})
@@ -89,7 +91,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member of a group: a subscription to topics or to a pattern, `owned` and `target` as in `Assignment`."""
+    """A member of a group; `pattern`: how it has found `topics`; `owned` and `target` as in `Assignment`."""
 
     number: int
     member_id: str
@@ -100,7 +102,7 @@ class Member:
     joined_at: datetime
     heartbeat_at: datetime
     session_over: bool
-    topics: tuple[str, ...] | None
+    topics: tuple[str, ...]
     pattern: str | None
     owned: dict[int, int]
     target: frozenset[int]
@@ -133,15 +135,23 @@ def join_group(
     strategy: str,
     topics: Collection[str] | None,
     pattern: str | None,
+    topics_version: int | None = None,
 ) -> Joined:
-    """Join, or change the subscription: one of `topics` and `pattern`. The same again changes nothing.
+    """Join, or change the subscription: `topics`; with a `pattern` those that match it, as of `topics_version`.
+
+    The same again changes nothing.
 
     The join is heartbeat 0 of a new `member_number`. With the same number as before, the count of heartbeats goes on.
-    Raise `ConfigError` for a strategy that is not the group's, `InvalidRequest` for what cannot be.
+    Raise `ConfigError` for a strategy that is not the group's, `InvalidSessionTimeout` and `GroupMaxSizeReached` for what
+    the installation does not allow, `InvalidRequest` for what cannot be.
     """
+    for what, name in (("a group", group), ("a member", member_id), ("an instance", group_instance_id)):
+        if name is not None:
+            check_name(what, name)
     names = None if topics is None else TextArray(sorted(set(topics)))
     who = (member_id, group_instance_id, client_host, client_process)
-    ((error, detail, *joined),) = call(connection, JOIN, group, *who, session_timeout_ms, strategy, names, pattern)
+    subscription = (names, pattern, topics_version)
+    ((error, detail, *joined),) = call(connection, JOIN, group, *who, session_timeout_ms, strategy, *subscription)
     if error is not None:
         raise BY_NAME[error](detail)
     return Joined(*joined)
@@ -219,8 +229,7 @@ def member_assignment(connection: RawConnection, group: str, member_number: int)
 
 def _member(row: tuple[Any, ...]) -> Member:
     *who, topics, pattern, owned, since, target = row
-    names = None if topics is None else tuple(topics)
-    return Member(*(*who, names, pattern, _owned(owned, since), frozenset(target)))
+    return Member(*(*who, tuple(topics), pattern, _owned(owned, since), frozenset(target)))
 
 
 def _owned(partition_ids: list[int], since: list[int]) -> dict[int, int]:

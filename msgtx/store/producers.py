@@ -1,9 +1,12 @@
 """Producer ids and their epochs."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from msgtx.database.engine import Function, RawConnection, call
+from msgtx.database.wire import Int8Array
 from msgtx.errors import TransactionalIdNotFound
+from msgtx.rules.names import check_name
 from msgtx.store.append import milliseconds
 from msgtx.types import ProducerId, ProducerState
 
@@ -14,7 +17,7 @@ INIT: Final = Function(
 INIT_AND_KEEP: Final = Function(
     "init_producer_id", {"in_transactional_id": "text", "in_timeout_ms": "int4", "in_keep_prepared": "bool"}
 )
-LOCK: Final = Function("lock_producer", {"producer_id": "int8"})
+LOCK: Final = Function("lock_producers", {"producer_ids": "int8[]"})
 FENCE: Final = Function("fence_producer", {"in_transactional_id": "text"})
 DESCRIBE: Final = Function("describe_producers", {"in_partition_id": "int4", "after_producer_id": "int8", "most": "int4"})
 DESCRIBED_AT_ONCE: Final = 1_000  # producers of a partition that one call describes
@@ -30,8 +33,10 @@ def init_producer_id(
 ) -> ProducerId:
     """Return a producer id and epoch; an older epoch of the id can do nothing after this (I7). Semantics 2.
 
-    `keep_prepared`: what is prepared for an outside decision is not aborted.
+    `keep_prepared`: what is prepared for an outside decision is not aborted. Raise `InvalidRequest` for what is no name.
     """
+    if transactional_id is not None:
+        check_name("a transactional id", transactional_id)
     if keep_prepared:
         ((producer_id, epoch),) = call(connection, INIT_AND_KEEP, transactional_id, timeout_ms, True)
         return ProducerId(producer_id, epoch)
@@ -48,9 +53,9 @@ def fence_producer(connection: RawConnection, transactional_id: str) -> Producer
     return ProducerId(producer_id, epoch)
 
 
-def lock_producer(connection: RawConnection, producer_id: int) -> None:
-    """Take a producer's exclusive lock for the SQL transaction: first in the order of locks."""
-    call(connection, LOCK, producer_id)
+def lock_producers(connection: RawConnection, producer_ids: Iterable[int]) -> None:
+    """Take the producers' exclusive locks for the SQL transaction, in their order: first in the order of locks."""
+    call(connection, LOCK, Int8Array(producer_ids))
 
 
 def describe_producers(connection: RawConnection, partition_id: int) -> list[ProducerState]:

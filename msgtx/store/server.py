@@ -15,6 +15,8 @@ SERVER: Final = Function("describe_server", {})
 SESSIONS: Final = Function("describe_sessions", {"pids": "int4[]"})
 LOCKS: Final = Function("lock_holders", {})
 SNAPSHOTS: Final = Function("snapshot_holders", {})
+NOTIFICATIONS: Final = Function("describe_notifications", {})
+LOCK_TABLE: Final = Function("describe_lock_table", {})
 TABLES: Final = Function("table_statistics", {})
 
 
@@ -85,6 +87,24 @@ class SnapshotHolder:
 
 
 @dataclass(frozen=True, slots=True)
+class LockTable:
+    """PostgreSQL's table of locks: its places, those in use, and the partitions that calls may lock."""
+
+    places: int
+    used: int
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Notifications:
+    """The server's queue of notifications: how full it is, 0 to 1, and who has been in one SQL transaction for longest."""
+
+    usage: float
+    pids: list[int] | None
+    begun: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class TableStatistics:
     """A table of msgtx: size, rows, and when it was last looked after."""
 
@@ -112,6 +132,18 @@ def describe_sessions(connection: RawConnection, pids: Sequence[int]) -> dict[in
 def lock_holders(connection: RawConnection) -> list[LockHolder]:
     """Return who holds msgtx's locks; first those for whom most others wait."""
     return [LockHolder(*row) for row in call(connection, LOCKS)]
+
+
+def describe_lock_table(connection: RawConnection) -> LockTable:
+    """Return how full the table of locks is, and how much may be asked of it."""
+    (row,) = call(connection, LOCK_TABLE)
+    return LockTable(*row)
+
+
+def describe_notifications(connection: RawConnection) -> Notifications:
+    """Return how full the queue of notifications is, and who may hold it back."""
+    (row,) = call(connection, NOTIFICATIONS)
+    return Notifications(*row)
 
 
 def snapshot_holders(connection: RawConnection) -> list[SnapshotHolder]:

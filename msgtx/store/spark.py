@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from msgtx.database.engine import Function, RawConnection, call
 from msgtx.database.wire import Int4Array, Int8Array
 from msgtx.errors import BY_NAME, MsgtxError
+from msgtx.rules.names import check_name
 
 _BATCH: Final = {"in_app_id": "text", "in_query_id": "text", "in_batch_id": "int8"}
 BEGIN: Final = Function("begin_attempt", {**_BATCH, "in_timeout_ms": "int4"})
@@ -24,8 +25,11 @@ DECIDE: Final = Function(
         "offset_partitions": "int4[]",
         "start_offsets": "int8[]",
         "end_offsets": "int8[]",
+        "in_run_id": "text",
+        "whole_query": "bool",
     },
 )
+RENEW: Final = Function("renew_attempts", {**_BATCH, "session_ms": "int4", "in_timeout_ms": "int4"})
 ABORT: Final = Function("abort_batch", _BATCH)
 RECORD_RANGE: Final = Function(
     "record_range",
@@ -36,6 +40,8 @@ RECORD_RANGE: Final = Function(
         "partition_ids": "int4[]",
         "start_offsets": "int8[]",
         "end_offsets": "int8[]",
+        "in_run_id": "text",
+        "in_source_id": "text",
     },
 )
 
@@ -52,6 +58,14 @@ class BatchName(NamedTuple):
     def __str__(self) -> str:
         """Return it for people."""
         return f"batch {self.batch_id} of {self.app_id}"
+
+
+class StreamBatch(NamedTuple):
+    """A micro-batch of a streaming query. `run_id`: of the query's present run, in which each batch runs once."""
+
+    query_id: str
+    run_id: str
+    batch_id: int
 
 
 class BatchRange(NamedTuple):
@@ -80,7 +94,11 @@ class DecidedBatch:
 
 
 def begin_attempt(connection: RawConnection, batch: BatchName, *, timeout_ms: int) -> int | None:
-    """Register an attempt of a task. Returns its producer id; None: the batch is committed already (P20)."""
+    """Register an attempt of a task. Returns its producer id; None: the batch is committed already (P20).
+
+    Raise `InvalidRequest` for what is no name.
+    """
+    check_name("an application", batch.app_id)
     ((producer_id,),) = call(connection, BEGIN, *batch, timeout_ms)
     return None if producer_id is None else int(producer_id)
 
@@ -104,10 +122,13 @@ def decide_batch(
     *,
     group: str | None = None,
     ranges: Mapping[int, BatchRange] | None = None,
+    run_id: str = "",
+    whole_query: bool = False,
 ) -> DecidedBatch:
     """Commit the accepted attempts, abort all others, commit the group's offsets, insert the fence row: all or nothing.
 
-    `ranges` by partition id; None: as the source of the query recorded them. An error is an answer: nothing is decided.
+    `ranges` by partition id; None: as the source of the query recorded them. `run_id`: of the query, which writes each batch
+    once; `whole_query`: it writes nothing else. An error is an answer: nothing is decided.
     """
     tails = [(attempt.producer_id, *tail) for attempt in accepted for tail in attempt.tails.items()]
     known = None if ranges is None else sorted(ranges.items())
@@ -123,30 +144,51 @@ def decide_batch(
         None if known is None else Int4Array(partition for partition, _ in known),
         None if known is None else Int8Array(ANYWHERE if at.start is None else at.start for _, at in known),
         None if known is None else Int8Array(at.end for _, at in known),
+        run_id,
+        whole_query,
     )
     return DecidedBatch(skipped, aborted, None if name is None else BY_NAME[name](detail))
 
 
-def abort_batch(connection: RawConnection, batch: BatchName) -> int:
+def abort_batch(connection: RawConnection, batch: BatchName, *, of_any_query: bool = False) -> int:
     """Abort what attempts of this batch, and of earlier ones, left undecided. Returns how many there were."""
-    ((aborted,),) = call(connection, ABORT, *batch)
+    ((aborted,),) = call(connection, ABORT, batch.app_id, None if of_any_query else batch.query_id, batch.batch_id)
     return int(aborted)
 
 
+def renew_attempts(connection: RawConnection, batch: BatchName, *, session_ms: int, timeout_ms: int) -> int:
+    """Give the open attempts of a batch so much time from now on, at most `timeout_ms` in all (I12). Returns how many."""
+    ((renewed,),) = call(connection, RENEW, *batch, session_ms, timeout_ms)
+    return int(renewed)
+
+
 def record_range(
-    connection: RawConnection, query_id: str, batch_id: int, *, group: str, ranges: Mapping[int, tuple[int, int]]
+    connection: RawConnection,
+    query_id: str,
+    batch_id: int,
+    *,
+    group: str | None,
+    ranges: Mapping[int, tuple[int, int]],
+    run_id: str = "",
+    source_id: str = "",
 ) -> None:
-    """Note what a streaming query's batch reads (start and end by partition id), for its sink. Raise `BatchConflict`."""
+    """Note all that a source of a stream reads in a batch (start and end by partition id), for the sink of its query.
+
+    Raise `BatchConflict` for a checkpoint that fell behind, `ConfigError` for two sources (`source_id`) of a run that read
+    one partition for one group.
+    """
     known = sorted(ranges.items())
     ((name, detail),) = call(
         connection,
         RECORD_RANGE,
         query_id,
         batch_id,
-        group,
+        group or "",
         Int4Array(partition for partition, _ in known),
         Int8Array(start for _, (start, _) in known),
         Int8Array(end for _, (_, end) in known),
+        run_id,
+        source_id,
     )
     if name is not None:
         raise BY_NAME[name](detail)

@@ -6,26 +6,28 @@ from functools import partial
 from typing import Final
 
 from msgtx.database.engine import Function, RawConnection, call
-from msgtx.database.wire import Int8Array
 from msgtx.errors import CoordinatorFenced, DatabaseUnavailable, NotCoordinator
 from msgtx.store import transactions
-from msgtx.store.coordinators import LED, Leases, led
+from msgtx.store.coordinators import Leases
+from msgtx.store.topics import REMOVE_LOGS
+from msgtx.store.transactions import RESUMABLE, Position
 
-_RESUMABLE: Final = {"in_after": "int8[]", "most": "int4", **LED}
-REMOVE_PRODUCERS: Final = Function("remove_idle_producers", _RESUMABLE)
-PURGE: Final = Function("purge_transactions", _RESUMABLE, flushed=False)
-REMOVE_OFFSETS: Final = Function("remove_superseded_offsets", _RESUMABLE, flushed=False)
-REMOVE_FLOORS: Final = Function("remove_superseded_floors", _RESUMABLE, flushed=False)
-REMOVE_MEMBERS: Final = Function("remove_members", _RESUMABLE)
-REMOVE_HEARTBEATS: Final = Function("remove_heartbeats", _RESUMABLE, flushed=False)
-REMOVE_BATCHES: Final = Function("remove_old_batches", _RESUMABLE)
-REMOVE_SEALS: Final = Function("remove_decided_seals", _RESUMABLE, flushed=False)
-REMOVE_SPARK_HISTORY: Final = Function("remove_spark_history", _RESUMABLE, flushed=False)
-REMOVE_DEDUP_KEYS: Final = Function("remove_dedup_keys", _RESUMABLE, flushed=False)
-LOOKED_AT_ONCE: Final = 500  # rows that one call looks at: a SQL transaction of some milliseconds, also when all are to go
+REMOVE_PRODUCERS: Final = Function("remove_idle_producers", RESUMABLE)
+PURGE: Final = Function("purge_transactions", RESUMABLE, flushed=False)
+REMOVE_OFFSETS: Final = Function("remove_superseded_offsets", RESUMABLE, flushed=False)
+REMOVE_FLOORS: Final = Function("remove_superseded_floors", RESUMABLE, flushed=False)
+REMOVE_MEMBERS: Final = Function("remove_members", RESUMABLE)
+REMOVE_HEARTBEATS: Final = Function("remove_heartbeats", RESUMABLE, flushed=False)
+REMOVE_BATCHES: Final = Function("remove_old_batches", RESUMABLE)
+REMOVE_SEALS: Final = Function("remove_decided_seals", RESUMABLE, flushed=False)
+REMOVE_SPARK_HISTORY: Final = Function("remove_spark_history", RESUMABLE, flushed=False)
+REMOVE_DEDUP_KEYS: Final = Function("remove_dedup_keys", RESUMABLE, flushed=False)
+REMOVE_WAKE_UPS: Final = Function("remove_wake_ups", RESUMABLE, flushed=False)
 MANY_MARKERS: Final = 1_000
+# Positions of `mark`: what dates find comes first, and again while it is much; then partition by partition.
+DATES: Final = (-2,)
+PLACES: Final = (-1,)
 
-Position = tuple[int, ...]
 # Nothing of a round can be done then; any other failure is one step's own.
 ENDS_THE_ROUND: Final = (DatabaseUnavailable, CoordinatorFenced, NotCoordinator)
 
@@ -34,7 +36,7 @@ ENDS_THE_ROUND: Final = (DatabaseUnavailable, CoordinatorFenced, NotCoordinator)
 class Swept:
     """What one call did, by field of `SweepReport`, and where the next one goes on; None: it has come to the end.
 
-    `is_busy`: it did nothing that counts, and is not idle.
+    `is_busy`: the round goes on also when nothing was done: somebody waits for what comes last, too.
     """
 
     done: dict[str, int]
@@ -47,22 +49,33 @@ Step = Callable[[RawConnection, Position | None, Leases | None], Swept]
 
 def expire_transactions(connection: RawConnection, after: Position | None, leases: Leases | None) -> Swept:
     """Abort overdue transactions, by name (I12)."""
-    return Swept({"transactions_aborted": transactions.expire_transactions(connection, leases=leases)})
+    expired, next_after = transactions.expire_overdue(connection, after, leases=leases)
+    return Swept({"transactions_aborted": expired}, next_after, is_busy=True)
 
 
 def mark(connection: RawConnection, after: Position | None, leases: Leases | None) -> Swept:
     """Write the markers and floors that are missing."""
-    markers, floors = transactions.mark(connection, everything=True, leases=leases)
-    more = markers >= MANY_MARKERS  # a call takes 20,000 decisions; what clients decide meanwhile is for the next round
-    return Swept({"markers_written": markers, "floors_moved": floors}, (markers,) if more else None)
+    next_after: Position | None
+    if after is None or after == DATES:
+        markers, floors = transactions.mark(connection, leases=leases)
+        # A call takes some 20,000 markers; what clients decide meanwhile is for the next round.
+        next_after = DATES if markers >= MANY_MARKERS else PLACES
+    else:
+        markers, floors, next_after = transactions.mark_partitions(connection, after, leases=leases)
+    return Swept({"markers_written": markers, "floors_moved": floors}, next_after, is_busy=True)
 
 
 def _resume(
-    connection: RawConnection, after: Position | None, leases: Leases | None, *, function: Function, field: str
+    connection: RawConnection,
+    after: Position | None,
+    leases: Leases | None,
+    *,
+    function: Function,
+    field: str,
+    is_busy: bool = False,
 ) -> Swept:
-    position = None if after is None else Int8Array(after)
-    ((removed, next_after),) = call(connection, function, position, LOOKED_AT_ONCE, *led(leases))
-    return Swept({field: removed}, None if next_after is None else tuple(next_after))
+    ((removed, next_after),) = call(connection, function, *transactions.step(after, leases))
+    return Swept({field: removed}, None if next_after is None else tuple(next_after), is_busy=is_busy)
 
 
 # Removes transactional ids and producer ids that are idle for longer than their expiry (I13).
@@ -74,7 +87,7 @@ remove_superseded_offsets: Step = partial(_resume, function=REMOVE_OFFSETS, fiel
 # Removes floors below the newest of their partition.
 remove_superseded_floors: Step = partial(_resume, function=REMOVE_FLOORS, field="floors_removed")
 # Removes members whose session is over from their groups.
-remove_members: Step = partial(_resume, function=REMOVE_MEMBERS, field="members_removed")
+remove_members: Step = partial(_resume, function=REMOVE_MEMBERS, field="members_removed", is_busy=True)
 # Removes heartbeats below the newest of their member, and those of members that are gone.
 remove_heartbeats: Step = partial(_resume, function=REMOVE_HEARTBEATS, field="heartbeats_removed")
 # Removes what retention has let go from the fronts of logs (semantics 8).
@@ -83,5 +96,9 @@ remove_old_batches: Step = partial(_resume, function=REMOVE_BATCHES, field="batc
 remove_spark_history: Step = partial(_resume, function=REMOVE_SPARK_HISTORY, field="spark_rows_removed")
 # Removes the seals of decided transactions, and the offsets that waited for an ABORT.
 remove_decided_seals: Step = partial(_resume, function=REMOVE_SEALS, field="seals_removed")
+# Removes what deleted topics have left of their logs.
+remove_deleted_logs: Step = partial(_resume, function=REMOVE_LOGS, field="log_rows_removed")
 # Removes keys of deduplication that are past their window.
 remove_dedup_keys: Step = partial(_resume, function=REMOVE_DEDUP_KEYS, field="dedup_keys_removed")
+# Removes what listeners have seen long ago.
+remove_wake_ups: Step = partial(_resume, function=REMOVE_WAKE_UPS, field="wake_ups_removed")

@@ -7,13 +7,17 @@ from typing import Final
 
 from msgtx import errors
 from msgtx.database.engine import Function, RawConnection, call
-from msgtx.database.wire import TextArray
+from msgtx.database.wire import Int8Array, TextArray
+from msgtx.store.coordinators import LED, led
 from msgtx.types import TopicPartition
 
 CREATE: Final = Function("create_topic", {"topic_name": "text", "partition_count": "int4", "settings": "jsonb"})
 ALTER: Final = Function("alter_topic", {"topic_name": "text", "partition_count": "int4", "settings": "jsonb"})
 DELETE: Final = Function("delete_topic", {"topic_name": "text"})
+REMOVE_LOGS: Final = Function("remove_deleted_logs", {"in_after": "int8[]", "most": "int4", **LED})
+LOGS_AT_ONCE: Final = 250  # partitions that one call looks at, and locks
 DESCRIBE: Final = Function("describe_topics", {"names": "text[]"})
+VERSION: Final = Function("topics_version", {})
 SETTINGS: Final = (
     "cleanup_policy",
     "retention_ms",
@@ -51,8 +55,23 @@ def alter_topic(connection: RawConnection, name: str, partitions: int | None, se
 
 
 def delete_topic(connection: RawConnection, name: str) -> None:
-    """Delete a topic and its log. Raise `UnknownTopicOrPartition`."""
+    """Delete a topic, at once for everybody, and its log, in steps. Raise `UnknownTopicOrPartition`.
+
+    What is left when this process ends on the way goes with the next sweep.
+    """
     call(connection, DELETE, name)
+    position: Int8Array | None = None
+    while True:
+        ((_, after),) = call(connection, REMOVE_LOGS, position, LOGS_AT_ONCE, *led(None))
+        if after is None:
+            return
+        position = Int8Array(after)
+
+
+def topics_version(connection: RawConnection) -> int:
+    """Return a number that every change of the topics raises."""
+    ((version,),) = call(connection, VERSION)
+    return int(version)
 
 
 def describe_topics(connection: RawConnection, names: Sequence[str] | None) -> dict[str, Topic]:

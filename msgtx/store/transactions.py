@@ -4,16 +4,22 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from msgtx.database.engine import Function, RawConnection, call, select
+from msgtx.database.wire import Int8Array
 from msgtx.store.coordinators import LED, Leases, led
 from msgtx.types import Outcome, TransactionId
 
 _NAME: Final = {"in_producer_id": "int8", "in_producer_epoch": "int4", "in_transaction_number": "int8"}
+# Arguments of what a sweep calls again and again, each time from where the call before came to.
+RESUMABLE: Final = {"in_after": "int8[]", "most": "int4", **LED}
 OUTCOME: Final = Function("transaction_outcome", _NAME)
 END: Final = Function("end_transaction", {**_NAME, "in_decided_by": "text"})
 EXPIRE: Final = Function("expire_transaction", _NAME)
-EXPIRE_ALL: Final = Function("expire_transactions", {"most": "int4", **LED})
+EXPIRE_OVERDUE: Final = Function("expire_overdue", RESUMABLE)
+MARK_PARTITIONS: Final = Function("mark_partitions", RESUMABLE, flushed=False)
 MARK: Final = Function("mark", {"everything": "bool", **LED}, flushed=False)
-EXPIRED_AT_ONCE: Final = 1_000  # overdue transactions that one call aborts; a round goes on while there are more
+# Rows that one call looks at: a SQL transaction of some milliseconds, also when all are to go, and few locks.
+LOOKED_AT_ONCE: Final = 250
+Position = tuple[int, ...]  # where a sweep came to
 
 OUTCOMES: Final = {
     "COMMIT": Outcome.COMMITTED,
@@ -54,11 +60,25 @@ def expire_transaction(connection: RawConnection, transaction_id: TransactionId)
 def expire_transactions(connection: RawConnection, *, leases: Leases | None = None) -> int:
     """Abort overdue transactions, by name (I12), of all shards or of those that are led. Returns how many."""
     total = 0
+    after: Position | None = None
     while True:
-        expired: int = call(connection, EXPIRE_ALL, EXPIRED_AT_ONCE, *led(leases))[0][0]
+        expired, after = expire_overdue(connection, after, leases=leases)
         total += expired
-        if expired < EXPIRED_AT_ONCE:
+        if after is None:
             return total
+
+
+def expire_overdue(
+    connection: RawConnection, after: Position | None, *, leases: Leases | None = None
+) -> tuple[int, Position | None]:
+    """Do a step of `expire_transactions`. Returns how many it aborted, and where the next one goes on (None: nowhere)."""
+    ((expired, next_after),) = call(connection, EXPIRE_OVERDUE, *step(after, leases))
+    return expired, None if next_after is None else tuple(next_after)
+
+
+def step(after: Position | None, leases: Leases | None) -> tuple[object, ...]:
+    """Return the arguments `RESUMABLE` of a step that goes on at a position (None: at the start)."""
+    return None if after is None else Int8Array(after), LOOKED_AT_ONCE, *led(leases)
 
 
 def mark(connection: RawConnection, *, everything: bool = False, leases: Leases | None = None) -> tuple[int, int]:
@@ -70,6 +90,16 @@ def mark(connection: RawConnection, *, everything: bool = False, leases: Leases 
     return markers, floors
 
 
-def transactions(connection: RawConnection) -> list[dict[str, Any]]:
-    """Return the rows of view `transactions`."""
-    return select(connection, "transactions")
+def mark_partitions(
+    connection: RawConnection, after: Position | None, *, leases: Leases | None = None
+) -> tuple[int, int, Position | None]:
+    """Bring the floors of the next partitions up. Returns markers, floors, and where the next goes on (None: nowhere)."""
+    ((markers, floors, next_after),) = call(connection, MARK_PARTITIONS, *step(after, leases))
+    return markers, floors, None if next_after is None else tuple(next_after)
+
+
+def transactions(connection: RawConnection, transactional_id: str | None = None) -> list[dict[str, Any]]:
+    """Return rows of view `transactions`: that of a transactional id, or, of all, the columns that a list shows."""
+    if transactional_id is None:
+        return select(connection, "transactions", columns="transactional_id, producer_id, state, opened_at")
+    return select(connection, "transactions", "transactional_id", transactional_id)

@@ -7,16 +7,20 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import sqlalchemy
 
 import msgtx
 from msgtx import Finding, Level, TopicPartition
+from msgtx.admin import doctor
 from msgtx.admin.doctor.findings import Limits, size, span
+from msgtx.admin.failover import after_failover
 from msgtx.store.coordinators import lease_shards
+from msgtx.store.server import describe_lock_table
 from msgtx.store.topics import describe_topics
 from msgtx.store.transactions import mark
 from msgtx.types import TransactionId
 from tests.cli.program import Program
-from tests.databases import Connection, Server, backend, set_clock, wait_for_lock, wait_until
+from tests.databases import Connection, Server, backend, connect, set_clock, wait_for_lock, wait_until
 from tests.store.roster import Roster
 from tests.store.steps import Writer, new_partition, new_topic, plain
 
@@ -481,3 +485,104 @@ def test_ten_thousand_partitions_are_examined_in_a_moment(client: msgtx.Client, 
     assert rest.data == {"more": 9_980}
     assert len(findings) < 100
     writer.abort()
+
+
+# ── checks that fail ──
+
+
+def test_a_member_with_a_session_of_many_days_stops_no_check(client: msgtx.Client, connection: Connection) -> None:
+    client.topics.create("patient")
+    with client.consumer("patient", group="patient") as consumer:
+        consumer.poll(0.1)
+        connection.execute(
+            "update msgtx.group_member set session_timeout_ms = %s where group_id ="
+            " (select group_id from msgtx.consumer_group where name = 'patient')",
+            [2**31 - 1],
+        )
+        assert found(client, "groups") == []
+
+
+def test_a_check_that_fails_is_told_and_stops_no_other(client: msgtx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> list[Finding]:
+        raise msgtx.errors.InvalidRequest("integer out of range")
+
+    monkeypatch.setitem(doctor.CHECKS, "groups", fail)
+    (finding,) = found(client, "groups")
+    assert (finding.level, finding.text) == (Level.PROBLEM, "cannot be checked: integer out of range")
+    assert found(client, "table record_batch")
+
+
+# ── the table of locks ──
+
+
+def test_a_lock_table_that_fills_up_is_a_problem(client: msgtx.Client, connection: Connection) -> None:
+    client.topics.create("lockable", partitions=300)
+    assert [one for one in found(client, "lock table") if one.level is Level.PROBLEM] == []
+    with connection.transaction():
+        places = describe_lock_table(connection).places
+        connection.execute("select pg_advisory_xact_lock(7, i) from generate_series(1, %s) i", [places // 2])
+        (finding,) = found(client, "lock table")
+        assert (finding.level, finding.data["places"]) == (Level.PROBLEM, places)
+        assert "max_locks_per_transaction" in finding.advice
+
+
+def test_more_sessions_than_the_lock_table_has_places_for_are_told(
+    client: msgtx.Client, open_connection: Callable[[], Connection]
+) -> None:
+    client.topics.create("wide", partitions=300)
+    places = describe_lock_table(client_connection := open_connection()).places
+    sessions = [client_connection, *(open_connection() for _ in range(places // 256))]
+    (finding,) = found(client, "lock table")
+    assert (finding.level, int(str(finding.data["wanted"])) > places) == (Level.INFORMATION, True)
+    for session in sessions:
+        session.close()
+
+
+def test_a_listener_that_holds_the_queue_of_notifications_back_is_told(
+    client: msgtx.Client, connection: Connection, open_connection: Callable[[], Connection]
+) -> None:
+    """It is emptied as far as every session that listens has read; one reads between its transactions."""
+    assert found(client, "notifications") == []
+    sleeper = open_connection()
+    sleeper.execute("listen anything")
+    sleeper.execute("begin")
+    sleeper.execute("select 1")
+    for _ in range(3):
+        connection.execute("select pg_notify('anything', repeat('x', 7900) || i) from generate_series(1, 100) i")
+    limits = Limits(notifications_warning=1e-6, notifications_problem=1e-5)
+    (finding,) = found(client, "notifications", limits)
+    assert finding.level is Level.PROBLEM
+    assert str(backend(sleeper)) in finding.text
+    sleeper.execute("rollback")
+    wait_until(lambda: found(client, "notifications", limits) == [], "the queue is read")
+
+
+# ── copies ──
+
+
+def test_a_copy_of_a_database_is_a_problem_until_somebody_says_what_it_is(server: Server) -> None:
+    """It has the incarnation of its original: what one of them gave out is taken for the other's, and their logs part."""
+    original = server.create_database()
+    with msgtx.connect(original) as client:
+        client.topics.create("copied")
+        assert found(client, "incarnation") == []
+        incarnation = client.engine.incarnation
+    (name, copies) = sqlalchemy.make_url(original).database, ["a_copy", "a_moved_one"]
+    with server.administrator() as administrator:
+        for copy in copies:
+            administrator.execute(f"create database {copy} owner {server.role} template {name}")
+    with msgtx.connect(server.url("a_copy")) as client:
+        assert client.engine.incarnation == incarnation
+        (finding,) = found(client, "incarnation")
+        assert (finding.level, "after-failover" in finding.advice) == (Level.PROBLEM, True)
+        after_failover(client.engine)
+    with msgtx.connect(server.url("a_copy")) as client:
+        assert (found(client, "incarnation"), client.engine.incarnation != incarnation) == ([], True)
+    with msgtx.connect(server.url("a_moved_one")) as client, connect(server.url("a_moved_one")) as owner:
+        owner.execute("select msgtx.note_place()")
+        assert (found(client, "incarnation"), client.engine.incarnation) == ([], incarnation)
+        owner.execute("update msgtx.installation set timeline = timeline + 1")
+        (finding,) = found(client, "incarnation")
+        assert (finding.level, "promoted" in finding.text) == (Level.WARNING, True)
+    for copy in copies:
+        server.drop_database(server.url(copy))

@@ -208,7 +208,8 @@ def test_rights_from_the_command_line(
     grant = ("db", "grant", "--role", role, "--can", "admin", "--topic", f"{topic}*")
     assert cli(guest, "topics", "create", topic)[0] == 1
     code, out, _ = cli(owner, *grant, "-o", "json")
-    assert (code, json.loads(out)) == (0, [{"role": role, "can": "admin", "topic": f"{topic}*", "exists": True}])
+    granted = {"role": role, "can": "admin", "resource": "topic", "name": f"{topic}*", "exists": True}
+    assert (code, json.loads(out)) == (0, [granted])
     assert cli(guest, "topics", "create", topic)[0] == 0
     code, _, told = cli(guest, "topics", "create", "others")
     assert (code, told) == (
@@ -220,18 +221,18 @@ def test_rights_from_the_command_line(
     assert (code, told.count("\n"), f"--role {role} --can consume" in told) == (1, 1, True)
     code, _, told = cli(guest, "sweep")
     assert (code, told.count("\n")) == (1, 1)
-    assert told.startswith("msgtx: permission denied for function expire_transactions: the owner of the schema gives")
+    assert told.startswith("msgtx: permission denied for function expire_overdue: the owner of the schema gives")
     assert f"`msgtx db grant --role {role} --can admin`" in told
     code, _, told = cli(guest, "db", "grants")
     assert (code, told.count("\n")) == (1, 1)
     code, out, _ = cli(owner, "db", "grants")
     assert (code, [line.split() for line in out.splitlines()]) == (
         0,
-        [["role", "can", "topic", "exists"], [role, "admin", f"{topic}*", "True"]],
+        [["role", "can", "resource", "name", "exists"], [role, "admin", "topic", f"{topic}*", "True"]],
     )
     revoke = ("db", "revoke", "--role", role, "--can", "admin")
     code, out, told = cli(owner, *revoke, "-o", "jsonl")
-    assert (code, json.loads(out)["topic"], "had no right to admin on '*'" in told) == (1, f"{topic}*", True)
+    assert (code, json.loads(out)["name"], "had no right to admin on '*'" in told) == (1, f"{topic}*", True)
     assert cli(owner, *revoke, "--topic", f"{topic}*", "-o", "json")[:2] == (0, "[]\n")
     assert cli(guest, "topics", "create", f"{topic}-2")[0] == 1
     assert cli(owner, "db", "grant", "--role", role, "--can", "everything")[0] == 2

@@ -201,6 +201,49 @@ def test_a_block_that_is_cancelled_aborts_and_the_producer_goes_on(database_url:
     assert values(topic) == [b"one"]
 
 
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_block_whose_end_is_cancelled_before_a_thread_is_free_aborts(
+    database_url: str, topic: str, held: Held, values: Values, times: int
+) -> None:
+    """The commit has not begun; without an abort the transaction stays open, and the producer unusable."""
+
+    async def main() -> None:
+        async with (
+            await aio.connect(database_url, pool_size=1) as client,
+            client.producer(transactional_id=unique("id")) as producer,
+        ):
+            busy = threading.Event()
+            inside, leave = asyncio.Event(), asyncio.Event()
+
+            async def block() -> None:
+                async with producer.transaction():
+                    await producer.send(topic, b"none")
+                    await producer.flush()
+                    inside.set()
+                    await leave.wait()
+
+            working = asyncio.create_task(block())
+            await inside.wait()
+            waiting = asyncio.create_task(client.run(busy.wait, PATIENCE_SECONDS))  # the only thread
+            await asyncio.sleep(0.05)
+            leave.set()
+            await asyncio.sleep(0.05)
+            for _ in range(times):
+                working.cancel()
+                await asyncio.sleep(0.01)
+            busy.set()
+            with pytest.raises(asyncio.CancelledError):
+                await working
+            await waiting
+            assert producer.transaction_id is not None
+            assert await client.transaction_outcome(producer.transaction_id) is Outcome.ABORTED
+            async with producer.transaction():
+                await producer.send(topic, b"one")
+
+    asyncio.run(main())
+    assert values(topic) == [b"one"]
+
+
 def test_a_commit_that_is_cancelled_is_waited_for(database_url: str, topic: str, held: Held, values: Values) -> None:
     """It cannot be taken back, and nobody else may use the producer until it is answered."""
 

@@ -7,10 +7,12 @@ import time
 from pathlib import Path
 
 from msgtx.client import connect
+from msgtx.database import address
 from msgtx.database.engine import open_engine
 from tests.benchmarks import (
     bulk,
     cleaning,
+    flushing,
     groups,
     growth,
     latency,
@@ -30,6 +32,7 @@ TARGETS = {
     "r1": bulk.bulk,
     "r2": bulk.transactions,
     "r3": small.one_record,
+    "r3-flush": flushing.slow_flush,
     "r4": reading.isolation,
     "r5": reading.consuming,
     "r6": latency.latency,
@@ -52,6 +55,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"{', '.join(TARGETS)} (default: all)")
     parser.add_argument("--url", help="the database (default: MSGTX_DATABASE_URL, else the embedded server)")
+    parser.add_argument(
+        "--socket", metavar="FOLDER", help="reach the same server through its Unix socket in this folder, not over TCP"
+    )
     parser.add_argument("--kafka", metavar="HOST:PORT", help="a broker that does not flush")
     parser.add_argument("--kafka-fsync", metavar="HOST:PORT", help="a broker that flushes each append")
     parser.add_argument(
@@ -75,6 +81,9 @@ def main() -> int:
     with open_engine(options.url) as engine:
         url = engine.url
     connect(None if engine.embedded else url).close()  # the embedded one gets its schema, a given one is checked
+    if options.socket:
+        url = address.conninfo({**address.parse(url), "host": options.socket})
+        connect(url).close()
     brokers: dict[str, Kafka | None] = {"kafka": None, "kafka_fsync": None}
     for name in brokers:
         if bootstrap := getattr(options, name):

@@ -1,6 +1,5 @@
 """Fixtures of the tests of the public interface."""
 
-import itertools
 from collections.abc import Callable
 
 import pytest
@@ -8,29 +7,21 @@ import pytest
 import msgtx
 from tests.databases import Server
 
-_number = itertools.count(1)
-
 
 @pytest.fixture
-def topic(client: msgtx.Client) -> str:
+def topic(client: msgtx.Client, unique: Callable[[str], str]) -> str:
     """A topic of one partition."""
-    name = f"topic-{next(_number)}"
+    name = unique("topic")
     client.topics.create(name)
     return name
 
 
 @pytest.fixture
-def wide(client: msgtx.Client) -> str:
+def wide(client: msgtx.Client, unique: Callable[[str], str]) -> str:
     """A topic of three partitions."""
-    name = f"wide-{next(_number)}"
+    name = unique("wide")
     client.topics.create(name, partitions=3)
     return name
-
-
-@pytest.fixture
-def unique() -> Callable[[str], str]:
-    """Names that no other test uses."""
-    return lambda prefix: f"{prefix}-{next(_number)}"
 
 
 @pytest.fixture

@@ -637,3 +637,21 @@ def test_process_of_an_unknown_topic_says_which(client: msgtx.Client, topic: str
     for source, target in ((unique("nowhere"), topic), (topic, unique("nowhere"))):
         with pytest.raises(errors.UnknownTopicOrPartition, match="nowhere"):
             client.process(source, to=target, group="g", transactional_id="t", transform=lambda record: None)
+
+
+def test_a_limit_on_a_fetch_counts_all_partitions_and_starves_none(client: msgtx.Client, unique: Unique) -> None:
+    """Each has more than the limit; whoever brought records comes last in the next fetch."""
+    topic = unique("topic")
+    client.topics.create(topic, partitions=12)
+    with client.producer() as producer:
+        for partition in range(12):
+            for _ in range(4):
+                producer.send_batch(topic, [b"x" * 1_000] * 3, partition=partition)
+                producer.flush()
+    with client.consumer(topic, auto_offset_reset="earliest", fetch_max_bytes=10_000) as consumer:
+        seen: list[int] = []
+        while len(seen) < 12 * 12:
+            seen += [record.partition for record in consumer.poll(SECONDS, max_records=1)]
+            fetched = [batch for each in consumer._fetcher.assigned.values() for batch in each.batches]
+            assert sum(len(value or b"") for batch in fetched for value in batch.values) <= 10_000
+        assert len({*seen[: 12 * 4]}) == 12, "a partition waited for others to be read to their ends"

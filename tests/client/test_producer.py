@@ -571,7 +571,7 @@ def test_delivery_timeout_fails_the_records_and_the_producer_goes_on(
     (partition_id,) = connection.execute("select partition_id from msgtx.partitions where topic = %s", [topic]).fetchone()
     with client.producer(retry_backoff_ms=5) as producer:
         producer.send(topic, b"a").result(SECONDS)
-    with client.producer(delivery_timeout_ms=100, retry_backoff_ms=5) as producer:
+    with client.producer(delivery_timeout_ms=1_000, retry_backoff_ms=5) as producer:
         connection.execute("alter function msgtx.lock_partitions(msgtx.batch[]) set lock_timeout = '20ms'")
         try:
             with connection.transaction():

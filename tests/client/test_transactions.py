@@ -7,7 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import msgtx
-from msgtx import GroupMetadata, OffsetAndMetadata, Outcome, TopicPartition, errors
+from msgtx import GroupMetadata, OffsetAndMetadata, Outcome, TopicPartition, errors, sender
+from msgtx.database.wire import BatchColumns
+from msgtx.store.append import PARTITIONS_AT_ONCE
 from tests.databases import Connection, wait_until, waiting_backends
 
 Read = Callable[..., list[msgtx.Record]]
@@ -798,3 +800,61 @@ def test_a_transaction_in_one_call_that_lost_its_answer_is_committed_once(
             committing.result(SECONDS)
             assert future.result(0).offset == number
     assert values(read(topic)) == [b"%d" % number for number in range(5)]
+
+
+# ── many partitions ──
+
+
+def calls_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The partitions of each call that the sender makes from now on."""
+    sizes: list[int] = []
+    append_arguments = sender.append_arguments
+
+    def counted(connection: Connection, batches: list[BatchColumns], **options: object) -> tuple[object, ...]:
+        sizes.append(len(batches))
+        return append_arguments(connection, batches, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sender, "append_arguments", counted)
+    return sizes
+
+
+@pytest.mark.parametrize("transactional", [True, False])
+def test_a_record_for_each_of_many_partitions_goes_in_calls_of_few(
+    client: msgtx.Client, unique: Unique, read: Read, monkeypatch: pytest.MonkeyPatch, transactional: bool
+) -> None:
+    """Each partition of a call is a place in PostgreSQL's lock table, which is everybody's."""
+    sizes, topic = calls_of(monkeypatch), unique("many")
+    client.topics.create(topic, partitions=600)
+    with client.producer(transactional_id=topic if transactional else None, linger_ms=1_000) as producer:
+        if transactional:
+            producer.begin_transaction()
+        futures = [producer.send(topic, b"x", partition=partition) for partition in range(600)]
+        if transactional:
+            producer.commit_transaction()
+        else:
+            producer.flush(SECONDS)
+        assert [future.exception(SECONDS) for future in futures] == [None] * 600
+    assert len(read(topic)) == 600
+    assert (sum(sizes), max(sizes) <= PARTITIONS_AT_ONCE) == (600, True)
+    client.topics.delete(topic)
+
+
+def test_calls_get_smaller_while_the_lock_table_is_full(
+    client: msgtx.Client, unique: Unique, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes, topic, refused = calls_of(monkeypatch), unique("many"), iter(range(3))
+    client.topics.create(topic, partitions=PARTITIONS_AT_ONCE)
+    begin = sender.end_call
+
+    def full(pipeline: object) -> None:
+        if next(refused, None) is not None:
+            raise errors.LockTableFull("out of shared memory")
+        begin(pipeline)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sender, "end_call", full)
+    with client.producer(linger_ms=1_000, retry_backoff_ms=5) as producer:
+        futures = [producer.send(topic, b"x", partition=partition) for partition in range(PARTITIONS_AT_ONCE)]
+        producer.flush(SECONDS)
+        assert [future.exception(SECONDS) for future in futures] == [None] * PARTITIONS_AT_ONCE
+    assert sizes[:4] == [PARTITIONS_AT_ONCE // 2**n for n in range(4)]
+    client.topics.delete(topic)

@@ -1,11 +1,14 @@
 """Connections: what goes back to the pool, and how errors are translated."""
 
+import re
+
 import psycopg
 import pytest
 import sqlalchemy
 
 from msgtx import errors
-from msgtx.database.engine import Engine, Function, call, public_url, query, translate
+from msgtx.database.address import public_url
+from msgtx.database.engine import Engine, Function, call, query, savepoint, translate
 from msgtx.store.installation import describe_installation
 from tests.databases import Connection, backend, wait_until
 from tests.faults import Faults
@@ -116,6 +119,27 @@ def test_a_transaction_does_not_get_the_same_broken_connection_for_ever(database
     engine.close()
 
 
+@pytest.mark.parametrize("estimate", ["rows 1000", "rows 1 cost 0.0001", "rows 1 cost 1000000"])
+def test_an_unflushed_call_is_relaxed_first_whatever_the_planner_thinks(
+    engine: Engine, connection: Connection, estimate: str
+) -> None:
+    """I9: relaxed after the call, it would take back the flush that the function has asked for."""
+    connection.execute(
+        "create function msgtx.flushes_at(number int8) returns table (before text) language plpgsql volatile as $$"
+        " begin before := current_setting('synchronous_commit'); perform msgtx.flush_at_commit(); return next; end $$"
+    )
+    connection.execute(f"alter function msgtx.flushes_at(int8) {estimate}")
+    try:
+        relaxed = Function("flushes_at", {"number": "int8"}, flushed=False)
+        with engine.rolled_back() as lent:
+            assert call(lent, relaxed, 1) == [("off",)]
+            assert query(lent, "show synchronous_commit") == [("on",)]
+        plan = "\n".join(line for (line,) in connection.execute(f"explain verbose {relaxed.statement}", [1]))
+        assert re.search(r"Function Call: .*CASE .*set_config", plan), "the call needs the setting"
+    finally:
+        connection.execute("drop function msgtx.flushes_at(int8)")
+
+
 def test_an_unflushed_call_relaxes_nothing_beyond_itself(engine: Engine) -> None:
     relaxed = Function("setting_value", {"setting_name": "text"}, flushed=False)
     with engine.connection() as lent:
@@ -158,6 +182,35 @@ def test_errors_of_the_database_are_ours(
         assert isinstance(raised.value.__cause__, psycopg.Error)
     finally:
         lent.close()
+
+
+@pytest.mark.parametrize("standby", [True, False])
+@pytest.mark.parametrize("way", ["connection", "in a savepoint", "transaction"])
+def test_a_server_that_became_a_standby_is_left_and_another_attempt_finds_the_primary(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, standby: bool, way: str
+) -> None:
+    """After a switchover in which the session survives, the pool kept it: every write was ConfigError."""
+    if standby:
+        monkeypatch.setattr("msgtx.database.engine.IS_STANDBY", "select true")
+    with Engine(database_url, pool_size=1) as engine:
+        with engine.connection() as lent:
+            pid = backend(lent)
+            query(lent, "set default_transaction_read_only = on")
+
+        def write() -> None:
+            statement = "create table public.never (id int)"
+            if way == "transaction":
+                with engine.transaction() as transaction:
+                    transaction.exec_driver_sql(statement)
+                return
+            with engine.connection() as lent, savepoint(lent) if way == "connection" else lent.transaction():
+                query(lent, statement)
+
+        with pytest.raises(errors.DatabaseUnavailable if standby else errors.ConfigError, match=r"standby|read-only"):
+            write()
+        with engine.connection() as lent:
+            assert (backend(lent) != pid) == standby
+            assert query(lent, "show default_transaction_read_only") == [("off" if standby else "on",)]
 
 
 def test_what_is_not_ours_goes_through() -> None:

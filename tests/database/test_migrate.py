@@ -112,7 +112,7 @@ def test_check_says_what_is_wrong_and_what_to_run(make_database: Databases) -> N
     assert run(url, migrate.current) == migrate._head()
     for spoil, told in (
         ("drop view msgtx.transactions", "transactions"),
-        ("drop trigger staged_record_at_commit on msgtx.staged_record", "staged_record_at_commit"),
+        ("drop trigger staged_at_commit on msgtx.staged_commit", "staged_at_commit"),
         ("update msgtx.installation set functions_hash = 'x'", "another build"),
         ("update msgtx.alembic_version set version_num = '0000'", "msgtx db upgrade"),
         ("update msgtx.alembic_version set version_num = '9999'", "newer msgtx"),
@@ -184,7 +184,7 @@ def test_a_users_trigger_on_a_table_of_ours_outlives_an_upgrade(make_database: D
     url = make_database()
     with connect(url) as connection:
         connection.execute("create function public.mine() returns trigger language plpgsql as $$ begin return null; end $$")
-        for name in ("mine", "staged_record_at_commit_too"):
+        for name in ("mine", "staged_at_commit_too"):
             connection.execute(
                 f"create constraint trigger {name} after insert on msgtx.staged_record for each row execute function mine()"
             )

@@ -13,9 +13,12 @@ import click
 
 from tests.faults import crash_server
 from tests.histories.anomalies import summary
-from tests.histories.crew import LARGE
+from tests.histories.crew import LARGE, WIDE
+from tests.histories.nemesis import LONG
 from tests.histories.rounds import Report, play
 
+BLOCK_SECONDS: Final = 9.0  # COMMITs are not answered: longer than a call with little time may take
+WIDENS: Final = 5  # every fifth seed: there is a topic of many partitions, all of which are looked at in the end
 PURGES: Final = 3  # every third seed: its transactions and ids are forgotten after seconds
 
 
@@ -42,8 +45,10 @@ def main(
     os.environ["MSGTX_CONFIG"] = str(folder / "msgtx.toml")
     with crash_server() as server:
         while clean and (number == first or time.monotonic() + round_seconds < deadline):
-            report = play(server, folder / f"seed-{number}", seed=number, seconds=round_seconds, roles=LARGE, pace=pace,
-                          blow_seconds=blow_seconds, purging=number % PURGES == 0)  # fmt: skip
+            report = play(server, folder / f"seed-{number}", seed=number, seconds=round_seconds,
+                          roles=LARGE if number % WIDENS else WIDE, pace=pace,
+                          blow_seconds=blow_seconds, block_seconds=BLOCK_SECONDS, kinds=LONG,
+                          purging=number % PURGES == 0)  # fmt: skip
             total += report.operations
             blows += report.blows
             results += report.results

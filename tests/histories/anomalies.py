@@ -31,6 +31,13 @@ class Name(enum.StrEnum):
     STUCK = "stuck"  # everything has ended and something is still undecided (I8, I12)
     VIOLATION = "violation"  # `verify` finds that what is stored contradicts itself
     FALSE_TRUNCATION = "false truncation"  # LogTruncated or out of range, and no crash took anything back
+    OFFSET_BACK = "offset that moves back"  # a group stands below what a commit that returned had said (I11)
+    COMMIT_LOST = "commit lost at close"  # handed over in the background, and not there when close had returned
+    NEVER_PROCESSED = "never processed"  # a group has committed past an input that has no output (I10)
+    PROCESSED_TWICE = "processed twice"  # two committed transactions of a group have outputs of one input (I10)
+    ENDLESS_WAIT = "endless wait"  # a call came back long after its own timeout
+    DEADLOCK = "deadlock"  # the order of locks was not kept
+    STARVED = "starved"  # a call failed though nothing had been disturbed for long: somebody stops others
 
 
 @dataclass(frozen=True, slots=True)

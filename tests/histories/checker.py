@@ -8,10 +8,12 @@ from collections.abc import Iterator
 
 from msgtx import TopicPartition
 from tests.histories.anomalies import Anomaly, Name
+from tests.histories.committed import LATEST, check_commits, check_processed
 from tests.histories.facts import ABORTED, COMMITTED, UNKNOWN, Facts, Sent, Transaction
 from tests.histories.history import History, Result
 from tests.histories.polled import check_polls
 from tests.histories.settled import Settled
+from tests.histories.waited import check_deadlocks, check_starved, check_waits
 from tests.histories.workers import COPIED, GROUP, LEDGERS
 
 
@@ -19,7 +21,8 @@ def check(history: History, settled: Settled) -> list[Anomaly]:
     """Return everything that contradicts a promise."""
     facts = Facts(history, settled)
     checks = (check_log, check_order, check_acknowledged, check_transactions, check_outcomes, check_views, check_zombies,
-              check_offsets, check_image, check_settled, check_polls)  # fmt: skip
+              check_offsets, check_image, check_settled, check_polls, check_commits, check_processed, check_waits,
+              check_deadlocks, check_starved)  # fmt: skip
     return [anomaly for each in checks for anomaly in each(facts)]
 
 
@@ -173,8 +176,12 @@ def check_offsets(facts: Facts) -> Iterator[Anomaly]:
     for transaction in facts.transactions.values():
         for key, at in transaction.offsets.items() if transaction.committed else ():
             committed.setdefault(key, []).append((at, transaction))
+    others = {each.arguments.get("group") for each in facts.history.kind("commit offsets", "close")}
+    others |= {each.arguments.get("group") for each in facts.history.kind("seek") if each.arguments.get("reset") == LATEST}
     for key in committed.keys() | facts.settled.offsets.keys():
         group, partition = key
+        if group in others and key not in committed:
+            continue  # committed without a transaction; or where it began, at the end, is noted
         offsets = [(at, transaction.name) for at, transaction in committed.get(key, ())]
         highest, name = max(offsets) if offsets else (None, "nobody")
         found = facts.settled.offsets.get(key)

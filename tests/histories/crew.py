@@ -19,15 +19,18 @@ from typing import Final
 from tests.histories.workers import AGAIN, COORDINATOR, FENCED, Life, live
 
 # Who has a transactional id: a successor may begin while it is stopped, and makes it a zombie.
-WITH_ID: Final = frozenset({"copy", "writer"})
-WRITERS: Final = frozenset({"writer", "plain", "loose", "meddler"})
+WITH_ID: Final = frozenset({"copy", "writer", "late", "seals"})
+WRITERS: Final = frozenset({"writer", "plain", "loose", "meddler", "publisher", "bounded", "low", "wide"})
+MEMBERS: Final = frozenset({"copy", "late", "seals", "tally"})
 READERS: Final = frozenset({"reader", "dirty", "hopper", "view"})
 TIDIERS: Final = frozenset({"sweeper", COORDINATOR})
 SMALL: Final = {
     "copy": 3, "writer": 2, "plain": 1, "loose": 1, "reader": 1, "dirty": 1, "hopper": 1, "view": 1, "meddler": 1,
     "sweeper": 1, COORDINATOR: 1,
 }  # fmt: skip
-LARGE: Final = {**SMALL, "writer": 3, "plain": 2, COORDINATOR: 2}
+GUESTS: Final = {"tally": 2, "late": 1, "seals": 2, "publisher": 2, "bounded": 1, "low": 1}
+LARGE: Final = {**SMALL, **GUESTS, "writer": 3, "plain": 2, COORDINATOR: 2}
+WIDE: Final = {**LARGE, "wide": 1}
 LOOK_SECONDS: Final = 0.02
 NO_DATABASE, INTERRUPTED = 3, 130  # exit codes of the command line
 BEGIN_SECONDS: Final = 30.0  # until everybody works
@@ -78,6 +81,7 @@ class Crew:
     seed: int
     roles: dict[str, int]
     pace: float = 0.02
+    low_url: str = ""
     living: dict[str, Process] = field(default_factory=dict)
     zombies: list[Process] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -88,7 +92,8 @@ class Crew:
         """Start a life of every worker, the next one if there was one before, and wait until all of them work."""
         for role, count in self.roles.items():
             for index in range(count):
-                self._live(Life(role, f"{role}-{index}", 0, self.url, str(self.folder), self.seed, self.pace))
+                life = Life(role, f"{role}-{index}", 0, self.url, str(self.folder), self.seed, self.pace)
+                self._live(replace(life, low_url=self.low_url))
         self._await(lambda: all(process.life.began for process in self.living.values()), "everybody works", BEGIN_SECONDS)
 
     def _live(self, life: Life) -> None:

@@ -10,16 +10,21 @@ What the kinds carry (a value is the record's text up to its first space, a tran
 |---|---|---|
 | init, fence | transactional_id | producer (id, epoch) |
 | send | topic, partition, values, transaction, producer (a label), acks, once | offsets |
-| commit | transaction, group, offsets [topic, partition, next] | |
-| abort | transaction | |
-| poll | consumer, isolation | gained [topic, partition, next or null]: what it was assigned, before it was handed anything;
-  records [topic, partition, offsets, values], positions [topic, partition, next] |
+| commit | transaction, group, offsets [topic, partition, next], within (its own timeout, seconds) | |
+| abort | transaction, within | |
+| answer | within | of one send, which is waited for |
+| spread | within, partitions | a record to each of so many partitions |
+| commit offsets | consumer, group, offsets, wait | without wait: it was handed over |
+| committed | group | positions: where the group stands |
+| close | consumer, group, offsets: what was handed over before, of partitions that it still has | |
+| poll | consumer, isolation, group | gained [topic, partition, next or null]: what it was assigned, before it was handed
+  anything; records [topic, partition, offsets, values], positions [topic, partition, next] |
 | seek | consumer, isolation | positions: where it goes on, whatever it read before |
 | drained | consumer, isolation | positions: it has read all that there is |
 | view | | transactions {name: {topic-partition: count}} |
 | outcome | transaction, resolve | outcome |
 | sweep | | what was done |
-| kill, pause, resume, terminate, crash | of the nemesis: whom | |
+| kill, pause, resume, terminate, crash, block, freeze, slow | of the nemesis: whom | |
 """
 
 import enum

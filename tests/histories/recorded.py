@@ -5,8 +5,10 @@ The recorded methods are put on the object itself, so that what the library call
 """
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+import sqlalchemy
 
 from msgtx import Client, Consumer, Producer, Record, TopicPartition, errors
 from tests.histories.history import Recorder, Result
@@ -35,6 +37,7 @@ class ProducerTape:
         self._acks = config.acks
         self._once = config.enable_idempotence or config.retries == 0 or config.acks == "0"
         self._transactional_id = config.transactional_id
+        self._seconds = config.max_block_ms / 1000
         self._attempt = 0
         self._sent: list[tuple[int, Any]] = []
         self._group: str | None = None
@@ -54,10 +57,12 @@ class ProducerTape:
             setattr(producer, name, getattr(self, name))
         producer.send_offsets_to_transaction = self.send_offsets  # type: ignore[method-assign]
 
-    def init_transactions(self, timeout: float | None = None) -> None:
-        number = self._recorder.invoke("init", transactional_id=self._transactional_id)
+    def init_transactions(self, timeout: float | None = None, *, keep_prepared: bool = False) -> None:
+        number = self._recorder.invoke(
+            "init", transactional_id=self._transactional_id, within=self._seconds if timeout is None else timeout
+        )
         try:
-            self._init(timeout)
+            self._init(timeout, keep_prepared=keep_prepared)
         except errors.MsgtxError as error:
             self._recorder.complete(Result.INFO, number, error=type(error).__name__)
             raise
@@ -116,24 +121,37 @@ class ProducerTape:
         self._offsets.update({tp: getattr(at, "offset", at) for tp, at in positions.items()})
 
     def commit_transaction(self, timeout: float | None = None) -> None:
-        number = self._recorder.invoke(
+        number = self._invoke_commit(within=self._seconds if timeout is None else timeout)
+        self._end(number, lambda: self._commit(timeout))
+
+    def abort_transaction(self, timeout: float | None = None) -> None:
+        within = self._seconds if timeout is None else timeout
+        number = self._recorder.invoke("abort", transaction=self._name, within=within)
+        self._end(number, lambda: self._abort(timeout))
+
+    def decided(self, decide: Callable[[], object]) -> None:
+        """Have somebody else commit what was sealed: a session, or an outside party."""
+        self._end(self._invoke_commit(within=None), decide)
+
+    def _invoke_commit(self, *, within: float | None) -> int:
+        return self._recorder.invoke(
             "commit",
             transaction=self._name,
             group=self._group,
             offsets=[[*tp, at] for tp, at in self._offsets.items()],
+            within=within,
         )
-        self._end(number, self._commit, timeout)
 
-    def abort_transaction(self, timeout: float | None = None) -> None:
-        number = self._recorder.invoke("abort", transaction=self._name)
-        self._end(number, self._abort, timeout)
-
-    def _end(self, number: int, end: Any, timeout: float | None) -> None:
+    def _end(self, number: int, end: Callable[[], object]) -> None:
         try:
-            end(timeout)
+            end()
         except errors.MsgtxError as error:
             self.settle()
             self._recorder.complete(result_of(error), number, error=type(error).__name__, detail=str(error))
+            raise
+        except sqlalchemy.exc.SQLAlchemyError as error:  # of a session's COMMIT: whatever became of it
+            self.settle()
+            self._recorder.complete(Result.INFO, number, error=type(error).__name__, detail=str(error))
             raise
         self.settle()
         self._recorder.complete(Result.OK, number)
@@ -176,10 +194,15 @@ class ConsumerTape:
         self._who = {
             "consumer": f"{recorder.process}#{next(_labels)}",
             "isolation": str(consumer.config.isolation),
+            "group": consumer.config.group,
+            "reset": str(consumer.config.auto_offset_reset),
         }
         self._gained: dict[TopicPartition, int | None] = {}
+        self._handed: dict[TopicPartition, int] = {}  # to commits in the background
         self._poll, self._rewind, self._seek = consumer.poll, consumer.rewind, consumer.seek
+        self._commit, self._close = consumer.commit, consumer.close
         consumer.poll, consumer.rewind, consumer.seek = self.poll, self.rewind, self.seek  # type: ignore[method-assign]
+        consumer.commit, consumer.close = self.commit, self.close  # type: ignore[method-assign]
 
     def subscribe(self, topics: Sequence[str]) -> None:
         """Be a member of the group: partitions come and go within polls."""
@@ -188,6 +211,7 @@ class ConsumerTape:
 
     def _assigned(self, partitions: list[TopicPartition]) -> None:
         for partition in partitions:
+            self._handed.pop(partition, None)
             try:
                 self._gained[partition] = self._consumer.position(partition)
             except errors.MsgtxError:
@@ -217,7 +241,7 @@ class ConsumerTape:
         self._recorder.complete(Result.OK, number, records=rows, gained=gained, positions=self._positions())
         return records
 
-    def _positions(self) -> list[list[object]]:
+    def _positions(self) -> list[list[Any]]:
         known = self._consumer._fetcher.assigned.values()
         return [[*each.topic_partition, each.position] for each in known if each.position is not None]
 
@@ -235,6 +259,43 @@ class ConsumerTape:
     def seek(self, partition: TopicPartition, offset: int) -> None:
         self._seek(partition, offset)
         self._recorder.happened("seek", arguments=self._who, positions=[[*partition, offset]])
+
+    def commit(self, offsets: Any = None, wait: bool = True, **options: Any) -> None:
+        """Commit, and note what: without `wait` it is handed over, and close has to see to it."""
+        given = None if offsets is None else [[*tp, getattr(at, "offset", at)] for tp, at in offsets.items()]
+        positions = self._positions() if given is None else given
+        number = self._recorder.invoke("commit offsets", **self._who, offsets=positions, wait=wait)
+        try:
+            self._commit(offsets, wait, **options)
+        except errors.MsgtxError as error:
+            self._recorder.complete(result_of(error), number, error=type(error).__name__, detail=str(error))
+            raise
+        self._handed.update({TopicPartition(topic, index): at for topic, index, at in positions})
+        self._recorder.complete(Result.OK, number)
+
+    def committed(self) -> None:
+        """Note where the group stands on what this member has."""
+        number = self._recorder.invoke("committed", **self._who)
+        try:
+            found = self._consumer.committed()
+        except errors.MsgtxError as error:
+            self._recorder.complete(Result.INFO, number, error=type(error).__name__)
+            raise
+        positions = [[*tp, at.offset] for tp, at in found.items() if at is not None]
+        self._recorder.complete(Result.OK, number, positions=positions)
+
+    def close(self) -> None:
+        """Close, and note what was handed over before: all positions where that is automatic."""
+        if self._consumer.closed:
+            return
+        mine = self._consumer.assignment()
+        handed: dict[TopicPartition, int] = dict(self._handed)
+        if self._consumer.config.enable_auto_commit:
+            handed = {TopicPartition(topic, index): at for topic, index, at in self._positions()}
+        offsets = [[*tp, at] for tp, at in handed.items() if tp in mine]
+        number = self._recorder.invoke("close", **self._who, offsets=offsets)
+        self._close()
+        self._recorder.complete(Result.OK, number)
 
     def drained(self) -> None:
         """Note that everything was read."""

@@ -13,11 +13,14 @@ from tests.databases import connect
 from tests.faults import CrashServer
 from tests.histories.anomalies import Anomaly, Name
 from tests.histories.checker import check
-from tests.histories.crew import READERS, SMALL, TIDIERS, WRITERS, Crew
-from tests.histories.history import NEMESIS, Recorder, read_history
-from tests.histories.nemesis import Nemesis
+from tests.histories.committed import BACKWARDS
+from tests.histories.crew import MEMBERS, READERS, SMALL, TIDIERS, WRITERS, Crew
+from tests.histories.history import NEMESIS, History, Recorder, read_history
+from tests.histories.neighbours import OWN
+from tests.histories.nemesis import SHORT, Nemesis
 from tests.histories.settled import settled
-from tests.histories.workers import GROUP, PARTITIONS, TOPICS
+from tests.histories.workers import BESIDE, PARTITIONS, TOPICS, WIDELY
+from tests.roles import Roles
 
 # Daemons are to change hands within a round.
 SETTINGS: Final = {"lease_ms": 1_500, "sweep_interval_ms": 200}
@@ -64,6 +67,8 @@ class Round:
         roles: Mapping[str, int] = SMALL,
         pace: float = 0.02,
         blow_seconds: float = 1.0,
+        block_seconds: float = 2.0,
+        kinds: Sequence[str] = SHORT,
         purging: bool = False,
     ) -> None:
         self.seed = seed
@@ -75,10 +80,18 @@ class Round:
             for name, value in {**SETTINGS, **(PURGING if purging else {})}.items():
                 connection.execute("update msgtx.setting set value = %s where name = %s", [value, name])
         with msgtx.connect(self.url) as client:
-            for name, count in TOPICS.items():
+            for name, count in (*TOPICS.items(), *(beside for role, beside in BESIDE.items() if role in roles)):
                 client.topics.create(name, partitions=count)
-        self.crew = Crew(self.url, folder, seed, dict(roles), pace)
-        self.nemesis = Nemesis(self.crew, server, Recorder(folder, NEMESIS), mean_seconds=blow_seconds)
+        self.partitions = [*PARTITIONS, *(WIDELY if "wide" in roles else ())]
+        self._roles = Roles(server.server, self.url)
+        # What applies a replication may leave triggers out: a user's session may be one.
+        self._roles.sql(f"grant set on parameter session_replication_role to {server.server.role}")
+        low = self._roles.make(f"consume:{OWN}")
+        self.crew = Crew(self.url, folder, seed, dict(roles), pace, self._roles.url_of(low))
+        self.nemesis = Nemesis(
+            self.crew, server, Recorder(folder, NEMESIS), mean_seconds=blow_seconds, block_seconds=block_seconds,
+            kinds=kinds,
+        )  # fmt: skip
 
     def disturb(self, seconds: float) -> None:
         """Let everybody work, disturbed."""
@@ -87,20 +100,28 @@ class Round:
 
     def drain(self) -> None:
         """Let everybody finish, undisturbed: first who writes, then who copies, then who reads."""
-        for roles in (WRITERS, {"copy"}, READERS, TIDIERS):
+        for roles in (WRITERS, MEMBERS, READERS, TIDIERS):
             self.crew.finish(roles)
 
     def judge(self, *, ignored: Collection[str] = ()) -> Report:
         """Read what was recorded and what is there, and compare. `ignored`: values that are nobody's of the crew."""
         history = read_history(self.folder)
-        end = settled(self.url, history, partitions=PARTITIONS, groups=[GROUP], purged=self.purging)
+        end = settled(self.url, history, partitions=self.partitions, groups=groups_of(history), purged=self.purging)
         found = [anomaly for anomaly in check(history, end) if not any(value in anomaly.detail for value in ignored)]
         return Report(self.seed, found, self.crew.failures, history.counts(), history.results(), self.nemesis.counts,
                       self.crew.lives.total())  # fmt: skip
 
     def close(self) -> None:
         self.crew.end()
+        self._roles.drop()
         self._server.drop_database(self.url)
+
+
+def groups_of(history: History) -> set[str]:
+    """Return the groups that copy, or commit with members: where a reader stands is its own business."""
+    of_transactions = {commit.arguments["group"] for commit in history.kind("commit")}
+    of_members = {close.arguments["group"] for close in history.kind("close") if close.arguments["reset"] != BACKWARDS}
+    return (of_transactions | of_members) - {None}
 
 
 def play(server: CrashServer, folder: Path, *, seed: int, seconds: float, **options: object) -> Report:

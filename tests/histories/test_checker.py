@@ -11,10 +11,12 @@ from msgtx import TopicPartition
 from tests.histories.anomalies import Name, summary
 from tests.histories.checker import check
 from tests.histories.history import NEMESIS, History, Operation, Recorder, Result, read_history
+from tests.histories.members import EXTRA, INPUT, SEALED, TALLY
 from tests.histories.settled import Settled
-from tests.histories.workers import GROUP, INPUT, LEDGERS, LOOSE
+from tests.histories.waited import CALM_SECONDS, GRACE_SECONDS, SECOND
+from tests.histories.workers import GROUP, LEDGERS, LOOSE
 
-SOURCE, LEFT, RIGHT, LAX = (TopicPartition(topic, 0) for topic in (INPUT, *LEDGERS, LOOSE))
+SOURCE, LEFT, RIGHT, LAX, MORE = (TopicPartition(topic, 0) for topic in (INPUT, *LEDGERS, LOOSE, EXTRA))
 LINGER: Final = 10  # between the invocation of an operation and its answer
 
 
@@ -54,12 +56,14 @@ class Story:
     def init(self, by: str, producer_id: int, epoch: int) -> None:
         self.tell(by, "init", answer={"producer": [producer_id, epoch]}, transactional_id=by)
 
-    def commit(self, by: str, transaction: str, result: Result = Result.OK, **offsets: int) -> Operation:
+    def commit(
+        self, by: str, transaction: str, result: Result = Result.OK, *, group: str = GROUP, **offsets: int
+    ) -> Operation:
         carried = [[topic, 0, at] for topic, at in offsets.items()]
         if result is not Result.FAIL:
             self.outcomes[transaction] = "COMMITTED"
-            self.offsets.update({(GROUP, TopicPartition(topic, 0)): at for topic, at in offsets.items()})
-        return self.tell(by, "commit", result, transaction=transaction, group=GROUP if offsets else None, offsets=carried)
+            self.offsets.update({(group, TopicPartition(topic, 0)): at for topic, at in offsets.items()})
+        return self.tell(by, "commit", result, transaction=transaction, group=group if offsets else None, offsets=carried)
 
     def abort(self, by: str, transaction: str) -> None:
         self.outcomes[transaction] = "ABORTED"
@@ -83,6 +87,16 @@ class Story:
     def seek(self, by: str, *at: tuple[TopicPartition, int], kind: str = "seek", isolation: str = "read_committed") -> None:
         positions = [[*partition, position] for partition, position in at]
         self.tell(by, kind, answer={"positions": positions}, consumer=f"{by}#0", isolation=isolation)
+
+    def member(self, kind: str, by: str, at: int, *, group: str = TALLY, **options: Any) -> Operation:
+        """Tell what a member says of the input: it commits so far, closes at so far, is told that the group is so far."""
+        rows = [[*SOURCE, at]]
+        who: dict[str, Any] = {"consumer": f"{by}#0", "isolation": "read_committed", "group": group}
+        who["reset"] = options.pop("reset", "earliest")
+        if kind in {"commit offsets", "close"}:
+            return self.tell(by, kind, options.pop("result", Result.OK), **who, offsets=rows, **options)
+        answer = {"gained": rows, "records": [], "positions": []} if kind == "poll" else {"positions": rows}
+        return self.tell(by, kind, answer=answer, **who)
 
     def crash(self) -> None:
         self.tell(NEMESIS, "crash")
@@ -237,6 +251,54 @@ def test_commits_of_two_owners_that_overlap_in_time_may_be_answered_in_any_order
     early = story.commit("copy-0.0", "1.0.1", input=2)
     story.commit("copy-1.0", "3.0.0", input=2)
     early.completed = None
+    assert story.anomalies() == []
+
+
+def test_a_commit_in_the_background_may_be_lost_with_its_process_or_its_partition() -> None:
+    story = copying()
+    story.member("commit offsets", "tally-0.0", 2, wait=False)
+    story.member("poll", "tally-1.0", 0)
+    story.member("commit offsets", "tally-1.0", 1, wait=True)
+    story.member("commit offsets", "tally-1.0", 2, wait=False)
+    story.member("close", "tally-1.0", 1)
+    story.offsets[TALLY, SOURCE] = 1
+    assert story.anomalies() == []
+
+
+def test_a_reader_that_seeks_may_commit_what_it_has_read_before() -> None:
+    story = copying()
+    story.member("commit offsets", "reader-0.0", 2, wait=True, reset="none", group="reader-0")
+    story.member("commit offsets", "reader-0.0", 1, wait=True, reset="none", group="reader-0")
+    assert story.anomalies() == []
+
+
+def test_a_group_that_begins_at_the_end_need_not_process_what_was_before() -> None:
+    story = copying()
+    story.member("seek", "late-0.0", 1, group="late-0", reset="latest")
+    story.send("late-0.0", MORE, "two>late-0@late-0.0#0:1", transaction="4.0.0")
+    story.commit("late-0.0", "4.0.0", group="late-0", input=2)
+    assert story.anomalies() == []
+    story.member("seek", "late-0.0", 2, group="late-1", reset="latest")
+    story.offsets["late-1", SOURCE] = 2  # it has noted where it began, and nothing came
+    assert story.anomalies() == []
+
+
+def test_a_process_that_stands_still_is_not_late() -> None:
+    story = copying()
+    late = story.tell("bounded-0.0", "answer", within=1.0)
+    story.tell(NEMESIS, "pause", whom="bounded-0.0")
+    story.now += 60 * SECOND
+    story.tell(NEMESIS, "resume", whom="bounded-0.0")
+    late.completed = story.now
+    assert story.anomalies() == []
+    late.completed += round((GRACE_SECONDS + 2) * SECOND)
+    assert story.found() == {Name.ENDLESS_WAIT}
+
+
+def test_who_is_disturbed_may_give_up() -> None:
+    story = copying()
+    story.crash()
+    story.tell("bounded-0.0", "answer", Result.FAIL, {"error": "DeliveryTimeout"}, within=1.0)
     assert story.anomalies() == []
 
 
@@ -462,6 +524,75 @@ def false_truncation(story: Story) -> None:
                consumer="reader-0.0#0", isolation="read_committed")  # fmt: skip
 
 
+def offset_back(story: Story) -> None:
+    """An older commit, handed over in the background, is written behind a newer one that had returned."""
+    story.member("commit offsets", "tally-0.0", 1, wait=False)
+    story.member("commit offsets", "tally-0.0", 2, wait=True)
+    story.offsets[TALLY, SOURCE] = 1
+
+
+def offset_back_for_a_moment(story: Story) -> None:
+    story.member("commit offsets", "tally-0.0", 2, wait=True)
+    story.member("committed", "tally-0.0", 1)
+    story.offsets[TALLY, SOURCE] = 2
+
+
+def offset_back_for_who_comes_next(story: Story) -> None:
+    story.member("commit offsets", "tally-0.0", 2, wait=True)
+    story.member("poll", "tally-1.0", 1)
+    story.offsets[TALLY, SOURCE] = 2
+
+
+def commit_lost_at_close(story: Story) -> None:
+    story.member("commit offsets", "tally-0.0", 1, wait=False)
+    story.member("commit offsets", "tally-0.0", 2, wait=False)
+    story.member("close", "tally-0.0", 2)
+    story.offsets[TALLY, SOURCE] = 1
+
+
+def commit_lost_altogether(story: Story) -> None:
+    story.member("close", "tally-0.0", 2)
+
+
+def never_processed(story: Story) -> None:
+    """A group that begins at the end goes there again after an abort, behind what it was handed."""
+    story.member("seek", "late-0.0", 0, group="late-0", reset="latest")
+    story.member("seek", "late-0.0", 1, group="late-0", reset="latest")
+    story.send("late-0.0", MORE, "two>late-0@late-0.0#0:1", transaction="4.0.0")
+    story.commit("late-0.0", "4.0.0", group="late-0", input=2)
+
+
+def processed_twice(story: Story) -> None:
+    """Who comes next begins before a sealed transaction's offsets, and both are committed."""
+    story.member("seek", "seals-0.0", 0, group=SEALED)
+    for by, transaction in (("seals-0.0", "4.0.0"), ("seals-1.0", "5.0.0")):
+        story.send(by, MORE, *(f"{value}>{SEALED}@{by}#0:1" for value in ("one", "two")), transaction=transaction)
+        story.commit(by, transaction, group=SEALED, input=2)
+
+
+def endless_wait(story: Story) -> None:
+    hung = story.tell("bounded-0.0", "answer", within=1.0)
+    hung.completed = hung.invoked + round((GRACE_SECONDS + 2) * SECOND)
+
+
+def endless_wait_of_a_commit(story: Story) -> None:
+    story.send("bounded-0.0", MORE, "x", transaction="4.0.0")
+    hung = story.commit("bounded-0.0", "4.0.0")
+    hung.arguments["within"] = 1.0
+    hung.completed = hung.invoked + round((GRACE_SECONDS + 2) * SECOND)
+
+
+def deadlock(story: Story) -> None:
+    detail = "deadlock detected\nDETAIL: …"
+    story.send("publisher-0.0", MORE, "x", stored=False, result=Result.FAIL).answer["detail"] = detail
+
+
+def starved(story: Story) -> None:
+    story.crash()
+    story.now += round((CALM_SECONDS + 1) * SECOND)
+    story.tell("wide-0.0", "spread", Result.FAIL, {"error": "DeliveryTimeout"}, within=60.0)
+
+
 PLANTED: Final[dict[Name, list[Callable[[Story], None]]]] = {
     Name.ABORTED_READ: [aborted_read, aborted_read_by_one_reader, aborted_view],
     Name.LOST_WRITE: [
@@ -499,6 +630,13 @@ PLANTED: Final[dict[Name, list[Callable[[Story], None]]]] = {
     Name.STUCK: [stuck],
     Name.VIOLATION: [violation],
     Name.FALSE_TRUNCATION: [false_truncation],
+    Name.OFFSET_BACK: [offset_back, offset_back_for_a_moment, offset_back_for_who_comes_next],
+    Name.COMMIT_LOST: [commit_lost_at_close, commit_lost_altogether],
+    Name.NEVER_PROCESSED: [never_processed],
+    Name.PROCESSED_TWICE: [processed_twice],
+    Name.ENDLESS_WAIT: [endless_wait, endless_wait_of_a_commit],
+    Name.DEADLOCK: [deadlock],
+    Name.STARVED: [starved],
 }
 CASES: Final = [(name, plant) for name, plants in PLANTED.items() for plant in plants]
 

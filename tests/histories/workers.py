@@ -25,11 +25,15 @@ from msgtx import Client, Consumer, OutputRecord, Producer, Record, TopicPartiti
 from msgtx.cli import main as cli
 from msgtx.process import process
 from tests.histories.history import Recorder, Result
+from tests.histories.members import EXTRA, EXTRA_PARTITIONS, INPUT, OnPurposeError, late, seals, tally
+from tests.histories.neighbours import OWN, WIDE, WIDE_PARTITIONS, WIDE_USED, bounded, low, publisher, wide
 from tests.histories.recorded import ConsumerTape, ProducerTape, outcome_recorded
 
-INPUT, LEDGERS, LOOSE = "input", ("ledger-a", "ledger-b"), "loose"
+LEDGERS, LOOSE = ("ledger-a", "ledger-b"), "loose"
 LOOSE_INPUT: Final = f"{LOOSE}-input"
-TOPICS: Final = {INPUT: 3, LEDGERS[0]: 2, LEDGERS[1]: 2, LOOSE: 2, LOOSE_INPUT: 1}
+TOPICS: Final = {INPUT: 3, LEDGERS[0]: 2, LEDGERS[1]: 2, LOOSE: 2, LOOSE_INPUT: 1, EXTRA: EXTRA_PARTITIONS}
+BESIDE: Final = {low.__name__: (OWN, 1), wide.__name__: (WIDE, WIDE_PARTITIONS)}  # topics of who takes part at times
+WIDELY: Final = [TopicPartition(WIDE, index) for index in WIDE_USED]
 COPIED: Final = (INPUT, LOOSE_INPUT)
 PARTITIONS: Final = [TopicPartition(name, index) for name, count in TOPICS.items() for index in range(count)]
 GROUP: Final = "copy"
@@ -59,6 +63,7 @@ class Life:
     seed: int
     pace: float = 0.02  # the mean of the pauses between two steps, in seconds
     finish: bool = False  # it is asked to finish from the start
+    low_url: str = ""  # of the login that may next to nothing
 
     @property
     def process(self) -> str:
@@ -101,6 +106,7 @@ class World:
         self.recorder = Recorder(Path(life.folder), life.process)
         self.random = random.Random(f"{life.seed} {life.process}")
         self._values = 0
+        self.copies = 0
 
     def pause(self) -> None:
         """Wait a little: seldom long."""
@@ -211,13 +217,9 @@ def _copy_by_name(
                     world.pause()
                 transaction.send_offsets(consumer)
                 if world.random.random() < abort:
-                    raise _OnPurposeError
-        except (errors.AbortableError, _OnPurposeError):
+                    raise OnPurposeError
+        except (errors.AbortableError, OnPurposeError):
             consumer.rewind()
-
-
-class _OnPurposeError(Exception):
-    """A transaction is aborted because its program wants that."""
 
 
 # ── writers ──
@@ -430,7 +432,11 @@ def _meddle(world: World) -> None:
 
 
 ROLES: Final[dict[str, Callable[[World], None]]] = {
-    role.__name__: role for role in (copy, writer, plain, loose, reader, dirty, hopper, view, sweeper, meddler)
+    role.__name__: role
+    for role in (
+        *(copy, writer, plain, loose, reader, dirty, hopper, view, sweeper, meddler),
+        *(tally, late, seals, publisher, bounded, low, wide),
+    )
 }
 
 

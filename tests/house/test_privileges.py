@@ -5,6 +5,7 @@ import re
 from msgtx.database import privileges
 from msgtx.database.privileges import EVERYWHERE, MANAGED, NEEDS, OWNERS, Right
 from tests import interface
+from tests.admin.test_rights_of_roles import BY_HAND
 from tests.house.test_sql import FILES, parts
 
 CODE = {path.stem: parts(path)[1] for path in FILES}
@@ -13,15 +14,19 @@ VIEWS = {name for name, code in CODE.items() if code.lstrip().startswith("create
 # They look at no table of msgtx's with their owner's rights; what they call does, and checks.
 OF_THE_CALLER = {
     "commit_in_session",
-    "lock_producer", "last_stable_offset", "describe_server", "describe_sessions", "lock_holders", "snapshot_holders",
+    "lock_producer", "lock_producers",
+    "last_stable_offset", "describe_server", "describe_sessions", "lock_holders", "snapshot_holders",
+    "describe_notifications",
     "table_statistics", "read", "value_json",
 }  # fmt: skip
 # What users call in their own SQL.
-OF_USERS = {"publish", "read", "value_json"}
+OF_USERS = {"publish", "read", "value_json", "note_place"}
 # They name partitions or topics of a group's own rows: nothing of a topic is read or written.
 OF_A_GROUP = {"join_group", "assign_partitions", "release_partitions"}
 # The outcome of a row whose name the caller knows: as `transaction_outcome`, it is no topic's.
 OF_A_TRANSACTION = {"is_committed"}
+# A number that says that some topic has changed.
+OF_ALL_TOPICS = {"topics_version"}
 # What it is given was signed by `seal`, which only the caller who wrote there has heard of.
 SIGNED = {"decide_sealed"}
 
@@ -34,9 +39,13 @@ def test_what_a_right_needs_is_there() -> None:
     assert sorted(MANAGED - CODE.keys()) == []
 
 
+# What only clients of released versions call.
+OF_OLDER_CLIENTS = {"expire_transactions"}
+
+
 def test_what_is_given_is_called_or_read() -> None:
-    within = {name for name in MANAGED if any(f"msgtx.{name}(" in CODE[other] for other in VIEWS | OF_USERS)}
-    assert sorted(MANAGED - CALLED - VIEWS - OF_USERS - within) == []
+    within = {name for name in MANAGED if any(f"msgtx.{name}(" in CODE[other] for other in VIEWS | OF_USERS | OF_THE_CALLER)}
+    assert sorted(MANAGED - CALLED - VIEWS - OF_USERS - OF_OLDER_CLIENTS - within) == []
 
 
 def test_nothing_of_the_owner_is_given() -> None:
@@ -52,10 +61,41 @@ def test_what_is_given_runs_with_its_owners_rights() -> None:
 
 def test_what_names_topics_or_partitions_checks_the_callers_rights_there() -> None:
     given = frozenset().union(*NEEDS.values()) & CODE.keys()
-    for name in given - VIEWS - OF_THE_CALLER - OF_A_GROUP - OF_A_TRANSACTION - SIGNED:
+    for name in given - VIEWS - OF_THE_CALLER - OF_A_GROUP - OF_A_TRANSACTION - OF_ALL_TOPICS - SIGNED:
         arguments = CODE[name].split("returns ")[0].split(" out ")[0]
         if re.search(r"partition|topic|batches|\bnames\b", arguments):
             assert re.search(r"msgtx\.(require_right\w*|topics_of_caller|check_offsets)\(", CODE[name]), name
+
+
+def test_whatever_checks_rights_is_called_by_hand_without_them() -> None:
+    asking = {name for name, code in CODE.items() if re.search(r":= msgtx\.require_right(s|_on_topic)\(", code)}
+    assert sorted(name for name in asking if not any(call.startswith(name) for call in BY_HAND)) == []
+
+
+def test_what_names_groups_or_transactional_ids_checks_whether_the_caller_may_use_them() -> None:
+    """Also what acts under a producer id: that is a name, too."""
+    given = frozenset().union(*NEEDS.values()) & CODE.keys()
+    asks = {
+        r"\bgroup_names?\b|\bin_group_name\b": r"msgtx\.(require_names\('group'|check_offsets|commit_offsets)",
+        r"transactional_id|\bin_app_id\b": r"msgtx\.require_names\('transactional_id'",
+        r"\bin_producer_id\b|\bexpected_producer_id\b|msgtx\.batch\b": r"msgtx\.(require_producers|decide|append)\(",
+    }
+    # They say what has become of a name; abort what is overdue; look at what the caller has read. The administrator's own.
+    looks = {
+        "transaction_outcome",
+        "undecided_prepared",
+        "expire_transaction",
+        "is_committed",
+        "is_batch_committed",
+        "offset_counts",
+        "last_batch",
+        "commit_in_session",  # what it stages is checked in the COMMIT, by commit_offsets and append
+    }
+    for name in given - VIEWS - SIGNED - looks:
+        arguments = CODE[name].split("returns ")[0].split(" out ")[0]
+        for names, check in asks.items():
+            if re.search(names, arguments):
+                assert re.search(check, CODE[name]), name
 
 
 def test_every_view_for_roles_shows_what_the_caller_may_see_and_is_a_barrier() -> None:
@@ -69,7 +109,11 @@ def test_every_view_for_roles_shows_what_the_caller_may_see_and_is_a_barrier() -
 def test_who_acts_for_the_owner_is_asked_with_the_owners_rights_only() -> None:
     """Elsewhere the current user is the caller, and so everybody would."""
     asking = {name for name, code in CODE.items() if "msgtx.acts_for_owner()" in code} - {"acts_for_owner"}
-    inner = {"append_plain", "check_offsets"}  # called by functions that run with their owner's rights, and given to nobody
+    inner = {
+        "append_plain",
+        "check_offsets",
+        "next_producer_id",
+    }  # called by functions that run with their owner's rights, and given to nobody
     assert not inner & MANAGED
     for name in asking - inner:
         assert "security definer" in CODE[name], name

@@ -7,8 +7,11 @@ import psycopg
 import pytest
 
 import msgtx
+from msgtx.database.privileges import MANAGED
 from msgtx.rules.transaction import State
+from tests import interface
 from tests.databases import Connection
+from tests.store.durable import CASES
 
 ROOT = Path(msgtx.__file__).parent
 FILES = sorted((ROOT / "sql").glob("*.sql"), key=lambda path: path.name)
@@ -17,13 +20,14 @@ TABLES = (
     "transaction_partition", "transaction_seal", "transaction_decision", "transaction_marker", "partition_floor",
     "consumer_group", "group_member", "group_assignment", "group_heartbeat", "group_offset", "coordinator",
     "coordinator_shard", "role_right", "named_snapshot", "spark_batch", "spark_attempt", "spark_range", "staged_record",
-    "dedup_key",
+    "staged_commit", "wake_up", "dedup_key", "deleted_partition",
 )  # fmt: skip
 NAMES = [path.stem for path in FILES]
 # What takes away what nobody needs any more.
 SWEEPS = {
-    "compact_batches", "forget_transactions", "remove_decided_seals", "remove_front", "remove_heartbeats",
+    "compact_batches", "forget_transactions", "remove_decided_seals", "remove_log", "remove_front", "remove_heartbeats",
     "remove_idle_producers", "remove_spark_history", "remove_superseded_floors", "remove_superseded_offsets",
+    "remove_wake_ups",
 }  # fmt: skip
 
 
@@ -117,9 +121,14 @@ def test_nothing_updates_or_deletes_on_the_hot_path() -> None:
         "named_snapshot",
         "dedup_key",  # taken first, then told the offset: what a record without a key never touches
         "staged_record",
+        "staged_commit",
+        "wake_up",
+        "spark_range",  # a few rows per micro-batch: one that is not committed may be planned anew
     }
+    # Renews what tasks of Spark hold open, every 10 s: in a table of its own, every reader would look there, too.
+    renewals = {"renew_attempts"}
     for path in FILES:
-        if path.stem in {"delete_topic", "delete_group", "delete_offsets", *SWEEPS}:
+        if path.stem in {"delete_topic", "delete_group", "delete_offsets", *SWEEPS, *renewals}:
             continue
         changed = set(re.findall(r"\b(?:update|delete from) msgtx\.(\w+)", parts(path)[1]))
         assert not changed & insert_only, path.name
@@ -131,6 +140,38 @@ def test_nobody_asks_for_the_time_of_the_sql_transaction() -> None:
         _, code = parts(path)
         assert not re.search(r"\bnow\(\)|\bcurrent_timestamp\b|\btransaction_timestamp\b", code), path.name
         assert "clock_timestamp" not in code or path.stem == "clock", path.name
+
+
+def test_whoever_waits_for_a_lock_of_ours_waits_with_a_limit() -> None:
+    """P32. A clause of a function holds for what it calls; a limit of the session is the user's."""
+    code = {path.stem: parts(path)[1] for path in FILES}
+    called = {name: set(re.findall(r"\bmsgtx\.(\w+)\(", text)) & code.keys() - {name} for name, text in code.items()}
+    waiting = {name for name, text in code.items() if "pg_advisory_xact_lock" in text}
+    limited = {name for name, text in code.items() if re.search(r"\bset lock_timeout = '", text)}
+    begun = {function.name for function in interface.functions()} | MANAGED & code.keys()
+    begun |= {name for text in code.values() for name in re.findall(r"execute function msgtx\.(\w+)", text)}
+
+    def unlimited(name: str, way: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+        if name in limited or name in way:
+            return []
+        if name in waiting:
+            return [(*way, name)]
+        return [found for inner in sorted(called[name]) for found in unlimited(inner, (*way, name))]
+
+    assert waiting
+    # What clients of earlier versions call by itself.
+    assert [way for name in sorted(begun) for way in unlimited(name)] == [("lock_producer",)]
+
+
+def test_what_flushes_or_promises_to_has_a_case_that_shows_it() -> None:
+    """I9: a flush that is taken away is noticed."""
+    flushing = {path.stem for path in FILES if "flush_at_commit(" in parts(path)[1]} - {"flush_at_commit"}
+    promising = set()
+    for path in FILES:
+        header = re.sub(r"\n--\s*", " ", parts(path)[0])
+        if re.search(r"\b(?<!not )flushed\b(?! by itself)", header, re.IGNORECASE):
+            promising.add(path.stem)
+    assert flushing | promising == CASES.keys()
 
 
 def test_every_function_can_be_planned_and_called(connection: Connection) -> None:

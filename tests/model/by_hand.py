@@ -154,7 +154,8 @@ class ByHand(Joining):
             return error, -1 if error else result.base_offset, result.duplicate
 
         def model(oracle: Oracle, answer: Any) -> tuple[str | None, int, bool]:
-            expected: tuple[str | None, int, bool] = oracle.append_flushed(request)[0]  # by its own commit
+            append = oracle.append_flushed if request.number is None else oracle.append
+            expected: tuple[str | None, int, bool] = append(request)[0]
             refused_as_old = expected[2] and answer[0] in REFUSED and request.epoch < oracle.epochs.get(request.producer, 0)
             return answer if refused_as_old else expected  # a zombie's retry has no effect, whatever it is told (I7)
 

@@ -94,14 +94,18 @@ class History(RuleBasedStateMachine):
     def ask(self, real: Callable[[], Any], model: Model, *, crash: int = 0) -> Any:
         """Make a call; the oracle says what it must answer, after a loss one of what it may answer."""
         before = [oracle.fork() for oracle in self.oracles] if crash else []
+        written = self.place.written()
         with self.place.losing(crash) as fired:
             answer = real()
         if fired:
             worlds = [world for oracle in before for world in self._worlds(oracle, model, answer)]
         else:
             worlds = [(oracle, model(oracle, answer)) for oracle in self.oracles]
-        self._keep([oracle for oracle, expected in worlds if expected == answer])
-        assert self.oracles, f"answered {answer!r}; allowed {[expected for _, expected in worlds]!r}; lost {fired}"
+        fitting = [oracle for oracle, expected in worlds if expected == answer]
+        assert fitting, f"answered {answer!r}; allowed {[expected for _, expected in worlds]!r}; lost {fired}"
+        if not fired and all(oracle.flushed for oracle in fitting):
+            assert self.place.flushed() > written, f"answered {answer!r}, which must last, and nothing was flushed (I9)"
+        self._keep(fitting)
         if fired:
             self.lost()
         return answer
@@ -109,18 +113,21 @@ class History(RuleBasedStateMachine):
     def _keep(self, fitting: list[Oracle]) -> None:
         self.oracles = []
         for oracle in fitting:
-            oracle.calls, oracle.loss = 0, None
+            oracle.calls, oracle.loss, oracle.flushed = 0, None, False
             if oracle not in self.oracles:
                 self.oracles.append(oracle)
 
     def _worlds(self, oracle: Oracle, model: Model, answer: Any) -> Iterator[tuple[Oracle, Any]]:
-        """Whatever may have happened: each call of the step was repeated, perhaps after a crash took changes back."""
+        """Whatever may have happened: each call of the step was repeated, perhaps after a crash took changes back.
+
+        A step that only reads has no call that counts: its crash takes back what came before it.
+        """
         plain = oracle.fork()
         yield plain, model(plain, answer)
-        for call, after in itertools.product(range(1, plain.calls + 1), (False, True)):
+        for call, after in [(0, False), *itertools.product(range(1, plain.calls + 1), (False, True))]:
             for back in itertools.count():
-                world = oracle.fork(Loss(call, after, back))
                 try:
+                    world = oracle.fork(Loss(call, after, back))
                     expected = model(world, answer)
                 except NoSuchWorldError:
                     break

@@ -20,6 +20,7 @@ NOBODY = -2  # stands for the producer id of what a session publishes
 OPEN, COMMIT, ABORT, UNKNOWN = "OPEN", "COMMIT", "ABORT", "UNKNOWN"
 FENCED, ABORTED, INVALID = "ProducerFenced", "TransactionAborted", "InvalidTransactionState"
 NO_ID, GAP, WAIT = "InvalidProducerIdMapping", "OutOfOrderSequence", "ConcurrentTransactions"
+UNSTABLE = "UnstableOffset"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,10 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The `call`-th call of a step is interrupted: before or after it was done. `back`: so many changes are lost, too."""
+    """The `call`-th call of a step is interrupted: before or after it was done. `back`: so many changes are lost, too.
+
+    The 0th is the step itself, before it has called anything.
+    """
 
     call: int
     after: bool
@@ -94,6 +98,7 @@ def call(*, flushed: bool) -> Any:
                 answer = method(self, *args, **options)
                 if before != self.snapshot():  # who writes nothing flushes nothing
                     self.past = [] if self.flushes else [*self.past, before]
+                    self.flushed = self.flushed or self.flushes
                 return answer
 
             self.calls += 1
@@ -128,6 +133,7 @@ class Oracle:
     calls: int = 0
     loss: Loss | None = None
     flushes: bool = field(default=False, compare=False)  # the call that runs now
+    flushed: bool = field(default=False, compare=False)  # a call of this step has changed what must last
 
     def snapshot(self) -> "Oracle":
         """Return a copy without its past."""
@@ -142,6 +148,8 @@ class Oracle:
         """Return another world that begins as this one."""
         made = self.snapshot()
         made.past, made.calls, made.loss = list(self.past), 0, loss
+        if loss is not None and loss.call == 0:
+            made.lose(loss.back)
         return made
 
     def lose(self, back: int) -> None:
@@ -444,6 +452,10 @@ class Oracle:
     def overdue(self) -> list[Name]:
         found = [(n, t) for n, t in self.transactions.items() if t.outcome == OPEN and t.sealed != "external"]
         return [name for name, transaction in found if transaction.deadline < self.now]
+
+    def pending(self, group: str, partition: int) -> list[Name]:
+        """Who is undecided and has an offset that may become the group's."""
+        return [name for name, t in self.transactions.items() if t.outcome == OPEN and (group, partition) in t.pending]
 
     def outcome(self, name: Name) -> str:
         return self.transactions[name].outcome if name in self.transactions else UNKNOWN

@@ -27,6 +27,9 @@ PATIENCE_SECONDS: Final = 30.0
 BEGINNING: Final = datetime(2030, 1, 1, tzinfo=UTC)
 # Of psycopg's own accounts, no word of which reaches the server: a connection cannot be lost there.
 NO_BOUNDARY: Final = frozenset({"set_autocommit", "set_isolation_level"})
+TICK: Final = """
+    update public.clock set at = %s from (select set_config('synchronous_commit', 'on', true)) flushed
+"""
 MADE: Final = sqlalchemy.table("made", sqlalchemy.column("name"))  # rows of a user's
 _numbers = itertools.count(1)
 
@@ -44,6 +47,9 @@ class Place:
 
     def __post_init__(self) -> None:
         with connect(self.url) as connection:
+            if self.server is not None:  # whatever must last has to ask for its flush by itself, also in a user's session
+                name = sqlalchemy.make_url(self.url).database
+                connection.execute(f'alter database "{name}" set synchronous_commit = off')
             connection.execute("create table if not exists public.clock (at timestamptz)")
             connection.execute("delete from public.clock")
             connection.execute("insert into public.clock values (%s)", [BEGINNING])
@@ -106,8 +112,21 @@ class Place:
         """Let time pass, which it never does by itself. The update is flushed, and with it all that came before."""
         self.now += milliseconds
         with self.observer.engine.connection() as connection:
-            connection.execute("update public.clock set at = %s", [BEGINNING + timedelta(milliseconds=self.now)])
+            connection.execute(TICK, [BEGINNING + timedelta(milliseconds=self.now)])
         return self.now
+
+    def written(self) -> int:
+        """Return how far WAL is written: what is written from here on must last only where it was flushed, too."""
+        return 0 if self.server is None else self._wal("pg_current_wal_insert_lsn()")
+
+    def flushed(self) -> int:
+        """Return how far WAL is on disk. Nobody flushes on a server that is to crash, but who has to."""
+        return 1 if self.server is None else self._wal("pg_current_wal_flush_lsn()")
+
+    def _wal(self, position: str) -> int:
+        with self.observer.engine.connection() as connection:
+            ((at,),) = connection.execute(f"select {position} - '0/0'").fetchall()
+        return int(at)
 
     @contextlib.contextmanager
     def losing(self, boundary: int) -> Iterator[list[str]]:

@@ -1,20 +1,23 @@
 """Readers: long-lived consumers with their tokens, fetches from anywhere, offsets committed by hand."""
 
-from typing import Any
+from typing import Any, Final
 
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from msgtx import Isolation, OffsetAndMetadata, protocol
-from tests.model.history import PARTITIONS, History, Reader, crashes, partitions
+from tests.model.history import PARTITIONS, READING, Reader, crashes, partitions
 from tests.model.membership import Commit
-from tests.model.oracle import Oracle
+from tests.model.oracle import OPEN, UNSTABLE, Name, Oracle
+from tests.model.place import refusal
+from tests.model.producing import Producing
 
+SHORT_WAIT_MS: Final = 100  # for offsets that nobody decides meanwhile
 readers = st.integers(0, 1)
 offsets = st.one_of(st.integers(0, 30), st.none())
 
 
-class Reading(History):
+class Reading(Producing):
     @rule(which=readers, crash=crashes)
     def poll(self, which: int, crash: int) -> None:
         self._poll(self.readers[which], 0 if self.remembers else crash)
@@ -79,6 +82,72 @@ class Reading(History):
         reader.consumer.rewind()
         reader.at = {p: self.oracle.offsets.get((self.groups[0], p), 0) for p in range(PARTITIONS)}
         assert self.positions(reader) == reader.at
+
+    @rule(group=st.integers(0, 1), partition=partitions)
+    def begin_anew(self, group: int, partition: int) -> None:
+        """Whoever begins where the group stands waits for what is sealed: an overdue transaction is aborted on the way."""
+        name, place = self.groups[group], self.partitions[partition]
+        settings: dict[str, Any] = {**READING, "request_timeout_ms": SHORT_WAIT_MS}
+
+        def real() -> Any:
+            with self.place.client.consumer(group=name, **settings) as consumer:
+                consumer.assign([place])
+                return refusal(lambda: consumer.position(place))
+
+        def model(oracle: Oracle, _: Any) -> Any:
+            pending = oracle.pending(name, partition)
+            oracle.expire(*(each for each in pending if each in oracle.overdue()))
+            return UNSTABLE if oracle.pending(name, partition) else oracle.offsets.get((name, partition), 0)
+
+        self.ask(real, model)
+
+    @rule(partition=partitions, counts=st.lists(st.integers(1, 3), min_size=1, max_size=2))
+    def begin_at_the_end(self, partition: int, counts: list[int]) -> None:
+        """Who begins at the end, reads, and goes back before it has committed begins there again."""
+        settings = {**READING, "auto_offset_reset": "latest"}
+        with self.place.client.consumer(group=self.place.name("late"), max_poll_records=3, **settings) as consumer:
+            consumer.assign(self.partitions)
+            reader = Reader(consumer, Isolation.READ_COMMITTED)
+            reader.at = self._ends(reader)
+            began = dict(reader.at)
+            for count in counts:
+                self.send_plainly(where=[partition], sizes=[count], crash=0)
+                self.drain(reader)
+                consumer.rewind()
+                assert self.positions(reader) == began, "it goes back to where it began"
+                reader.at = dict(began)
+                self.drain(reader)
+
+    def _ends(self, reader: Reader) -> dict[int, int]:
+        def real() -> tuple[dict[int, int], list[Name]]:
+            positions = self.positions(reader)
+            return positions, [name for name in self.oracle.overdue() if self.place.outcome(name) != OPEN]
+
+        def model(oracle: Oracle, answer: Any) -> Any:
+            oracle.expire(*answer[1])
+            return {p: reader.end(oracle, p) for p in range(PARTITIONS)}, answer[1]
+
+        positions: dict[int, int] = self.ask(real, model)[0]
+        return positions
+
+    @rule(partition=partitions, at=st.lists(st.integers(0, 30), min_size=2, max_size=4), closes=st.booleans())
+    def commit_in_background(self, partition: int, at: list[int], closes: bool) -> None:
+        """The newest commit counts, whoever waits for which; what was handed over is there when `close` returns."""
+        ends = len(self.oracle.logs[partition]) + 1
+        with self.place.client.consumer(group=self.groups[0], **READING) as consumer:
+            consumer.assign(self.partitions)
+            commits = {(self.groups[0], partition): Commit(at[-1] % ends)}
+
+            def real() -> None:
+                for number, offset in enumerate(at):
+                    last = number == len(at) - 1
+                    consumer.commit({self.partitions[partition]: offset % ends}, wait=last and not closes)
+                if closes:
+                    consumer.close()
+
+            self.ask(real, lambda o, _: o.commit_offsets(commits))
+            consumer.close()  # what still was on its way has arrived
+        self.readers[0].committed_by_hand = True
 
     @rule(partition=partitions, at=offsets, crash=crashes)
     def commit_offsets(self, partition: int, at: int | None, crash: int) -> None:

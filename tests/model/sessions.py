@@ -13,7 +13,7 @@ from hypothesis.stateful import precondition, rule
 from sqlalchemy.orm import Session
 
 from msgtx import PreparedTransaction, TransactionId, errors, orm
-from tests.model.history import SHORT_MS, counts, crashes, some
+from tests.model.history import PARTITIONS, SHORT_MS, counts, crashes, some
 from tests.model.lives import Life
 from tests.model.membership import Commit
 from tests.model.oracle import ABORT, COMMIT, FENCED, INVALID, NO_ID, OPEN, Name, Offsets, Oracle, Request
@@ -21,6 +21,7 @@ from tests.model.place import MADE, OUTCOMES, named, refusal
 from tests.model.producing import Producing, together, where
 
 LOST: Final = (errors.MsgtxError, sqlalchemy.exc.DBAPIError)
+SQL_PUBLISH: Final = sqlalchemy.text("select msgtx.publish(:topic, value_bytes => :value, partition => :partition)")
 NOTHING: Final = "nothing"  # was begun: the connection was lost before
 timeouts = st.sampled_from([None, None, SHORT_MS])
 keeps = st.booleans()  # whether the session keeps its snapshot
@@ -59,9 +60,19 @@ class Sessions(Producing):
         session.execute(MADE.insert().values(name=row))
         return row
 
-    @rule(where=where, count=counts, keeps=keeps, commits=st.sampled_from([True, True, False]), crash=crashes)
-    def publish(self, where: list[int], count: int, keeps: bool, commits: bool, crash: int) -> None:
-        """Records and a row, or neither. Above READ COMMITTED what was not committed stays in the log, aborted."""
+    @rule(
+        where=where,
+        count=counts,
+        keeps=keeps,
+        by_sql=st.integers(0, PARTITIONS),
+        commits=st.sampled_from([True, True, False]),
+        crash=crashes,
+    )
+    def publish(
+        self, where: list[int], count: int, keeps: bool, commits: bool, crash: int, by_sql: int = PARTITIONS
+    ) -> None:
+        """Records and a row, or neither, some of them by SQL: those for one partition. Above READ COMMITTED there is none by
+        SQL, and what was not committed stays in the log, aborted."""
         contents = {partition: self.content(count) for partition in sorted(where)}
         partition, content = next(iter(contents.items()))
 
@@ -72,7 +83,11 @@ class Sessions(Producing):
                 for at, values in contents.items():
                     topic, index = self.partitions[at]
                     for value in values:
-                        orm.publish(session, topic, value, partition=index)
+                        if at == by_sql and not keeps:
+                            sql = {"topic": topic, "value": value, "partition": index}
+                            session.execute(SQL_PUBLISH, sql)
+                        else:
+                            orm.publish(session, topic, value, partition=index)
                 if commits:
                     session.commit()
             return row is not None and self.place.has_row(row), self.place.holds(self.partition_ids[partition], content)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 import hypothesis
 import pytest
 
-from tests.faults import crash_server
+from tests.faults import CrashServer, crash_server
 from tests.model.history import LONG_MS, PARTITIONS, SHORT_MS
-from tests.model.machine import Machine
+from tests.model.machine import CrashMachine, Machine
 from tests.model.oracle import ABORT, COMMIT
 from tests.model.place import Place
 from tests.model.rounds import minutes_wanted, places, run_round, run_rounds
@@ -26,12 +26,36 @@ def test_any_history_with_lost_connections_is_as_the_oracle_says(make_database: 
             run_round(where, number=SEED, histories=50)
 
 
-def test_any_history_with_crashes_of_the_server_is_as_the_oracle_says() -> None:
-    with crash_server() as server, places(server.server.create_database, server) as where:
+@pytest.fixture(scope="module")
+def crashing() -> Iterator[CrashServer]:
+    with crash_server() as server:
+        yield server
+
+
+def test_any_history_with_crashes_of_the_server_is_as_the_oracle_says(crashing: CrashServer) -> None:
+    with places(crashing.server.create_database, crashing) as where:
         if LONG:
             assert not run_rounds(where, minutes=minutes_wanted() / 2, first=None, report=print)
         else:
             run_round(where, number=SEED, histories=5)
+
+
+def test_a_crash_while_a_step_only_reads_takes_back_what_came_before_it(crashing: CrashServer) -> None:
+    """I9: an open transaction's batch may go; what a member released just before is flushed, and stays."""
+    with places(crashing.server.create_database, crashing) as where:
+
+        class Here(CrashMachine):
+            find_place = staticmethod(where.find)
+
+        history = Here()
+        history.begin(by_hand=[False, False])
+        history.gather(members=1, static=False)
+        history.release(which=0, given=[0], own=True, looks=False, crash=0)
+        history.send_batches(which=0, partition=1, sizes=[1], crash=0)
+        history.live(which=0, how="look", beat=0, crash=1)
+        history.everything_agrees()
+        assert history.oracle.logs[1] == []
+        history.teardown()
 
 
 @pytest.fixture
@@ -136,3 +160,41 @@ def test_transactions_that_others_decide_late_or_elsewhere_are_as_the_oracle_say
             history.complete(which=which, outcome=outcome, crash=crash)
             history.everything_agrees()
         history.complete(which=-1, outcome={COMMIT: ABORT, ABORT: COMMIT}[outcome], crash=0)
+
+
+def test_readers_that_begin_beside_what_is_sealed_are_as_the_oracle_says(history: Machine) -> None:
+    """I10, I12: offsets that wait for a session or an outside party are waited for; an overdue session's are not."""
+    history.send_plainly(where=[0, 1, 2], sizes=[3], crash=0)
+    history.init(which=0, timeout=LONG_MS, how="library", crash=0)
+    history.transact_in_session(which=-1, where=[0, 1], timeout=None, keeps=False, at=2, ends="OPEN", crash=0)
+    history.init(which=1, timeout=LONG_MS, how="library", crash=0)
+    history.prepare(which=-1, where=[1, 2], timeout=None, at=3, crash=0)
+    for partition in range(PARTITIONS):
+        history.begin_anew(group=1, partition=partition)
+        history.everything_agrees()
+    history.pass_time(LONG_MS + 1)
+    history.begin_anew(group=1, partition=0)  # the session's is overdue, and aborted on the way
+    history.everything_agrees()
+    history.begin_anew(group=1, partition=1)
+    history.complete(which=0, outcome=COMMIT, crash=0)
+    history.begin_anew(group=1, partition=1)
+
+
+def test_readers_that_begin_at_the_end_are_as_the_oracle_says(history: Machine) -> None:
+    """I10: who goes back before it has committed begins where it began, also behind what was open then."""
+    history.send_plainly(where=[0, 1, 2], sizes=[3], crash=0)
+    history.send(which=0, partition=1, count=2, timeout=None, flush=True, crash=0)
+    for partition in range(PARTITIONS):
+        history.begin_at_the_end(partition=partition, counts=[2, 3])
+        history.everything_agrees()
+    history.finish(which=0, outcome=COMMIT, crash=0)
+    history.begin_at_the_end(partition=1, counts=[1])
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_commits_in_the_background_are_as_the_oracle_says(closes: bool, history: Machine) -> None:
+    """I11: they take effect in the order in which they were handed over."""
+    history.send_plainly(where=[0], sizes=[30], crash=0)
+    for at in ([1, 2, 3, 4], [9, 8, 7, 6], [20, 3], [5, 5, 30, 0]):
+        history.commit_in_background(partition=0, at=at * 3, closes=closes)
+        history.everything_agrees()

@@ -97,7 +97,7 @@ class Workshop:
             return Ran({}, "interrupted")
         self._running = subprocess.Popen(
             [sys.executable, "-m", "pytest", *options, *tests],
-            cwd=self.tree, env=self._environment(), text=True,
+            cwd=self.tree, env=self.environment(), text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         try:
@@ -112,7 +112,8 @@ class Workshop:
         assert Path(found["package"]) == self.tree.resolve() / "msgtx", found["package"]
         return Ran(found["tests"], "" if found["tests"] else _last_lines(text))
 
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
+        """Return what a process gets that runs tests of the copy on the copy's server."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("MSGTX_", "PYTEST_"))}
         if "MSGTX_POSTGRES" in os.environ:
             kept["MSGTX_POSTGRES"] = os.environ["MSGTX_POSTGRES"]

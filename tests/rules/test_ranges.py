@@ -6,7 +6,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from msgtx.rules.ranges import OffsetRange, limit, ordered, split
+from msgtx.rules.ranges import OffsetRange, limit, ordered, packed, split
 from msgtx.types import TopicPartition
 
 
@@ -40,6 +40,21 @@ def test_large_ranges_are_divided_in_proportion(
     given: list[tuple[int, int]], min_partitions: int | None, expected: list[tuple[int, int, int]]
 ) -> None:
     assert bounds(split(made(*given), min_partitions=min_partitions)) == expected
+
+
+@pytest.mark.parametrize(
+    ("sizes", "at_least", "most", "expected"),
+    [
+        ([], 2, 10, []),
+        ([1] * 6, 2, 10, [[0, 1, 2], [3, 4, 5]]),
+        ([1] * 6, 4, 10, [[0, 1], [2, 3], [4, 5]]),
+        ([1] * 6, 8, 10, [[0], [1], [2], [3], [4], [5]]),
+        ([9, 1, 1, 20, 1, 1], 1, 10, [[0, 1], [2], [3], [4, 5]]),
+    ],
+)
+def test_small_ranges_share_a_task(sizes: list[int], at_least: int, most: int, expected: list[list[int]]) -> None:
+    found = packed(made(*((0, size) for size in sizes)), at_least=at_least, most=most)
+    assert [[each.partition for each in task] for task in found] == expected
 
 
 def test_no_task_reads_more_offsets_than_it_may() -> None:

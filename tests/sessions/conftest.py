@@ -1,6 +1,5 @@
 """Fixtures of the tests of messages in users' sessions: an application's engine, and a table of its own."""
 
-import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -11,7 +10,6 @@ from sqlalchemy import orm
 import msgtx
 from tests.databases import Connection
 
-_number = itertools.count(1)
 LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
 
 
@@ -70,17 +68,11 @@ def _orders(connection: Connection) -> None:
 
 
 @pytest.fixture
-def topic(client: msgtx.Client) -> str:
+def topic(client: msgtx.Client, unique: Callable[[str], str]) -> str:
     """A topic of three partitions."""
-    name = f"topic-{next(_number)}"
+    name = unique("topic")
     client.topics.create(name, partitions=3)
     return name
-
-
-@pytest.fixture
-def unique() -> Callable[[str], str]:
-    """Names that no other test uses."""
-    return lambda prefix: f"{prefix}-{next(_number)}"
 
 
 @pytest.fixture

@@ -12,8 +12,10 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 import msgtx
 from msgtx import errors, orm
-from tests.databases import Connection
+from msgtx.store.topics import describe_topics
+from tests.databases import Connection, wait_until, waiting_backends
 from tests.sessions.conftest import LEVELS, MakeEngine, Order
+from tests.store.steps import plain
 
 Seen = Callable[[str], tuple[list[bytes | None], list[int]]]
 SECONDS = 30.0
@@ -389,3 +391,114 @@ def test_sessions_of_many_threads_over_the_same_partitions(
     assert len(numbers) == 80
     assert sorted(values) == sorted([b"%d" % thread for thread in range(8)] * 30)  # type: ignore[type-var]  # none is null
     assert nothing_is_open(connection)
+
+
+def test_a_serialization_failure_in_a_users_session_is_the_users(
+    app: sqlalchemy.Engine, client: msgtx.Client, connection: Connection, topic: str
+) -> None:
+    """What a program at SERIALIZABLE catches to run its transaction again is SQLAlchemy's error with this SQLSTATE."""
+    connection.execute(
+        "create function public.conflicts() returns trigger language plpgsql as"
+        " $$ begin raise exception using errcode = '40001', message = 'could not serialize access'; end $$"
+    )
+    connection.execute(
+        "create trigger conflicts before insert on msgtx.record_batch for each row execute function public.conflicts()"
+    )
+    try:
+        with Session(app) as session:
+            session.execute(insert(1))
+            orm.publish(session, topic, b"x")
+            with pytest.raises(sqlalchemy.exc.OperationalError) as raised:
+                session.commit()
+            assert raised.value.orig.sqlstate == "40001"  # type: ignore[union-attr]
+    finally:
+        connection.execute("drop trigger conflicts on msgtx.record_batch")
+        connection.execute("drop function public.conflicts()")
+    with Session(app) as session:
+        assert session.scalars(sqlalchemy.select(Order.number)).all() == []
+        session.execute(insert(1))
+        orm.publish(session, topic, b"x")
+        session.commit()
+    assert [record.value for record in everything(client, topic)] == [b"x"]
+
+
+def test_both_kinds_of_publishing_lock_their_partitions_in_one_round(
+    app: sqlalchemy.Engine,
+    client: msgtx.Client,
+    connection: Connection,
+    open_connection: Callable[[], Connection],
+    topic: str,
+    background: Any,
+) -> None:
+    """What waits for the first partition holds no later one, whoever staged for it."""
+    first, second, _ = describe_topics(connection, [topic])[topic].partition_ids
+    for by_sql, by_session, sides in ((0, 1, (first, second)), (1, 0, (first, second))):
+        holder, other = open_connection(), open_connection()
+        holder.execute("begin")
+        plain(holder, sides[0], b"held")
+        with Session(app) as session:
+            session.execute(
+                sqlalchemy.text("select msgtx.publish(:topic, 'by sql', partition => :place)"),
+                {"topic": topic, "place": by_sql},
+            )
+            orm.publish(session, topic, b"by session", partition=by_session)
+            committed = background.submit(session.commit)
+            wait_until(lambda: waiting_backends(connection), "the COMMIT waits")
+            other.execute("set lock_timeout = '1s'")
+            plain(other, sides[1], b"of another")
+            holder.execute("commit")
+            committed.result(SECONDS)
+    values = [(record.partition, record.value) for record in everything(client, topic)]
+    assert sorted(value for _, value in values if value.startswith(b"by")) == [
+        b"by session",
+        b"by session",
+        b"by sql",
+        b"by sql",
+    ]
+
+
+def test_sessions_that_publish_both_ways_crosswise_do_not_deadlock(
+    make_engine: MakeEngine, client: msgtx.Client, topic: str, background: Any
+) -> None:
+    engine = make_engine(pool_size=4)
+
+    def work(mine: int, other: int) -> None:
+        for _ in range(6):
+            with Session(engine) as session:
+                session.execute(
+                    sqlalchemy.text("select msgtx.publish(:topic, 'by sql', partition => :place)"),
+                    {"topic": topic, "place": other},
+                )
+                orm.publish(session, topic, b"by session", partition=mine)
+                session.commit()
+
+    for done in [background.submit(work, *pair) for pair in ((0, 1), (1, 0), (2, 0), (0, 2))]:
+        done.result(SECONDS)
+    assert len(everything(client, topic)) == 48
+
+
+@at_every_level
+def test_a_commit_that_waits_for_a_row_of_somebody_holds_no_partition(
+    make_engine: MakeEngine,
+    client: msgtx.Client,
+    connection: Connection,
+    open_connection: Callable[[], Connection],
+    topic: str,
+    background: Any,
+    level: str,
+) -> None:
+    """P32: the deferred constraints of the user's tables are checked ahead of the partitions."""
+    app = make_engine(pool_size=1, isolation_level=level)
+    somebody = open_connection()
+    somebody.execute("begin")
+    somebody.execute("insert into orders (number) values (7)")
+    with Session(app) as session:
+        session.execute(insert(7))
+        orm.publish(session, topic, b"bought", partition=0)
+        committed = background.submit(session.commit)
+        wait_until(lambda: waiting_backends(connection), "the COMMIT waits")
+        with client.producer() as producer:
+            producer.send(topic, b"of another", partition=0).result(SECONDS)
+        somebody.execute("rollback")
+        committed.result(SECONDS)
+    assert sorted(record.value or b"" for record in everything(client, topic)) == [b"bought", b"of another"]

@@ -15,7 +15,7 @@ import msgtx
 from msgtx import TopicPartition
 from msgtx.database.engine import Engine
 from msgtx.spark_jobs.read_options import parse
-from msgtx.spark_jobs.source import SCHEMA, BatchReader, GroupRange, MsgtxDataSource, ReadPartition
+from msgtx.spark_jobs.source import SCHEMA, BatchReader, MsgtxDataSource, Noted, ReadPartition
 from msgtx.spark_jobs.write_options import WriteOptions
 from tests.store.steps import Writer
 
@@ -224,7 +224,7 @@ def test_a_password_is_nowhere_to_be_seen(
     (partition, *_) = BatchReader(parse({"url": database_url, "subscribe": topic}), frame.schema).partitions()
     assert isinstance(partition, ReadPartition)
     assert partition.url == database_url
-    noted = GroupRange("g", 0, 1, database_url)
+    noted = Noted("g", "source", {1: (0, 1)}, database_url)
     with pytest.raises(PySparkException) as raised:
         reading(topic, startingOffsets="nowhere").collect()
     shown = (capsys.readouterr().out, repr(partition), repr(noted), str(raised.value), repr(WriteOptions(url=database_url)))

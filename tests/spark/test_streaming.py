@@ -7,14 +7,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.streaming.query import StreamingQuery
@@ -22,7 +22,9 @@ from pyspark.sql.types import StructType
 
 import msgtx
 from msgtx.database.engine import Engine, driver_of
+from msgtx.rules.ranges import OffsetRange
 from msgtx.spark_jobs.attempt import Target, write_attempt
+from msgtx.spark_jobs.sink import write_transactional
 from msgtx.spark_jobs.source import SCHEMA, MsgtxDataSource, ReadPartition
 from msgtx.spark_jobs.stream import StreamReader
 from msgtx.spark_jobs.writer import StreamWriter
@@ -162,7 +164,7 @@ def test_an_attempt_that_finishes_after_the_decision_does_not_count(pipe: Pipe, 
         yield pa.record_batch([pa.array([b"-2" + b" " * 500_000])], names=["value"])
 
     answers: list[object] = []
-    batch = BatchName(query.id, query.id, 1)
+    batch = BatchName(pipe.name, query.id, 1)
     thread = threading.Thread(target=lambda: answers.append(write_attempt(late(), target, batch)))
     thread.start()
     assert begun.wait(60)
@@ -334,6 +336,10 @@ def made(pipe: Pipe, **options: str) -> StreamReader:
     return StreamReader({"url": pipe.url, "subscribe": pipe.source, "startingOffsets": "earliest", **options}, SCHEMA)
 
 
+def read_by(parts: Iterable[object]) -> list[OffsetRange]:
+    return [each for part in parts if isinstance(part, ReadPartition) for each in part.ranges]
+
+
 def ends(offset: dict[str, Any], topic: str) -> list[int]:
     return list(offset["topics"][topic].values())
 
@@ -386,7 +392,7 @@ def test_new_partitions_and_topics_are_read_from_their_beginning(pipe: Pipe, cli
     end = stream.latestOffset(start, ReadAllAvailable())
     assert end["topics"] == {pipe.source: {"0": 0, "1": 0, "2": 1}, f"{pipe.source}-too": {"0": 3}}
     parts = stream.partitions(start, end)
-    found = [(p.range.topic, p.range.partition, p.range.start, p.range.end) for p in parts if isinstance(p, ReadPartition)]
+    found = [(each.topic, each.partition, each.start, each.end) for each in read_by(parts)]
     assert found == [(pipe.source, 2, 0, 1), (f"{pipe.source}-too", 0, 1, 3)]
     assert stream.partitions(end, end) == []
     assert parts == stream.partitions(json.loads(json.dumps(start)), json.loads(json.dumps(end))), "and so after a restart"
@@ -425,7 +431,7 @@ def test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(pipe: Pipe, cli
     again = lax.latestOffset(end, ReadAllAvailable())
     assert ends(again, pipe.source) == [3, 3]
     parts = lax.partitions(end, again)
-    assert [(p.range.start, p.range.end) for p in parts if isinstance(p, ReadPartition)] == [(0, 3), (0, 3)]
+    assert [(each.start, each.end) for each in read_by(parts)] == [(0, 3), (0, 3)]
     for stream in (strict, lax):
         stream.stop()
 
@@ -455,11 +461,14 @@ def test_what_is_noted_for_the_sink_is_the_whole_of_a_batch(pipe: Pipe, client: 
         client.admin.partitions.delete_records({msgtx.TopicPartition(pipe.source, 0): first})
         parts = [each for each in stream.partitions(start, end) if isinstance(each, ReadPartition)]
         assert len(parts) > PARTITIONS
-        assert min(each.range.start for each in parts if each.range.partition == 0) == first
-        assert {(each.noted.start, each.noted.end) for each in parts if each.noted} == {(0, 10)}
-    client.admin.partitions.delete_records({msgtx.TopicPartition(pipe.source, 0): 10})
-    gone = [each for each in stream.partitions(start, end) if isinstance(each, ReadPartition) and each.range.partition == 0]
-    assert [(each.range.size, each.noted and each.noted.end) for each in gone] == [(0, 10)]
+        assert min(each.start for each in read_by(parts) if each.partition == 0) == first
+        assert [set(each.noted.ranges.values()) for each in parts if each.noted] == [{(0, 10)}] * len(parts)
+        assert {len(each.noted.ranges) for each in parts if each.noted} == {PARTITIONS}
+    client.admin.partitions.delete_records({msgtx.TopicPartition(pipe.source, each): 10 for each in range(PARTITIONS)})
+    (gone,) = stream.partitions(start, end)
+    assert isinstance(gone, ReadPartition)
+    assert gone.noted is not None
+    assert (gone.ranges, list(gone.noted.ranges.values())) == ((), [(0, 10)] * PARTITIONS)
     stream.stop()
 
 
@@ -509,3 +518,98 @@ def test_an_application_may_have_several_queries_and_batches_without_rows(pipe: 
     pipe.run()
     assert pipe.written() == list(range(10, 20))
     assert pipe.position() == 20
+
+
+# What cannot be exactly once
+
+
+def each_batch(pipe: Pipe, *apps: str, checkpoint: Path, **reading: str) -> None:
+    """Copy in foreachBatch, once for each application."""
+
+    def write(rows: DataFrame, number: int) -> None:
+        for app in apps:
+            write_transactional(rows.select("value"), pipe.target, app_id=app, batch_id=number, url=pipe.url)
+
+    options = {"url": pipe.url, "subscribe": pipe.source, "startingOffsets": "earliest", **reading}
+    query = pipe.spark.readStream.format("msgtx").options(**options).load().writeStream.foreachBatch(write)
+    query.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
+
+
+def test_foreach_batch_is_named_by_its_query(pipe: Pipe) -> None:
+    """P20: of a lost checkpoint no batch is skipped for its number; a second write is not taken for the first one again."""
+    pipe.send(10)
+    each_batch(pipe, pipe.name, checkpoint=pipe.checkpoint)
+    pipe.send(10)
+    each_batch(pipe, pipe.name, checkpoint=pipe.checkpoint)
+    pipe.assert_all_is_there_once()
+    with pytest.raises(StreamingQueryException, match=r"CheckpointLost: application .* its checkpoint was lost"):
+        each_batch(pipe, pipe.name, checkpoint=pipe.folder / "another")
+    with pytest.raises(StreamingQueryException, match="each write of one batch needs an application of its own"):
+        each_batch(pipe, "twice", "twice", checkpoint=pipe.folder / "twice")
+    with pytest.raises(
+        StreamingQueryException, match="its sink has not committed that: give the sink the same option group"
+    ):
+        each_batch(pipe, "alone", checkpoint=pipe.folder / "alone", group=pipe.name)
+
+
+def test_a_stream_that_only_its_checkpoint_names_is_refused(pipe: Pipe) -> None:
+    """I16"""
+    pipe.send(2)
+    with pytest.raises(StreamingQueryException, match="if that is lost all is written twice: give the sink txnAppId"):
+        pipe.run(group=False)
+    assert pipe.written() == []
+
+
+def test_two_sources_with_one_group_are_refused(pipe: Pipe) -> None:
+    """A group has one position on a partition."""
+    pipe.send(4)
+
+    def twice(frame: DataFrame) -> DataFrame:
+        options = {"url": pipe.url, "subscribe": pipe.source, "group": pipe.name, "startingOffsets": "earliest"}
+        other = pipe.spark.readStream.format("msgtx").options(**options).load()
+        return frame.union(other.select("key", "value"))
+
+    with pytest.raises(StreamingQueryException, match="ConfigError: two sources of one query read partition"):
+        pipe.run(transform=twice)
+
+
+def test_a_batch_whose_reading_is_left_out_moves_the_group_on(pipe: Pipe) -> None:
+    """Spark's optimizer leaves out the source where nothing of it is used: no task notes what the batch reads."""
+    pipe.send(10)
+    pipe.run()
+    pipe.send(10)
+    pipe.run(transform=lambda frame: frame.where("false"))
+    assert pipe.position() == 20
+    pipe.send(10)
+    pipe.run()
+    assert pipe.position() == 30
+    assert pipe.written() == [*range(10), *range(20, 30)]
+
+
+# What is left
+
+
+def test_a_query_that_is_stopped_holds_no_reader_up(pipe: Pipe) -> None:
+    """Spark kills its tasks, and no task has told the driver the batch's name."""
+
+    def slow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import time
+
+        for each in batches:
+            yield pa.RecordBatch.from_pydict({"key": [b""] * 4, "value": [b" " * 500_000] * 4})
+            time.sleep(600)
+            yield each
+
+    def begun() -> bool:
+        with msgtx.connect(pipe.url) as other:
+            places = [msgtx.TopicPartition(pipe.target, each) for each in range(PARTITIONS)]
+            return any(other.admin.partitions.describe(each).log_end_offset for each in places)
+
+    pipe.send(2)
+    query = pipe.start(transform=through(slow))
+    wait_until(begun, "a task has written", seconds=120)
+    query.stop()
+    with pipe.client.producer() as producer:
+        for partition in range(PARTITIONS):
+            producer.send(pipe.target, b"3", partition=partition)
+    wait_until(lambda: pipe.written() == [3, 3], "readers go on", seconds=20)

@@ -5,9 +5,12 @@ from collections.abc import Callable
 import pytest
 
 from msgtx import errors
+from msgtx.cli.failure import failure_of
+from msgtx.database.engine import query
 from msgtx.database.wire import BatchColumns
 from msgtx.store.append import Appended, append
 from msgtx.store.producers import fence_producer, init_producer_id
+from msgtx.store.server import describe_lock_table
 from msgtx.store.topics import delete_topic
 from msgtx.store.transactions import end_transaction, mark
 from msgtx.types import ProducerId
@@ -577,3 +580,19 @@ def test_the_checks_come_in_their_documented_order(connection: Connection) -> No
     assert append_one(connection, stored).duplicate, "a stored batch is recognised before the state of its transaction"
     mark(connection)
     assert read(connection, partition, isolation=UNCOMMITTED) == [(0, b"a")]
+
+
+# ── many partitions in one call ──
+
+
+def test_a_call_that_wants_more_locks_than_there_are_is_refused_at_once(connection: Connection) -> None:
+    """I16: a full lock table is everybody's."""
+    with pytest.raises(errors.InvalidRequest, match="max_locks_per_transaction"):
+        append(connection, [batch(10**9 + n, b"x") for n in range(describe_lock_table(connection).places // 2 + 1)])
+
+
+def test_a_lock_table_that_is_full_is_an_error_that_says_what_to_do(connection: Connection) -> None:
+    with pytest.raises(errors.LockTableFull) as raised:
+        query(connection, "select pg_advisory_xact_lock(7, i) from generate_series(1, 200000) i")
+    assert (raised.value.retriable, failure_of(raised.value).exit_code) == (True, 1)
+    assert "raise max_locks_per_transaction" in failure_of(raised.value).message

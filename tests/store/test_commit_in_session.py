@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from msgtx import errors
-from msgtx.database.engine import query
+from msgtx.database.engine import query, translated
 from msgtx.database.wire import BatchColumns
 from msgtx.store.append import append
 from msgtx.store.producers import init_producer_id
@@ -28,6 +28,7 @@ def test_records_and_offsets_of_a_session_come_with_its_commit(connection: Conne
     partition, group, user = new_partition(connection), unique("group"), open_connection()
     with user.transaction():
         assert commit_in_session(user, [batch(partition, b"x")], offsets_of((group, partition, 5)))
+        query(user, "set constraints all immediate")  # as its COMMIT does
         assert query(user, "show idle_in_transaction_session_timeout") == [("5s",)]
         assert values(connection, partition) == []
         assert committed_at(connection, group, partition) == (None, False)
@@ -52,7 +53,7 @@ def test_a_session_with_a_kept_snapshot_writes_nothing_itself(
 def test_refused_offsets_of_a_session_let_no_record_through(connection: Connection, open_connection: Sessions) -> None:
     partition, user = new_partition(connection), open_connection()
     offsets = offsets_of((GroupMetadata(unique("group"), "no-such-member", 1), partition, 5))
-    with pytest.raises(errors.UnknownMember), user.transaction():
+    with pytest.raises(errors.UnknownMember), translated(user), user.transaction():
         commit_in_session(user, [batch(partition, b"x")], offsets)
     assert values(connection, partition) == []
 
@@ -147,7 +148,7 @@ def test_one_that_is_refused_takes_all_of_the_session_back(
     refused = batch(bad, bytes(101), **columns)
     batches: Sequence[BatchColumns] = [refused, batch(last, b"x")] if first else [batch(fine, b"x"), refused]
     answers = append(user, [refused])
-    with pytest.raises(error) as told, user.transaction():
+    with pytest.raises(error) as told, translated(user), user.transaction():
         commit_in_session(user, batches)
     assert str(told.value) == str(answers[0].error)
     assert values(connection, fine) == values(connection, last) == []

@@ -64,6 +64,19 @@ def test_records_below_a_log_start_do_not_count(connection: Connection) -> None:
     assert cut(connection, [one, two]) == {one: 0, two: 2}
 
 
+def test_an_end_at_the_log_start_is_held_by_nobody(connection: Connection) -> None:
+    """What was removed of a transaction lowers nothing: the end is the last stable offset."""
+    partition = new_partition(connection)
+    split, open_one = Writer(connection), Writer(connection)
+    split.send(partition, b"removed")
+    open_one.send(partition, b"open")
+    split.send(partition, b"behind the open one")
+    split.commit()
+    connection.execute("update msgtx.partition set log_start_offset = 1 where partition_id = %s", [partition])
+    found = consistent_cut(connection, [partition])[partition]
+    assert (found.end, found.held_by) == (1, None)
+
+
 steps = st.one_of(
     st.tuples(st.just("send"), st.integers(0, 3), st.integers(0, 2)),
     st.tuples(st.just("commit"), st.integers(0, 3), st.just(0)),

@@ -358,7 +358,6 @@ def test_offsets_of_several_groups_travel_in_one_transaction(connection: Connect
         (GroupMetadata("g", member_id="member-1", generation=3), 1, errors.UnknownMember),
         ("g", OffsetAndMetadata(1, "é" * 2_049), errors.OffsetMetadataTooLarge),
         ("g", -1, errors.InvalidRequest),
-        ("", 1, errors.InvalidRequest),
     ],
 )
 def test_offsets_that_cannot_be_committed_decide_nothing(
@@ -369,6 +368,16 @@ def test_offsets_that_cannot_be_committed_decide_nothing(
     writer.send(partition, b"a")
     answer = writer.decide(COMMIT, offsets=offsets_of((group, partition, at)))
     assert type(answer.error) is refusal
+    assert decisions(connection, writer.name) == []
+    assert writer.decide(ABORT).outcome == "ABORT"
+
+
+def test_offsets_of_a_group_without_a_name_decide_nothing(connection: Connection) -> None:
+    """I16: they are not even sent."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    with pytest.raises(errors.InvalidRequest, match="name of a group"):
+        writer.decide(COMMIT, offsets=offsets_of(("", partition, 1)))
     assert decisions(connection, writer.name) == []
     assert writer.decide(ABORT).outcome == "ABORT"
 

@@ -92,6 +92,44 @@ def test_rows_bound_an_answer(connection: Connection) -> None:
 # ── isolation ──
 
 
+@pytest.mark.parametrize("total", [1, 2_500, 5_500, 1 << 20])
+def test_a_limit_on_all_partitions_counts_their_sum(total: int, connection: Connection) -> None:
+    """But for the first row of all: then a large record moves. No row is left out in front of one that came (I5)."""
+    partitions = new_topic(connection, 4)
+    for partition in partitions:
+        for i in range(3):
+            plain(connection, partition, b"%d" % i * 1_000)
+    asked = {partition: Position(0) for partition in partitions}
+    answers = fetch(connection, asked, isolation=COMMITTED, max_bytes=1 << 20, total_bytes=total)
+    assert answers.keys() == set(partitions), "each tells its ends"
+    counts = [len(answers[partition].batches) for partition in partitions]
+    assert sum(counts) == {1: 1, 2_500: 2, 5_500: 5}.get(total, 12)
+    assert counts == sorted(counts, reverse=True), "those named first come first"
+    for partition, taken in zip(partitions, counts, strict=True):
+        assert [batch.base_offset for batch in answers[partition].batches] == list(range(taken))
+        assert answers[partition].position == taken
+        assert (answers[partition].last_stable_offset, answers[partition].log_end_offset) == (3, 3)
+
+
+def test_under_a_limit_on_all_partitions_each_with_records_gets_its_share(connection: Connection) -> None:
+    """Those without records take none, and what is not visible counts nothing."""
+    full, empty, aborted, other = new_topic(connection, 4)
+    writer = Writer(connection)
+    writer.send(aborted, b"x" * 5_000)
+    writer.abort()
+    for partition in (full, other):
+        for _ in range(20):
+            plain(connection, partition, b"x" * 1_000)
+    asked = {partition: Position(0) for partition in (full, empty, aborted, other)}
+    answers = fetch(connection, asked, isolation=COMMITTED, max_bytes=1 << 20, total_bytes=12_000)
+    assert [len(answers[partition].batches) for partition in (full, empty, aborted, other)] == [4, 0, 0, 4]
+    assert answers[aborted].position == 1
+    alone = fetch(
+        connection, {empty: Position(0), full: Position(0)}, isolation=COMMITTED, max_bytes=1 << 20, total_bytes=12_000
+    )
+    assert len(alone[full].batches) == 11
+
+
 def test_read_committed_stops_at_the_first_undecided_record(connection: Connection) -> None:
     """I5, P2: records above an open transaction are not delivered first."""
     partition = new_partition(connection)

@@ -13,10 +13,11 @@ from msgtx.coordinator.sweep import sweep
 from msgtx.database.engine import Engine
 from msgtx.store.groups import commit_offsets
 from msgtx.store.members import Beat, heartbeat
+from msgtx.store.topics import topics_version
 from msgtx.types import OffsetAndMetadata
 from tests.databases import Connection, backend, wait_for_lock
 from tests.store.roster import Roster
-from tests.store.steps import count, spoiled, unique
+from tests.store.steps import count, new_topic, spoiled, unique
 
 Clock = Callable[[object], None]
 Sessions = Callable[[], Connection]
@@ -417,13 +418,35 @@ def test_one_round_of_everything_removes_members_and_then_their_heartbeats(
     assert (group.members, count(group.connection, "group_heartbeat")) == ([], 0)
 
 
+# ── patterns ──
+
+
+def test_a_member_with_a_pattern_looks_again_whoever_divides(connection: Connection, group: Roster) -> None:
+    """Topics of today are another version than those that it has found; the group is settled once it has looked."""
+    version = topics_version(connection)
+    group.join("by name")
+    group.join("by pattern", topics=["x"], pattern="x.*", topics_version=version)
+    assert group.assign({})
+    assert not group.beat("by pattern").stale
+    new_topic(connection)
+    assert group.assign({})
+    assert not group.beat("by name").stale
+    assert group.beat("by pattern").stale
+    ((*_, settled, _),) = connection.execute("select * from msgtx.list_groups(%s)", [[group.name]]).fetchall()
+    assert not settled
+    before = group.generation
+    group.join("by pattern", topics=["x"], pattern="x.*", topics_version=topics_version(connection))
+    assert not group.beat("by pattern").stale
+    assert group.generation == before  # nothing that it found is new
+
+
 # ── look-ups ──
 
 
 FULL = (
     "insert into msgtx.consumer_group (name) select 'full ' || n from generate_series(1, 2000) n",
-    "insert into msgtx.group_member (group_id, member_id, session_timeout_ms, pattern, joined_at)"
-    " select g.group_id, 'm' || n, 45000, '.*', msgtx.clock() from msgtx.consumer_group g, generate_series(1, 5) n",
+    "insert into msgtx.group_member (group_id, member_id, session_timeout_ms, topics, joined_at)"
+    " select g.group_id, 'm' || n, 45000, '{t}', msgtx.clock() from msgtx.consumer_group g, generate_series(1, 5) n",
     "insert into msgtx.group_heartbeat (member_number, heartbeat_number, heartbeat_at)"
     " select m.member_number, n, msgtx.clock() from msgtx.group_member m, generate_series(10, 15) n",
     "insert into msgtx.group_assignment (group_id, partition_id, owner, owner_since, target)"

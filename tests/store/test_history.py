@@ -499,7 +499,7 @@ def test_a_step_that_fails_does_not_stop_the_others_and_is_told(
 
 
 def test_an_unknown_sweep_is_named(engine: Engine) -> None:
-    known = "overdue, markers, seals, retention, compaction, ids, history, offsets, floors, members, heartbeats"
+    known = "overdue, markers, seals, deleted, retention, compaction, ids, history, offsets, floors, members, heartbeats"
     with pytest.raises(errors.ConfigError, match=f"'histories'; known are {known}"):
         sweep(engine, only=["markers", "histories"])
     with pytest.raises(errors.ConfigError):
@@ -537,6 +537,6 @@ def vars_of(report: msgtx.SweepReport) -> dict[str, int]:
 
 def test_the_steps_of_sweeping_stand_in_the_order_that_lets_each_use_what_the_one_before_did() -> None:
     assert list(STEPS) == [
-        "overdue", "markers", "seals", "retention", "compaction", "ids", "history", "offsets", "floors", "members",
-        "heartbeats", "spark", "dedup",
+        "overdue", "markers", "seals", "deleted", "retention", "compaction", "ids", "history", "offsets", "floors",
+        "members", "heartbeats", "spark", "dedup", "wakeups",
     ]  # fmt: skip

@@ -1,6 +1,5 @@
 """Members of consumer groups: joining, who owns what, handing over, leaving (semantics 7, I11)."""
 
-import itertools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -18,9 +17,10 @@ from msgtx.store.members import (
     member_assignment,
     release_partitions,
 )
-from msgtx.store.topics import create_topic
+from msgtx.store.topics import create_topic, describe_topics
+from msgtx.store.wakeups import woken_since
 from msgtx.types import GroupMetadata, OffsetAndMetadata
-from tests.databases import PATIENCE_SECONDS, Connection
+from tests.databases import Connection
 from tests.store.roster import Roster, join
 from tests.store.steps import count, delete_topic_of, new_partition, unique
 
@@ -93,7 +93,8 @@ def test_a_member_that_subscribes_anew_keeps_its_number_and_what_it_owns(group: 
     state = group.state
     assert state.stale
     (member,) = state.members
-    assert member.topics == (tuple(sorted(subscription["topics"])) if "topics" in subscription else None)
+    matching = [name for name in describe_topics(group.connection, None) if name.startswith("t")]
+    assert member.topics == tuple(sorted(subscription.get("topics", matching)))
     assert member.pattern == subscription.get("pattern")
 
 
@@ -109,12 +110,18 @@ def test_another_session_timeout_is_no_other_subscription(group: Roster) -> None
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"member_id": ""}, "a member has an id"),
-        ({"instance": ""}, "group_instance_id of member a is empty"),
+        ({"member_id": ""}, "name of a member has 1 to 1000 bytes"),
+        ({"instance": ""}, "name of an instance has 1 to 1000 bytes"),
         ({"session_timeout_ms": 0}, "session timeout of member a is not above 0"),
         ({"session_timeout_ms": -1}, "session timeout of member a is not above 0"),
         ({"topics": None}, "to one of the two"),
         ({"topics": ["x"], "pattern": "x"}, "to one of the two"),
+        ({"pattern": "("}, r"pattern '\('"),
+        ({"pattern": "x" * 1_001}, "at most 1000 bytes"),
+        ({"member_id": "x" * 1_001}, "name of a member has 1 to 1000 bytes"),
+        ({"client_host": "x" * 1_001}, "at most 1000 bytes"),
+        ({"topics": [str(number) for number in range(10_001)]}, "10001 topics, at most 10000"),
+        ({"topics": ["x" * 1_001]}, "no name of a topic"),
     ],
 )
 def test_a_join_that_cannot_be_changes_nothing(connection: Connection, change: dict[str, Any], words: str) -> None:
@@ -126,8 +133,33 @@ def test_a_join_that_cannot_be_changes_nothing(connection: Connection, change: d
 
 
 def test_a_group_without_a_name_is_refused(connection: Connection) -> None:
-    with pytest.raises(errors.InvalidRequest, match="has a name"):
+    with pytest.raises(errors.InvalidRequest, match="name of a group has 1 to 1000 bytes"):
         join(connection, "", "a")
+
+
+@pytest.mark.parametrize(
+    ("group", "member_id", "instance", "words"),
+    [
+        ("", "a", None, "a consumer group has a name"),
+        ("x" * 1_001, "a", None, "at most 1000 bytes"),
+        ("g", "", None, "a member has an id"),
+        ("g", "x" * 1_001, None, "at most 1000 bytes"),
+        ("g", "a", "", "group_instance_id of member a is empty"),
+        ("g", "a", "x" * 1_001, "at most 1000 bytes"),
+    ],
+)
+def test_the_database_refuses_names_that_a_client_would_not_send(
+    connection: Connection, group: str, member_id: str, instance: str | None, words: str
+) -> None:
+    """Whoever may consume can also call it from psql (I16)."""
+    row = connection.execute(
+        "select error, detail from msgtx.join_group(%s, %s, %s, 'here', 1, 45000, 'range', '{topic}', null)",
+        [group, member_id, instance],
+    ).fetchone()
+    assert row is not None
+    assert row[0] == "InvalidRequest"
+    assert words in row[1]
+    assert count(connection, "consumer_group", "name = %s", group) == 0
 
 
 def test_an_unknown_strategy_is_refused(connection: Connection) -> None:
@@ -526,21 +558,16 @@ SILENT: dict[str, Callable[[Roster], object]] = {
 
 
 @pytest.mark.parametrize("what", [*CHANGES, *SILENT])
-def test_members_are_told_of_every_change_and_of_nothing_else(
-    group: Roster, open_connection: Callable[[], Connection], what: str
-) -> None:
+def test_members_are_told_of_every_change_and_of_nothing_else(group: Roster, what: str) -> None:
     group.join("a")
     group.join("b")
     group.join("s", "i")
     assert group.assign({group.partitions[0]: "a"})
-    listener = open_connection()
-    listener.execute("listen msgtx")
     before = group.generation
+    snapshot, _ = woken_since(group.connection, None)
     (CHANGES | SILENT)[what](group)
-    group.connection.execute("select pg_notify('msgtx', 'the end')")  # notifications come in the order of the commits
-    heard = (notification.payload for notification in listener.notifies(timeout=PATIENCE_SECONDS))
-    told = list(itertools.takewhile(lambda payload: payload != "the end", heard))
-    assert told == ([f"g{group.state.group_id}"] if what in CHANGES else [])
+    _, told = woken_since(group.connection, snapshot)
+    assert told == (f"g{group.state.group_id}" if what in CHANGES else None)
     assert group.generation == before + (what in CHANGES)
 
 
@@ -595,3 +622,44 @@ def test_whatever_happens_only_one_member_commits_for_a_partition(connection: Co
                 happened.add(answer)
                 assert (answer == "committed") == owns, (name, partition, answer)
     assert happened >= {"committed", "UnknownMember", "NotAssigned", "IllegalGeneration"}
+
+
+# ── what others have to read ──
+
+
+@pytest.mark.parametrize("timeout_ms", [99, 1_800_001, 2**31 - 1])
+def test_a_session_lasts_no_longer_and_no_shorter_than_the_installation_allows(
+    connection: Connection, timeout_ms: int
+) -> None:
+    """A member that says nothing keeps its partitions for as long."""
+    name = unique("group")
+    with pytest.raises(errors.InvalidSessionTimeout, match=f"{timeout_ms} ms; .* is 100, .* is 1800000"):
+        join(connection, name, "a", session_timeout_ms=timeout_ms)
+    assert describe_members(connection, name) is None
+    for allowed in (100, 1_800_000):
+        join(connection, name, "a", session_timeout_ms=allowed)
+
+
+def test_a_group_has_no_more_members_than_the_installation_allows(connection: Connection, group: Roster) -> None:
+    with connection.transaction(force_rollback=True):
+        connection.execute("update msgtx.setting set value = 2 where name = 'group_max_members'")
+        group.join("a")
+        group.join("b", "static")
+        with pytest.raises(errors.GroupMaxSizeReached, match="group_max_members is 2"), connection.transaction():
+            group.join("c")
+        group.join("a", topics=["another"])
+        group.join("b again", "static")
+        assert group.members == ["a", "b again"]
+
+
+def test_a_pattern_without_topics_is_an_earlier_clients_and_the_database_says_what_it_matches(group: Roster) -> None:
+    """By PostgreSQL's regular expressions, in the session that joins: no other member looks at it."""
+    (name,) = group.connection.execute(
+        "select t.name from msgtx.topic t join msgtx.partition p using (topic_id) where p.partition_id = %s",
+        [group.partitions[0]],
+    ).fetchone() or ("",)
+    group.join("a", pattern=f"{name}|none")
+    (member,) = group.state.members
+    assert (member.topics, member.pattern) == ((name,), f"{name}|none")
+    group.join("b", topics=["x"], pattern="(", topics_version=1)
+    assert group.state.members[1].topics == ("x",)

@@ -9,6 +9,7 @@ import msgtx
 from msgtx import errors, protocol
 from msgtx.protocol import Batch
 from msgtx.types import GroupMetadata, OffsetAndMetadata, Outcome, OutputRecord, TopicPartition, TransactionId
+from tests.databases import Connection
 
 
 @pytest.fixture
@@ -169,6 +170,23 @@ def test_several_transactions_are_decided_together_or_not_at_all(
         names[1]: Outcome.ABORTED,
         names[2]: Outcome.COMMITTED,
     }
+
+
+def test_decisions_together_wait_for_a_producer_no_longer_than_others_do(
+    database: sqlalchemy.Engine, partitions: list[TopicPartition], connection: Connection
+) -> None:
+    """P32: the limit belongs to the function and is shortened here."""
+    with database.begin() as session:
+        name = opened(session, 7, partitions[0])
+    connection.execute("alter function msgtx.lock_producers(bigint[]) set lock_timeout = '20ms'")
+    try:
+        with connection.transaction(), database.connect() as session:
+            connection.execute("select msgtx.lock_producer(%s)", [name.producer_id])
+            with pytest.raises(errors.LockTimeout):
+                protocol.decide_all(session, {name: (Outcome.ABORTED, {})})
+            assert session.scalar(sqlalchemy.text("show lock_timeout")) == "0"
+    finally:
+        connection.execute("alter function msgtx.lock_producers(bigint[]) set lock_timeout = '10s'")
 
 
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])

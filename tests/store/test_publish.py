@@ -20,6 +20,7 @@ from msgtx.database import binaries
 from msgtx.database.engine import query
 from msgtx.rules.partitioner import by_crc32
 from msgtx.store.topics import alter_topic, create_topic, delete_topic, describe_topics
+from msgtx.store.wakeups import woken_since
 from tests.databases import Connection, Server, backend, connect, wait_for_lock
 from tests.roles import Roles, open_roles
 from tests.store.steps import count, plain, unique, values
@@ -362,25 +363,101 @@ def test_a_session_that_may_hold_partitions_is_ended_when_it_idles(connection: C
     connection.execute("select set_config('idle_in_transaction_session_timeout', %s, false)", [before])
     shown = connection.execute(show).fetchone()
     with connection.transaction():
-        connection.execute("select msgtx.limit_idle_session()")
+        connection.execute("select msgtx.limit_session()")
         assert connection.execute(show).fetchone() == (within,)
     assert connection.execute(show).fetchone() == shown
+
+
+@pytest.mark.parametrize("first", ["publish", "child"])
+def test_a_commit_that_waits_for_a_row_of_somebody_holds_no_partition(
+    connection: Connection, open_connection: Sessions, topic: str, background: ThreadPoolExecutor, first: str
+) -> None:
+    """P32: a deferred foreign key is checked at COMMIT, ahead of the partitions, whatever was done first."""
+    parent, child = f"public.parent_{first}", f"public.child_{first}"
+    connection.execute(f"create table {parent} (id int primary key)")
+    connection.execute(f"create table {child} (id int references {parent} deferrable initially deferred)")
+    connection.execute(f"insert into {parent} values (1)")
+    somebody, buyer, other = open_connection(), open_connection(), open_connection()
+    (partition,) = partitions_of(connection, topic)
+    somebody.execute("begin")
+    somebody.execute(f"select from {parent} where id = 1 for update")
+    buyer.execute("begin")
+    for what in ("publish", "child") if first == "publish" else ("child", "publish"):
+        if what == "publish":
+            publish(buyer, topic, value="bought")
+        else:
+            buyer.execute(f"insert into {child} values (1)")
+    waiting = background.submit(buyer.execute, "commit")
+    wait_for_lock(connection, backend(buyer))
+    other.execute("set lock_timeout = '1s'")
+    assert plain(other, partition, b"of another") == 0
+    somebody.execute("rollback")
+    waiting.result(SECONDS)
+    assert published(connection, topic) == [b"of another", b"bought"]
+    connection.execute(f"drop table {child}, {parent}")
+
+
+def test_what_deferred_triggers_publish_is_appended_with_the_rest(connection: Connection) -> None:
+    """And what these trigger in turn; all of its partitions are locked in one round."""
+    topic = make_topic(connection, 3)
+    connection.execute("create table public.step (place int)")
+    connection.execute(
+        "create function public.next_step() returns trigger language plpgsql as $$ begin"
+        f" perform msgtx.publish('{topic}', value => new.place::text, partition => new.place);"
+        " if new.place > 0 then insert into public.step values (new.place - 1); end if; return null; end $$"
+    )
+    connection.execute(
+        "create constraint trigger step after insert on public.step deferrable initially deferred"
+        " for each row execute function public.next_step()"
+    )
+    with connection.transaction():
+        publish(connection, topic, value="first", partition=2)
+        connection.execute("insert into public.step values (2)")
+    found = [values(connection, partition) for partition in partitions_of(connection, topic)]
+    assert found == [[b"0"], [b"1"], [b"first", b"2"]]
+    assert count(connection, "staged_record") == count(connection, "staged_commit") == 0
+    connection.execute("drop table public.step")
+    connection.execute("drop function public.next_step")
+
+
+def test_a_lock_of_somebody_is_not_waited_for_long_by_who_holds_partitions(
+    connection: Connection, open_connection: Sessions, topic: str
+) -> None:
+    with connection.transaction():
+        connection.execute("set constraints all immediate")
+        publish(connection, topic, value="a")
+        assert connection.execute("show lock_timeout").fetchone() == ("5s",)
+        assert connection.execute("show statement_timeout").fetchone() == ("0",)
+    assert connection.execute("show lock_timeout").fetchone() != ("5s",)
+
+
+@pytest.mark.parametrize("role", ["origin", "local", "replica"])
+def test_a_session_of_any_replication_role_publishes(
+    connection: Connection, server: Server, database_url: str, topic: str, role: str
+) -> None:
+    """A subscription's worker is a replica, a restore may be: ordinary triggers do not fire there."""
+    with server.administrator(database_url.rsplit("/", 1)[1]) as session:
+        session.execute(f"set session_replication_role = {role}")
+        publish(session, topic, value="paid")
+    assert published(connection, topic) == [b"paid"]
+    assert count(connection, "staged_record") == count(connection, "staged_commit") == 0
 
 
 # ── a lot ──
 
 
 def test_a_transaction_publishes_to_many_partitions(connection: Connection, open_connection: Sessions) -> None:
-    """More than one notification can name."""
+    """More than one notification could name."""
     topic = make_topic(connection, 1_500)
     listener = open_connection()
-    listener.execute("listen msgtx")
+    snapshot, _ = woken_since(listener, None)
     with connection.transaction():
         connection.execute(
             "select msgtx.publish(%s, value => i::text, partition => 1499 - i %% 1500) from generate_series(0, 2999) i",
             [topic],
         )
-    told = [int(number) for note in listener.notifies(timeout=SECONDS, stop_after=3) for number in note.payload.split(",")]
+    words = woken_since(listener, snapshot)[1]
+    told = [int(word) for word in (words or "").split(",")]
     partitions = partitions_of(connection, topic)
     assert sorted(told) == sorted(partitions)
     for place in (0, 700, 1_499):

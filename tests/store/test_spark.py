@@ -17,6 +17,7 @@ from msgtx.store.spark import (
     decide_batch,
     is_batch_committed,
     record_range,
+    renew_attempts,
 )
 from msgtx.store.transactions import transaction_outcome
 from msgtx.types import Outcome, TransactionId
@@ -224,6 +225,192 @@ def test_a_lost_checkpoint_without_group_is_an_error_and_no_duplicate(connection
     assert isinstance(decided.error, errors.CheckpointLost)
     abort_batch(connection, new)
     assert values(connection, target) == [b"a"]
+
+
+def test_a_lost_checkpoint_with_a_new_group_is_an_error_and_no_duplicate(connection: Connection) -> None:
+    """A group that has no offset yet compares nothing."""
+    source, target = new_topic(connection, 2)
+    plain(connection, source, b"1")
+    of = name(query=unique("query"))
+    for query in (of.query_id, unique("query")):
+        record_range(connection, query, 0, group=(group := unique("group")), ranges={source: (0, 1)})
+        each = of._replace(query_id=query)
+        decided = decide_batch(connection, each, [attempt(connection, each, target, b"a")], group=group)
+    assert isinstance(decided.error, errors.CheckpointLost)
+    abort_batch(connection, each)
+    assert values(connection, target) == [b"a"]
+
+
+def test_a_query_goes_on_where_its_program_counted_the_batches(connection: Connection) -> None:
+    """Batches that an older version wrote in foreachBatch: the next number is the same query's, any other one is not."""
+    target = new_partition(connection)
+    of = name()
+    for number in range(3):
+        each = of._replace(batch_id=number)
+        decide_batch(connection, each, [attempt(connection, each, target, b"%d" % number)])
+    query = of._replace(query_id=unique("query"))
+    for number in (0, 2):
+        again = query._replace(batch_id=number)
+        lost = decide_batch(connection, again, [attempt(connection, again, target, b"again")])
+        assert isinstance(lost.error, errors.CheckpointLost), number
+        abort_batch(connection, again)
+    for number in (3, 4):
+        each = query._replace(batch_id=number)
+        assert decide_batch(connection, each, [attempt(connection, each, target, b"%d" % number)]).error is None
+    assert values(connection, target) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_stream_whose_batch_lies_before_the_newest_is_refused(connection: Connection) -> None:
+    """Spark repeats only the last batch: an older one is of an old checkpoint, and may be another by now."""
+    of = name(query=unique("query"))
+    for number in range(3):
+        assert decide_batch(connection, of._replace(batch_id=number), []).error is None
+    assert decide_batch(connection, of._replace(batch_id=2), []).skipped
+    old = decide_batch(connection, of._replace(batch_id=1), [])
+    assert isinstance(old.error, errors.BatchConflict)
+    assert "fell behind" in str(old.error)
+
+
+def test_a_second_write_of_one_batch_in_the_same_run_is_refused(connection: Connection) -> None:
+    """Two sinks in one foreachBatch; a retry after a lost answer, and the next run's repetition, are skipped."""
+    partition = new_partition(connection)
+    of = name(query=unique("query"))
+    first = attempt(connection, of, partition, b"a")
+    assert decide_batch(connection, of, [first], run_id="run 1").error is None
+    assert decide_batch(connection, of, [first], run_id="run 1").skipped
+    second = decide_batch(connection, of, [], run_id="run 1")
+    assert isinstance(second.error, errors.BatchConflict)
+    assert "needs an application of its own" in str(second.error)
+    repeated = decide_batch(connection, of, [], run_id="run 2")
+    assert (repeated.skipped, repeated.error) == (True, None)
+
+
+@pytest.mark.parametrize(("source_group", "sink_group"), [("a", None), ("a", "b"), (None, "b")])
+def test_groups_of_source_and_sink_that_differ_are_refused(
+    connection: Connection, source_group: str | None, sink_group: str | None
+) -> None:
+    """I10: nobody would commit what was read."""
+    source, target = new_topic(connection, 2)
+    plain(connection, source, b"1")
+    of = name(query=unique("query"))
+    record_range(connection, of.query_id, 0, group=source_group, ranges={source: (0, 1)})
+    written = attempt(connection, of, target, b"a")
+    decided = decide_batch(connection, of, [written], group=sink_group, whole_query=True)
+    assert isinstance(decided.error, errors.ConfigError)
+    assert "the same option group" in str(decided.error)
+    assert outcome(connection, written) is Outcome.OPEN
+    abort_batch(connection, of)
+
+
+def test_a_group_may_rest_in_a_batch_of_its_query(connection: Connection) -> None:
+    """A batch in which only another source, or only time, had something."""
+    source, target = new_topic(connection, 2)
+    plain(connection, source, b"1")
+    of, group = name(query=unique("query")), unique("group")
+    record_range(connection, of.query_id, 0, group=group, ranges={source: (0, 1)})
+    for number in range(2):
+        each = of._replace(batch_id=number)
+        written = attempt(connection, each, target, b"%d" % number)
+        assert decide_batch(connection, each, [written], group=group, whole_query=True).error is None
+    assert values(connection, target) == [b"0", b"1"]
+
+
+# ── what a source notes ──
+
+
+def test_two_sources_of_one_run_cannot_have_one_group(connection: Connection) -> None:
+    """A group has one position on a partition. A restart is another run, whose source is another one."""
+    source = new_partition(connection)
+    query, group = unique("query"), unique("group")
+
+    def note(run: str, of: str, end: int) -> None:
+        record_range(connection, query, 0, group=group, ranges={source: (0, end)}, run_id=run, source_id=of)
+
+    note("run 1", "one", 1)
+    note("run 1", "one", 1)
+    with pytest.raises(errors.ConfigError, match="two sources of one query"):
+        note("run 1", "two", 1)
+    with pytest.raises(errors.ConfigError, match="two sources of one query"):
+        note("run 1", "two", 2)
+    note("run 2", "three", 1)
+
+
+def test_without_a_group_what_is_committed_is_known_again_too(connection: Connection) -> None:
+    """P20: a checkpoint that lost its newest file plans the batch anew, which may only be while it is not committed."""
+    source = new_partition(connection)
+    of = name(query=unique("query"))
+
+    def note(batch: int, run: str, end: int, *, of_source: str = "one") -> None:
+        ranges = {source: (0, end)}
+        record_range(connection, of.query_id, batch, group=None, ranges=ranges, run_id=run, source_id=of_source)
+
+    note(0, "run 1", 1)
+    note(0, "run 2", 2)
+    decide_batch(connection, of, [])
+    note(0, "run 3", 2)
+    with pytest.raises(errors.BatchConflict, match="the checkpoint fell behind"):
+        note(0, "run 4", 3)
+    note(1, "run 4", 4)
+    note(1, "run 4", 5, of_source="two")  # allowed, and then not compared
+    decide_batch(connection, of._replace(batch_id=1), [])
+    note(1, "run 5", 5)
+    note(1, "run 5", 4, of_source="two")
+
+
+def test_a_batch_that_is_not_known_any_more_is_not_taken_for_new(connection: Connection) -> None:
+    """What is noted of old batches is swept: a checkpoint that is so old is refused all the same."""
+    source = new_partition(connection)
+    of, group = name(query=unique("query")), unique("group")
+    for number in range(4):
+        record_range(connection, of.query_id, number, group=group, ranges={source: (number, number + 1)})
+        decide_batch(connection, of._replace(batch_id=number), [])
+    connection.execute("select msgtx.remove_spark_history()")
+    record_range(connection, of.query_id, 3, group=group, ranges={source: (3, 4)})
+    with pytest.raises(errors.BatchConflict, match="has committed batch 3: the checkpoint fell behind"):
+        record_range(connection, of.query_id, 1, group=group, ranges={source: (1, 4)})
+
+
+# ── what nobody works on any more ──
+
+
+def test_attempts_live_as_long_as_somebody_renews_them(connection: Connection, clock: Callable[..., None]) -> None:
+    """I12: a session is short; the timeout bounds what renewals may give in all."""
+    partition = new_partition(connection)
+    of = name()
+    written = attempt(connection, of, partition, b"a")
+    for number in range(1, 4):
+        clock(f"{40 * number} s")
+        assert renew_attempts(connection, of, session_ms=45_000, timeout_ms=170_000) == 1
+        connection.execute("select msgtx.expire_transactions()")
+        assert outcome(connection, written) is Outcome.OPEN
+    clock("160 s")
+    assert renew_attempts(connection, of, session_ms=45_000, timeout_ms=170_000) == 1
+    clock("200 s")
+    assert renew_attempts(connection, of, session_ms=45_000, timeout_ms=170_000) == 0
+    connection.execute("select msgtx.expire_transactions()")
+    assert outcome(connection, written) is Outcome.ABORTED
+    assert renew_attempts(connection, of._replace(batch_id=1), session_ms=1, timeout_ms=1) == 0
+
+
+def test_the_next_query_of_an_application_ends_what_another_one_left(connection: Connection) -> None:
+    """The old one's checkpoint is lost, its driver was killed: nobody else knows of its attempts."""
+    partition = new_partition(connection)
+    old = name(7, query=unique("query"))
+    left = attempt(connection, old, partition, b"left")
+    new = old._replace(query_id=unique("query"), batch_id=0)
+    assert decide_batch(connection, new, [attempt(connection, new, partition, b"new")]).error is None
+    assert outcome(connection, left) is Outcome.ABORTED
+    assert values(connection, partition) == [b"new"]
+
+
+def test_an_abort_that_does_not_know_the_query_ends_the_batch_of_each(connection: Connection) -> None:
+    partition = new_partition(connection)
+    of = name(3, query=unique("query"))
+    attempt(connection, of, partition, b"left")
+    later = attempt(connection, of._replace(batch_id=4), partition, b"later")
+    assert abort_batch(connection, of._replace(query_id=""), of_any_query=True) == 1
+    assert outcome(connection, later) is Outcome.OPEN
+    abort_batch(connection, of._replace(batch_id=4))
 
 
 # ── at once ──

@@ -1,11 +1,14 @@
 """Topics: names, settings, deletion."""
 
+from collections.abc import Callable
+
 import pytest
 
 from msgtx import errors
+from msgtx.store.sweeps import Position, remove_deleted_logs
 from msgtx.store.topics import alter_topic, create_topic, delete_topic, describe_topics
 from tests.databases import Connection
-from tests.store.steps import Writer, count, plain, unique, values
+from tests.store.steps import Writer, append_one, batch, count, plain, unique, values
 
 
 def test_a_topic_has_its_partitions_in_order_and_every_default(connection: Connection) -> None:
@@ -136,6 +139,76 @@ def test_a_topic_may_be_deleted_under_an_open_transaction(connection: Connection
     delete_topic(connection, gone)
     writer.commit()
     assert values(connection, topics[kept].partition_ids[0]) == [b"b"]
+
+
+# ── topics of many partitions ──
+
+
+def advisory_locks(connection: Connection) -> int:
+    row = connection.execute(
+        "select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()"
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def test_deleting_a_topic_of_many_partitions_takes_few_locks_and_leaves_nothing(connection: Connection) -> None:
+    """I16: what can be created can be deleted, whatever the lock table holds."""
+    name = unique("topic")
+    create_topic(connection, name, 1_000, {})
+    ids = describe_topics(connection, [name])[name].partition_ids
+    plain(connection, ids[0], b"first")
+    plain(connection, ids[-1], b"last")
+    with connection.transaction():
+        connection.execute("select msgtx.delete_topic(%s)", [name])
+        assert advisory_locks(connection) <= 256
+    assert describe_topics(connection, [name]) == {}
+    assert connection.execute("select from msgtx.records where partition_id = %s", [ids[-1]]).fetchall() == []
+    assert count(connection, "deleted_partition", "partition_id = any(%s)", list(ids)) == 1_000 - 256
+    after: Position | None = None
+    while True:
+        with connection.transaction():
+            swept = remove_deleted_logs(connection, after, None)
+            assert advisory_locks(connection) <= 256
+        after = swept.after
+        if after is None:
+            break
+    for table in ("record_batch", "partition", "deleted_partition"):
+        assert count(connection, table, "partition_id = any(%s)", list(ids)) == 0
+
+
+def test_the_library_deletes_a_topic_of_many_partitions_and_of_many_rows_at_once(connection: Connection) -> None:
+    name = unique("topic")
+    create_topic(connection, name, 600, {})
+    ids = describe_topics(connection, [name])[name].partition_ids
+    for partition in (ids[0], ids[-1]):
+        connection.execute(
+            "insert into msgtx.record_batch (partition_id, base_offset, last_offset, appended_at, max_timestamp,"
+            " record_count, byte_size, \"values\") select %s, i, i, clock_timestamp(), 0, 1, 1, array['x'::bytea]"
+            " from generate_series(0, 2499) i",
+            [partition],
+        )
+    delete_topic(connection, name)
+    for table in ("record_batch", "deleted_partition"):
+        assert count(connection, table, "partition_id = any(%s)", list(ids)) == 0
+
+
+def test_a_write_on_its_way_to_a_topic_that_is_deleted_leaves_nothing_either(
+    connection: Connection, open_connection: Callable[[], Connection]
+) -> None:
+    """It is as if it had come before: nobody waits, and its row goes with the next sweep."""
+    name = unique("topic")
+    create_topic(connection, name, 300, {})
+    ids = describe_topics(connection, [name])[name].partition_ids
+    writer = open_connection()
+    with writer.transaction():
+        assert append_one(writer, batch(ids[-1], b"a")).error is None
+        delete_topic(connection, name)
+        assert count(connection, "deleted_partition", "partition_id = any(%s)", list(ids)) == 1
+    assert append_one(writer, batch(ids[-1], b"b")).error is not None
+    remove_deleted_logs(connection, None, None)
+    for table in ("record_batch", "deleted_partition"):
+        assert count(connection, table, "partition_id = any(%s)", list(ids)) == 0
 
 
 # ── altering ──

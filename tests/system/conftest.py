@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+import msgtx
 from msgtx.cli.main import run
 from tests.cli.program import Ended
 from tests.faults import CrashServer, crash_server
@@ -31,6 +32,13 @@ def shell(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[by
         return ended
 
     return call
+
+
+@pytest.fixture
+def observer(make_database: Callable[[], str]) -> Iterator[msgtx.Client]:
+    """A client on a database for these runs alone: what others left would be swept and verified after each."""
+    with msgtx.connect(make_database()) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")

@@ -72,14 +72,16 @@ STANDS_ON_EVIL = """
 @contextmanager
 def role_with(server: Server, url: str, setting: str, value: str) -> Iterator[str]:
     """A role that may do what the owner may, with this setting; its address."""
-    name = f"{server.role}_{next(_numbers)}"
+    name = f"{server.role}_with_{next(_numbers)}"
     with server.administrator() as administrator:
         administrator.execute(f"create role {name} login password '{server.password}' in role {server.role}")
         administrator.execute(
             sql.SQL("alter role {} set {} = {}").format(sql.Identifier(name), sql.SQL(setting), sql.SQL(_values(value)))
         )
-        yield sqlalchemy.make_url(url).set(username=name).render_as_string(hide_password=False)
-        administrator.execute(f"drop role {name}")
+        try:
+            yield sqlalchemy.make_url(url).set(username=name).render_as_string(hide_password=False)
+        finally:
+            administrator.execute(f"drop role {name}")
 
 
 def _values(value: str) -> str:

@@ -6,7 +6,7 @@ successor, goes on). Then everything is swept, read in every way, and compared w
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -75,13 +75,6 @@ BOUNDARIES: Final = {
     KILLED: PROCESS,
     CRASHED: PROCESS,
 }
-
-
-@pytest.fixture
-def observer(make_database: Callable[[], str]) -> Iterator[msgtx.Client]:
-    """A client on a database for these runs alone: what others left would be swept and verified after each."""
-    with msgtx.connect(make_database()) as client:
-        yield client
 
 
 def run(name: str, world: World, *, successor: bool = False) -> Oracle:

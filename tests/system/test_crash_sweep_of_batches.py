@@ -3,11 +3,8 @@
 As in `test_crash_sweep`, without Spark itself. Run by `make test-spark`.
 """
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
-
-import pytest
 
 import msgtx
 from tests.faults import CrashServer
@@ -15,12 +12,6 @@ from tests.system.test_crash_sweep import break_everywhere, break_twice, crash_e
 from tests.system.zygote import Zygote
 
 NAME: Final = "spark"
-
-
-@pytest.fixture
-def observer(make_database: Callable[[], str]) -> Iterator[msgtx.Client]:
-    with msgtx.connect(make_database()) as client:
-        yield client
 
 
 def test_a_connection_that_breaks_anywhere_loses_and_doubles_nothing(observer: msgtx.Client) -> None:

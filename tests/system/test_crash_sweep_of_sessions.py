@@ -5,7 +5,7 @@ connection that the library opens beside it above READ COMMITTED. The user's row
 none of them is.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import hypothesis
@@ -25,12 +25,6 @@ LONG = hypothesis.settings.get_current_profile_name() == "long"
 BREAKING = [*SESSIONS] if LONG else ["session", "publish", "publish-serializable", "consume-repeatable"]
 DYING = [*SESSIONS] if LONG else ["prepared", "consume-repeatable"]
 CRASHING = [*SESSIONS] if LONG else ["session", "publish-serializable"]
-
-
-@pytest.fixture
-def observer(make_database: Callable[[], str]) -> Iterator[msgtx.Client]:
-    with msgtx.connect(make_database()) as client:
-        yield client
 
 
 @pytest.fixture

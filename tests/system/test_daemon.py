@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+import logging
 import os
 import re
 import signal
@@ -11,13 +12,19 @@ import subprocess
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
 import msgtx
 from msgtx import Client
+from msgtx.coordinator.daemon import Daemon as InProcess
+from msgtx.coordinator.metrics import Metrics
+from msgtx.coordinator.sweep import STEPS
+from msgtx.database.engine import Engine
 from msgtx.store.coordinators import lease_shards
+from msgtx.types import SweepReport
 from tests.cli.program import Program
 from tests.databases import connect, wait_until
 from tests.faults import CrashServer, crash_server
@@ -27,14 +34,8 @@ LEASE_MS = 600
 INTERVAL_MS = 50
 ALL = set(range(50))
 STARTED_SECONDS = 30.0
-COUNTS = (
-    "transactions_aborted", "markers_written", "floors_moved", "batches_removed", "records_compacted",
-    "producer_ids_removed", "transactions_purged", "offsets_removed", "floors_removed", "members_removed",
-    "heartbeats_removed",
-)  # fmt: skip
-SWEEPS = (
-    "overdue", "markers", "retention", "compaction", "ids", "history", "offsets", "floors", "members", "heartbeats",
-)  # fmt: skip
+COUNTS = tuple(entry.name for entry in fields(SweepReport))
+SWEEPS = tuple(STEPS)
 _number = itertools.count(1)
 
 
@@ -184,6 +185,18 @@ def test_a_daemon_alone_does_what_time_brings(start: Start, client: Client, data
     producer.close()
 
 
+def test_whatever_a_round_can_do_is_told_and_counted(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    """A field of the report that no line has words for ended the daemon in the first round that had done such a thing."""
+    caplog.set_level(logging.INFO, logger="msgtx.coordinator")
+    observer = Metrics()
+    report = SweepReport(**{name: number for number, name in enumerate(COUNTS, 1)})
+    InProcess(engine, observer=observer)._tell(report, 0.1)
+    told = {line.event: line.getMessage() for line in caplog.records}  # type: ignore[attr-defined]
+    assert told == {name: f"{name.replace('_', ' ')}: {number}" for number, name in enumerate(COUNTS, 1)}
+    counted = [observer.registry.get_sample_value("msgtx_swept_total", {"kind": name}) for name in COUNTS]
+    assert counted == list(range(1, len(COUNTS) + 1))
+
+
 def metrics(address: str) -> dict[str, float]:
     with urllib.request.urlopen(address, timeout=10) as answer:  # noqa: S310 - of the daemon itself
         text = answer.read().decode()
@@ -328,7 +341,7 @@ def test_a_daemon_outlives_its_database(crashing: CrashServer) -> None:
                 producer.begin_transaction(timeout_ms=1)
                 producer.send(f"topic-{round_number}", b"x").result(STARTED_SECONDS)
                 wait_until(
-                    lambda number=round_number: sum("aborted 1 overdue" in line for line in daemon.lines) == number,  # type: ignore[misc]
+                    lambda number=round_number: sum("transactions aborted: 1" in line for line in daemon.lines) == number,  # type: ignore[misc]
                     "it sweeps",
                 )
                 producer.close()

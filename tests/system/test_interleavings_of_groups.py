@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from msgtx import OffsetAndMetadata, errors
+from msgtx.database.engine import query
 from msgtx.store.decide import decide
 from msgtx.store.groups import commit_offsets, offset_columns
 from msgtx.store.members import (
@@ -28,8 +29,8 @@ from tests.system.test_interleavings import no_deadlock, pinned
 from tests.weave import Call, Played, Story, Weaver, weaving
 
 Run = Callable[[Connection], Any]
-# A decision's first one is before its producer, which nobody else uses; "session": in a user's SQL transaction.
-FIRST_GATE = {"plain": 1, "transaction": 2, "session": 1}
+# A decision's first one is before its producer, which nobody else uses, a session's before the lock on its own pid.
+FIRST_GATE = {"plain": 1, "transaction": 2, "session": 2}
 KINDS = tuple(FIRST_GATE)
 
 
@@ -66,6 +67,7 @@ class Handover(Roster):
 
             def in_session(connection: Connection) -> None:
                 assert commit_in_session(connection, [], offset_columns(offsets))
+                query(connection, "set constraints all immediate")  # as the COMMIT does, where an actor cannot be paused
 
             return in_session
         producer = init_producer_id(self.connection, f"{self.name}-{member_id}-{partition}", timeout_ms=60_000)

@@ -14,6 +14,7 @@ from msgtx.database.engine import query
 from msgtx.store.append import append
 from msgtx.store.fetch import Position, fetch
 from msgtx.store.groups import committed_offsets, offset_columns
+from msgtx.store.holders import stable_offsets
 from msgtx.store.members import release_partitions
 from msgtx.store.producers import fence_producer, init_producer_id
 from msgtx.store.seal import Sealing, commit_in_session, decide_sealed, seal
@@ -259,6 +260,7 @@ def test_sessions_that_publish_to_the_same_partitions_do_not_deadlock(weaver: We
             def run(connection: Connection) -> None:
                 connection.execute("insert into business values (%s)", [stage.run])
                 assert commit_in_session(connection, [batch(partition, value) for partition in stage.partitions])
+                query(connection, "set constraints all immediate")  # as the COMMIT does, where an actor cannot be paused
 
             return run
 
@@ -270,8 +272,8 @@ def test_sessions_that_publish_to_the_same_partitions_do_not_deadlock(weaver: We
 
         return Story(
             {
-                "one": [Call("commit", session(b"one"), gate=1)],
-                "other": [Call("commit", session(b"other"), gate=1)],
+                "one": [Call("commit", session(b"one"))],  # from the second gate on: the first is of a lock on its own pid
+                "other": [Call("commit", session(b"other"))],
                 "plain": [Call("append", stage.append("plain", number=None), gate=3)],
             },
             judge,
@@ -368,3 +370,49 @@ def test_a_session_with_an_old_snapshot_commits_no_offsets_of_an_old_generation(
         )
 
     pinned("old snapshot and rebalance", weaver.explore(begin))
+
+
+class WaitingOffset(Session):
+    """A transaction that holds a group's offset for a user's session to decide."""
+
+    def __init__(self, eye: Connection) -> None:
+        super().__init__(eye, sealed=False)
+        self.group = f"waiting-{self.run}"
+        self.sealing = seal(
+            eye,
+            self.name(),
+            "session",
+            tails=dict.fromkeys(self.partitions, 0),
+            offsets=offset_columns({GroupMetadata(self.group): {self.partitions[0]: OffsetAndMetadata(1)}}),
+        )
+
+    def begin_reading(self, connection: Connection) -> tuple[int | None, bool]:
+        """Look where a consumer that starts goes on, as it does: an offset, and whether it waits."""
+        found, _ = stable_offsets(connection, self.group, self.partitions[:1])
+        at = found.get(self.partitions[0])
+        return (None, False) if at is None else (None if at.at is None else at.at.offset, at.pending)
+
+
+@pytest.mark.parametrize("end", ["commit", "commit when it is overdue", "abort"])
+def test_a_consumer_that_starts_beside_a_seal_reads_nothing_that_is_committed_later(
+    end: str, weaver: Weaver, eye: Connection
+) -> None:
+    """I10, I12: it waits, or the outcome is decided for good; what is overdue it aborts, as far as the lock is free."""
+
+    def begin() -> Story:
+        stage = WaitingOffset(eye)
+        run = ENDS["abort"](stage) if end == "abort" else stage.commit()
+        look = Call("look", stage.begin_reading, gate=1)
+        later = [Call("time", pass_time)] if "overdue" in end else []
+
+        def judge(played: Played) -> None:
+            no_deadlock(played)
+            offset, waits = played.answers["reader.look"]
+            committed = end != "abort" and stage.judge(played)
+            assert not waits or offset is None
+            assert waits or offset == (1 if committed else None)
+            assert stage.begin_reading(eye) == (1 if committed else None, False)
+
+        return Story({"user": [Call("commit", run, gate=1)], "reader": [*later, look]}, judge, stage.look)
+
+    assert weaver.explore(begin) > 1

@@ -341,11 +341,11 @@ def test_what_was_published_survives_though_its_session_does_not_flush(
 def test_a_prepared_transaction_cannot_publish(
     crashing: CrashServer, url: str, topic: str, fresh: Callable[[], Client]
 ) -> None:
-    """It would hold the partitions until somebody ends it: PostgreSQL refuses it for the notification."""
+    """It would hold the partitions until somebody ends it: PostgreSQL refuses it for a lock that is taken for that."""
     with connect(url) as connection:
         connection.execute("begin")
         connection.execute("select msgtx.publish(%s, 'a', partition => 0)", [topic])
-        with pytest.raises(psycopg.errors.FeatureNotSupported, match="cannot PREPARE a transaction that has executed"):
+        with pytest.raises(psycopg.errors.FeatureNotSupported, match="cannot PREPARE while holding both"):
             connection.execute(f"prepare transaction '{topic}'")
         assert connection.execute("select count(*) from pg_prepared_xacts").fetchone() == (0,)
         connection.execute("select msgtx.publish(%s, 'b', partition => 0)", [topic])

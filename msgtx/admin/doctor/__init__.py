@@ -4,6 +4,8 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Final
 
+import psycopg
+
 from msgtx import errors
 from msgtx.admin.doctor import coordinators, groups, server, sessions, transactions
 from msgtx.admin.doctor.findings import Limits, Look
@@ -24,8 +26,11 @@ CHECKS: Final[dict[str, Check]] = {
     "locks": sessions.locks,
     "snapshots": sessions.snapshots,
     "rights": sessions.hidden,
+    "incarnation": server.place,
     "settings": server.settings,
     "connections": server.connections,
+    "lock table": server.lock_table,
+    "notifications": server.notifications,
     "transaction ids": server.frozen_age,
     "tables": server.tables,
 }
@@ -50,7 +55,7 @@ def examine(engine: Engine, *, most: int = MOST, limits: Limits | None = None) -
 
 
 def _checked(name: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """Run one check. One that is refused or lacks its function is told and does not stop the others."""
+    """Run one check. One that fails is told and does not stop the others; without a database none can be made."""
     try:
         return list(check())
     except errors.AuthorizationFailed as error:
@@ -58,3 +63,7 @@ def _checked(name: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]
         return [Finding(Level.INFORMATION, name, f"cannot be checked: {error}", advice)]
     except errors.ConfigError as error:
         return [Finding(Level.PROBLEM, name, f"cannot be checked: {error}", "`msgtx db upgrade`")]
+    except errors.DatabaseUnavailable:
+        raise
+    except (errors.MsgtxError, psycopg.Error) as error:
+        return [Finding(Level.PROBLEM, name, f"cannot be checked: {error}", "the other checks were made")]

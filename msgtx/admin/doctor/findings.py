@@ -22,6 +22,9 @@ class Limits:
     retained_wal_bytes: int = 10 * 1024**3  # of an active slot; the disk fills while nobody looks
     connections_warning: float = 0.80  # of those that ordinary roles may have
     connections_problem: float = 0.95
+    locks_warning: float = 0.5  # of the lock table: a moment's peak takes the rest
+    notifications_warning: float = 0.05  # of the queue of notifications: it is emptied all the time, or held back
+    notifications_problem: float = 0.5
     frozen_warning: float = 1.0  # of autovacuum_freeze_max_age: autovacuum should have begun
     frozen_problem: float = 2.0
     dead_fraction: float = 0.2  # of a table's rows, as autovacuum's own default

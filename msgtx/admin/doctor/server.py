@@ -6,7 +6,9 @@ from typing import Final
 from msgtx.admin.doctor.findings import Look, data_of, size
 from msgtx.database import migrate
 from msgtx.database.engine import Engine
-from msgtx.store.server import TableStatistics, table_statistics
+from msgtx.store.append import PARTITIONS_AT_ONCE
+from msgtx.store.installation import describe_place
+from msgtx.store.server import TableStatistics, describe_lock_table, describe_notifications, table_statistics
 from msgtx.types import Finding, Level
 
 # name, value, level, what it does, what to do. A value that does not stand here does no harm.
@@ -31,6 +33,27 @@ def schema(engine: Engine) -> Iterator[Finding]:
     for problem in problems:
         text, _, advice = problem.partition(": ")
         yield Finding(Level.PROBLEM, "schema", text, advice)
+
+
+def place(look: Look) -> Iterator[Finding]:
+    """Find a database that is a copy of another one, or was moved or promoted: it has the incarnation of the original."""
+    places = describe_place(look.connection)
+    if places is None or places[0] == places[1]:
+        return
+    noted, found = places
+    if (noted.system, noted.database) != (found.system, found.database):
+        level = Level.PROBLEM
+        text = "this database is a copy, or was moved: tokens and snapshots of the original are taken for its own"
+    else:
+        level = Level.WARNING
+        text = "the server was promoted or restored: what it acknowledged before may be missing"
+    yield Finding(
+        level,
+        "incarnation",
+        text,
+        "`msgtx db after-failover`; if it has everything and the original is gone, `select msgtx.note_place()` as owner",
+        {"noted": data_of(noted), "found": data_of(found)},
+    )
 
 
 def settings(look: Look) -> Iterator[Finding]:
@@ -74,6 +97,42 @@ def connections(look: Look) -> Iterator[Finding]:
         f"{server.sessions} of {server.connection_limit} connections are used (max_connections less the reserved ones)",
         "use a pooler (msgtx needs no session state), smaller pools, or a larger max_connections",
         {"sessions": server.sessions, "limit": server.connection_limit},
+    )
+
+
+def lock_table(look: Look) -> Iterator[Finding]:
+    """Find a table of locks that is nearly full, or too small for what the sessions of now may ask of it at once."""
+    table, limits = describe_lock_table(look.connection), look.limits
+    wanted = look.server.sessions * min(table.partitions, PARTITIONS_AT_ONCE)
+    if table.used >= limits.locks_warning * table.places:
+        text = f"{table.used} of {table.places} places of the lock table are used: when it is full, calls fail"
+        level = Level.PROBLEM
+    elif wanted > table.places:
+        text = (
+            f"the lock table has {table.places} places; {look.server.sessions} sessions that each write to"
+            f" {min(table.partitions, PARTITIONS_AT_ONCE)} partitions in one call want {wanted}"
+        )
+        level = Level.INFORMATION
+    else:
+        return
+    yield Finding(
+        level, "lock table", text, "raise max_locks_per_transaction, and restart the server", data_of(table, wanted=wanted)
+    )
+
+
+def notifications(look: Look) -> Iterator[Finding]:
+    """Find a queue of notifications that somebody holds back. When it is full, every NOTIFY fails."""
+    queue, limits = describe_notifications(look.connection), look.limits
+    if queue.usage < limits.notifications_warning:
+        return
+    oldest = ", ".join(map(str, queue.pids or ())) or "not visible to this role"
+    yield Finding(
+        Level.PROBLEM if queue.usage >= limits.notifications_problem else Level.WARNING,
+        "notifications",
+        f"the queue of notifications is {queue.usage:.0%} full: some session listens and does not read, as it stays in a SQL"
+        f" transaction (the oldest: {oldest}); when it is full, applications that NOTIFY fail, and consumers hear later",
+        "end that transaction, or `select pg_terminate_backend(pid)`",
+        data_of(queue),
     )
 
 

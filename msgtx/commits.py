@@ -1,0 +1,104 @@
+"""The offsets that a consumer commits: one after the other, in the order in which they were handed over."""
+
+import concurrent.futures
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from msgtx import errors
+from msgtx.types import GroupMetadata, OffsetAndMetadata
+
+log = logging.getLogger("msgtx.consumer")
+Offsets = Mapping[int, OffsetAndMetadata]  # by partition id
+Write = Callable[[GroupMetadata, Offsets], None]
+
+
+class Commits:
+    """Commits in the background, and the one in front of which those are done: an older offset is never written last.
+
+    `write` commits offsets and waits, within its own bound; `timeout`: seconds for all that was handed over before.
+    """
+
+    def __init__(self, write: Write, *, timeout: float) -> None:
+        self._write = write
+        self._timeout = timeout
+        self._changed = threading.Condition()
+        self._queue: deque[tuple[GroupMetadata, Offsets]] = deque()
+        self._writing = False  # the thread is at it, or whoever waits for it
+        self._thread: concurrent.futures.ThreadPoolExecutor | None = None
+
+    def hand_over(self, group: GroupMetadata, offsets: Offsets) -> None:
+        """Commit these in the background, a failure goes to the log. What waits and is superseded is not written at all."""
+        with self._changed:
+            while self._queue and self._queue[-1][1].keys() <= offsets.keys():
+                self._queue.pop()
+            self._queue.append((group, offsets))
+            if self._writing:
+                return
+            if self._thread is None:
+                self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="msgtx-commit")
+            self._writing = True
+            try:
+                self._thread.submit(self._write_queue).add_done_callback(_tell)
+            except RuntimeError:  # the interpreter is ending: `settle` writes it
+                self._writing = False
+
+    def commit(self, group: GroupMetadata, offsets: Offsets) -> None:
+        """Commit these, behind what was handed over, and wait. Raise what `write` does, and `DatabaseUnavailable`."""
+        self.settle()
+        self._write(group, offsets)
+
+    def settle(self) -> None:
+        """Wait until what was handed over is written or refused. Raise `DatabaseUnavailable` when time is over."""
+        deadline = time.monotonic() + self._timeout
+        while True:
+            with self._changed:
+                if not self._changed.wait_for(lambda: not self._writing, max(deadline - time.monotonic(), 0.0)):
+                    raise errors.DatabaseUnavailable(
+                        f"offsets that were handed over before are not committed after {self._timeout:g} s"
+                    )
+                if not self._queue:
+                    return
+                self._writing = True  # its thread has ended
+            self._write_queue()
+
+    def give_up(self) -> None:
+        """Leave what is not being written now, and the thread to its end."""
+        with self._changed:
+            for group, offsets in self._queue:
+                log.warning("group %r: offsets of %s partitions were not committed: closed", group.group, len(offsets))
+            self._queue.clear()
+        if self._thread is not None:
+            self._thread.shutdown(wait=False)
+
+    def _write_queue(self) -> None:
+        try:
+            while (waiting := self._next()) is not None:
+                group, offsets = waiting
+                try:
+                    self._write(group, offsets)
+                except errors.MsgtxError as error:
+                    log.warning("group %r: offsets were not committed: %s", group.group, error)
+        except BaseException:
+            self._stopped()
+            raise
+
+    def _next(self) -> tuple[GroupMetadata, Offsets] | None:
+        with self._changed:
+            if self._queue:
+                return self._queue.popleft()
+            self._stopped()
+            return None
+
+    def _stopped(self) -> None:
+        with self._changed:
+            self._writing = False
+            self._changed.notify_all()
+
+
+def _tell(ended: "concurrent.futures.Future[None]") -> None:
+    """Say what nobody waits for: a bug, which has ended the thread's work."""
+    if (error := ended.exception()) is not None:
+        log.error("offsets were not committed", exc_info=error)

@@ -1,0 +1,84 @@
+"""Addresses of databases: every form that libpq takes, checked at once, and shown without a secret.
+
+A URL (`postgresql://user@host:5432,other:5432/database?target_session_attrs=read-write`, also `postgres://`, a Unix socket
+as `postgresql:///database?host=/run/postgresql` or with a percent-encoded host, IPv6 in brackets, `?service=name`), or
+words and values (`host=… dbname=…`).
+"""
+
+import difflib
+import re
+from typing import Final
+from urllib.parse import quote, urlencode
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from msgtx.errors import ConfigError
+
+FORM: Final = "postgresql://user@host:port/database"
+SECRETS: Final = ("password", "sslpassword", "oauth_client_secret")
+_DRIVER: Final = re.compile(r"^postgres(?:ql)?\+\w+://")  # SQLAlchemy's way to name a driver
+_OTHER: Final = re.compile(r"^([A-Za-z][\w+.-]*)://")
+_UNKNOWN: Final = re.compile(r'invalid (?:URI query parameter|connection option):? "(\w+)"')
+_MOST_PORT: Final = 65_535
+
+
+def parse(url: str) -> dict[str, str]:
+    """Return libpq's parameters. Raise `ConfigError`, which shows nothing that may be a password."""
+    text = _DRIVER.sub("postgresql://", url)
+    if (other := _OTHER.match(text)) is not None and other[1] not in {"postgresql", "postgres"}:
+        raise ConfigError(f"msgtx needs PostgreSQL, not {other[1]}: use {FORM}")
+    try:
+        found = {name: str(value) for name, value in conninfo_to_dict(text).items()}
+    except (psycopg.ProgrammingError, UnicodeError) as error:
+        raise ConfigError(_refusal(str(error))) from None  # the cause would show the text
+    _check_ports(found)
+    return found
+
+
+def _refusal(said: str) -> str:
+    unknown = _UNKNOWN.search(said)
+    if unknown is None:
+        return f"the database URL does not read {FORM}, nor like libpq's host=… dbname=…"
+    known = [option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()]
+    near = difflib.get_close_matches(unknown[1], known, n=1, cutoff=0.0)[0]
+    return f"the database URL has an unknown option {unknown[1]!r}; the nearest known one is {near!r} ({FORM}?option=value)"
+
+
+def _check_ports(found: dict[str, str]) -> None:
+    """Refuse what libpq would only refuse with each attempt to connect."""
+    ports = found["port"].split(",") if found.get("port") else []
+    hosts = (found.get("hostaddr") or found.get("host") or "").split(",")
+    if any(port and not (port.isdigit() and 0 < int(port) <= _MOST_PORT) for port in ports):
+        raise ConfigError(f"the database URL has a port that is none: {FORM} has numbers from 1 to {_MOST_PORT}")
+    if len(ports) > 1 and len(ports) != len(hosts):
+        raise ConfigError(f"the database URL has {len(hosts)} hosts and {len(ports)} ports: one for each, or one for all")
+
+
+def conninfo(parameters: dict[str, str]) -> str:
+    """Return parameters as one text for libpq."""
+    return make_conninfo("", **parameters)
+
+
+def public_url(url: str) -> str:
+    """Return a database's address as a URL, without passwords."""
+    found = parse(url)
+    hidden = {name: "***" if name in SECRETS else value for name, value in found.items()}
+    hosts, ports = hidden.pop("host", ""), hidden.pop("port", "")
+    names = hosts.split(",")
+    numbers = ports.split(",") * (len(names) if "," not in ports else 1)
+    places = ",".join(_place(host, port) for host, port in zip(names, numbers, strict=True))
+    user, password = hidden.pop("user", None), hidden.pop("password", None)
+    login = "" if user is None else quote(user, safe="")
+    if password is not None and user is not None:
+        login += f":{password}"
+    elif password is not None:
+        hidden["password"] = password
+    database = quote(hidden.pop("dbname", ""), safe="")
+    rest = "?" + urlencode(hidden, quote_via=quote, safe="*") if hidden else ""
+    return f"postgresql://{login}{'@' if login else ''}{places}{'/' if database or rest else ''}{database}{rest}"
+
+
+def _place(host: str, port: str) -> str:
+    shown = f"[{host}]" if ":" in host else quote(host, safe="")
+    return f"{shown}:{port}" if port else shown

@@ -1,0 +1,174 @@
+"""Our own connections: one loop that sends and receives, and a limit on each wait for an answer.
+
+psycopg hands everything that a connection says or hears to `Connection.wait`, as a generator that tells what it waits for.
+Here two things are added. While it waits for an answer, what libpq still holds of the question is sent: psycopg's pipeline
+flushes once and then only reads, and the server would wait for the rest as we wait for it. And no wait is without an end: a
+server that is stopped, or a COMMIT that waits for a standby, answers nothing, and the system's own timeouts see a
+connection in good order. When time is over the connection is closed, so that no late answer is taken for that of another
+call; what was asked may still be done.
+"""
+
+import contextlib
+import math
+import socket
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any, Final, Self
+
+import psycopg
+from psycopg.abc import RV, PQGen
+from psycopg.conninfo import conninfo_to_dict
+
+# Most calls take milliseconds, the longest wait in one is that for a lock (10 s); the rest is for a slow disk's flush.
+ANSWER_SECONDS: Final = 60.0
+# Of work whose single statements may read or write a whole log (sweeps, verify, deleting a topic): more than those were
+# seen to take, less than what an administrator takes for an end.
+LONG_ANSWER_SECONDS: Final = 3_600.0
+CONNECT_SECONDS: Final = 10
+LOOK_SECONDS: Final = 0.1  # between two looks at the time: how far past a deadline a call may come back
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    deadlines: tuple[Callable[[], float], ...]  # of everything, by `time.monotonic`; the earliest counts
+    silence: float | None  # the longest that nothing comes and nothing goes; None: the connection's own
+
+    def deadline(self) -> float:
+        return min((each() for each in self.deadlines), default=math.inf)
+
+
+_limits: ContextVar[_Limits] = ContextVar("msgtx_limits", default=_Limits((), None))  # noqa: B039 - it is frozen
+
+
+@contextlib.contextmanager
+def until(deadline: float | Callable[[], float] = math.inf, *, silence: float | None = None) -> Iterator[None]:
+    """Let no call within wait past `deadline` (of `time.monotonic`), nor longer than `silence` seconds for a sign of life.
+
+    A function as deadline is asked again while a call waits. Within another, the earlier deadline counts, and the inner
+    silence. Not around a `yield` of a generator.
+    """
+    outer = _limits.get()
+    added = deadline if callable(deadline) else lambda: deadline
+    token = _limits.set(_Limits((*outer.deadlines, added), outer.silence if silence is None else silence))
+    try:
+        yield
+    finally:
+        _limits.reset(token)
+
+
+def seconds_left() -> float:
+    """Return how long calls may still take here; infinity without a deadline."""
+    return max(0.0, _limits.get().deadline() - time.monotonic())
+
+
+class Connection(psycopg.Connection[Any]):
+    """A connection of our own. `silence`: how long it waits for a sign of life where `until` says nothing else."""
+
+    silence: float = ANSWER_SECONDS
+
+    @classmethod
+    def connect(cls, conninfo: str = "", **options: Any) -> Self:
+        """Open a connection; names of hosts are looked up for as long as a connection may take, and no longer."""
+        given = conninfo_to_dict(conninfo, **{name: options.pop(name) for name in [*options] if name not in _PSYCOPGS})
+        seconds = min(float(given.get("connect_timeout") or CONNECT_SECONDS), seconds_left())
+        given["connect_timeout"] = max(1, math.ceil(seconds))
+        return super().connect(**_resolved(given, seconds), **options)
+
+    def wait(self, gen: PQGen[RV], interval: float = LOOK_SECONDS, timeout: float | None = None) -> RV:
+        """Do what a generator of psycopg wants, see above. Raise `psycopg.OperationalError` when time is over."""
+        return super().wait(self._watched(gen), interval=min(interval, LOOK_SECONDS), timeout=timeout)
+
+    def _watched(self, gen: PQGen[RV]) -> PQGen[RV]:
+        limits = _limits.get()
+        silence = self.silence if limits.silence is None else limits.silence
+        heard = looked = time.monotonic()
+        try:
+            wanted = next(gen)
+            while True:
+                holds = wanted == _READ and self.pgconn.flush() != 0
+                ready = yield _BOTH if holds else wanted
+                now = time.monotonic()
+                if ready:
+                    heard = now
+                if not ready or now - looked >= LOOK_SECONDS:
+                    looked = now
+                    if now >= limits.deadline():
+                        self._give_up(gen, "the call's time is over")
+                    if now - heard >= silence:
+                        self._give_up(gen, f"nothing for {silence:g} s")
+                if ready != _WRITABLE or not holds:  # else only the rest of the question could go on
+                    wanted = gen.send(ready)
+        except StopIteration as end:
+            answer: RV = end.value
+            return answer
+
+    def _give_up(self, gen: Generator[Any, Any, Any], why: str) -> None:
+        self.close()
+        with contextlib.suppress(Exception):  # it would speak to a connection that is closed
+            gen.close()
+        raise psycopg.OperationalError(f"the server did not answer ({why}); the connection was given up")
+
+
+_READ, _BOTH, _WRITABLE = psycopg.waiting.Wait.R, psycopg.waiting.Wait.RW, psycopg.waiting.Ready.W
+_PSYCOPGS: Final = {"autocommit", "prepare_threshold", "context", "row_factory", "cursor_factory"}
+
+
+def _resolved(given: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """Return parameters with the addresses of their hosts. Nobody can interrupt the system's look-up: a thread does it."""
+    hosts = str(given.get("host") or "").split(",")
+    if given.get("hostaddr") or not any(map(_is_name, hosts)):
+        return given
+    ports = str(given.get("port") or "").split(",")
+    ports = ports * len(hosts) if len(ports) == 1 else ports
+    if len(ports) != len(hosts):
+        return given  # psycopg says what is wrong
+    places: list[tuple[str, str, str]] = []
+    failure: psycopg.OperationalError | None = None
+    for host, port in zip(hosts, ports, strict=True):
+        if not _is_name(host):
+            places.append((host, host if _is_address(host) else "", port))
+            continue
+        try:
+            places.extend((host, address, port) for address in _look_up(host, seconds))
+        except psycopg.OperationalError as error:
+            failure = error
+    if not places and failure is not None:
+        raise failure
+    names, addresses, numbers = (",".join(column) for column in zip(*places, strict=True))
+    return {**given, "host": names, "hostaddr": addresses, "port": numbers}
+
+
+def _look_up(host: str, seconds: float) -> Sequence[str]:
+    found: list[str] = []
+    failed: list[OSError] = []
+
+    def ask() -> None:
+        try:
+            answers = socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP, type=socket.SOCK_STREAM)
+            found.extend(str(answer[4][0]) for answer in answers)
+        except OSError as error:
+            failed.append(error)
+
+    asking = threading.Thread(target=ask, name="msgtx-resolver", daemon=True)
+    asking.start()
+    asking.join(seconds)
+    if failed or not found:
+        why = failed[0] if failed else f"no answer within {seconds:g} s"
+        raise psycopg.OperationalError(f"failed to resolve host {host!r}: {why}")
+    return list(found)
+
+
+def _is_name(host: str) -> bool:
+    return bool(host) and host[0] not in "/@" and not _is_address(host)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,15 @@
+-- append_or_raise(batches) stores a set of batches without a producer, all of them, or raises the first refusal.
+-- Locks partitions (exclusive, ascending). Writes record_batch, by append_plain.
+create function msgtx.append_or_raise(batches msgtx.batch[]) returns boolean language plpgsql volatile as $$
+declare
+    refused record;
+begin
+    if not msgtx.append_plain(batches) then
+        select a.error, a.detail into refused from msgtx.append(batches) a where a.error is not null limit 1;
+        if found then
+            raise exception using message = refused.detail, errcode = case refused.error
+                when 'UnknownTopicOrPartition' then 'MX003' when 'RecordTooLarge' then 'MX010' else 'MX087' end;
+        end if;
+    end if;
+    return true;
+end $$;

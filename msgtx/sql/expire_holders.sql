@@ -1,0 +1,109 @@
+-- expire_holders(partitions, group) meets what holds readers of these partitions back (I12). Without a group: on each partition the
+-- first undecided transaction, where its last stable offset is; if that is aborted, the next one. With a group: the sealed
+-- transactions that its newest offsets wait for. → each of them, and whether it is aborted by timeout now.
+--   kind      of its seal: session, or external, which has no timeout; null without a seal
+--   expired   it was overdue, its producer's lock was free, and the caller may write; a hot standby, a read-only session or one
+--             above READ COMMITTED is only told
+-- At most 100 are aborted in a call: who is still held back comes again. One bad row does not stop the rest (P12).
+-- Tries producers' locks and never waits. Reads partition_floor, transaction tables, consumer_group, group_offset. Writes
+-- transaction_decision. Flushed.
+create function msgtx.expire_holders(partition_ids int[], group_name text default null)
+returns table (
+    partition_id int, producer_id bigint, producer_epoch int, transaction_number bigint, kind text, expired boolean)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare
+    may_write constant boolean := not pg_is_in_recovery() and current_setting('transaction_read_only') = 'off'
+        and current_setting('transaction_isolation') = 'read committed';
+    -- Who administers a topic sees how far each group has read it, and what holds it back there.
+    cans constant text[] := case when group_name is null or msgtx.may_use('group', group_name)
+        then '{produce,consume,admin}' else '{admin}' end;
+    looked int[] := array(select distinct u from unnest(partition_ids) u);
+    again int[];
+    holder record;
+    ended int := 0;
+    ignored boolean;
+begin
+    if not msgtx.acts_for_owner() then
+        if group_name is not null and msgtx.patterns_of_caller('{admin}') = '{}' then
+            ignored := msgtx.require_names('group', array[group_name]);
+        end if;
+        ignored := msgtx.require_rights(cans, partition_ids);
+    end if;
+    while cardinality(looked) > 0 loop
+        again := '{}';
+        for holder in
+            select h.producer_id, h.producer_epoch, h.transaction_number, h.partition_ids, s.kind,
+                   s.kind is distinct from 'external'
+                   and coalesce(msgtx.is_overdue(t.opened_at, t.timeout_ms, t.database_backend), false) as overdue
+            from (
+                select u.producer_id, u.producer_epoch, u.transaction_number,
+                       array_agg(u.partition_id order by u.partition_id) as partition_ids
+                from (
+                    select asked.partition_id, blocking.*
+                    from unnest(looked) asked(partition_id)
+                    left join lateral (
+                        select f.stable_floor from msgtx.partition_floor f
+                        where f.partition_id = asked.partition_id order by f.stable_floor desc limit 1) floor on true
+                    cross join lateral (
+                        select tp.producer_id, tp.producer_epoch, tp.transaction_number
+                        from msgtx.transaction_partition tp
+                        where tp.partition_id = asked.partition_id and tp.first_offset >= coalesce(floor.stable_floor, 0)
+                          and (select true from msgtx.transaction_decision d
+                               where d.producer_id = tp.producer_id and d.producer_epoch = tp.producer_epoch
+                                 and d.transaction_number = tp.transaction_number) is null
+                        order by tp.first_offset limit 1) blocking
+                    where group_name is null
+                    union all
+                    select asked.partition_id, o.producer_id, o.producer_epoch, o.transaction_number
+                    from msgtx.consumer_group g
+                    cross join unnest(looked) asked(partition_id)
+                    left join lateral (
+                        select o.commit_sequence from msgtx.group_offset o
+                        where o.group_id = g.group_id and o.partition_id = asked.partition_id
+                          and msgtx.offset_counts(o.producer_id, o.producer_epoch, o.transaction_number)
+                        order by o.commit_sequence desc limit 1) newest on true
+                    cross join lateral (
+                        select o.producer_id, o.producer_epoch, o.transaction_number from msgtx.group_offset o
+                        where o.group_id = g.group_id and o.partition_id = asked.partition_id
+                          and o.commit_sequence > coalesce(newest.commit_sequence, 0)
+                          and (select true from msgtx.transaction_seal s
+                               where s.producer_id = o.producer_id and s.producer_epoch = o.producer_epoch
+                                 and s.transaction_number = o.transaction_number) is not null
+                          and (select true from msgtx.transaction_decision d
+                               where d.producer_id = o.producer_id and d.producer_epoch = o.producer_epoch
+                                 and d.transaction_number = o.transaction_number) is null) o
+                    where g.name = group_name) u
+                group by u.producer_id, u.producer_epoch, u.transaction_number) h
+            left join lateral (
+                select s.kind from msgtx.transaction_seal s
+                where s.producer_id = h.producer_id and s.producer_epoch = h.producer_epoch
+                  and s.transaction_number = h.transaction_number limit 1) s on true
+            left join lateral (
+                select t.opened_at, t.timeout_ms, t.database_backend from msgtx.transaction t
+                where t.producer_id = h.producer_id and t.producer_epoch = h.producer_epoch
+                  and t.transaction_number = h.transaction_number limit 1) t on true
+        loop
+            expired := false;
+            if holder.overdue and may_write and ended < 100 then
+                begin
+                    expired := msgtx.expire_transaction(
+                        holder.producer_id, holder.producer_epoch, holder.transaction_number);
+                exception when others then
+                    raise warning 'transaction %.%.% could not be expired: %',
+                        holder.producer_id, holder.producer_epoch, holder.transaction_number, sqlerrm;
+                end;
+            end if;
+            if expired then
+                ended := ended + 1;
+                again := again || holder.partition_ids;
+            end if;
+            return query
+            select p, holder.producer_id, holder.producer_epoch, holder.transaction_number, holder.kind, expired
+            from unnest(holder.partition_ids) p;
+        end loop;
+        looked := array(select distinct u from unnest(again) u);
+    end loop;
+end $$;

@@ -1,0 +1,49 @@
+-- remove_deleted_logs(after, most) removes what deleted topics have left, after looking at so many partitions, at most 1,000 rows and
+-- some 32 MiB of a log; → how many rows. Nobody sees them any more. A partition that a call of before the deletion still holds is
+-- left for later.
+--   in_after, next_after   where the last call came to: partition; null: from the start, and: this was the end
+--   shards, epochs         those of a coordinator; null: all
+-- Locks the leases (share); tries partitions' locks and never waits. Deletes from deleted_partition, and through remove_log. Not
+-- flushed by itself.
+create function msgtx.remove_deleted_logs(
+    in_after bigint[] default null, most int default 250, shards int[] default null, epochs int[] default null,
+    out removed int, out next_after bigint[]
+) language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set plan_cache_mode = force_generic_plan
+set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    rows_at_once constant int := 1000;  -- in one SQL transaction
+    candidate record;
+    log record;
+    looked_at int := 0;
+    ignored boolean := msgtx.refuse_stale_snapshot();
+begin
+    removed := 0;
+    ignored := msgtx.require_leases(shards, epochs);
+    for candidate in
+        select d.partition_id from msgtx.deleted_partition d where d.partition_id > coalesce(in_after[1], -1)
+        order by d.partition_id limit most
+    loop
+        looked_at := looked_at + 1;
+        next_after := array[candidate.partition_id];
+        if (shards is null or candidate.partition_id % 50 = any(shards)) and msgtx.try_lock_partition(candidate.partition_id) then
+            begin
+                log := msgtx.remove_log(candidate.partition_id, rows_at_once - removed);
+                removed := removed + log.removed;
+            exception when others then
+                raise warning 'the log of deleted partition % could not be removed: %', candidate.partition_id, sqlerrm;
+                continue;
+            end;
+            if log.is_more then
+                next_after := array[candidate.partition_id - 1];  -- on with this partition
+                return;
+            end if;
+            if removed >= rows_at_once then
+                return;
+            end if;
+        end if;
+    end loop;
+    if looked_at < most then
+        next_after := null;
+    end if;
+end $$;

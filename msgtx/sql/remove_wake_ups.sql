@@ -1,0 +1,22 @@
+-- remove_wake_ups(after, most) removes what listeners have seen long ago, at most 10,000 rows in one call; → how many. A row is dated
+-- within its SQL transaction; whoever misses one that became visible a minute later looks by itself (fetch_max_wait_ms).
+--   in_after, next_after   null: this was the end; else there is more
+--   shards, epochs         those of a coordinator; null: a client's call
+-- Locks the leases (share); passes by rows that are locked. Deletes from wake_up. Not flushed by itself.
+create function msgtx.remove_wake_ups(
+    in_after bigint[] default null, most int default 500, shards int[] default null, epochs int[] default null,
+    out removed int, out next_after bigint[]
+) language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
+declare
+    rows_at_once constant int := 10000;  -- in one SQL transaction
+    ignored boolean;
+begin
+    ignored := msgtx.require_leases(shards, epochs);
+    delete from msgtx.wake_up w
+    where w.ctid = any(array(
+        select u.ctid from msgtx.wake_up u where u.woken_at < msgtx.clock() - interval '1 minute' limit rows_at_once
+        for update skip locked));
+    get diagnostics removed = row_count;
+    next_after := case when removed >= rows_at_once then array[removed] end;
+end $$;

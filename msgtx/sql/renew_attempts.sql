@@ -1,0 +1,29 @@
+-- renew_attempts(app_id, query_id, batch_id, session_ms, timeout_ms) gives the open transactions of a batch's attempts session_ms
+-- from now on, at most timeout_ms in all; → how many. Every task of a batch and its driver call it again and again, for all
+-- attempts: those that have ended wait for the others. So what nobody works on any more is overdue session_ms later (I12).
+-- Passes by rows that are locked. Reads spark_attempt. Updates transaction. Not flushed: what a crash takes back is overdue
+-- earlier.
+create function msgtx.renew_attempts(
+    in_app_id text, in_query_id text, in_batch_id bigint, session_ms int, in_timeout_ms int
+) returns int language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    renewed int;
+    ignored boolean := msgtx.refuse_stale_snapshot();
+begin
+    ignored := msgtx.check_timeout(in_timeout_ms);
+    if not msgtx.acts_for_owner() then
+        ignored := msgtx.require_names('transactional_id', array[in_app_id]);
+    end if;
+    update msgtx.transaction t set timeout_ms = due.timeout_ms
+    from (
+        select o.producer_id, least(in_timeout_ms,
+               greatest(extract(epoch from msgtx.clock() - o.opened_at) * 1000, 0) + session_ms)::int as timeout_ms
+        from msgtx.spark_attempt a
+        join msgtx.transaction o on o.producer_id = a.producer_id and o.producer_epoch = 0 and o.transaction_number = 0
+        where a.app_id = in_app_id and a.query_id = in_query_id and a.batch_id = in_batch_id
+        order by o.producer_id for no key update of o skip locked) due
+    where t.producer_id = due.producer_id and t.producer_epoch = 0 and t.transaction_number = 0
+      and t.timeout_ms < due.timeout_ms;
+    get diagnostics renewed = row_count;
+    return renewed;
+end $$;

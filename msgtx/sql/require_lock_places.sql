@@ -1,0 +1,18 @@
+-- require_lock_places(wanted, what) refuses what would take so much of PostgreSQL's lock table that it is likely to fail half-way,
+-- and others with it: more than half of the places of a server that does nothing else. Up to 256 is what every call may take.
+create function msgtx.require_lock_places(wanted int, what text) returns boolean language plpgsql stable as $$
+declare
+    places bigint;
+begin
+    if wanted <= 256 then
+        return true;
+    end if;
+    places := current_setting('max_locks_per_transaction')::bigint
+        * (current_setting('max_connections')::int + current_setting('max_prepared_transactions')::int);
+    if wanted > places / 2 then
+        raise exception using errcode = 'MX042', message = format(
+            '%s %s in one SQL transaction want as many locks, and PostgreSQL has room for %s: use fewer, or raise'
+            ' max_locks_per_transaction', wanted, what, places);
+    end if;
+    return true;
+end $$;

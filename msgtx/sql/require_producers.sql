@@ -1,0 +1,37 @@
+-- require_producers(producer_ids) raises 42501 if one of them is somebody else's: a producer id is a name that readers see, no
+-- secret. It is the caller's if he initialized it last, or a role did whose rights he inherits; one without a row by the bits that
+-- tell its role (tag_of_role). What earlier versions gave out is anybody's until it is initialized again. Of a transactional id
+-- the caller also needs the right to it, and who was granted that by name may act on what another one of its users has open.
+-- Asked of callers who do not act for the owner. Reads producer, installation, role_right.
+create function msgtx.require_producers(producer_ids bigint[]) returns boolean language plpgsql stable
+set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    asked bigint;
+    known record;
+    named record;
+    caller_id oid := to_regrole(quote_ident(msgtx.caller()));
+begin
+    foreach asked in array producer_ids loop
+        continue when asked is null;
+        select p.transactional_id, p.role_name into known from msgtx.producer p where p.producer_id = asked;
+        if known.transactional_id is not null
+           and exists (select from msgtx.role_right r where r.resource = 'transactional_id') then
+            select n.everything, n.granted, n.may_use into named
+            from msgtx.names_of_caller('transactional_id', known.transactional_id) n;
+            continue when named.everything or named.granted;
+            if not named.may_use then  -- which it tells
+                perform msgtx.require_names('transactional_id', array[known.transactional_id]);
+            end if;
+        end if;
+        continue when known.role_name = msgtx.caller();
+        continue when known.role_name is null and asked >> 40 = msgtx.tag_of_role(msgtx.caller());
+        continue when known.role_name is null
+            and asked < (select i.first_owned_producer_id from msgtx.installation i);
+        continue when pg_has_role(caller_id, (select n.nspowner from pg_namespace n where n.nspname = 'msgtx'), 'USAGE');
+        continue when pg_has_role(caller_id, to_regrole(quote_ident(known.role_name))::oid, 'USAGE');
+        raise exception using errcode = '42501', message = format(
+            'producer %s is not of role %s: its transactions are decided, and its batches appended, by the role that initialized'
+            ' it, or one that inherits its rights, or was given its transactional id', asked, msgtx.caller());
+    end loop;
+    return true;
+end $$;

@@ -1,0 +1,66 @@
+-- settle(partitions) brings the floors of partitions up; → how many moved, and how many markers were missing on the way. An ABORT among
+-- the first 100 transactions above a floor is marked, again and again while there are some; a COMMIT needs no marker once the floor is
+-- above it. The floor of a partition: the least of first undecided offset, first ABORT without marker, and log end, all from one
+-- statement on one snapshot (P44). The caller holds the marking lock.
+-- Reads transaction_partition, transaction_decision, transaction_marker, record_batch. Writes partition_floor; transaction_marker
+-- through insert_markers.
+create function msgtx.settle(touched int[], out markers int, out floors int) language plpgsql volatile
+set plan_cache_mode = force_generic_plan set jit = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare
+    decided msgtx.transaction_decision[];
+    late int;
+    moved int;
+begin
+    markers := 0;
+    floors := 0;
+    -- Each turn brings the floors to the next ABORT without marker; what ten turns leave is for the next round.
+    for turn in 1..10 loop
+        decided := array(
+            select distinct d
+            from unnest(touched) p(partition_id)
+            cross join lateral (
+                select coalesce(max(f.stable_floor), 0) as stable_floor from msgtx.partition_floor f
+                where f.partition_id = p.partition_id) f
+            cross join lateral (
+                select tp.producer_id, tp.producer_epoch, tp.transaction_number from msgtx.transaction_partition tp
+                where tp.partition_id = p.partition_id and tp.first_offset >= f.stable_floor
+                order by tp.first_offset limit 100) u
+            cross join lateral (
+                select d.* from msgtx.transaction_decision d
+                where d.producer_id = u.producer_id and d.producer_epoch = u.producer_epoch
+                  and d.transaction_number = u.transaction_number limit 1) d
+            where d.outcome = 'ABORT');
+        late := msgtx.insert_markers(decided);
+        markers := markers + late;
+
+        insert into msgtx.partition_floor (partition_id, stable_floor)
+        select p.partition_id, least(blocking.first_offset, log_end.next_offset)
+        from unnest(touched) t(partition_id)
+        join msgtx.partition p on p.partition_id = t.partition_id
+        cross join lateral (
+            select coalesce(max(f.stable_floor), 0) as stable_floor from msgtx.partition_floor f
+            where f.partition_id = p.partition_id) f
+        left join lateral (
+            select tp.first_offset from msgtx.transaction_partition tp
+            where tp.partition_id = p.partition_id and tp.first_offset >= f.stable_floor
+              and (select d.outcome = 'COMMIT' or (
+                       select true from msgtx.transaction_marker m where m.partition_id = tp.partition_id
+                       and m.producer_id = tp.producer_id and m.producer_epoch = tp.producer_epoch
+                       and m.transaction_number = tp.transaction_number) is not null
+                   from msgtx.transaction_decision d
+                   where d.producer_id = tp.producer_id and d.producer_epoch = tp.producer_epoch
+                     and d.transaction_number = tp.transaction_number) is not true
+            order by tp.first_offset limit 1) blocking on true
+        cross join lateral (
+            select greatest(p.log_start_offset, (
+                select r.last_offset + 1 from msgtx.record_batch r
+                where r.partition_id = p.partition_id order by r.base_offset desc limit 1)) as next_offset) log_end
+        where least(blocking.first_offset, log_end.next_offset) > f.stable_floor
+        on conflict do nothing;
+        get diagnostics moved = row_count;
+        floors := floors + moved;
+        exit when late = 0;
+    end loop;
+end $$;

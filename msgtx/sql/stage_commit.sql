@@ -1,0 +1,10 @@
+-- stage_commit() has trigger staged_at_commit fire once for what this SQL transaction stages, however often it is called. Called
+-- behind what was staged: under `set constraints … immediate` the trigger fires here. Writes staged_commit.
+create function msgtx.stage_commit() returns boolean language plpgsql volatile
+set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+begin
+    insert into msgtx.staged_commit (round)
+    select 0 where not exists (
+        select from msgtx.staged_commit c where c.staged_by = pg_current_xact_id() and c.round is not null);
+    return true;
+end $$;

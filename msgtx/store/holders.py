@@ -1,0 +1,88 @@
+"""What holds a reader back, and what a reader asks when it may be: overdue transactions are aborted on the way (I12)."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from msgtx.database.engine import Function, RawConnection, call
+from msgtx.database.wire import Int4Array
+from msgtx.store import cuts, fetch, groups
+from msgtx.types import Isolation, TransactionId
+
+EXPIRE_HOLDERS: Final = Function("expire_holders", {"partition_ids": "int4[]", "group_name": "text"})
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """An undecided transaction that holds readers of a partition back, or a group's offset there.
+
+    `kind`: session, or external for one that is prepared; None: it is not sealed. `expired`: it is aborted now.
+    """
+
+    partition_id: int
+    transaction_id: TransactionId
+    kind: str | None
+    expired: bool
+
+    def __str__(self) -> str:
+        """Return it in words, for a message."""
+        match self.kind:
+            case "external":
+                return f"the prepared transaction {self.transaction_id}, which its outside party decides"
+            case "session":
+                return f"transaction {self.transaction_id}, which a session is to commit"
+            case _:
+                return f"the open transaction {self.transaction_id}"
+
+
+def expire_holders(connection: RawConnection, partition_ids: Collection[int], group: str | None = None) -> list[Holder]:
+    """Abort overdue transactions that hold readers of these partitions back, trying locks only. Returns all that hold.
+
+    `group`: those that its offsets there wait for. A connection that may only read is told, and aborts nothing.
+    """
+    if not partition_ids:
+        return []
+    rows = call(connection, EXPIRE_HOLDERS, Int4Array(partition_ids), group)
+    return [Holder(row[0], TransactionId(*row[1:4]), row[4], row[5]) for row in rows]
+
+
+def expired_any(connection: RawConnection, partition_ids: Collection[int], group: str | None = None) -> bool:
+    """Abort overdue transactions that hold these back. Returns whether there was one, so that it is to be looked again."""
+    return any(holder.expired for holder in expire_holders(connection, partition_ids, group))
+
+
+def stable_ends(connection: RawConnection, times: Mapping[int, int], isolation: Isolation) -> dict[int, fetch.ListedOffset]:
+    """Look up offsets as `list_offsets`, behind what is overdue."""
+    found = fetch.list_offsets(connection, times, isolation)
+    held = [
+        partition_id
+        for partition_id, at in found.items()
+        if times[partition_id] != fetch.EARLIEST and at.last_stable_offset < at.log_end_offset
+    ]
+    if held and isolation is Isolation.READ_COMMITTED and expired_any(connection, held):
+        return fetch.list_offsets(connection, times, isolation)
+    return found
+
+
+def stable_cut(connection: RawConnection, partition_ids: Iterable[int]) -> dict[int, cuts.CutPartition]:
+    """Return the greatest consistent cut of these partitions, behind what is overdue."""
+    asked = list(partition_ids)
+    expire_holders(connection, asked)
+    return cuts.consistent_cut(connection, asked)
+
+
+def stable_offsets(
+    connection: RawConnection, group: str, partition_ids: Sequence[int]
+) -> tuple[dict[int, groups.CommittedOffset], dict[int, Holder]]:
+    """Return a group's offsets behind what is overdue, by partition id; and what those wait for that are still pending.
+
+    What they wait for is only told: a transaction that was sealed meanwhile is not in it.
+    """
+    found = groups.committed_offsets(connection, group, partition_ids)
+    pending = [partition_id for partition_id, at in found.items() if at.pending]
+    if not pending:
+        return found, {}
+    holders = expire_holders(connection, pending, group)
+    if any(holder.expired for holder in holders):
+        found = groups.committed_offsets(connection, group, partition_ids)
+    return found, {holder.partition_id: holder for holder in holders if not holder.expired}

@@ -1,0 +1,309 @@
+"""Consumer groups, transactional ids and producer ids: names that only some may use."""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+
+import msgtx
+from msgtx import errors
+from msgtx.cli.main import run
+from msgtx.store.append import append_and_decide
+from msgtx.store.decide import decide
+from msgtx.store.groups import commit_offsets, committed_offsets
+from msgtx.store.holders import expire_holders
+from msgtx.store.producers import init_producer_id
+from msgtx.store.seal import complete_prepared, seal
+from msgtx.store.spark import Attempt, BatchName, abort_batch, begin_attempt, decide_batch
+from msgtx.store.transactions import end_transaction, mark, transaction_outcome
+from msgtx.types import GroupMetadata, OffsetAndMetadata, ProducerId
+from tests.databases import Connection, Server
+from tests.roles import Roles, open_roles
+from tests.store.roster import join
+from tests.store.steps import Writer, append_one, batch, new_topic, offsets_of, unique, values
+
+SECONDS = 30.0
+
+
+@pytest.fixture
+def roles(server: Server, database_url: str) -> Iterator[Roles]:
+    with open_roles(server, database_url) as made:
+        yield made
+
+
+@pytest.fixture
+def guest(roles: Roles) -> Iterator[Callable[..., Connection]]:
+    """Connect as a new login with these rights."""
+    with contextlib.ExitStack() as stack:
+        yield lambda *granted: stack.enter_context(contextlib.closing(roles.connect(roles.make(*granted))))
+
+
+@pytest.fixture
+def partition(connection: Connection) -> int:
+    return new_topic(connection)[0]
+
+
+def allowed(connection: Connection, group: str, partition: int) -> bool:
+    """Whether a caller may join a group, be a member of it, commit for it, read its offsets: all or nothing."""
+    steps: list[Callable[[], object]] = [
+        lambda: join(connection, group, "a", session_timeout_ms=100),
+        lambda: connection.execute("select * from msgtx.heartbeat_group(%s, 1, 'a', null, 1)", [group]),
+        lambda: connection.execute("select * from msgtx.describe_members(%s)", [group]),
+        lambda: connection.execute("select * from msgtx.member_assignment(%s, 1)", [group]),
+        lambda: connection.execute("select msgtx.assign_partitions(%s, -1, 1, '{}', '{}')", [group]),
+        lambda: connection.execute("select msgtx.release_partitions(%s, 1, '{}')", [group]),
+        lambda: connection.execute("select msgtx.leave_group(%s, 'a')", [group]),
+        lambda: commit_offsets(connection, {GroupMetadata(group): {partition: OffsetAndMetadata(0)}}),
+        lambda: committed_offsets(connection, group, [partition]),
+        lambda: expire_holders(connection, [partition], group),
+        lambda: connection.execute("select * from msgtx.record_range('q', 1, %s, '{}', '{}', '{}')", [group]),
+    ]
+    answers = set()
+    for step in steps:
+        try:
+            step()
+            answers.add(True)
+        except (errors.AuthorizationFailed, psycopg.errors.InsufficientPrivilege) as refused:
+            answers.add(f"lacks the right to use group {group}: " not in str(refused))
+    (answer,) = answers
+    return answer
+
+
+def test_groups_that_nobody_was_granted_are_for_all(guest: Callable[..., Connection], partition: int) -> None:
+    assert allowed(guest("consume"), "open", partition)
+
+
+def test_a_group_is_for_those_that_were_granted_it(
+    roles: Roles, guest: Callable[..., Connection], connection: Connection, partition: int
+) -> None:
+    everybody, billing = guest("consume"), guest("consume", "consume:group:billing*", "consume:group:exact")
+    administrator = guest("consume", "admin")
+    for group, who_may in (("billing", False), ("billing-2", False), ("exact", False), ("exact-2", True), ("bill", True)):
+        assert allowed(everybody, group, partition) is who_may, group
+        # Who was granted any uses those alone.
+        assert allowed(billing, group, partition) is (group in {"billing", "billing-2", "exact"}), group
+        assert allowed(administrator, group, partition)
+        assert allowed(connection, group, partition)
+    seen = "select distinct group_name from msgtx.group_offsets union select name from msgtx.consumer_groups"
+    assert {name for (name,) in everybody.execute(seen)} >= {"exact-2", "bill"}
+    assert not {name for (name,) in everybody.execute(seen)} & {"billing", "billing-2", "exact"}
+    assert {name for (name,) in billing.execute(seen)} == {"billing", "billing-2", "exact"}
+    # Who administers a topic sees how far groups have read it.
+    watching = guest("admin:topic*")
+    assert {name for (name,) in watching.execute(seen)} >= {"billing", "billing-2", "exact", "bill"}
+    assert committed_offsets(watching, "billing", [partition])
+    assert expire_holders(watching, [partition], "billing") == []
+    elsewhere = guest("consume", "admin:another*")
+    with pytest.raises(errors.AuthorizationFailed):
+        committed_offsets(elsewhere, "billing", [partition])
+    with pytest.raises(errors.AuthorizationFailed):
+        expire_holders(elsewhere, [partition], "billing")
+    member = roles.make("consume")
+    roles.sql(f"grant {roles.made[1]} to {member}")
+    with contextlib.closing(roles.connect(member)) as inheriting:
+        assert allowed(inheriting, "billing", partition)
+    assert roles.revoke(roles.made[1], "consume:group:billing*")
+    assert allowed(everybody, "billing", partition)
+    assert not allowed(billing, "billing", partition)
+
+
+def test_offsets_of_a_transaction_are_those_of_a_group_that_the_caller_may_use(
+    guest: Callable[..., Connection], partition: int
+) -> None:
+    guest("consume:group:billing")
+    caller = guest("consume", "produce")
+    for group, refused in (("billing", True), ("another", False)):
+        writer = Writer(caller)
+        expected = pytest.raises(errors.AuthorizationFailed) if refused else contextlib.nullcontext()
+        with expected:
+            writer.commit_whole(writer.row(partition, b"x"), offsets=offsets_of((group, partition, 1)))
+        with expected:
+            writer.commit(offsets_of((group, partition, 1)))
+
+
+# ── transactional ids ──
+
+
+def test_a_transactional_id_is_for_those_that_were_granted_it(
+    guest: Callable[..., Connection], connection: Connection, partition: int
+) -> None:
+    """Granted to both, they may also end what the other has begun: as two instances of one service."""
+    other, one, two = guest("produce", "consume"), *(guest("produce", "produce:transactional_id:pay-*") for _ in range(2))
+    writer = Writer(one, "pay-1")
+    writer.send(partition, b"half")
+    with pytest.raises(errors.AuthorizationFailed, match="--can produce --transactional-id pay-1"):
+        init_producer_id(other, "pay-1", timeout_ms=60_000)
+    with pytest.raises(errors.AuthorizationFailed, match="lacks the right to use transactional id free"):
+        init_producer_id(one, "free", timeout_ms=60_000)
+    Writer(other, "free")
+    assert end_transaction(two, writer.name, "resolve").value == "ABORTED"
+    mark(connection)
+    shown = dict(other.execute("select producer_id, transactional_id from msgtx.transactions").fetchall())
+    assert shown[writer.name.producer_id] is None
+    with pytest.raises(errors.AuthorizationFailed):
+        begin_attempt(other, BatchName("pay-app", "query", 1), timeout_ms=60_000)
+
+
+def test_ids_that_nobody_was_granted_are_taken_over_as_ever(guest: Callable[..., Connection], partition: int) -> None:
+    """The newest one to initialize an id has it."""
+    one, two = guest("produce"), guest("produce")
+    name = unique("id")
+    first = Writer(one, name)
+    first.send(partition, b"aborted")
+    second = Writer(two, name)
+    second.send(partition, b"committed")
+    second.commit()
+    with pytest.raises(errors.AuthorizationFailed, match="is not of role"):
+        first.send(partition, b"more")
+
+
+# ── producer ids ──
+
+Forgery = Callable[[Connection, Writer, int], object]
+NAMED: dict[str, Forgery] = {
+    "append": lambda c, w, p: append_one(c, w.row(p, b"forged")),
+    "decide": lambda c, w, p: decide(c, w.name, "COMMIT", tails={p: 0}),
+    "abort": lambda c, w, p: decide(c, w.name, "ABORT", tails={p: 0}),
+    "append_and_decide": lambda c, w, p: append_and_decide(c, w.name, [w.row(p, b"forged")]),
+    "seal": lambda c, w, p: seal(c, w.name, "external", tails={p: 0}),
+    "complete": lambda c, w, p: complete_prepared(c, w.name, "COMMIT"),
+    "resolve": lambda c, w, p: end_transaction(c, w.name, "resolve"),
+    "as an administrator": lambda c, w, p: end_transaction(c, w.name, "admin"),
+    "raise its epoch": lambda c, w, p: init_producer_id(
+        c, None, timeout_ms=60_000, expected=ProducerId(w.name.producer_id, w.name.producer_epoch)
+    ),
+}
+
+
+@pytest.mark.parametrize("whose", ["another", "owners"])
+@pytest.mark.parametrize("call", NAMED)
+def test_a_producer_id_is_its_roles(
+    call: str, whose: str, guest: Callable[..., Connection], connection: Connection, partition: int
+) -> None:
+    """Ids are names that readers see: whoever knows one must not commit the half of somebody's transaction (I1, I4, I6)."""
+    writer = Writer(connection if whose == "owners" else guest("produce"), unique("id"))
+    writer.send(partition, b"half")
+    with pytest.raises(errors.AuthorizationFailed, match=r"is not of role|lacks the right to end"):
+        NAMED[call](guest("produce", "consume"), writer, partition)
+    assert transaction_outcome(connection, writer.name).outcome.value == "OPEN"
+    writer.send(partition, b"whole")
+    writer.commit()
+    assert values(connection, partition) == [b"half", b"whole"]
+
+
+@pytest.mark.parametrize("whose", ["another", "owners"])
+def test_an_idempotent_producers_id_is_its_roles(
+    whose: str, guest: Callable[..., Connection], connection: Connection, partition: int
+) -> None:
+    """There is no row of it; forged, its next batch would be answered as a duplicate, and be lost (I1)."""
+    mine, other = connection if whose == "owners" else guest("produce"), guest("produce")
+    producer = init_producer_id(mine, None, timeout_ms=60_000)
+    append_one(mine, batch(partition, b"one", producer=producer, sequence=0))
+    with pytest.raises(errors.AuthorizationFailed, match="is not of role"):
+        append_one(other, batch(partition, b"forged", producer=producer, sequence=1))
+    assert append_one(mine, batch(partition, b"two", producer=producer, sequence=1)).duplicate is False
+    raised = init_producer_id(mine, None, timeout_ms=60_000, expected=producer)
+    with pytest.raises(errors.AuthorizationFailed, match="is not of role"):
+        append_one(other, batch(partition, b"forged", producer=raised, sequence=0))
+    append_one(mine, batch(partition, b"three", producer=raised, sequence=0))
+    assert values(connection, partition) == [b"one", b"two", b"three"]
+
+
+def test_ids_of_an_earlier_version_are_whose_they_were(
+    guest: Callable[..., Connection], connection: Connection, partition: int
+) -> None:
+    """Nobody noted that; producers that run through the upgrade go on."""
+    producer = init_producer_id(connection, None, timeout_ms=60_000)
+    with connection.transaction(), pytest.raises(errors.AuthorizationFailed):
+        append_one(guest("produce"), batch(partition, b"x", producer=producer, sequence=0))
+    connection.execute("update msgtx.installation set first_owned_producer_id = %s", [producer.producer_id + 1])
+    append_one(guest("produce"), batch(partition, b"x", producer=producer, sequence=0))
+    connection.execute("update msgtx.installation set first_owned_producer_id = 0")
+
+
+def test_a_batch_of_spark_is_decided_by_whom_its_attempts_are(
+    guest: Callable[..., Connection], connection: Connection, partition: int
+) -> None:
+    mine, other = guest("produce"), guest("produce")
+    name = BatchName(unique("app"), "query", 1)
+    attempt = begin_attempt(mine, name, timeout_ms=60_000)
+    assert attempt is not None
+    append_one(mine, batch(partition, b"x", producer=(attempt, 0), number=0, sequence=0))
+    accepted = [Attempt(attempt, {partition: 0}, 1)]
+    with pytest.raises(errors.AuthorizationFailed, match="is not of role"):
+        decide_batch(other, name, accepted)
+    with pytest.raises(errors.AuthorizationFailed, match="is not of role"):
+        abort_batch(other, name)
+    assert decide_batch(mine, name, accepted).error is None
+    assert values(connection, partition) == [b"x"]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "select * from msgtx.decide(1, 0, 0, 'ABORT', in_decided_by => 'coordinator')",
+        "select * from msgtx.decide(1, 0, 0, 'ABORT', in_decided_by => null)",
+        "select msgtx.end_transaction(1, 0, 0, 'timeout')",
+        "select msgtx.end_transaction(1, 0, 0, null)",
+    ],
+)
+def test_nobody_says_that_somebody_else_decided(
+    statement: str, guest: Callable[..., Connection], connection: Connection
+) -> None:
+    """Clients tell a fence from a timeout by it, and doctor names it."""
+    for caller in (guest("produce", "admin"), connection):
+        with pytest.raises(Exception, match="no reason to"):
+            caller.execute(statement)
+
+
+def test_where_a_partition_ends_is_told_to_who_administers_it(guest: Callable[..., Connection], partition: int) -> None:
+    """A refusal for the sake of an offset names topic and ends."""
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match=f"admin on the topic of partition {partition}"):
+        guest("admin:own").execute("select msgtx.delete_records(%s::int[], '{77}')", [[partition]])
+
+
+# ── the command line, the client ──
+
+
+def test_names_are_granted_from_the_command_line(roles: Roles, capfd: pytest.CaptureFixture[str]) -> None:
+    def cli(*arguments: str) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = run(("--url", roles.url, "db", *arguments))
+        return code, *capfd.readouterr()
+
+    role = roles.make()
+    for right in (("consume", "--group", "billing*"), ("produce", "--transactional-id", "a b")):
+        code, out, _ = cli("grant", "--role", role, "--can", *right, "-o", "json")
+        assert code == 0
+    shown = [(row["can"], row["resource"], row["name"]) for row in json.loads(out)]
+    assert shown == [("consume", "group", "billing*"), ("produce", "transactional_id", "a b")]
+    code, _, told = cli("grant", "--role", role, "--can", "produce", "--group", "billing")
+    assert (code, "a right on a group is one to consume" in told) == (2, True)
+    code, _, told = cli("grant", "--role", role, "--can", "consume", "--group", "a", "--topic", "b")
+    assert (code, "grant one after the other" in told) == (2, True)
+    assert cli("revoke", "--role", role, "--can", "consume", "--group", "billing")[0] == 1
+    assert cli("revoke", "--role", role, "--can", "consume", "--group", "billing*")[0] == 0
+    assert roles.read() == [(role, "produce", "transactional_id:a b", True)]
+
+
+@pytest.mark.parametrize("name", ["", "*a", "a**", "a*b", "x" * 250])
+@pytest.mark.parametrize("right", ["consume:group:", "produce:transactional_id:"])
+def test_a_name_or_a_prefix_is_granted(name: str, right: str, roles: Roles) -> None:
+    role = roles.make()
+    for change in (roles.grant, roles.revoke):
+        with pytest.raises(errors.ConfigError, match="neither the name of a"):
+            change(role, right + name)
+
+
+def test_a_consumer_of_a_group_that_is_not_its_own_is_told_what_to_ask_for(roles: Roles, partition: int) -> None:
+    roles.make("consume:group:theirs")
+    with msgtx.connect(roles.url_of(roles.make("consume"))) as client:
+        refused = pytest.raises(errors.AuthorizationFailed, match="--can consume --group theirs")
+        with client.consumer(group="theirs", enable_auto_commit=False) as consumer, refused:
+            consumer.subscribe(pattern=".*")
+        with client.consumer(group="ours", enable_auto_commit=False) as consumer:
+            consumer.subscribe(pattern=".*")
+            consumer.poll(0.1)
+            assert consumer.assignment()

@@ -1,0 +1,318 @@
+"""Commits of a consumer that nobody waits for, beside those that are waited for: in order, and none lost at the end."""
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+import msgtx
+from msgtx import OffsetAndMetadata, TopicPartition, errors
+from msgtx.commits import Commits, Offsets
+from msgtx.types import GroupMetadata
+from tests.databases import Connection, wait_until
+
+SECONDS = 30.0
+GROUP = GroupMetadata("group")
+
+
+def at(*offsets: int) -> Offsets:
+    return {partition: OffsetAndMetadata(offset) for partition, offset in enumerate(offsets)}
+
+
+class Slow:
+    """A database that writes what it is let through."""
+
+    def __init__(self) -> None:
+        self.written: list[dict[int, int]] = []
+        self.begun = 0
+        self.turn = threading.Semaphore(0)
+        self.refused: set[int] = set()
+
+    def __call__(self, group: GroupMetadata, offsets: Offsets) -> None:
+        self.begun += 1
+        assert self.turn.acquire(timeout=SECONDS)
+        self.written.append({partition: offset.offset for partition, offset in offsets.items()})
+        if any(offset.offset in self.refused for offset in offsets.values()):
+            raise errors.NotAssigned("refused")
+
+
+def wait_for_both(commits: Commits, slow: Slow, offset: int) -> threading.Thread:
+    """Commit in a thread that waits."""
+    thread = threading.Thread(target=commits.commit, args=(GROUP, at(offset)))
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_commit_that_is_waited_for_comes_behind_those_before(begun: bool) -> None:
+    slow = Slow()
+    commits = Commits(slow, timeout=SECONDS)
+    commits.hand_over(GROUP, at(1))
+    if begun:
+        wait_until(lambda: slow.begun == 1)
+    commits.hand_over(GROUP, at(2))
+    waiting = wait_for_both(commits, slow, 3)
+    waiting.join(0.2)  # time enough to overtake
+    at_once = slow.begun
+    for _ in range(3):
+        slow.turn.release()
+    waiting.join(SECONDS)
+    assert at_once <= 1
+    assert [each[0] for each in slow.written] in ([1, 2, 3], [2, 3])
+
+
+@pytest.mark.parametrize("order", [*itertools.product("bw", repeat=4)], ids="".join)
+def test_no_order_of_commits_writes_an_older_one_last(order: tuple[str, ...]) -> None:
+    """In the background or waited for, whatever comes after what; the database is let go on at different moments."""
+    for early in range(3):
+        slow = Slow()
+        commits = Commits(slow, timeout=SECONDS)
+        for offset, kind in enumerate(order):
+            if kind == "b":
+                commits.hand_over(GROUP, at(offset))
+                for _ in range(early):
+                    slow.turn.release()
+            else:
+                waiting = wait_for_both(commits, slow, offset)
+                for _ in range(len(order)):
+                    slow.turn.release()
+                waiting.join(SECONDS)
+                assert slow.written[-1] == {0: offset}, "it has returned"
+        for _ in range(len(order)):
+            slow.turn.release()
+        commits.settle()
+        offsets = [each[0] for each in slow.written]
+        assert offsets == sorted(offsets)
+        assert offsets[-1] == len(order) - 1
+
+
+def test_what_is_superseded_is_not_written_and_nothing_else_is_left_out() -> None:
+    """A commit of other partitions supersedes nothing."""
+    slow = Slow()
+    commits = Commits(slow, timeout=SECONDS)
+    commits.hand_over(GROUP, at(1))
+    wait_until(lambda: slow.begun == 1)
+    for offsets in (at(2), at(3, 3), {1: OffsetAndMetadata(4)}, {1: OffsetAndMetadata(5)}):
+        commits.hand_over(GROUP, offsets)
+    for _ in range(3):
+        slow.turn.release()
+    commits.settle()
+    assert slow.written == [{0: 1}, {0: 3, 1: 3}, {1: 5}]
+
+
+def test_a_refusal_goes_to_the_log_and_holds_up_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    slow = Slow()
+    slow.refused = {1}
+    commits = Commits(slow, timeout=SECONDS)
+    for offset in (1, 2):
+        commits.hand_over(GROUP, at(offset))
+        wait_until(lambda: slow.begun == offset)  # noqa: B023 - it is called here
+        slow.turn.release()
+    commits.settle()
+    assert slow.written == [{0: 1}, {0: 2}]
+    assert "offsets were not committed: refused" in caplog.text
+
+
+def test_a_bug_that_ends_the_thread_loses_nothing_behind_it(caplog: pytest.LogCaptureFixture) -> None:
+    written: list[Offsets] = []
+    entered, go_on = threading.Event(), threading.Event()
+
+    def write(group: GroupMetadata, offsets: Offsets) -> None:
+        if not entered.is_set():
+            entered.set()
+            assert go_on.wait(SECONDS)
+            raise ZeroDivisionError
+        written.append(offsets)
+
+    commits = Commits(write, timeout=SECONDS)
+    commits.hand_over(GROUP, at(1))
+    assert entered.wait(SECONDS)
+    commits.hand_over(GROUP, at(2))
+    go_on.set()
+    commits.settle()
+    assert written == [at(2)]
+    wait_until(lambda: "ZeroDivisionError" in caplog.text)
+
+
+def test_waiting_has_an_end(caplog: pytest.LogCaptureFixture) -> None:
+    """What stands behind a call that does not return is given up, and said so."""
+    slow = Slow()
+    commits = Commits(slow, timeout=0.05)
+    commits.hand_over(GROUP, at(1))
+    wait_until(lambda: slow.begun == 1)
+    commits.hand_over(GROUP, at(2, 2))
+    with pytest.raises(errors.DatabaseUnavailable, match="not committed after"):
+        commits.commit(GROUP, at(3))
+    commits.give_up()
+    slow.turn.release()
+    wait_until(lambda: slow.written == [{0: 1}])
+    assert "offsets of 2 partitions were not committed: closed" in caplog.text
+
+
+# ── a consumer ──
+
+
+def fill(client: msgtx.Client, topic: str, count: int) -> None:
+    with client.producer() as producer:
+        producer.send_batch(topic, [b"%d" % i for i in range(count)], partition=0)
+
+
+@pytest.fixture
+def consumer(client: msgtx.Client, topic: str, unique: Callable[[str], str]) -> msgtx.Consumer:
+    fill(client, topic, 100)
+    return client.consumer(
+        topic, group=unique("group"), enable_auto_commit=False, auto_offset_reset="earliest", request_timeout_ms=3_000
+    )
+
+
+def held_up(connection: Connection, group: str) -> None:
+    """Keep commits of a group from ending, as a change of its members does."""
+    connection.execute("begin")
+    connection.execute("select msgtx.lock_group(%s)", [group])
+
+
+def read_on(consumer: msgtx.Consumer, count: int) -> None:
+    assert len(consumer.poll(SECONDS, max_records=count)) == count
+
+
+def offset_of(client: msgtx.Client, consumer: msgtx.Consumer, topic: str) -> int | None:
+    assert consumer.config.group is not None
+    at = client.admin.groups.offsets(consumer.config.group).get(TopicPartition(topic, 0))
+    return None if at is None else at.offset
+
+
+@pytest.mark.parametrize("what", ["commit", "transaction", "session", "rewind", "committed", "close"])
+def test_whatever_counts_on_offsets_comes_behind_what_was_handed_over(
+    what: str,
+    client: msgtx.Client,
+    consumer: msgtx.Consumer,
+    topic: str,
+    connection: Connection,
+    unique: Callable[[str], str],
+) -> None:
+    """I10, and the order of commits: the older offset waits for a lock, and is still not written last."""
+    tp = TopicPartition(topic, 0)
+    assert consumer.config.group is not None
+    read_on(consumer, 10)
+    held_up(connection, consumer.config.group)
+    consumer.commit(wait=False)
+    free = threading.Timer(0.3, lambda: connection.execute("commit"))
+    free.start()
+    began = time.monotonic()
+    match what:
+        case "commit":
+            read_on(consumer, 10)
+            consumer.commit()
+            expected = 20
+        case "transaction":
+            read_on(consumer, 10)
+            with client.producer(transactional_id=unique("id")) as producer, producer.transaction() as transaction:
+                transaction.send_offsets(consumer)
+            expected = 20
+        case "session":
+            import sqlalchemy
+
+            url = client.secret_url.replace("postgresql://", "postgresql+psycopg://")
+            read_on(consumer, 10)
+            engine = sqlalchemy.create_engine(url)
+            with engine.begin() as session:
+                consumer.commit(session=session)
+            engine.dispose()
+            expected = 20
+        case "rewind":
+            read_on(consumer, 10)
+            consumer.rewind()
+            assert consumer.position(tp) == 10
+            expected = 10
+        case "committed":
+            committed = consumer.committed([tp])[tp]
+            assert committed is not None
+            assert committed.offset == 10
+            expected = 10
+        case _:
+            consumer.close()
+            expected = 10
+    assert time.monotonic() - began > 0.2, "it did not wait"
+    free.join()
+    consumer.close()
+    assert offset_of(client, consumer, topic) == expected
+
+
+def test_close_commits_what_was_handed_over_before_it_leaves(
+    client: msgtx.Client, consumer: msgtx.Consumer, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(50):
+        read_on(consumer, 2)
+        consumer.commit(wait=False)
+    consumer.close()
+    assert offset_of(client, consumer, topic) == 100
+    assert "not committed" not in caplog.text
+
+
+def test_close_does_not_wait_for_ever(
+    consumer: msgtx.Consumer, connection: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It leaves as far as it can, and says what was not committed."""
+    assert consumer.config.group is not None
+    read_on(consumer, 10)
+    held_up(connection, consumer.config.group)
+    consumer.commit(wait=False)
+    began = time.monotonic()
+    ended = threading.Timer(4.0, lambda: connection.execute("commit"))
+    ended.start()
+    consumer.close()
+    assert time.monotonic() - began < 3 * SECONDS
+    assert "are not committed after 3 s" in caplog.text
+    ended.join()
+
+
+def test_automatic_commits_keep_their_order_and_hold_up_no_poll(
+    client: msgtx.Client, topic: str, connection: Connection, unique: Callable[[str], str]
+) -> None:
+    fill(client, topic, 100)
+    group = unique("group")
+    consumer = client.consumer(
+        topic, group=group, auto_commit_interval_ms=1, auto_offset_reset="earliest", session_timeout_ms=60_000
+    )
+    read_on(consumer, 10)
+    time.sleep(0.01)
+    held_up(connection, group)
+    began = time.monotonic()
+    read_on(consumer, 10)
+    time.sleep(0.01)
+    read_on(consumer, 10)
+    assert time.monotonic() - began < 3, "a poll waited for the commit"
+    connection.execute("commit")
+    consumer.close()
+    assert offset_of(client, consumer, topic) == 30
+
+
+def test_a_revoked_partition_is_released_behind_its_last_commit(
+    client: msgtx.Client, wide: str, unique: Callable[[str], str], connection: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I11: an owner may commit until it releases. What `on_revoke` hands over is not refused."""
+    with client.producer() as producer:
+        for partition in range(3):
+            producer.send_batch(wide, [b"x"] * 10, partition=partition)
+    group = unique("group")
+    settings = {"group": group, "enable_auto_commit": False, "auto_offset_reset": "earliest", "heartbeat_interval_ms": 100}
+    one = client.consumer(**settings)
+    revoked: list[TopicPartition] = []
+
+    def on_revoke(partitions: list[TopicPartition]) -> None:
+        revoked.extend(partitions)
+        one.commit(wait=False)
+
+    one.subscribe([wide], on_revoke=on_revoke)
+    got = 0
+    while got < 30:
+        got += len(one.poll(SECONDS))
+    other = client.consumer(wide, **settings)
+    wait_until(lambda: one.poll(0.05) == [] and bool(revoked) and bool(other.poll(0.05) == [] and other.assignment()))
+    committed = client.admin.groups.offsets(group)
+    assert {tp: committed[tp].offset for tp in revoked} == dict.fromkeys(revoked, 10)
+    assert "not committed" not in caplog.text
+    other.close()
+    one.close()

@@ -1,0 +1,363 @@
+"""Consumers beside transactions that wait for their decision, and beside overdue ones (I10, I12; semantics 7)."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import sqlalchemy
+from sqlalchemy.orm import Session
+
+import msgtx
+from msgtx import TopicPartition, errors
+from tests.databases import wait_until
+
+Unique = Callable[[str], str]
+SECONDS = 30.0
+
+
+@pytest.fixture
+def sessions(client: msgtx.Client) -> Iterator[sqlalchemy.Engine]:
+    engine = sqlalchemy.create_engine(client.secret_url.replace("postgresql://", "postgresql+psycopg://"))
+    yield engine
+    engine.dispose()
+
+
+def fill(client: msgtx.Client, topic: str, count: int, *, partition: int = 0) -> None:
+    with client.producer() as producer:
+        producer.send_batch(topic, [b"%d" % i for i in range(count)], partition=partition)
+
+
+def member(client: msgtx.Client, topic: str, group: str, **settings: object) -> msgtx.Consumer:
+    return client.consumer(topic, group=group, enable_auto_commit=False, auto_offset_reset="earliest", **settings)
+
+
+def prepared(client: msgtx.Client, consumer: msgtx.Consumer, name: str) -> msgtx.PreparedTransaction:
+    """Seal the consumer's positions for an outside party, which has no deadline."""
+    with client.producer(transactional_id=name) as producer:
+        transaction = producer.begin_transaction()
+        transaction.send_offsets(consumer)
+        return transaction.prepare()
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("how", ["starts", "rewinds", "gains it", "assigns"])
+def test_inputs_of_a_transaction_that_waits_are_not_read_again(
+    how: str, commit: bool, client: msgtx.Client, topic: str, unique: Unique
+) -> None:
+    """I10: only when it is aborted; behind them if it commits."""
+    fill(client, topic, 5)
+    group, tp = unique("group"), TopicPartition(topic, 0)
+    first = member(client, topic, group)
+    second = member(client, topic, group, heartbeat_interval_ms=50) if how == "gains it" else None
+    if first.assignment() == set():
+        assert second is not None
+        first, second = second, first
+    assert len(first.poll(SECONDS)) == 5
+    token = prepared(client, first, unique("id"))
+    if how == "rewinds":
+        first.rewind()
+        second = first
+    else:
+        first.close()
+    if how == "starts":
+        second = member(client, topic, group)
+    elif how == "assigns":
+        second = client.consumer(group=group, enable_auto_commit=False, auto_offset_reset="earliest", request_timeout_ms=200)
+        second.assign([tp])
+    assert second is not None
+    began = time.monotonic()
+    for _ in range(2):
+        assert second.poll(0.3) == []
+    assert 0.5 < time.monotonic() - began < 5, "poll ends at its timeout, not before and not later"
+    if how == "assigns":
+        with pytest.raises(errors.UnstableOffset, match="is part of an undecided transaction"):
+            second.position(tp)
+        with pytest.raises(errors.UnstableOffset):
+            second.lag()
+        assert second.committed([tp], require_stable=False) == {tp: None}
+    client.complete(token, commit=commit)
+    fill(client, topic, 1)
+    again = []
+    while len(again) < (1 if commit else 6):
+        again += second.poll(SECONDS)
+    assert [record.offset for record in again] == ([5] if commit else [0, 1, 2, 3, 4, 5])
+    second.close()
+
+
+def test_other_partitions_are_read_meanwhile(
+    client: msgtx.Client, wide: str, unique: Unique, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For ever, if it must be: it heartbeats, commits, and leaves as any member. Once it is said who is waited for."""
+    caplog.set_level(logging.INFO, "msgtx.consumer")
+    group, tp = unique("group"), TopicPartition(wide, 0)
+    fill(client, wide, 3, partition=0)
+    with member(client, wide, group) as first:
+        assert len(first.poll(SECONDS)) == 3
+        first.pause([TopicPartition(wide, 1), TopicPartition(wide, 2)])
+        with client.producer(transactional_id=unique("id")) as producer:
+            transaction = producer.begin_transaction()
+            producer.send_offsets_to_transaction({tp: 3}, first.group_metadata())
+            token = transaction.prepare()
+    fill(client, wide, 2, partition=1)
+    with member(client, wide, group) as second:
+        got = []
+        while len(got) < 2:
+            got += second.poll(SECONDS)
+        assert {record.partition for record in got} == {1}
+        second.commit()
+        assert second.poll(0.5) == []
+        assert client.admin.groups.offsets(group)[TopicPartition(wide, 1)].offset == 2
+        assert tp in second.assignment()
+    told = [each.getMessage() for each in caplog.records if "is not read now" in each.getMessage()]
+    assert len(told) == 1
+    assert str(token.transaction_id) in told[0]
+    assert "prepared" in told[0]
+    assert client.admin.groups.describe(group).members == 0
+    client.complete(token, commit=False)
+
+
+def test_an_overdue_seal_is_aborted_by_the_consumer_that_waits(
+    client: msgtx.Client, topic: str, unique: Unique, sessions: sqlalchemy.Engine
+) -> None:
+    """I12: its session never commits, and nobody sweeps."""
+    fill(client, topic, 3)
+    group = unique("group")
+    first = member(client, topic, group)
+    assert len(first.poll(SECONDS)) == 3
+    with Session(sessions) as session, client.producer(transactional_id=unique("id"), transaction_timeout_ms=500) as dead:
+        with dead.transaction(session=session) as transaction:
+            transaction.send_offsets(first)
+        first.close()
+        with member(client, topic, group) as second:
+            again: list[msgtx.Record] = []
+            wait_until(lambda: bool(again) or again.extend(second.poll(0.2)))
+        assert len(again) == 3
+        with pytest.raises(errors.TransactionAborted):
+            session.commit()
+
+
+def test_two_workers_beside_a_session_that_commits_late_process_each_input_once(
+    client: msgtx.Client, wide: str, topic: str, unique: Unique
+) -> None:
+    """`process`, with a predecessor that has prepared and is decided while they run."""
+    for partition in range(3):
+        fill(client, wide, 20, partition=partition)
+    group = unique("group")
+    with (
+        member(client, wide, group, max_poll_records=5) as first,
+        client.producer(transactional_id=unique("id")) as producer,
+    ):
+        records = first.poll(SECONDS)
+        transaction = producer.begin_transaction()
+        for record in records:
+            producer.send(topic, b"%d/%d" % (record.partition, record.offset))
+        transaction.send_offsets(first)
+        token = transaction.prepare()
+    workers = [
+        threading.Thread(
+            target=client.process,
+            args=(wide,),
+            kwargs={
+                "to": topic,
+                "group": group,
+                "transactional_id": unique("worker"),
+                "transform": lambda record: b"%d/%d" % (record.partition, record.offset),
+                "idle_timeout": 4.0,
+            },
+        )
+        for _ in range(2)
+    ]
+    for worker in workers:
+        worker.start()
+    time.sleep(1.5)
+    client.complete(token, commit=True)
+    for worker in workers:
+        worker.join()
+    made = [record.value for record in client.read(client.snapshot([topic]))]
+    assert sorted(made) == sorted(b"%d/%d" % (partition, offset) for partition in range(3) for offset in range(20))
+
+
+# ── overdue transactions hold no reader back ──
+
+
+@pytest.fixture
+def overdue(client: msgtx.Client, wide: str, unique: Unique) -> Iterator[TopicPartition]:
+    """Partition 0 holds: before, (overdue), behind."""
+    dead = client.producer(transactional_id=unique("dead"), transaction_timeout_ms=100)
+    dead.init_transactions()
+    with client.producer() as plain:
+        plain.send(wide, b"before", partition=0).result()
+        dead.begin_transaction()
+        dead.send(wide, b"overdue", partition=0).result()
+        plain.send(wide, b"behind", partition=0)
+    time.sleep(0.2)
+    yield TopicPartition(wide, 0)
+    dead.close()
+
+
+def values(records: list[msgtx.Record]) -> list[bytes | None]:
+    return [record.value for record in records]
+
+
+def test_a_consumer_with_a_backlog_elsewhere_is_not_held_back(
+    client: msgtx.Client, wide: str, overdue: TopicPartition
+) -> None:
+    with client.producer() as producer:
+        for _ in range(100):
+            producer.send_batch(wide, [b"x" * 100] * 10, partition=1)
+            producer.flush()
+    with client.consumer(wide, auto_offset_reset="earliest", fetch_max_bytes=2_000) as consumer:
+        got: list[msgtx.Record] = []
+        while len(got) < 500 and b"behind" not in values(got):
+            got += consumer.poll(SECONDS, max_records=10)
+        assert b"behind" in values(got), "it read only what made progress"
+
+
+def test_ends_times_and_cuts_are_behind_it(client: msgtx.Client, wide: str, overdue: TopicPartition) -> None:
+    with client.consumer(wide, auto_offset_reset="earliest") as consumer:
+        assert consumer.end_offsets([overdue])[overdue] == 3
+    assert b"behind" in [record.value for record in client.read(client.snapshot([wide]))]
+
+
+def test_a_cut_alone_is_behind_it(client: msgtx.Client, wide: str, overdue: TopicPartition) -> None:
+    assert client.snapshot([wide]).ends[overdue] == 3
+
+
+def test_a_reader_that_may_not_write_waits(database_url: str, wide: str, overdue: TopicPartition) -> None:
+    """As beside a primary's replica: somebody else ends what is overdue."""
+    joint = "&" if "?" in database_url else "?"
+    with msgtx.connect(f"{database_url}{joint}options=-c%20default_transaction_read_only%3Don") as reader:
+        with reader.consumer(auto_offset_reset="earliest") as consumer:
+            consumer.assign([overdue])
+            assert values(consumer.poll(SECONDS)) == [b"before"]
+            assert consumer.poll(0.3) == []
+            assert consumer.end_offsets() == {overdue: 1}
+        assert reader.snapshot([wide]).ends[overdue] == 1
+
+
+# ── where a reset has put a reader ──
+
+
+@pytest.mark.parametrize("group", [True, False])
+def test_rewinding_without_a_commit_goes_back_to_where_the_reset_led(
+    group: bool, client: msgtx.Client, topic: str, unique: Unique
+) -> None:
+    """A second reset to `latest` would pass what was read since the first."""
+    fill(client, topic, 3)
+    named = {"group": unique("group"), "enable_auto_commit": False} if group else {}
+    with client.consumer(topic, auto_offset_reset="latest", **named) as consumer:
+        assert consumer.poll(0) == []
+        fill(client, topic, 4)
+        for _ in range(2):
+            assert [record.offset for record in consumer.poll(SECONDS)] == [3, 4, 5, 6]
+            consumer.rewind()
+        consumer.seek(TopicPartition(topic, 0), 5)
+        assert [record.offset for record in consumer.poll(SECONDS)] == [5, 6]
+        consumer.rewind()
+        assert consumer.position(TopicPartition(topic, 0)) == 5, "the seek came before anything was read: it begins there"
+        if group:
+            consumer.commit({TopicPartition(topic, 0): 6})
+            consumer.rewind()
+            assert consumer.position(TopicPartition(topic, 0)) == 6
+
+
+def test_a_seek_past_a_record_is_no_new_beginning(client: msgtx.Client, topic: str, unique: Unique) -> None:
+    fill(client, topic, 5)
+    with member(client, topic, unique("group")) as consumer:
+        assert len(consumer.poll(SECONDS, max_records=2)) == 2
+        consumer.seek(TopicPartition(topic, 0), 4)
+        assert len(consumer.poll(SECONDS)) == 1
+        consumer.rewind()
+        assert len(consumer.poll(SECONDS)) == 5
+
+
+def test_rewinding_after_an_offset_was_out_of_range_goes_back_to_where_that_led(
+    client: msgtx.Client, topic: str, unique: Unique
+) -> None:
+    fill(client, topic, 10)
+    group, tp = unique("group"), TopicPartition(topic, 0)
+    client.admin.groups.reset(group, 2, partitions=[tp])
+    client.admin.partitions.delete_records({tp: 5})
+    with client.consumer(topic, group=group, enable_auto_commit=False, auto_offset_reset="latest") as consumer:
+        assert consumer.poll(0.2) == []
+        fill(client, topic, 3)
+        for _ in range(2):
+            assert [record.offset for record in consumer.poll(SECONDS)] == [10, 11, 12]
+            consumer.rewind()
+        consumer.seek(tp, 1_000)
+        assert consumer.poll(0.2) == []
+        assert consumer.position(tp) == 13, "what is out of range is no place to go back to"
+
+
+def test_assigned_again_it_begins_anew(client: msgtx.Client, topic: str) -> None:
+    tp = TopicPartition(topic, 0)
+    with client.consumer(auto_offset_reset="latest") as consumer:
+        consumer.assign([tp])
+        assert consumer.position(tp) == 0
+        fill(client, topic, 3)
+        consumer.assign([])
+        consumer.assign([tp])
+        assert consumer.position(tp) == 3
+
+
+@pytest.mark.parametrize("crashes", [True, False])
+def test_process_from_latest_commits_where_it_begins(
+    crashes: bool, client: msgtx.Client, wide: str, topic: str, unique: Unique
+) -> None:
+    """Before anything is read: neither an abort nor the end of the worker passes an input that came while it ran."""
+    group, fails = unique("group"), [True]
+    fill(client, wide, 5)
+
+    def transform(record: msgtx.Record) -> bytes | None:
+        if fails and crashes:
+            raise ZeroDivisionError
+        if fails:
+            fails.clear()
+            raise errors.TransactionAborted("as by a timeout")
+        return record.value
+
+    def work() -> None:
+        settings = {"to": topic, "group": group, "transactional_id": group, "transform": transform}
+        client.process(wide, auto_offset_reset="latest", idle_timeout=2.0, **settings)
+
+    ended: list[BaseException] = []
+
+    def attempt() -> None:
+        try:
+            work()
+        except ZeroDivisionError as error:
+            ended.append(error)
+
+    worker = threading.Thread(target=attempt)
+    worker.start()
+    wait_until(lambda: len(client.admin.groups.offsets(group)) == 3)
+    fill(client, wide, 7)
+    worker.join()
+    if crashes:
+        assert len(ended) == 1
+        fails.clear()
+        work()
+    assert len(list(client.read(client.snapshot([topic])))) == 7
+    assert client.admin.groups.offsets(group)[TopicPartition(wide, 0)].offset == 12
+
+
+# ── a consumer that nobody holds ──
+
+
+def test_a_consumer_that_could_not_be_made_is_no_member(
+    client: msgtx.Client, topic: str, unique: Unique, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C behind the join: nobody could close it."""
+    group = unique("group")
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as planted:
+        planted.setattr("msgtx.membership.divide", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            client.consumer(topic, group=group)
+    assert client.admin.groups.members(group) == []
+    assert not any(thread.name == "msgtx-heartbeat" for thread in threading.enumerate())

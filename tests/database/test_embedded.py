@@ -1,0 +1,82 @@
+"""The embedded server's secrets: what others who use the machine may listen to, read and look into."""
+
+import os
+import pwd
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy
+
+from msgtx import errors
+from msgtx.database import embedded, postmaster
+from msgtx.database.engine import Engine
+
+NO_TLS = b"N"
+ASK_IN_CLEAR = b"R\0\0\0\x08\0\0\0\x03"
+LET_IN = b"R\0\0\0\x08\0\0\0\0" + b"Z\0\0\0\x05I"
+QUESTIONS = (b"\x04\xd2\x16\x2f", b"\x04\xd2\x16\x30")  # SSLRequest, GSSENCRequest
+SECONDS = 10.0
+
+
+def impostor(listening: socket.socket, answer: bytes, heard: list[bytes]) -> None:
+    """Be a server for one client, and note what it says after the answer."""
+    peer, _ = listening.accept()
+    with peer:
+        peer.settimeout(SECONDS)
+        while peer.recv(4096)[4:8] in QUESTIONS:
+            peer.sendall(NO_TLS)
+        peer.sendall(answer)
+        heard.append(peer.recv(4096))
+
+
+@pytest.mark.parametrize("answer", [ASK_IN_CLEAR, LET_IN])
+def test_who_listens_in_the_servers_place_is_told_nothing(answer: bytes, server: object) -> None:
+    """No password in clear, and no question to somebody who has not shown that he knows it."""
+    heard: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(SECONDS)
+        address = sqlalchemy.make_url(embedded.start().url).set(port=listening.getsockname()[1])
+        thread = threading.Thread(target=impostor, args=(listening, answer, heard))
+        thread.start()
+        refused = pytest.raises((errors.AuthorizationFailed, errors.DatabaseUnavailable))
+        with Engine(address.render_as_string(hide_password=False)) as engine, refused:
+            engine.dedicated()
+        thread.join(SECONDS)
+    assert heard == [b""]
+
+
+@pytest.fixture
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[embedded.Server]:
+    """A server of its own, in a folder that everybody gets to."""
+    around = tmp_path_factory.mktemp("embedded")
+    for parent in (around, *around.parents):
+        if parent.stat().st_uid == os.geteuid() and parent != Path("/tmp"):  # noqa: S108 - as the fixtures of pytest make it
+            parent.chmod(parent.stat().st_mode | 0o055)
+    home = around / "home"
+    yield embedded.start(home)
+    embedded.stop(home)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's server runs as somebody else")
+def test_what_else_runs_as_the_servers_user_reads_none_of_its_files(running: embedded.Server) -> None:
+    """Its data could be copied, its rules changed, so that anybody may log in, its memory read."""
+    user = pwd.getpwuid((running.home / "data").stat().st_uid)
+    group = (running.home / "data").stat().st_gid
+    found = postmaster.read(running.home / "data")
+    assert found is not None
+
+    def reads(path: str, gid: int) -> bool:
+        read = ("/bin/ls" if path.endswith("/") else "/bin/cat", path)
+        done = subprocess.run(read, user=user.pw_uid, group=gid, extra_groups=[], capture_output=True, check=False)
+        return done.returncode == 0
+
+    secrets = ("data/", "data/pg_hba.conf", "password", "superuser-password", "log/")
+    assert reads(f"{running.home}/data/pg_hba.conf", group)  # the server itself does
+    for path in (*(f"{running.home}/{each}" for each in secrets), f"/proc/{found.pid}/cwd/", f"/proc/{found.pid}/environ"):
+        assert not reads(path, user.pw_gid), path
+    with Engine(running.url) as engine:
+        engine.dedicated().close()

@@ -1,0 +1,360 @@
+"""`python -m tests.hostile --minutes N --seed S`: a login with few rights calls everything that it may, with anything.
+
+Functions and views are those that the database lets it call and read, so new ones are covered by themselves. Others have
+a transaction open meanwhile, a sequence begun, a member in a group: afterwards all of that goes on, what they wrote is
+there once, `verify` finds nothing, no secret was told, and nothing of unbounded size was stored.
+"""
+
+import contextlib
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import psycopg
+
+import msgtx
+from msgtx.store.append import append
+from msgtx.store.producers import init_producer_id
+from msgtx.store.topics import describe_topics
+from tests.databases import Connection, Server
+from tests.faults import crash_server
+from tests.roles import Roles, open_roles
+from tests.store.steps import Writer, batch, unique
+
+SECONDS: Final = 60.0
+LARGEST_ROW: Final = (
+    3_000_000  # bytes of a row that anybody stores: a batch of records; other rows have what their texts may have
+)
+LARGEST_TEXT_ROW: Final = 200_000
+BATCHES: Final = ("record_batch", "staged_record")
+MANY: Final = 20_000  # elements of an array now and then
+SHORT: Final = 200  # characters of five elements that are repeated so often
+STATEMENT_SECONDS: Final = 2  # its own: what it has running is nobody's promise
+# What it sets in its own session, some of it refused.
+SETTINGS: Final = (
+    "set search_path = pg_temp, public, msgtx", "reset search_path",
+    "set statement_timeout = '5ms'", f"set statement_timeout = '{STATEMENT_SECONDS}s'",
+    "set default_transaction_isolation = 'serializable'", "set default_transaction_isolation = 'repeatable read'",
+    "set default_transaction_isolation = 'read committed'", "set session_replication_role = replica",
+    "set lock_timeout = '1ms'", "set lock_timeout = 0", "set row_security = off", "set work_mem = '64kB'",
+    "set synchronous_commit = off", "set standard_conforming_strings = off", "set client_min_messages = debug1",
+    "set timezone = 'Pacific/Apia'", "set enable_indexscan = off", "set from_collapse_limit = 1", "set role none",
+    "set constraints all immediate", "set default_transaction_read_only = on", "set default_transaction_read_only = off",
+    "create temp table if not exists topic (topic_id int, name text)",
+    "create temp table if not exists role_right (role_name name, can text, topic_pattern text, resource text)",
+    "create or replace function pg_temp.caller() returns name language sql return 'postgres'::name",
+    "create or replace function pg_temp.acts_for_owner() returns boolean language sql return true",
+    "notify msgtx, 'g1,2,3,99999999999999999999999,,x'", "notify msgtx, ''", "listen msgtx",
+    "select pg_try_advisory_lock(1836279553, 1), pg_try_advisory_lock(1836279554, 1)", "select pg_advisory_unlock_all()",
+    "begin; select msgtx.mark(); rollback", "discard plans",
+)  # fmt: skip
+FUNCTIONS: Final = """
+    select p.proname, array(select format_type(t, null) from unnest(p.proargtypes) t), p.pronargdefaults,
+           coalesce(p.proargnames[:p.pronargs]::text[], array_fill(''::text, array[p.pronargs]))
+    from pg_proc p where p.pronamespace = 'msgtx'::regnamespace and p.prokind = 'f' and p.prorettype <> 'trigger'::regtype
+      and has_function_privilege(p.oid, 'execute') order by 1, 2"""
+VIEWS: Final = """
+    select c.relname from pg_class c where c.relnamespace = 'msgtx'::regnamespace and c.relkind = 'v'
+    and has_table_privilege(c.oid, 'select') order by 1"""
+TABLES: Final = """
+    select c.relname from pg_class c where c.relnamespace = 'msgtx'::regnamespace and c.relkind = 'r' order by 1"""
+
+
+@dataclass
+class Report:
+    """What was tried, and what broke. `refused` by SQLSTATE."""
+
+    seed: int
+    calls: int = 0
+    functions: set[str] = field(default_factory=set)
+    answered: set[str] = field(default_factory=set)
+    refused: dict[str, int] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+
+class Others:
+    """Those whose promises are to hold: a service with groups and ids of its own, and the owner."""
+
+    def __init__(self, roles: Roles, owner: msgtx.Client, connection: Connection) -> None:
+        self.secret = unique("secret")
+        self.topic = f"{self.secret}-topic"
+        self.group = f"{self.secret}-group"
+        self.transactional_id = f"{self.secret}-id"
+        self.owner, self.connection = owner, connection
+        owner.topics.create(self.topic, partitions=3)
+        self.partitions = describe_topics(connection, [self.topic])[self.topic].partition_ids
+        role = roles.make(
+            f"produce:{self.topic}", f"consume:{self.topic}", f"consume:group:{self.group}",
+            f"produce:transactional_id:{self.transactional_id}*",
+        )  # fmt: skip
+        self.session = roles.connect(role)
+        self.client = msgtx.connect(roles.url_of(role))
+        self.consumer = self.client.consumer(
+            self.topic, group=self.group, auto_offset_reset="earliest", enable_auto_commit=False
+        )
+        self.consumer.poll(0.2)
+        self.member = self.consumer.group_metadata().member_id
+        # One at each partition: a transaction half written, a sequence begun, an owner's transaction with offsets to come.
+        self.writer = Writer(self.session, f"{self.transactional_id}-1", timeout_ms=900_000)
+        self.writer.send(self.partitions[0], b"half")
+        self.sequence = init_producer_id(self.session, None, timeout_ms=60_000)
+        append(self.session, [batch(self.partitions[1], b"one", producer=self.sequence, sequence=0)])
+        self.owners = Writer(connection, f"{self.secret}-owners", timeout_ms=900_000)
+        self.owners.send(self.partitions[2], b"half")
+
+    @property
+    def names(self) -> list[str]:
+        """What the stranger knows, though nobody told him."""
+        return [self.group, f"{self.transactional_id}-1", f"{self.secret}-owners", self.member]
+
+    @property
+    def numbers(self) -> list[int]:
+        """The same of numbers: producer ids, epochs, partitions, members."""
+        return [*self.writer.name, *self.owners.name, *self.sequence, *self.partitions]
+
+    def go_on(self) -> list[str]:
+        """Finish what was begun. Returns what is not as promised."""
+        found: list[str] = []
+        for name, writer, partition in (("a role's", self.writer, 0), ("the owner's", self.owners, 2)):
+            writer.send(self.partitions[partition], b"whole")
+            decided = writer.decide("COMMIT")
+            if decided.error is not None or decided.outcome != "COMMIT":
+                found.append(f"{name} transaction ended with {decided}")
+        (answer,) = append(self.session, [batch(self.partitions[1], b"two", producer=self.sequence, sequence=1)])
+        if answer.error is not None or answer.duplicate:
+            found.append(f"the next batch of a sequence was answered with {answer}")
+        read: list[tuple[int, bytes | None]] = []
+        deadline = time.monotonic() + SECONDS
+        while len(read) < 6 and time.monotonic() < deadline:
+            read += [(record.partition, record.value) for record in self.consumer.poll(1.0)]
+        expected = {0: [b"half", b"whole"], 1: [b"one", b"two"], 2: [b"half", b"whole"]}
+        if {at: [value for partition, value in read if partition == at] for at in range(3)} != expected:
+            found.append(f"read were {read}")
+        self.consumer.commit()
+        if self.consumer.group_metadata().member_id != self.member:
+            found.append(f"the member {self.member} was thrown out of its group")
+        whole = Writer(self.session, f"{self.transactional_id}-2")
+        whole.commit_whole(whole.row(self.partitions[0], b"whole"))
+        return found
+
+    def close(self) -> None:
+        """End their sessions."""
+        self.consumer.close()
+        self.client.close()
+        self.session.close()
+
+
+class Stranger:
+    """A login that may produce, consume and administer topics of its own, and knows names and numbers of others."""
+
+    def __init__(self, connection: Connection, others: Others, chance: random.Random, own: list[int]) -> None:
+        self.connection = connection
+        self.chance = chance
+        self.secret = others.secret
+        self.own = own
+        self.hints: dict[str, list[Any]] = {
+            "producer_id": [others.writer.name.producer_id, others.owners.name.producer_id, others.sequence.producer_id],
+            "producer_epoch": [0], "expected_epoch": [0], "transaction_number": [0], "outcome": ["COMMIT", "ABORT"],
+            "decided_by": ["client", "admin", "resolve"], "kind": ["session", "external"], "app_id": others.names,
+            "transactional_id": others.names, "group_name": [others.group], "group_names": [others.group],
+            "member_id": [others.member], "member_ids": [others.member, None], "generation": [1, 2], "generations": [1, 2],
+            "member_number": list(range(1, 4)), "strategy": ["range", "cooperative-sticky"], "isolation": ["read_committed"],
+            "partitions": own, "partition_ids": own, "partition_id": own, "offsets": [0, 1], "timeout_ms": [None, 60_000],
+            "heartbeat_number": [2**63 - 1], "topics": ["own-topic"], "pattern": [None, "("], "instance_id": [None],
+        }  # fmt: skip
+        self.functions = connection.execute(FUNCTIONS).fetchall()
+        self.views = [name for (name,) in connection.execute(VIEWS)]
+        self.texts: list[str | None] = [
+            None, "", "(", "(a+)+$", "x" * 300, "x" * 5_000, "x" * 1_000_000, "%", "a'b\"c;--\\", "\u202eabc", "🚀" * 400,
+            "own-topic", "own-group", "COMMIT", "ABORT", "client", "admin", "resolve", "coordinator", "external", "session",
+            "read_committed", "range", "cooperative-sticky", "0:1", "nan", *others.names,
+        ]  # fmt: skip
+        self.integers: list[int | None] = [
+            None, -1, 0, 1, 2, 7, 50, 45_000, 2**31 - 1, -(2**31), *own * 3, *others.numbers * 2
+        ]  # fmt: skip
+        self.large: list[int | None] = [*self.integers, 2**63 - 1, -(2**63), 2**40, 2**32]
+
+    def aimed(self, name: str, kind: str) -> Any:
+        """Return an argument that others would give here, by its name."""
+        for ending, values in self.hints.items():
+            if name.endswith(ending):
+                value = self.chance.choice(values)
+                return [value] if kind.endswith("[]") else value
+        return [self.batch(aimed=True)] if kind == "msgtx.batch[]" else self.value(kind)
+
+    def value(self, kind: str) -> Any:
+        """Return an argument of this type, as a literal of SQL would say it."""
+        chance = self.chance
+        if kind.endswith("[]"):
+            if chance.random() < 0.05:
+                return None
+            length = MANY if chance.random() < 0.02 else chance.choice((0, 1, 1, 1, 2, 3, 5))
+            some = [self.value(kind[:-2]) for _ in range(min(length, 5))]
+            if length > 5 and sum(len(str(each)) for each in some) > SHORT:
+                return some
+            return some * (length // 5) if length > 5 else some
+        match kind:
+            case "text" | "name":
+                return chance.choice(self.texts)
+            case "integer" | "smallint":
+                return chance.choice(self.integers)
+            case "bigint":
+                return chance.choice(self.large)
+            case "boolean":
+                return chance.choice((True, False, None))
+            case "bytea":
+                return chance.choice((None, b"", b"\0\xff", b"x" * 1_000, b"x" * 1_100_000))
+            case "jsonb":
+                return chance.choice(
+                    (None, "{}", "null", "[]", '{"a": null}', '{"a": {"b": 1}}', f'{{"a": "{"x" * 5_000}"}}')
+                )
+            case "uuid":
+                return chance.choice((None, "00000000-0000-0000-0000-000000000000"))
+            case "timestamp with time zone":
+                return chance.choice(
+                    (None, "infinity", "-infinity", "1970-01-01Z", "294276-12-31 23:59:59Z", "4713-01-01 BC")
+                )
+            case "msgtx.batch":
+                return self.batch()
+            case _:
+                return None
+
+    def batch(self, *, aimed: bool = False) -> str:
+        """Return a row to append; aimed at a producer of others."""
+        if aimed:
+            number, sequence = self.chance.choice(("", "0")), self.chance.choice("012")
+            producer = self.chance.choice(self.hints["producer_id"])
+            return f'({self.chance.choice(self.own)},{producer},0,{number},{sequence},1,,"{{""\\\\x78""}}",,,,)'
+        columns = ("integer", "bigint", "integer", "bigint", "bigint", "bigint", "bytea[]", "bytea[]")
+        texts = [self.literal(kind) for kind in columns]
+        return f"({','.join(texts)},,,,)"
+
+    def literal(self, kind: str) -> str:
+        """Return a value as a part of a composite's text."""
+        value = self.value(kind)
+        if value is None:
+            return ""
+        if isinstance(value, list):
+            parts = ("NULL" if each is None else f"\\\\x{each[:1000].hex()}" for each in value[:5])
+            return '"{' + ",".join(f'""{part}""' if part != "NULL" else part for part in parts) + '}"'
+        return str(value)
+
+    def act(self, report: Report) -> None:
+        """Do one thing."""
+        chance = self.chance
+        if chance.random() < 0.08:
+            self.run(report, "a setting", chance.choice(SETTINGS), [])
+            if chance.random() < 0.5:
+                self.run(report, "a setting", f"reset all; set statement_timeout = '{STATEMENT_SECONDS}s'", [])
+            return
+        if chance.random() < 0.1:
+            view = chance.choice(self.views)
+            self.run(report, view, f'select v::text from msgtx."{view}" v limit 2000', [])
+            return
+        name, kinds, defaults, names = chance.choice(self.functions)
+        given = kinds[: len(kinds) - chance.randint(0, defaults)]
+        value = self.aimed if chance.random() < 0.5 else lambda _, kind: self.value(kind)
+        arguments = [value(argument, kind) for argument, kind in zip(names, given, strict=False)]
+        told = ", ".join(f"%s::{kind}" for kind in given)
+        statement = f'select f::text from msgtx."{name}"({told}) f limit 2000'
+        report.functions.add(name)
+        self.run(report, name, statement, arguments)
+
+    def run(self, report: Report, name: str, statement: str, arguments: list[Any]) -> None:
+        """Run a statement by itself. Refusals are as good as answers, but for those that show a bug, or a secret."""
+        report.calls += 1
+        began = time.monotonic()
+        try:
+            cursor = self.connection.execute(statement, arguments)
+            told = str(cursor.fetchall() if cursor.description else "")
+            report.answered.add(name)
+        except psycopg.Error as error:
+            state = error.sqlstate or type(error).__name__
+            report.refused[state] = report.refused.get(state, 0) + 1
+            told = str(error)
+            if state.startswith("XX") or self.connection.closed:
+                report.failures.append(f"{name}: {state} {told[:200]}")
+        if not self.connection.closed and self.connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            self.connection.rollback()
+        if time.monotonic() - began > 4 * STATEMENT_SECONDS:
+            report.failures.append(f"{name} took {time.monotonic() - began:.1f} s")
+        # It knows names; what it was not given is in nobody's answer: the topic's name, values.
+        if f"{self.secret}-topic" in told or "half" in told:
+            report.failures.append(f"{name} told a secret: {told[:200]}")
+
+
+def attack(server: Server, url: str, *, seed: int, calls: int | None = None, seconds: float = 1e9) -> Report:
+    """Have a stranger do so many things, or for so long, on a database with msgtx's schema. Returns what broke."""
+    report = Report(seed)
+    chance = random.Random(seed)
+    with _scene(server, url) as (roles, owner, connection, others):
+        owner.topics.create("own-topic", partitions=2)
+        own = describe_topics(connection, ["own-topic"])["own-topic"].partition_ids
+        role = roles.make("produce:own-*", "consume:own-*", "admin:own-*")
+        before = _sizes(connection)
+        with contextlib.closing(roles.connect(role)) as session:
+            session.execute(f"set statement_timeout = '{STATEMENT_SECONDS}s'")
+            stranger = Stranger(session, others, chance, list(own))
+            deadline = time.monotonic() + seconds
+            while (calls is None or report.calls < calls) and time.monotonic() < deadline and not session.closed:
+                stranger.act(report)
+        try:
+            report.failures += others.go_on()
+        except (AssertionError, msgtx.MsgtxError) as error:
+            report.failures.append(f"others cannot go on: {error!r}")
+        with owner.producer() as producer:
+            producer.send(others.topic, b"the owner's").result(SECONDS)
+        report.failures += [f"verify: {broken}" for broken in owner.admin.verify([others.topic]).violations]
+        for table, (_, largest) in _sizes(connection).items():
+            if largest > max(before[table][1], LARGEST_ROW if table in BATCHES else LARGEST_TEXT_ROW):
+                report.failures.append(f"a row of {table} has {largest:,} bytes")
+    return report
+
+
+@contextlib.contextmanager
+def _scene(server: Server, url: str) -> Iterator[tuple[Roles, msgtx.Client, Connection, Others]]:
+    with contextlib.ExitStack() as stack:
+        roles = stack.enter_context(open_roles(server, url))
+        owner = stack.enter_context(msgtx.connect(url))
+        connection = stack.enter_context(owner.engine.connection())
+        others = Others(roles, owner, connection)
+        stack.callback(others.close)
+        yield roles, owner, connection, others
+
+
+def _sizes(connection: Connection) -> dict[str, tuple[int, int]]:
+    """Return how many rows each table has, and the bytes of the largest."""
+    found = {}
+    for (table,) in connection.execute(TABLES).fetchall():
+        rows = connection.execute(f'select count(*), coalesce(max(octet_length(t::text)), 0) from msgtx."{table}" t')
+        found[table] = rows.fetchall()[0]
+    return found
+
+
+@click.command()
+@click.option("--minutes", type=float, default=1.0, show_default=True)
+@click.option("--seed", type=int, default=None, help="Plans what is called, and with what. Default: the time.")
+def main(*, minutes: float, seed: int | None) -> None:
+    """Let a stranger in for some time; exit 1 if a promise to others is broken."""
+    chosen = int(time.time()) if seed is None else seed
+    click.echo(f"seed {chosen}")
+    with tempfile.TemporaryDirectory(prefix="msgtx-hostile-") as folder, crash_server() as server:
+        Path(folder).chmod(0o700)
+        report = attack(server.server, server.server.create_database(), seed=chosen, seconds=60 * minutes)
+    for failure in report.failures:
+        click.echo(f"  {failure}")
+    click.echo(f"functions called {len(report.functions)}, answered {len(report.answered)}; refusals {report.refused}")
+    click.echo(f"anomalies {len(report.failures)}; calls, together {report.calls}")
+    if report.failures:
+        click.echo(f"again: python -m tests.hostile --minutes {minutes:g} --seed {chosen}")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,287 @@
+"""The instrument that makes mutants in bulk: on small texts whose mutants are known."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.mutants_all import __main__ as program
+from tests.mutants_all import results
+from tests.mutants_all.mutant import Mutant
+from tests.mutants_all.of_python import mutants_of_python
+from tests.mutants_all.of_sql import mutants_of_sql
+from tests.mutants_all.relevance import Map, Reach, calls_of, chosen, distances, near_sql
+from tests.mutants_all.results import Result, Results, read_explained, without_mutant
+from tests.mutants_all.tokens import tokens_of
+
+SQL = """-- count_rows(partition) counts; it's a comment with 'quotes' and a < b.
+create function msgtx.count_rows(in_id int, out rows int) language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set jit = off as $$
+declare
+    ignored boolean := msgtx.require(in_id);
+begin
+    if in_id < 0 then  -- refused < here
+        return;
+    end if;
+    select count(*) into rows from msgtx.record_batch r
+    where r.partition_id = in_id and r.last_offset between 1 and 5 and (r.a is null or exists (select from msgtx.b));
+    rows := case when rows > 7 and in_id <> 1 then greatest(rows, 3) else rows end;
+end $$;
+"""
+PYTHON = '''"""A module."""
+
+
+def first(items, *, most: int = 5):
+    """Return some."""
+    found = []
+    with self._lock:
+        found.append("é" if len(items) > 3 else "x")
+    if items and not most:
+        raise ValueError(f"{most + 1} of {items}")
+    logger.info("told")
+    return [item for item in items if item != 2]
+
+
+class Box:
+    def close(self) -> None:
+        self.closed = True
+        return
+'''
+
+
+def edits(mutants: list[Mutant]) -> set[tuple[str, str, str]]:
+    """Rule, what is replaced, and by what."""
+    return {
+        (m.edit.rule, " ".join(m.text[m.edit.start : m.edit.end].split()), " ".join(m.edit.replacement.split()))
+        for m in mutants
+    }
+
+
+def test_comments_strings_and_bodies_are_told_apart() -> None:
+    read = [
+        (token.kind, token.text) for token in tokens_of("a -- 'b\n 'it''s; $$' E'\\'' \"Q\"\"\" $$ <= :=x::INT /* c */ 7")
+    ]
+    assert read == [
+        ("word", "a"), ("string", "'it''s; $$'"), ("string", "E'\\''"), ("quoted", '"Q"""'), ("dollar", "$$"),
+        ("symbol", "<="), ("symbol", ":="), ("word", "x"), ("symbol", "::"), ("word", "int"), ("number", "7"),
+    ]  # fmt: skip
+
+
+def test_the_mutants_of_a_function_of_sql() -> None:
+    chain = "(r.a is null or exists (select from msgtx.b))"
+    assert edits(mutants_of_sql("msgtx/sql/count_rows.sql", SQL)) == {
+        ("volatility", "stable", "volatile"),
+        ("no definer", "security definer", ""),
+        ("no setting", "set search_path = pg_catalog, pg_temp", ""),
+        ("no setting", "set lock_timeout = '10s'", ""),
+        ("statement dropped", ":= msgtx.require(in_id)", ""),
+        ("negated", "in_id < 0", "(in_id < 0) is not true"),
+        ("always", "in_id < 0", "true"),
+        ("never", "in_id < 0", "false"),
+        ("swapped", "<", "<="),
+        ("constant", "0", "1"),
+        ("statement dropped", "return", "null"),
+        ("statement dropped", " ".join(SQL[SQL.index("select count") : SQL.index(";\n    rows :=")].split()), "null"),
+        ("condition dropped", "r.partition_id = in_id", "true"),
+        ("swapped", "=", "<>"),
+        ("condition dropped", "r.last_offset between 1 and 5", "true"),
+        ("constant", "1", "2"),
+        ("constant", "5", "6"),
+        ("condition dropped", chain, "true"),
+        ("condition dropped", "r.a is null", "false"),
+        ("negated", "", "not"),
+        ("condition dropped", "exists (select from msgtx.b)", "false"),
+        ("statement dropped", "rows := case when rows > 7 and in_id <> 1 then greatest(rows, 3) else rows end", "null"),
+        ("negated", "rows > 7 and in_id <> 1", "(rows > 7 and in_id <> 1) is not true"),
+        ("always", "rows > 7 and in_id <> 1", "true"),
+        ("never", "rows > 7 and in_id <> 1", "false"),
+        ("condition dropped", "rows > 7", "true"),
+        ("condition dropped", "in_id <> 1", "true"),
+        ("swapped", ">", ">="),
+        ("swapped", "<>", "="),
+        ("swapped", "greatest", "least"),
+        ("constant", "7", "8"),
+        ("constant", "3", "4"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("code", "edit"),
+    [
+        ("delete from t where a = 1", ("condition dropped", "a = 1", "true")),
+        ("insert into t values (1) on conflict (a) do nothing", ("no conflict", "on conflict (a) do nothing", "")),
+        ("select a from t for no key update of t skip locked", ("no row lock", "for no key update of t skip locked", "")),
+        ("select a from t for update skip locked", ("waits", "skip locked", "")),
+        ("select a from t order by b desc limit 1", ("no limit", "limit 1", "")),
+        ("select a from t order by b desc limit 1", ("no order", "order by b desc", "")),
+        ("select a from t limit most", ("no limit", "limit most", "")),
+        ("update t set a = 1, b = 2 where c", ("assignment dropped", "a = 1,", "")),
+        ("update t set a = 1, b = 2 where c", ("assignment dropped", ", b = 2", "")),
+        ("exit when a is distinct from b", ("negated", "a is distinct from b", "(a is distinct from b) is not true")),
+        ("x := a not in (1)", ("negated", "not", "")),
+    ],
+)
+def test_a_clause_has_its_mutant(code: str, edit: tuple[str, str, str]) -> None:
+    text = f"create function msgtx.f() returns void language plpgsql as $$\nbegin\n    {code};\nend $$;\n"
+    assert edit in edits(mutants_of_sql("msgtx/sql/f.sql", text))
+
+
+def test_what_can_have_one_row_only_keeps_its_limit_and_what_plans_keeps_its_settings() -> None:
+    text = "create function msgtx.f() returns int language sql set jit = off\nreturn (select a from t limit 1);\n"
+    assert {rule for rule, _, _ in edits(mutants_of_sql("msgtx/sql/f.sql", text))} <= {"constant", "statement dropped"}
+
+
+def test_the_mutants_of_a_function_of_python() -> None:
+    assert edits(mutants_of_python("msgtx/module.py", PYTHON)) == {
+        ("statement dropped", "found = []", "pass"),
+        ("without the lock", "self._lock", "__import__('contextlib').nullcontext()"),
+        ("statement dropped", 'found.append("é" if len(items) > 3 else "x")', "pass"),
+        ("negated", "len(items) > 3", "not (len(items) > 3)"),
+        ("always", "len(items) > 3", "True"),
+        ("never", "len(items) > 3", "False"),
+        ("swapped", ">", ">="),
+        ("constant", "3", "4"),
+        ("negated", "items and not most", "not (items and not most)"),
+        ("always", "items and not most", "True"),
+        ("never", "items and not most", "False"),
+        ("condition dropped", "items", "True"),
+        ("condition dropped", "not most", "True"),
+        ("negated", "not most", "bool(most)"),
+        ("statement dropped", 'raise ValueError(f"{most + 1} of {items}")', "pass"),
+        ("always", "item != 2", "True"),
+        ("swapped", "!=", "=="),
+        ("constant", "2", "3"),
+        ("statement dropped", "self.closed = True", "pass"),
+        ("swapped", "True", "False"),
+        ("statement dropped", "return", "pass"),
+    }
+
+
+def test_every_mutant_has_an_id_of_its_own_that_outlives_what_changes_around_it() -> None:
+    before = {mutant.id: mutant.edit.rule for mutant in mutants_of_sql("msgtx/sql/count_rows.sql", SQL)}
+    moved = SQL.replace("begin\n", "begin\n    -- more\n    perform msgtx.other();\n")
+    after = {mutant.id: mutant.edit.rule for mutant in mutants_of_sql("msgtx/sql/count_rows.sql", moved)}
+    assert len(after) == len(before) + 1
+    assert before.items() <= after.items()
+
+
+def test_the_mutants_of_today_have_ids_of_their_own_and_python_ones_keep_their_lines() -> None:
+    every = program.all_mutants()
+    assert len({mutant.id for mutant in every}) == len(every) > 10_000
+    for mutant in every:
+        if mutant.path.endswith(".py"):
+            assert mutant.mutated.count("\n") == mutant.text.count("\n"), mutant.name
+    assert every[0].name == "sql/append.sql:append", "what can lose records comes first"
+
+
+def test_a_sample_is_drawn_by_its_seed() -> None:
+    every = mutants_of_sql("msgtx/sql/count_rows.sql", SQL)
+    drawn = program.asked_for(every, ["sql/count*"], sample=5, seed=1)
+    assert (len(drawn), drawn) == (5, program.asked_for(every, [], sample=5, seed=1))
+    assert drawn != program.asked_for(every, [], sample=5, seed=2)
+    assert program.asked_for(every, ["seal"], sample=None, seed=0) == []
+    assert program.asked_for(every, [every[3].id], sample=None, seed=0) == [every[3]]
+
+
+# ── which tests ──
+
+
+def test_a_test_reaches_what_its_statements_name_and_what_that_calls() -> None:
+    calls = calls_of({
+        "seal": "create function msgtx.seal() … perform msgtx.flush(); -- msgtx.nothing()",
+        "flush": "create function msgtx.flush()",
+        "publish": "create function msgtx.publish() … insert into msgtx.staged values (1)",
+        "at_commit": "create constraint trigger at_commit after insert on msgtx.staged execute function msgtx.store()",
+        "store": "create function msgtx.store() … perform msgtx.flush();",
+        "nothing": "create function msgtx.nothing()",
+    })  # fmt: skip
+    assert distances("flush", calls) == {"flush": 0, "seal": 1, "store": 1, "at_commit": 2, "publish": 3}
+    tests = {"a.py::far": reach("publish"), "a.py::near": reach("seal"), "b.py::other": reach("nothing")}
+    (mutant, *_) = mutants_of_sql("msgtx/sql/flush.sql", SQL)
+    named, _, complete = program.tests_of(mutant, tests, calls, seconds=10)
+    assert (named, complete) == (["a.py::far", "a.py::near"], True)
+    assert program.tests_of(mutant, tests, calls, seconds=1)[0] == ["a.py::near"], "it is the closer one"
+
+
+def reach(*sql: str, python: str = "", seconds: float = 1.0, called: tuple[str, ...] = ()) -> Reach:
+    return Reach(seconds, frozenset(sql), frozenset({python} if python else ()), frozenset(called))
+
+
+def test_what_a_file_has_not_called_none_of_its_tests_reaches() -> None:
+    """A check that the owner is not asked for is far from most tests that could come there."""
+    calls = {"append": {"require"}, "require": set()}
+    tests = {"a.py::owner": reach("append", called=("append",)), "b.py::role": reach("append", called=("append", "require"))}
+    assert near_sql("require", tests, calls) == {"b.py::role": 1}
+    assert near_sql("append", tests, calls) == {"a.py::owner": 0, "b.py::role": 0}
+    no_counts = {test: reach("append") for test in tests}
+    assert near_sql("require", no_counts, calls) == dict.fromkeys(tests, 1), "a view, or what was put in place"
+
+
+def test_a_test_reaches_the_functions_of_python_that_it_runs() -> None:
+    tests = {"a.py::runs": reach(python="msgtx/module.py:Box.close"), "a.py::not": reach(python="msgtx/module.py:first")}
+    mutants = mutants_of_python("msgtx/module.py", PYTHON)
+    assert program.tests_of(mutants[-1], tests, {}, seconds=10)[0] == ["a.py::runs"]
+
+
+def test_the_closest_and_quickest_tests_are_run_in_their_order_and_what_is_too_slow_is_left_out() -> None:
+    tests = {
+        name: reach(seconds=seconds) for name, seconds in {"a::1": 3, "a::2": 1, "b::3": 1, "b::4": 90, "c::5": 1}.items()
+    }
+    near = {"a::1": 0, "a::2": 0, "b::3": 1, "b::4": 0}
+    assert chosen(near, tests, seconds=4) == (["a::1", "a::2"], 4, False)
+    assert chosen({"a::2": 0}, tests, seconds=4) == (["a::2"], 1, True)
+
+
+def test_what_a_file_of_tests_reaches_is_noted_until_it_changes(tmp_path: Path) -> None:
+    for folder in ("rules", "store"):
+        (tmp_path / "tests" / folder).mkdir(parents=True)
+    file = tmp_path / "tests" / "store" / "test_seal.py"
+    file.write_text("one", encoding="utf-8")
+    noted = Map(tmp_path / "kept" / "map.json")
+    assert noted.stale(tmp_path, python=False) == ["tests/store/test_seal.py"]
+    noted.note(
+        tmp_path,
+        "tests/store/test_seal.py",
+        {"t": {"seconds": 1.5, "sql": ["seal"], "python": []}},
+        python=False,
+        called=["seal"],
+    )
+    again = Map(tmp_path / "kept" / "map.json")
+    assert again.stale(tmp_path, python=False) == []
+    assert again.tests() == {"t": reach("seal", seconds=1.5, called=("seal",))}
+    assert again.stale(tmp_path, python=True) == ["tests/store/test_seal.py"]
+    assert (again.stale(tmp_path, python=True, below=["tests/rules"]), again.tests(["tests/rules"])) == ([], {})
+    file.write_text("two", encoding="utf-8")
+    assert again.stale(tmp_path, python=False) == ["tests/store/test_seal.py"]
+
+
+# ── what is kept ──
+
+
+def test_a_result_holds_for_the_file_as_it_was_and_a_torn_line_is_none(tmp_path: Path) -> None:
+    first, second, *_ = mutants_of_sql("msgtx/sql/count_rows.sql", SQL)
+    kept = Results(tmp_path / "results.jsonl")
+    for outcome in ("survived", "caught"):
+        kept.add(Result(first.id, first.file_hash, first.name, outcome))
+    with (tmp_path / "results.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"id": "torn')
+    again = Results(tmp_path / "results.jsonl")
+    found = again.of(first)
+    assert found is not None
+    assert found.outcome == "caught"
+    assert again.of(second) is None
+    changed = mutants_of_sql("msgtx/sql/count_rows.sql", SQL + "\n")[0]
+    assert (changed.id, again.of(changed)) == (first.id, None)
+
+
+def test_an_explanation_has_an_id_a_name_and_a_reason(tmp_path: Path) -> None:
+    path = tmp_path / "explained.txt"
+    path.write_text("# why\n\n0123456789 sql/seal.sql:seal the same row either way\n", encoding="utf-8")
+    assert read_explained(path) == {"0123456789": "the same row either way"}
+    assert without_mutant({"0123456789", "abcdefabcd"}, []) == ["0123456789", "abcdefabcd"]
+    path.write_text("0123456789 the same row either way\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"explained.txt:1"):
+        read_explained(path)
+
+
+def test_todays_explanations_can_be_read() -> None:
+    assert isinstance(read_explained(results.EXPLAINED), dict)

@@ -1,0 +1,131 @@
+"""Links to a server that are worse than a loopback: small buffers, delays, silence, a cut. They carry bytes in threads."""
+
+import contextlib
+import os
+import queue
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from msgtx.database import address
+
+PIECE_BYTES: Final = 8 * 1024
+HELD_PIECES: Final = 16  # that a slow link has on their way: what comes after them waits at the sender
+LOST_SECONDS: Final = 60.0  # that a piece waits for its turn; a test that freezes a link is over by then
+SOCKET: Final = ".s.PGSQL.5432"  # libpq's name of a Unix socket, by its port
+
+
+class Link:
+    """A listener that hands what comes on to a server, and back. `url` leads through it.
+
+    Over a Unix socket whose buffers hold a fraction of a bulk call, or (`delay`, in seconds each way) over TCP with small
+    buffers. `freeze` has it accept and carry nothing, as a server that is stopped; `cut` ends what goes through it.
+    """
+
+    def __init__(self, url: str, *, delay: float | None = None) -> None:
+        self._server = address.parse(url)
+        self._delay = delay or 0.0
+        self._flows = threading.Event()
+        self._flows.set()
+        self._open: list[socket.socket] = []
+        self.carried = 0  # bytes, both ways
+        self._folder = tempfile.TemporaryDirectory(prefix="msgtx-link-")
+        if delay is None:
+            self._listener = socket.socket(socket.AF_UNIX)
+            self._listener.bind(str(Path(self._folder.name) / SOCKET))
+            place = {"host": self._folder.name, "port": "5432"}
+        else:
+            self._listener = socket.socket()
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, PIECE_BYTES)  # those accepted inherit it
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PIECE_BYTES)
+            self._listener.bind(("127.0.0.1", 0))
+            place = {"host": "127.0.0.1", "port": str(self._listener.getsockname()[1])}
+        self._listener.listen()
+        self.url = address.conninfo({**self._server, **place})
+        threading.Thread(target=self._accept, name="link", daemon=True).start()
+
+    def freeze(self) -> None:
+        """Carry nothing from now on."""
+        self._flows.clear()
+
+    def thaw(self) -> None:
+        """Carry again, also what waited."""
+        self._flows.set()
+
+    def cut(self) -> None:
+        """End every connection that is open, in the middle of whatever it carries."""
+        opened, self._open = self._open, []
+        for each in opened:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def close(self) -> None:
+        self._listener.close()
+        self.thaw()
+        self.cut()
+        self._folder.cleanup()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+                server = socket.create_connection((self._server["host"], int(self._server["port"])))
+            except OSError:
+                return
+            self._open += [client, server]
+            for source, target in ((client, server), (server, client)):
+                pieces: queue.Queue[tuple[float, bytes]] = queue.Queue(HELD_PIECES)
+                threading.Thread(target=self._take, args=(source, pieces), name="link", daemon=True).start()
+                threading.Thread(target=self._hand_on, args=(target, pieces), name="link", daemon=True).start()
+
+    def _take(self, source: socket.socket, pieces: "queue.Queue[tuple[float, bytes]]") -> None:
+        data = b"."
+        while data and source.fileno() >= 0:
+            try:
+                data = source.recv(PIECE_BYTES)
+            except OSError:
+                data = b""
+            with contextlib.suppress(queue.Full):  # the other side is gone: nobody wants it
+                pieces.put((time.monotonic() + self._delay, data), timeout=LOST_SECONDS)
+
+    def _hand_on(self, target: socket.socket, pieces: "queue.Queue[tuple[float, bytes]]") -> None:
+        while True:
+            due, data = pieces.get()
+            time.sleep(max(0.0, due - time.monotonic()))
+            self._flows.wait()
+            self.carried += len(data)
+            try:
+                if data:
+                    target.sendall(data)
+                else:
+                    target.shutdown(socket.SHUT_WR)
+            except OSError:
+                data = b""
+            if not data:
+                return
+
+
+@contextlib.contextmanager
+def unix_link(url: str) -> Iterator[Link]:
+    with contextlib.closing(Link(url)) as link:
+        yield link
+
+
+@contextlib.contextmanager
+def slow_link(url: str) -> Iterator[Link]:
+    with contextlib.closing(Link(url, delay=0.02)) as link:
+        yield link
+
+
+@contextlib.contextmanager
+def deaf_server() -> Iterator[str]:
+    """Accept connections and say nothing, ever. Yields its address."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(os.cpu_count() or 1)
+        yield f"postgresql://a:b@127.0.0.1:{listener.getsockname()[1]}/c"

@@ -1,0 +1,322 @@
+"""Make mutants of the SQL and the transactional Python and run the tests that reach them. Exit code 1: one survived."""
+
+import argparse
+import contextlib
+import fnmatch
+import json
+import queue
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Any, Final
+
+from rich.console import Console
+
+from tests.mutants.patches import ROOT
+from tests.mutants.workshop import Workshop, open_workshop
+from tests.mutants_all.mutant import Mutant
+from tests.mutants_all.of_python import mutants_of_python
+from tests.mutants_all.of_sql import mutants_of_sql
+from tests.mutants_all.relevance import Map, Reach, calls_of, chosen, names_of, near_python, near_sql
+from tests.mutants_all.results import Result, Results, read_explained, without_mutant
+
+KEPT: Final = ROOT / ".mutants"
+# What stores, decides and reads; not the command line, the database's installation, or what only measures and tells.
+PYTHON: Final = (
+    *("producer", "idempotent", "sender", "accumulator", "transaction_offsets", "deduplicator", "consumer", "places"),
+    *("assignments", "fetcher", "membership", "process", "enlistment", "companion", "published", "protocol"),
+    *("coordinator/*", "rules/*", "store/*"),
+)
+# The order in which functions of SQL are taken: what can lose records first.
+FIRST: Final = (
+    "append*", "decide*", "seal", "insert_decision", "commit_offsets", "insert_offsets", "check_offsets", "fetch_batches",
+    "last_stable_offset", "undecided_*", "consistent_cut", "expire*", "init_producer_id", "fence*", "join_group",
+    "assign_partitions", "release_partitions", "heartbeat_group", "remove_*", "require_*",
+)  # fmt: skip
+# The tests of one mutant take this long at most, by what they took before; the closest are among them.
+MOST_SECONDS: Final = 60.0
+# A run has this much time, and so many times what its tests took: what is not done then hangs.
+LEAST_SECONDS, TIMES_AS_LONG = 30.0, 4.0
+RECORDING_SECONDS: Final = 1800.0  # for one file of tests, whose every call is noted
+STARTING_SECONDS: Final = 120.0
+
+
+class Worker:
+    """A yard in a workshop, and how to ask it."""
+
+    def __init__(self, workshop: Workshop) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.mutants_all.yard"], cwd=workshop.tree, env=workshop.environment(),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self._healthy: set[str] = set()
+        if self._read() != "ready":
+            raise RuntimeError("the yard does not start: see above")
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def ask(self, **asked: Any) -> dict[str, Any]:
+        """Have tests run, with `text` in place of the file `path`; '' plants nothing."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(asked) + "\n")
+        self._process.stdin.flush()
+        answer = self._read()
+        if not answer:
+            raise RuntimeError("the yard has ended: see above")
+        found: dict[str, Any] = json.loads(answer)
+        return found
+
+    def passes(self, test: str, *, seconds: float) -> bool:
+        """Return whether a test passes on the tree as it is; asked once, unless it does not."""
+        if test not in self._healthy and self.ask(path="", text="", tests=[test], seconds=seconds)["outcome"] == "survived":
+            self._healthy.add(test)
+        return test in self._healthy
+
+    def close(self) -> None:
+        """End it, and the run that is on."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.terminate()
+        self._process.wait(STARTING_SECONDS)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+# ── which ──
+
+
+def sql_files() -> dict[str, str]:
+    """Return the functions and views of the package, by name."""
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "msgtx" / "sql").glob("*.sql"))}
+    return {name: text for name, text in texts.items() if any(line.startswith("create") for line in text.splitlines())}
+
+
+def all_mutants() -> list[Mutant]:
+    """Return every mutant, what matters most first."""
+    files = sql_files()
+    places = {name: next((at for at, like in enumerate(FIRST) if fnmatch.fnmatch(name, like)), len(FIRST)) for name in files}
+    found: list[Mutant] = []
+    for name in sorted(files, key=lambda name: (places[name], name)):
+        found += mutants_of_sql(f"msgtx/sql/{name}.sql", files[name])
+    for pattern in PYTHON:
+        for path in sorted((ROOT / "msgtx").glob(f"{pattern}.py")):
+            found += mutants_of_python(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8"))
+    return found
+
+
+def asked_for(mutants: Sequence[Mutant], only: Sequence[str], *, sample: int | None, seed: int) -> list[Mutant]:
+    """Return those whose name or id is like one of the patterns; of these, a sample."""
+    found = [
+        mutant
+        for mutant in mutants
+        if not only or any(fnmatch.fnmatch(mutant.name, f"*{like}*") or mutant.id == like for like in only)
+    ]
+    if sample is None or sample >= len(found):
+        return found
+    picked = set(random.Random(seed).sample(range(len(found)), sample))
+    return [mutant for at, mutant in enumerate(found) if at in picked]
+
+
+def tests_of(
+    mutant: Mutant, tests: Mapping[str, Reach], calls: Mapping[str, set[str]], *, seconds: float
+) -> tuple[list[str], float, bool]:
+    """Return the tests of a mutant, what they take, and whether they are all that reach it."""
+    if mutant.path.endswith(".sql"):
+        near = near_sql(mutant.within, tests, calls)
+    else:
+        near = near_python(mutant.path, mutant.within, tests)
+    return chosen(near, tests, seconds=seconds)
+
+
+# ── running ──
+
+
+def hunt(mutant: Mutant, worker: Worker, tests: Sequence[str], *, seconds: float, complete: bool) -> Result:
+    """Plant a mutant and run its tests."""
+    began = time.monotonic()
+    if not tests:
+        return Result(mutant.id, mutant.file_hash, mutant.name, "unreached")
+    limit = LEAST_SECONDS + TIMES_AS_LONG * seconds
+    left = list(tests)
+    while True:
+        answer = worker.ask(path=mutant.path, text=mutant.mutated, tests=left, seconds=limit)
+        failed = answer.get("by")
+        if answer["outcome"] != "caught" or not failed:
+            break
+        # A test may fail by itself, on a busy machine, or on the tree as it is: what catches a mutant does so twice, and
+        # passes without it.
+        again = worker.ask(path=mutant.path, text=mutant.mutated, tests=[failed], seconds=limit)
+        if again["outcome"] != "survived" and worker.passes(failed, seconds=limit):
+            break
+        left = [test for test in left if test != failed]
+        if not left:
+            answer = {"outcome": "survived"}
+            break
+    return Result(
+        mutant.id, mutant.file_hash, mutant.name, answer["outcome"], answer.get("by", ""), answer.get("why", ""),
+        len(tests), complete, round(time.monotonic() - began, 1),
+    )  # fmt: skip
+
+
+def shared(items: Sequence[Any], workers: Sequence[Worker], work: Any) -> Iterator[Any]:
+    """Do `work(item, worker)` with as many at once as there are workers; yield the answers as they come."""
+    ended = threading.Event()
+    free: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+    for worker in workers:
+        free.put(worker)
+
+    def one(item: Any) -> Any:
+        if ended.is_set():
+            return None
+        worker = free.get()
+        try:
+            return work(item, worker)
+        finally:
+            free.put(worker)
+
+    with ThreadPoolExecutor(len(workers)) as executor:
+        try:
+            for done in as_completed([executor.submit(one, item) for item in items]):
+                if (answer := done.result()) is not None:
+                    yield answer
+        except BaseException:
+            ended.set()
+            executor.shutdown(wait=False, cancel_futures=True)
+            for worker in workers:
+                worker.close()
+            raise
+
+
+def record(files: Sequence[str], known: Map, workers: Sequence[Worker], console: Console, *, python: bool) -> None:
+    """Note what the tests of some files reach."""
+
+    def one(file: str, worker: Worker) -> tuple[str, dict[str, Any]]:
+        return file, worker.ask(path="", text="", tests=[file], seconds=RECORDING_SECONDS, record=True, python=python)
+
+    for number, (file, answer) in enumerate(shared(files, workers, one), 1):
+        known.note(ROOT, file, answer.get("tests", {}), python=python, called=answer.get("called", ()))
+        console.print(f"noted {number}/{len(files)}  {file}: {len(answer.get('tests', {}))} tests {answer.get('why', '')}")
+
+
+def tell(result: Result, mutant: Mutant, console: Console, *, number: int, count: int) -> None:
+    """Say how a mutant ended; of one that lived, what it is."""
+    how = {
+        "caught": f"by {names_of([result.by]) or result.why}",
+        "stillborn": result.why,
+        "survived": f"{result.tests} tests",
+    }
+    line = f"{number}/{count}  {mutant.id} {mutant.name}:{mutant.line} {mutant.edit.rule}: {result.outcome}"
+    console.print(f"{line}  {how.get(result.outcome, '')} ({result.seconds:g} s)", markup=False, highlight=False)
+
+
+def show(mutant: Mutant, result: Result | None, console: Console) -> None:
+    """Print a mutant as a difference."""
+    ended = "" if result is None else f", {result.outcome}" + ("" if result.complete else " (not all its tests ran)")
+    console.print(
+        f"\n{mutant.id} {mutant.name} line {mutant.line}, {mutant.edit.rule}{ended}", markup=False, highlight=False
+    )
+    console.print(mutant.diff(), markup=False, highlight=False)
+
+
+def report(mutants: Sequence[Mutant], every: Sequence[Mutant], results: Results, console: Console) -> int:
+    """Print survivors that nobody explained, what is explained without need, and counts. Returns the exit code."""
+    explained = read_explained()
+    counts: dict[str, Counter[str]] = {}
+    left = []
+    for mutant in mutants:
+        result = results.of(mutant)
+        outcome = "not run" if result is None else result.outcome
+        if outcome in {"survived", "unreached"}:
+            if mutant.id in explained:
+                outcome = "explained"
+            else:
+                left.append((mutant, result))
+        elif outcome == "caught" and mutant.id in explained:
+            console.print(f"explained, and caught: {mutant.id} {mutant.name}", markup=False, highlight=False)
+        counts.setdefault(mutant.name, Counter())[outcome] += 1
+    for mutant, result in left:
+        show(mutant, result, console)
+    for name in without_mutant(explained, every):
+        console.print(f"explained, and no mutant of today's text: {name}")
+    for name, counted in counts.items():
+        told = ", ".join(f"{number} {outcome}" for outcome, number in sorted(counted.items()))
+        console.print(f"{name}: {told}", markup=False, highlight=False)
+    total = sum(counts.values(), Counter[str]())
+    console.print("all: " + ", ".join(f"{number} {outcome}" for outcome, number in sorted(total.items())))
+    return 1 if left else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants_all", description=__doc__)
+    parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help="sql/seal*, sender.py:*, or an id")
+    parser.add_argument("--tests", action="append", default=[], metavar="PREFIX", help="only these, as tests/store")
+    parser.add_argument("--sample", type=int, metavar="N", help="so many of them, drawn")
+    parser.add_argument("--seed", type=int, default=0, help="for --sample")
+    parser.add_argument("--minutes", type=float, metavar="M", help="begin no mutant after so long")
+    parser.add_argument("--seconds", type=float, default=MOST_SECONDS, help="of tests for one mutant (default: %(default)g)")
+    parser.add_argument("--jobs", type=int, default=1, help="mutants at once, each job with a server of its own")
+    parser.add_argument("--again", action="store_true", help="run also what has survived before")
+    parser.add_argument("--list", action="store_true", help="show the mutants, and how they ended, and run nothing")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    console = Console(soft_wrap=True)
+    every = all_mutants()
+    mutants = asked_for(every, options.only, sample=options.sample, seed=options.seed)
+    results = Results(KEPT / "results.jsonl")
+    if options.list:
+        for mutant in mutants:
+            show(mutant, results.of(mutant), console)
+        console.print(f"{len(mutants)} mutants")
+        return 0
+    explained = read_explained()
+    again = {"survived", "unreached"} if options.again else set()
+    todo = [
+        mutant
+        for mutant in mutants
+        if (done := results.of(mutant)) is None or (done.outcome in again and mutant.id not in explained)
+    ]
+    if todo:
+        run(todo, results, console, options)
+    return report(mutants, every, results, console)
+
+
+def run(todo: Sequence[Mutant], results: Results, console: Console, options: argparse.Namespace) -> None:
+    """Hunt mutants, and keep each result as it comes."""
+    began = time.monotonic()
+    known = Map(KEPT / "map.json")
+    python = any(mutant.path.endswith(".py") for mutant in todo)
+    with contextlib.ExitStack() as stack:
+        workshops = [stack.enter_context(open_workshop()) for _ in range(options.jobs)]
+        workers = []
+        for workshop in workshops:
+            workers.append(Worker(workshop))
+            stack.callback(workers[-1].close)
+        stale = known.stale(ROOT, python=python, below=options.tests)
+        record(stale, known, workers, console, python=python)
+        tests, calls = known.tests(options.tests), calls_of(sql_files())
+
+        def one(mutant: Mutant, worker: Worker) -> tuple[Mutant, Result] | None:
+            if options.minutes is not None and time.monotonic() - began > options.minutes * 60:
+                return None
+            named, seconds, complete = tests_of(mutant, tests, calls, seconds=options.seconds)
+            return mutant, hunt(mutant, worker, named, seconds=seconds, complete=complete)
+
+        for number, (mutant, result) in enumerate(shared(todo, workers, one), 1):
+            results.add(result)
+            tell(result, mutant, console, number=number, count=len(todo))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,71 @@
+"""What a mutant is."""
+
+import difflib
+import hashlib
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A piece of a text that is replaced, and by which rule."""
+
+    rule: str
+    start: int
+    end: int
+    replacement: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """An edit of a file. `within`: the function that it changes; `id` outlives changes elsewhere in the file."""
+
+    id: str
+    path: str
+    within: str
+    edit: Edit
+    text: str  # of the file, as it is
+
+    @property
+    def mutated(self) -> str:
+        """The text of the file with the edit."""
+        return self.text[: self.edit.start] + self.edit.replacement + self.text[self.edit.end :]
+
+    @property
+    def name(self) -> str:
+        """For people, and for `--only`."""
+        return f"{self.path.removeprefix('msgtx/')}:{self.within}"
+
+    @property
+    def line(self) -> int:
+        """The line on which it begins."""
+        return self.text.count("\n", 0, self.edit.start) + 1
+
+    @property
+    def file_hash(self) -> str:
+        """A result holds as long as the file is this one."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:12]
+
+    def diff(self) -> str:
+        """Return the lines that differ."""
+        lines = difflib.unified_diff(self.text.splitlines(), self.mutated.splitlines(), lineterm="", n=1)
+        return "\n".join(list(lines)[2:])
+
+
+def numbered(path: str, text: str, edits: Iterable[tuple[str, Edit]]) -> list[Mutant]:
+    """Return mutants of pairs of a function and an edit; the same edit of the same piece is told apart by its place."""
+    seen: Counter[str] = Counter()
+    known: set[str] = set()
+    found = []
+    for within, edit in sorted(edits, key=lambda pair: (pair[1].start, pair[1].end, pair[1].rule, pair[1].replacement)):
+        piece = text[edit.start : edit.end]
+        result = text[: edit.start] + edit.replacement + text[edit.end :]
+        if edit.replacement == piece or result in known:
+            continue
+        known.add(result)
+        key = "\0".join((path, within, edit.rule, " ".join(piece.split()), edit.replacement))
+        seen[key] += 1
+        digest = hashlib.sha256(f"{key}\0{seen[key]}".encode()).hexdigest()[:10]
+        found.append(Mutant(digest, path, within, edit, text))
+    return found

@@ -1,0 +1,215 @@
+"""Which tests reach what: noted once per file of tests, and asked for each mutant.
+
+A test reaches the functions of Python that it runs, and the functions and views of SQL that its statements name, and what
+those call, as their texts say; but only what was called at all while its file ran, as PostgreSQL has counted. What runs in a
+process of its own is not seen: such tests are few and slow, and left out.
+"""
+
+import hashlib
+import json
+import re
+import sys
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, Final
+
+import psycopg._queries
+import pytest
+
+# Tests of one process, in the order in which they are looked at; others start servers, Spark or programs, or take minutes.
+FOLDERS: Final = ("rules", "store", "sessions", "database", "client", "admin", "orm", "aio")
+NAMED: Final = re.compile(r"\bmsgtx\.(\w+)")
+SLOWEST_SECONDS: Final = 20.0  # of one test: what takes longer is no help here
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What one test reaches, and how long it takes. `called`: what its file has called. Python: `path:qualname`."""
+
+    seconds: float
+    sql: frozenset[str]
+    python: frozenset[str]
+    called: frozenset[str]
+
+
+class Recorder:
+    """A plugin of pytest: it notes what each test says, with its fixtures, and, if asked to, what it runs.
+
+    To note each call makes most tests twice as slow.
+    """
+
+    def __init__(self, package: Path, *, python: bool) -> None:
+        self._python = python
+        self._package = f"{package}/"
+        self._sql: set[str] = set()
+        self._code: set[CodeType] = set()
+        self._failed: set[str] = set()
+        self.found: dict[str, dict[str, Any]] = {}
+
+    def __enter__(self) -> "Recorder":
+        note = self._note
+        for kind in (psycopg._queries.PostgresQuery, psycopg._queries.PostgresClientQuery):
+
+            def noted(query: Any, text: Any, arguments: Any, convert: Any = kind.convert) -> Any:
+                note(text)
+                return convert(query, text, arguments)
+
+            kind.convert = noted  # type: ignore[method-assign]
+        if self._python:
+            threading.setprofile(self._called)
+            sys.setprofile(self._called)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+        threading.setprofile(None)  # type: ignore[arg-type]
+
+    def _note(self, text: object) -> None:
+        if isinstance(text, bytes | str):
+            self._sql.update(NAMED.findall(text.decode() if isinstance(text, bytes) else text))
+
+    def _called(self, frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            self._code.add(frame.f_code)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        self._sql.clear()
+        self._code.clear()
+        began = time.monotonic()
+        answer = yield
+        seconds = time.monotonic() - began
+        inside = {code for code in list(self._code) if code.co_filename.startswith(self._package)}
+        python = {f"msgtx/{code.co_filename.removeprefix(self._package)}:{code.co_qualname}" for code in inside}
+        if item.nodeid not in self._failed:  # what fails on the tree as it is shows nothing
+            self.found[item.nodeid] = {"seconds": seconds, "sql": sorted(self._sql), "python": sorted(python)}
+        return answer
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._failed.add(report.nodeid)
+
+
+class Map:
+    """The tests and what they reach, in a file. What a file of tests reaches is noted anew when the file has changed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._files: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+
+    def stale(self, root: Path, *, python: bool, below: Sequence[str] = ()) -> list[str]:
+        """Return the files of tests that are new or have changed, or whose Python is not noted; forget those that are gone.
+
+        `below`: only those whose names begin like one of these.
+        """
+        there = {str(path.relative_to(root)): path for name in FOLDERS for path in (root / "tests" / name).glob("test_*.py")}
+        self._files = {name: noted for name, noted in self._files.items() if name in there}
+        hashes = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in there.items()}
+        wanted = [name for name in there if name.startswith(tuple(below) or ("",))]
+        order = {name: (FOLDERS.index(name.split("/")[1]), name) for name in wanted}
+        known = {name for name, noted in self._files.items() if noted["hash"] == hashes[name] and noted["python"] >= python}
+        return sorted(set(wanted) - known, key=lambda name: order[name])
+
+    def note(self, root: Path, file: str, tests: Mapping[str, Any], *, python: bool, called: Sequence[str] = ()) -> None:
+        """Keep what the tests of a file reach, and which functions of SQL it has called."""
+        digest = hashlib.sha256((root / file).read_bytes()).hexdigest()
+        self._files[file] = {"hash": digest, "python": python, "called": sorted(called), "tests": dict(tests)}
+        self._path.parent.mkdir(exist_ok=True)
+        self._path.write_text(json.dumps(self._files))
+
+    def tests(self, below: Sequence[str] = ()) -> dict[str, Reach]:
+        """Return all tests, by their names; `below`: only those whose names begin like one of these."""
+        return {
+            test: Reach(reach["seconds"], frozenset(reach["sql"]), frozenset(reach["python"]), frozenset(noted["called"]))
+            for noted in self._files.values()
+            for test, reach in noted["tests"].items()
+            if test.startswith(tuple(below) or ("",))
+        }
+
+
+def distances(target: str, calls: Mapping[str, Iterable[str]]) -> dict[str, int]:
+    """Return how many calls away from this function of SQL each one is that leads to it."""
+    callers: dict[str, set[str]] = defaultdict(set)
+    for caller, called in calls.items():
+        for name in called:
+            callers[name].add(caller)
+    found = {target: 0}
+    waiting = deque([target])
+    while waiting:
+        name = waiting.popleft()
+        for caller in sorted(callers[name] - found.keys()):
+            found[caller] = found[name] + 1
+            waiting.append(caller)
+    return found
+
+
+def chosen(near: Mapping[str, int], tests: Mapping[str, Reach], *, seconds: float) -> tuple[list[str], float, bool]:
+    """Return the tests to run, of the closest and quickest, for so long; how long they take; whether these are all.
+
+    `near`: how far each test is from what was changed. Of equals, a file that is about it comes first: many of its tests
+    come close.
+    """
+    shares: dict[str, float] = {}
+    for file, group in _by_file(tests).items():
+        weights = [1 / (1 + near[test]) if test in near else 0.0 for test in group]
+        shares[file] = sum(weights) / len(weights)
+    ranked = sorted(near, key=lambda test: (near[test], -shares[test.partition("::")[0]], tests[test].seconds))
+    taken, total, complete = [], 0.0, True
+    for test in ranked:
+        took = tests[test].seconds
+        if took > SLOWEST_SECONDS or total + took > seconds:
+            complete = False
+            continue
+        taken.append(test)
+        total += took
+    # Within a file they keep their order: some count what those before them have left.
+    files = list(dict.fromkeys(test.partition("::")[0] for test in taken))
+    places = {test: at for at, test in enumerate(tests)}
+    return sorted(taken, key=lambda test: (files.index(test.partition("::")[0]), places[test])), total, complete
+
+
+def _by_file(tests: Iterable[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for test in tests:
+        found[test.partition("::")[0]].append(test)
+    return found
+
+
+def near_sql(function: str, tests: Mapping[str, Reach], calls: Mapping[str, Iterable[str]]) -> dict[str, int]:
+    """Return the tests that reach a function or view of SQL, and by how many calls.
+
+    Views are not counted by PostgreSQL, nor what it has put in the place of a call: these are what no file has called.
+    """
+    far = distances(function, calls)
+    near = {
+        test: min(far[name] for name in reach.sql & far.keys()) for test, reach in tests.items() if reach.sql & far.keys()
+    }
+    seen = {test: by for test, by in near.items() if function in tests[test].called}
+    return seen or near
+
+
+def near_python(path: str, function: str, tests: Mapping[str, Reach]) -> dict[str, int]:
+    """Return the tests that run a function of Python."""
+    return {test: 0 for test, reach in tests.items() if f"{path}:{function}" in reach.python}
+
+
+def calls_of(files: Mapping[str, str]) -> dict[str, set[str]]:
+    """Return which functions and views each one names, without comments; a table's trigger is named by who writes there."""
+    code = {name: re.sub(r"--.*", "", text) for name, text in files.items()}
+    found = {name: set(NAMED.findall(text)) & code.keys() - {name} for name, text in code.items()}
+    for name, text in code.items():
+        if (trigger := re.search(r"create constraint trigger \w+ .*? on msgtx\.(\w+)", text, re.DOTALL)) is not None:
+            for writer, other in code.items():
+                if f"insert into msgtx.{trigger[1]}" in other:
+                    found[writer].add(name)
+    return found
+
+
+def names_of(tests: Sequence[str]) -> str:
+    """Return the bare names of tests, for people."""
+    return ", ".join(dict.fromkeys(test.rpartition("::")[2] for test in tests))

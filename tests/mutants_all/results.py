@@ -1,0 +1,67 @@
+"""What became of mutants, line by line in a file, and which survivors are explained."""
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.mutants_all.mutant import Mutant
+
+EXPLAINED: Final = Path(__file__).parent / "explained.txt"
+LINE: Final = re.compile(r"(?P<id>[0-9a-f]{10}) (?P<name>\S+:\S+) (?P<reason>\S.{9,})")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a run ended: caught, survived, stillborn, or unreached: no test comes there. It holds for the file as it was."""
+
+    id: str
+    file_hash: str
+    name: str
+    outcome: str
+    by: str = ""
+    why: str = ""
+    tests: int = 0
+    complete: bool = True  # all tests that reach it were among those that ran
+    seconds: float = 0.0
+
+
+class Results:
+    """Results in a file that only grows: a run that is ended loses nothing, and the newest line of a mutant counts."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        self._found = {result.id: result for result in (Result(**json.loads(line)) for line in lines if line.endswith("}"))}
+
+    def of(self, mutant: Mutant) -> Result | None:
+        """Return the result of a mutant of the file as it is."""
+        found = self._found.get(mutant.id)
+        return found if found is not None and found.file_hash == mutant.file_hash else None
+
+    def add(self, result: Result) -> None:
+        """Keep a result."""
+        self._found[result.id] = result
+        self._path.parent.mkdir(exist_ok=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(result)) + "\n")
+
+
+def read_explained(path: Path = EXPLAINED) -> dict[str, str]:
+    """Return why a survivor is no missing test, by its id. A line is an id, the name of what it changes, and the reason."""
+    found: dict[str, str] = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if not line or line.startswith("#"):
+            continue
+        read = LINE.fullmatch(line)
+        if read is None or read["id"] in found:
+            raise ValueError(f"{path.name}:{number} is no id, name and reason, or is there twice: {line}")
+        found[read["id"]] = read["reason"]
+    return found
+
+
+def without_mutant(explained: Iterable[str], mutants: Iterable[Mutant]) -> list[str]:
+    """Return the ids that are explained and are no mutant of today's text."""
+    return sorted(set(explained) - {mutant.id for mutant in mutants})

@@ -1,0 +1,296 @@
+"""A process in a copy of the tree, with all imported and a database to copy: it plants a mutant and forks a run of tests.
+
+A fork costs milliseconds, where a fresh pytest with a fresh database takes seconds. It is told what to do line by line, in
+JSON, and answers in the same way.
+"""
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any, Final
+
+import psycopg
+import pytest
+import sqlalchemy
+
+import msgtx
+import tests.conftest
+from msgtx.database import functions
+from tests.databases import Server, connect, use_server, wait_until
+from tests.mutants_all.relevance import FOLDERS, Recorder
+
+ROOT: Final = Path(msgtx.__file__).parent.parent
+ENDING_SECONDS: Final = 15.0  # for a run that is told to end to take its fixtures down
+ENDED: Final = """
+    select pg_terminate_backend(pid) from pg_stat_activity
+    where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"""
+CALLED: Final[set[str]] = set()  # the functions of SQL that this process has seen called
+OPTIONS: Final = ["-q", "-x", "--tb=line", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:faulthandler"]
+
+
+class CannotPlantError(Exception):
+    """The text is not accepted: the mutant is stillborn."""
+
+
+@dataclass(frozen=True)
+class KeptServer(Server):
+    """A server whose role and template stay from run to run."""
+
+    def drop(self) -> None:
+        """Leave them."""
+
+    def drop_database(self, url: str) -> None:
+        """Remove a database; what was called in it is noted."""
+        name = sqlalchemy.make_url(url).database
+        with self.administrator(name) as connection:
+            # A session tells what it has called when it ends.
+            wait_until(lambda: not connection.execute(ENDED).fetchall(), "the other sessions have ended")
+            rows = connection.execute("select funcname from pg_stat_user_functions where schemaname = 'msgtx'").fetchall()
+            CALLED.update(called for (called,) in rows)
+        super().drop_database(url)
+
+
+class Witness:
+    """A plugin of pytest: it notes the first failure, and whether it only says that the text makes no sense."""
+
+    def __init__(self) -> None:
+        self.failed = ""
+        self.why = ""
+        self.senseless = False
+        self.passed = 0
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if report.failed and call.excinfo is not None and not self.failed:
+            error = call.excinfo.value
+            self.failed, self.senseless = item.nodeid, is_senseless(error)
+            self.why = (f"{type(error).__name__}: {error}".splitlines() or [""])[0][:200]
+        self.passed += report.when == "call" and report.passed
+        return report
+
+
+def is_senseless(error: BaseException | None) -> bool:
+    """Return whether an error, or one behind it, is PostgreSQL's on a name, a type or the grammar."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        state = (error.sqlstate or "") if isinstance(error, psycopg.Error) else ""
+        if state.startswith("42") and state not in {"42501"}:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+class Yard:
+    """What a run needs: a server, its template, and a mutant that is planted."""
+
+    def __init__(self, url: str) -> None:
+        made = use_server(url)
+        self.server = KeptServer(made.superuser_url, made.role, made.password)
+        self.server.drop_database(self.server.create_database())
+        CALLED.clear()
+        with self.server.administrator() as connection:
+            connection.execute("alter system set track_functions = 'all'")
+            connection.execute("select pg_reload_conf()")
+        tests.conftest.use_server = lambda _: self.server  # type: ignore[assignment]
+        for module in pkgutil.walk_packages(msgtx.__path__, "msgtx."):
+            if not module.name.startswith(("msgtx.cli", "msgtx.migrations", "msgtx.spark_jobs")):
+                importlib.import_module(module.name)
+        for folder in FOLDERS:
+            for path in sorted((ROOT / "tests" / folder).glob("[a-z]*.py")):
+                if not path.name.startswith(("test_", "conftest")):
+                    importlib.import_module(f"tests.{folder}.{path.stem}")
+
+    @contextlib.contextmanager
+    def planted(self, path: str, text: str) -> Iterator[Callable[[], None]]:
+        """Have a mutated file in the tree; of SQL, in the template, too. Yields what the fork is to do. No path: nothing."""
+        if not path:
+            yield lambda: None
+            return
+        file = ROOT / path
+        before = file.read_text(encoding="utf-8")
+        is_sql = path.endswith(".sql")
+        file.write_text(text, encoding="utf-8")
+        try:
+            if is_sql:
+                self._create(text)
+                yield lambda: None
+            else:
+                swaps = code_swaps(path, text)
+                yield lambda: swap(swaps)
+        finally:
+            file.write_text(before, encoding="utf-8")
+            if is_sql:
+                self._create(before)
+
+    def _create(self, text: str) -> None:
+        """Put a function or view in the place of its namesake, and let the template be one of the tree as it is now."""
+        functions.functions_hash.cache_clear()
+        functions.files.cache_clear()
+        name = f"{self.server.role}_template"
+        with connect(self.server.url(name)) as connection, connection.transaction():
+            for kind in ("function", "view"):
+                text = text.replace(f"create {kind} ", f"create or replace {kind} ", 1)
+            try:
+                connection.execute(text)  # bodies are checked: bad grammar is refused here
+            except psycopg.Error as error:
+                raise CannotPlantError(str(error).splitlines()[0]) from error
+            connection.execute("update msgtx.installation set functions_hash = %s", [functions.functions_hash()])
+
+    def run(self, asked: dict[str, Any], report: Path) -> dict[str, Any]:
+        """Plant, fork, wait, and return how it ended."""
+        try:
+            with self.planted(asked["path"], asked["text"]) as plant:
+                report.unlink(missing_ok=True)
+                child = os.fork()
+                if child == 0:
+                    run_tests(asked, plant, report)
+                ended = wait_for(child, asked["seconds"])
+        except CannotPlantError as error:
+            return {"outcome": "stillborn", "why": str(error)}
+        self._sweep()
+        if not ended:
+            return {"outcome": "caught", "why": f"not within {asked['seconds']:.0f} s"}
+        if not report.exists():
+            return {"outcome": "caught", "why": "the run ended without a word"}
+        answer: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
+        return answer
+
+    def _sweep(self) -> None:
+        """Remove the databases that a run left."""
+        with self.server.administrator() as connection:
+            left = connection.execute(
+                "select datname from pg_database where datname ~ '^msgtx_test_[0-9]+_[0-9]+$'"
+            ).fetchall()
+            for (name,) in left:
+                connection.execute(f"drop database if exists {name} with (force)")
+
+
+def wait_for(child: int, seconds: float) -> bool:
+    """Wait for a fork; end it when its time is over, or this process is told to end. Returns whether it ended by itself."""
+    deadline = time.monotonic() + seconds
+    try:
+        while time.monotonic() < deadline:
+            if os.waitpid(child, os.WNOHANG)[0]:
+                return True
+            time.sleep(0.005)
+    except KeyboardInterrupt:
+        end(child)
+        raise
+    end(child)
+    return False
+
+
+def end(child: int) -> None:
+    """Tell a fork to end, as Ctrl-C does, and make it if it does not."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        os.kill(child, number)
+        deadline = time.monotonic() + ENDING_SECONDS
+        while time.monotonic() < deadline:
+            if os.waitpid(child, os.WNOHANG)[0]:
+                return
+            time.sleep(0.005)
+
+
+def run_tests(asked: dict[str, Any], plant: Callable[[], None], report: Path) -> None:
+    """Run tests in this fork, write down how they ended, and end."""
+    try:
+        os.setsid()
+        silence = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(silence, stream)
+        plant()
+        answer = recorded(asked["tests"], python=asked["python"]) if asked.get("record") else judged(asked["tests"])
+    except CannotPlantError as error:
+        answer = {"outcome": "stillborn", "why": str(error)}
+    except BaseException as error:  # noqa: BLE001 - whatever happens in the fork, its parent is told
+        answer = {"outcome": "caught", "why": f"{type(error).__name__}: {error}"}
+    report.write_text(json.dumps(answer), encoding="utf-8")
+    os._exit(0)
+
+
+def judged(names: list[str]) -> dict[str, Any]:
+    """Run tests until one fails."""
+    witness = Witness()
+    ended = pytest.main([*OPTIONS, *names], plugins=[witness])
+    if witness.failed:
+        outcome = "stillborn" if witness.senseless else "caught"
+        return {"outcome": outcome, "by": witness.failed, "why": witness.why, "passed": witness.passed}
+    if ended == pytest.ExitCode.OK:
+        return {"outcome": "survived", "passed": witness.passed}
+    return {"outcome": "caught", "why": f"pytest ended with {ended}", "passed": witness.passed}
+
+
+def recorded(names: list[str], *, python: bool) -> dict[str, Any]:
+    """Run tests and note what they reach."""
+    with Recorder(ROOT / "msgtx", python=python) as recorder:
+        pytest.main([option for option in OPTIONS if option != "-x"] + names, plugins=[recorder])
+    return {"outcome": "recorded", "tests": recorder.found, "called": sorted(CALLED)}
+
+
+# ── Python ──
+
+
+def code_swaps(path: str, text: str) -> dict[tuple[str, int], CodeType]:
+    """Return the functions of the mutated module, by name and line."""
+    filename = str(ROOT / path)
+    try:
+        module = compile(text, filename, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        raise CannotPlantError(str(error)) from error
+    found: dict[tuple[str, int], CodeType] = {}
+    waiting = [module]
+    while waiting:
+        for code in waiting.pop().co_consts:
+            if isinstance(code, CodeType):
+                found[code.co_qualname, code.co_firstlineno] = code
+                waiting.append(code)
+    return found
+
+
+def swap(swaps: dict[tuple[str, int], CodeType]) -> None:
+    """Give every function of a module its mutated code: whoever has imported it has the mutant."""
+    filename = next(iter(swaps.values())).co_filename
+    for found in gc.get_objects():
+        if not isinstance(found, FunctionType) or found.__code__.co_filename != filename:
+            continue
+        code = swaps.get((found.__code__.co_qualname, found.__code__.co_firstlineno))
+        if code is None:
+            continue
+        try:
+            found.__code__ = code
+        except ValueError as error:
+            raise CannotPlantError(str(error)) from error
+
+
+def main() -> None:
+    """Answer until nothing more is asked."""
+    speaking = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    # Whoever asks ends this one: Ctrl-C is theirs.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    yard = Yard(os.environ["MSGTX_TEST_DATABASE_URL"])
+    report = ROOT.parent / "yard.json"
+    print("ready", file=speaking, flush=True)
+    for line in sys.stdin:
+        answer = yard.run(json.loads(line), report)
+        print(json.dumps(answer), file=speaking, flush=True)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        main()

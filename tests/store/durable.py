@@ -1,0 +1,430 @@
+"""The functions that promise to be flushed (I9), each with calls that must keep the promise: the one list of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from msgtx.store import sweeps
+from msgtx.store.append import append, append_and_decide
+from msgtx.store.append_once import KeyedRecord, append_once
+from msgtx.store.compaction import find_dirty_log
+from msgtx.store.coordinators import lease_shards, release_shards
+from msgtx.store.decide import decide
+from msgtx.store.groups import commit_offsets, delete_group, delete_offsets, reset_offsets
+from msgtx.store.holders import expire_holders
+from msgtx.store.installation import change_incarnation, describe_installation, fence_everybody
+from msgtx.store.producers import fence_producer, init_producer_id
+from msgtx.store.retention import LOG_END, delete_records
+from msgtx.store.seal import commit_in_session, complete_prepared, decide_sealed, seal
+from msgtx.store.snapshots import delete_snapshot, save_snapshot
+from msgtx.store.spark import Attempt, BatchName, abort_batch, begin_attempt, decide_batch
+from msgtx.store.topics import alter_topic, create_topic, delete_topic
+from msgtx.store.transactions import end_transaction, expire_transaction, expire_transactions
+from msgtx.types import GroupMetadata, OffsetAndMetadata
+from tests.databases import Connection
+from tests.store.roster import Roster
+from tests.store.steps import Writer, batch, new_partition, plain, unique
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where a case plays: it prepares over `aside`, and `session` says the one call that must be flushed."""
+
+    aside: Connection
+    session: Connection
+    clock: Callable[[str], None]
+
+    def later(self) -> None:
+        """Let more time pass than any timeout or expiry."""
+        self.clock("30 days")
+
+    def sent(self) -> Writer:
+        """Return a producer with a record in an open transaction."""
+        writer = Writer(self.aside)
+        writer.send(new_partition(self.aside), b"a")
+        return writer
+
+    def topic(self, **settings: object) -> str:
+        """Return the name of a new topic."""
+        name = unique("topic")
+        create_topic(self.aside, name, 1, settings)
+        return name
+
+    def partition(self, **settings: object) -> int:
+        """Return a new partition with a record that has a key."""
+        partition = new_partition(self.aside, **settings)
+        plain(self.aside, partition, b"a", keys=[b"key"])
+        return partition
+
+    def group(self) -> tuple[str, int]:
+        """Return a group, and a partition on which it has an offset."""
+        partition, name = self.partition(), unique("group")
+        commit_offsets(self.aside, {GroupMetadata(name): {partition: OffsetAndMetadata(1)}})
+        return name, partition
+
+    def members(self) -> Roster:
+        """Return a group of one member that owns a partition; the session goes on with it."""
+        group = Roster(self.aside)
+        group.join("a")
+        assert group.assign({group.partitions[0]: "a"})
+        return group
+
+    def attempt(self) -> tuple[BatchName, Attempt]:
+        """Return a batch of Spark, and an attempt that has written a record."""
+        of = BatchName(unique("app"), "", 0)
+        producer_id = begin_attempt(self.aside, of, timeout_ms=60_000)
+        assert producer_id is not None
+        partition = new_partition(self.aside)
+        append(self.aside, [batch(partition, b"a", producer=(producer_id, 0), number=0, sequence=0)], flushed=False)
+        return of, Attempt(producer_id, {partition: 0}, 1)
+
+
+def in_a_call_of(function: str, *arguments: object, stage: Stage) -> object:
+    """Call a function of the database that the library does not call itself."""
+    places = ", ".join(["%s"] * len(arguments))
+    return stage.session.execute(f"select msgtx.{function}({places})", arguments).fetchone()
+
+
+# ── records and decisions ──
+
+
+def batch_with_acks_all(stage: Stage) -> None:
+    append(stage.session, [batch(new_partition(stage.aside), b"a")])
+
+
+def idempotent_batch(stage: Stage) -> None:
+    producer = init_producer_id(stage.aside, None, timeout_ms=60_000)
+    append(stage.session, [batch(new_partition(stage.aside), b"a", producer=producer, sequence=0)])
+
+
+def records_with_keys(stage: Stage) -> None:
+    append_once(stage.session, [KeyedRecord(new_partition(stage.aside), unique("key"), b"a", None, 7)])
+
+
+def records_whose_keys_are_held(stage: Stage) -> None:
+    record = KeyedRecord(new_partition(stage.aside), unique("key"), b"a", None, 7)
+    append_once(stage.aside, [record])
+    assert append_once(stage.session, [record])[0].duplicate
+
+
+def records_of_a_session(stage: Stage) -> None:
+    assert commit_in_session(stage.session, [batch(new_partition(stage.aside), b"a")])
+    stage.session.execute("set constraints all immediate")  # as its COMMIT does
+
+
+def plain_batch(stage: Stage) -> None:
+    row = stage.session.execute(
+        "select msgtx.append_plain(array[row(%s, null, null, null, null, 7, null, array['a'::bytea], null, null, null, null)"
+        "::msgtx.batch])",
+        [new_partition(stage.aside)],
+    ).fetchone()
+    assert row == (True,)
+
+
+def whole_transaction(stage: Stage) -> None:
+    writer = Writer(stage.aside)
+    append_and_decide(stage.session, writer.name, [writer.row(new_partition(stage.aside), b"a")])
+
+
+def commit(stage: Stage) -> None:
+    writer = stage.sent()
+    assert decide(stage.session, writer.name, "COMMIT", tails=writer.tails).outcome == "COMMIT"
+
+
+def abort(stage: Stage) -> None:
+    writer = stage.sent()
+    assert decide(stage.session, writer.name, "ABORT", tails=writer.tails).outcome == "ABORT"
+
+
+def abort_by_a_reader(stage: Stage) -> None:
+    end_transaction(stage.session, stage.sent().name, "resolve")
+
+
+def abort_of_one_that_is_overdue(stage: Stage) -> None:
+    name = stage.sent().name
+    stage.later()
+    assert expire_transaction(stage.session, name)
+
+
+def abort_of_what_holds_a_reader_back(stage: Stage) -> None:
+    writer = stage.sent()
+    stage.later()
+    assert [holder.expired for holder in expire_holders(stage.session, [*writer.tails])] == [True]
+
+
+def sweep_of_overdue_transactions(stage: Stage) -> None:
+    stage.sent()
+    stage.later()
+    assert expire_transactions(stage.session)
+
+
+def bare_decision(stage: Stage) -> None:
+    in_a_call_of("insert_decision", *stage.sent().name, "ABORT", "fence", stage=stage)
+
+
+def seal_for_a_session(stage: Stage) -> None:
+    writer = stage.sent()
+    assert seal(stage.session, writer.name, "session", tails=writer.tails).error is None
+
+
+def prepare(stage: Stage) -> None:
+    writer = stage.sent()
+    assert seal(stage.session, writer.name, "external", tails=writer.tails).error is None
+
+
+def commit_of_what_is_sealed(stage: Stage) -> None:
+    writer = stage.sent()
+    sealed = seal(stage.aside, writer.name, "session", tails=writer.tails).sealed
+    assert sealed is not None
+    decide_sealed(stage.session, sealed)
+
+
+def commit_of_what_is_prepared(stage: Stage) -> None:
+    writer = stage.sent()
+    assert seal(stage.aside, writer.name, "external", tails=writer.tails).error is None
+    complete_prepared(stage.session, writer.name, "COMMIT")
+
+
+# ── producers ──
+
+
+def new_producer_id(stage: Stage) -> None:
+    init_producer_id(stage.session, None, timeout_ms=60_000)
+
+
+def new_transactional_id(stage: Stage) -> None:
+    init_producer_id(stage.session, unique("id"), timeout_ms=60_000)
+
+
+def next_epoch(stage: Stage) -> None:
+    init_producer_id(stage.session, Writer(stage.aside).transactional_id, timeout_ms=60_000)
+
+
+def fence(stage: Stage) -> None:
+    fence_producer(stage.session, Writer(stage.aside).transactional_id)
+
+
+def fence_of_all(stage: Stage) -> None:
+    Writer(stage.aside)
+    assert fence_everybody(stage.session, plain=False)
+
+
+def fence_of_plain_ones(stage: Stage) -> None:
+    producer = init_producer_id(stage.aside, None, timeout_ms=60_000)
+    append(stage.aside, [batch(new_partition(stage.aside), b"a", producer=producer, sequence=0)])
+    assert fence_everybody(stage.session, plain=True)
+
+
+def removal_of_idle_producers(stage: Stage) -> None:
+    Writer(stage.aside)
+    stage.later()
+    assert sweeps.remove_idle_producers(stage.session, None, None).done["producer_ids_removed"]
+
+
+# ── groups ──
+
+
+def offsets(stage: Stage) -> None:
+    commit_offsets(stage.session, {GroupMetadata(unique("group")): {new_partition(stage.aside): OffsetAndMetadata(0)}})
+
+
+def reset(stage: Stage) -> None:
+    group, partition = stage.group()
+    reset_offsets(stage.session, group, {partition: 0})
+
+
+def removal_of_offsets(stage: Stage) -> None:
+    group, partition = stage.group()
+    assert delete_offsets(stage.session, group, [partition]) == [partition]
+
+
+def removal_of_a_group(stage: Stage) -> None:
+    delete_group(stage.session, stage.group()[0])
+
+
+def join(stage: Stage) -> None:
+    group = Roster(stage.aside)
+    group.connection = stage.session
+    group.join("a")
+
+
+def join_again_for_the_same(stage: Stage) -> None:
+    """A static member that replaces itself under another id: the assignment stays, and the generation rises."""
+    group = Roster(stage.aside)
+    group.join("a", "instance")
+    group.connection = stage.session
+    group.join("b", "instance")
+
+
+def assignment(stage: Stage) -> None:
+    group = stage.members()
+    state = group.state
+    stage.session.execute(
+        "select msgtx.assign_partitions(%s, %s, %s, '{}', '{}')", [group.name, state.generation, state.topics_version]
+    )
+
+
+def release(stage: Stage) -> None:
+    group = stage.members()
+    group.connection = stage.session
+    group.release("a", group.partitions[0])
+
+
+def leave(stage: Stage) -> None:
+    group = stage.members()
+    group.connection = stage.session
+    assert group.leave("a")
+
+
+def members_taken_out(stage: Stage) -> None:
+    group = stage.members()
+    in_a_call_of("take_out_members", group.state.group_id, [group.numbers["a"]], stage=stage)
+
+
+def raised_generation(stage: Stage) -> None:
+    in_a_call_of("raise_generation", stage.members().state.group_id, True, stage=stage)
+
+
+def removal_of_members(stage: Stage) -> None:
+    stage.members()
+    stage.later()
+    assert sweeps.remove_members(stage.session, None, None).done["members_removed"]
+
+
+# ── topics ──
+
+
+def new_topic(stage: Stage) -> None:
+    create_topic(stage.session, unique("topic"), 1, {})
+
+
+def altered_topic(stage: Stage) -> None:
+    alter_topic(stage.session, stage.topic(), 2, {})
+
+
+def removal_of_a_topic(stage: Stage) -> None:
+    delete_topic(stage.session, stage.topic())
+
+
+def log_start_by_hand(stage: Stage) -> None:
+    partition = stage.partition()
+    assert delete_records(stage.session, {partition: LOG_END}) == {partition: 1}
+
+
+def removal_of_the_front(stage: Stage) -> None:
+    partition = stage.partition()
+    delete_records(stage.aside, {partition: LOG_END})
+    in_a_call_of("remove_front", partition, 10, 1 << 20, stage=stage)
+
+
+def sweep_of_retention(stage: Stage) -> None:
+    stage.partition(retention_ms=1)
+    stage.later()
+    assert sweeps.remove_old_batches(stage.session, None, None).done["batches_removed"]
+
+
+def search_for_a_dirty_log(stage: Stage) -> None:
+    stage.partition(cleanup_policy="compact")
+    found, _ = find_dirty_log(stage.session, None, min_dirty_ratio=0, leases=None)
+    assert found is not None
+
+
+# ── the installation ──
+
+
+def other_incarnation(stage: Stage) -> None:
+    change_incarnation(stage.session)
+
+
+def new_coordinator(stage: Stage) -> None:
+    """It gets no shard: one that is there holds all of them until its next call."""
+    lease_shards(stage.aside, None, host="here", process=1)
+    assert not lease_shards(stage.session, None, host="here", process=2).epochs
+
+
+def shards_that_change_hands(stage: Stage) -> None:
+    """No coordinator is new."""
+    first = lease_shards(stage.aside, None, host="here", process=1)
+    second = lease_shards(stage.aside, None, host="here", process=2)
+    release_shards(stage.aside, first.coordinator_id)
+    assert lease_shards(stage.session, second.coordinator_id, host="here", process=2).epochs
+
+
+def new_snapshot(stage: Stage) -> None:
+    save_snapshot(stage.session, unique("cut"), str(describe_installation(stage.aside).incarnation), replace=False)
+
+
+def removal_of_a_snapshot(stage: Stage) -> None:
+    name = unique("cut")
+    save_snapshot(stage.aside, name, str(describe_installation(stage.aside).incarnation), replace=False)
+    assert delete_snapshot(stage.session, name)
+
+
+# ── Spark ──
+
+
+def new_attempt(stage: Stage) -> None:
+    assert begin_attempt(stage.session, BatchName(unique("app"), "", 0), timeout_ms=60_000) is not None
+
+
+def batch_of_spark(stage: Stage) -> None:
+    of, attempt = stage.attempt()
+    assert decide_batch(stage.session, of, [attempt]).error is None
+
+
+def batch_without_records(stage: Stage) -> None:
+    assert decide_batch(stage.session, BatchName(unique("app"), "", 0), []).error is None
+
+
+def abort_of_a_batch(stage: Stage) -> None:
+    of, _ = stage.attempt()
+    assert abort_batch(stage.session, of) == 1
+
+
+CASES: Final[dict[str, tuple[Callable[[Stage], None], ...]]] = {
+    "abort_batch": (abort_of_a_batch,),
+    "alter_topic": (altered_topic,),
+    "append": (batch_with_acks_all, idempotent_batch),
+    "append_and_decide": (whole_transaction,),
+    "append_once": (records_with_keys, records_whose_keys_are_held),
+    "append_plain": (plain_batch,),
+    "assign_partitions": (assignment,),
+    "begin_attempt": (new_attempt,),
+    "change_incarnation": (other_incarnation,),
+    "commit_in_session": (records_of_a_session,),
+    "commit_offsets": (offsets,),
+    "complete_prepared": (commit_of_what_is_prepared,),
+    "create_topic": (new_topic,),
+    "decide": (commit, abort),
+    "decide_batch": (batch_of_spark, batch_without_records),
+    "decide_sealed": (commit_of_what_is_sealed,),
+    "delete_group": (removal_of_a_group,),
+    "delete_offsets": (removal_of_offsets,),
+    "delete_records": (log_start_by_hand,),
+    "delete_snapshot": (removal_of_a_snapshot,),
+    "delete_topic": (removal_of_a_topic,),
+    "end_transaction": (abort_by_a_reader,),
+    "expire_holders": (abort_of_what_holds_a_reader_back,),
+    "expire_transaction": (abort_of_one_that_is_overdue,),
+    "expire_overdue": (sweep_of_overdue_transactions,),
+    "expire_transactions": (sweep_of_overdue_transactions,),
+    "fence_everybody": (fence_of_all,),
+    "fence_plain_producers": (fence_of_plain_ones,),
+    "fence_producer": (fence,),
+    "find_dirty_log": (search_for_a_dirty_log,),
+    "init_producer_id": (new_producer_id, new_transactional_id, next_epoch),
+    "insert_decision": (bare_decision,),
+    "join_group": (join, join_again_for_the_same),
+    "lease_shards": (new_coordinator, shards_that_change_hands),
+    "leave_group": (leave,),
+    "raise_generation": (raised_generation,),
+    "release_partitions": (release,),
+    "remove_front": (removal_of_the_front,),
+    "remove_idle_producers": (removal_of_idle_producers,),
+    "remove_members": (removal_of_members,),
+    "remove_old_batches": (sweep_of_retention,),
+    "reset_offsets": (reset,),
+    "save_snapshot": (new_snapshot,),
+    "seal": (seal_for_a_session, prepare),
+    "take_out_members": (members_taken_out,),
+}

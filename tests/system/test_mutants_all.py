@@ -1,0 +1,101 @@
+"""Mutants in bulk, from end to end: a tiny function and its tests in a copy of the tree, and what becomes of each mutant."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.workshop import Workshop, open_workshop
+from tests.mutants_all.__main__ import Worker, hunt
+from tests.mutants_all.mutant import Mutant
+from tests.mutants_all.of_python import mutants_of_python
+from tests.mutants_all.of_sql import mutants_of_sql
+from tests.mutants_all.relevance import Map
+
+FILE = "tests/store/test_tiny.py"
+SQL = """-- tiny(number) → whether it is small.
+create function msgtx.tiny(number int) returns boolean language plpgsql as $$
+begin
+    if number < 10 then
+        return true;
+    end if;
+    return false;
+end $$;
+"""
+PYTHON = '''"""A tiny module."""
+
+
+def tiny(number: int) -> bool:
+    """Return whether a number is small."""
+    return number < 10
+'''
+TESTS = """
+import pytest
+from msgtx.rules.tiny import tiny
+
+@pytest.mark.parametrize(("number", "small"), [(1, True), (10, False)])
+def test_tiny(connection, number, small):
+    assert connection.execute("select msgtx.tiny(%s)", [number]).fetchone() == (small,)
+    assert tiny(number) is small
+
+def test_another(connection):
+    pass
+"""
+
+
+@pytest.fixture(scope="module")
+def workshop() -> Iterator[Workshop]:
+    with open_workshop() as made:
+        (made.tree / "msgtx" / "sql" / "tiny.sql").write_text(SQL, encoding="utf-8")
+        (made.tree / "msgtx" / "rules" / "tiny.py").write_text(PYTHON, encoding="utf-8")
+        (made.tree / FILE).write_text(TESTS, encoding="utf-8")
+        yield made
+
+
+@pytest.fixture(scope="module")
+def worker(workshop: Workshop) -> Iterator[Worker]:
+    made = Worker(workshop)
+    yield made
+    made.close()
+
+
+def outcomes(worker: Worker, mutants: list[Mutant]) -> dict[tuple[str, str], str]:
+    found = {}
+    for mutant in mutants:
+        result = hunt(mutant, worker, [FILE], seconds=1, complete=True)
+        found[mutant.edit.rule, mutant.edit.replacement] = result.outcome
+    return found
+
+
+def test_what_a_test_reaches_is_noted(workshop: Workshop, worker: Worker, tmp_path: Path) -> None:
+    answer = worker.ask(path="", text="", tests=[FILE], seconds=60, record=True, python=True)
+    noted = Map(tmp_path / "map.json")
+    noted.note(workshop.tree, FILE, answer["tests"], python=True, called=answer["called"])
+    tests = noted.tests()
+    assert {test.rpartition("::")[2] for test in tests} == {"test_tiny[1-True]", "test_tiny[10-False]", "test_another"}
+    reach = tests[f"{FILE}::test_tiny[10-False]"]
+    assert "tiny" in reach.sql & reach.called
+    assert "msgtx/rules/tiny.py:tiny" in reach.python
+    assert "tiny" not in tests[f"{FILE}::test_another"].sql
+
+
+def test_mutants_of_sql_are_caught_or_survive_or_are_stillborn(worker: Worker) -> None:
+    mutants = mutants_of_sql("msgtx/sql/tiny.sql", SQL)
+    moved = [mutant for mutant in mutants if mutant.edit.replacement in {"<=", "11"}]
+    assert outcomes(worker, moved) == {("swapped", "<="): "caught", ("constant", "11"): "caught"}
+    (like,) = [mutant for mutant in mutants if mutant.edit.rule == "constant"]
+    senseless = Mutant(like.id, like.path, like.within, like.edit, SQL.replace("number <", "nummer <"))
+    grammar = Mutant(like.id, like.path, like.within, like.edit, SQL.replace("end if", "end"))
+    harmless = Mutant(like.id, like.path, like.within, like.edit, SQL.replace("< 10", "<  9"))
+    assert [next(iter(outcomes(worker, [each]).values())) for each in (senseless, grammar)] == ["stillborn"] * 2
+    assert hunt(harmless, worker, [f"{FILE}::test_another"], seconds=1, complete=True).outcome == "survived"
+
+
+def test_mutants_of_python_are_planted_in_what_everybody_has_imported(worker: Worker) -> None:
+    found = outcomes(worker, mutants_of_python("msgtx/rules/tiny.py", PYTHON))
+    assert found == {("swapped", " <= "): "caught", ("constant", "11"): "caught"}
+
+
+def test_after_all_mutants_the_tree_is_as_it_was(workshop: Workshop, worker: Worker) -> None:
+    assert (workshop.tree / "msgtx" / "sql" / "tiny.sql").read_text(encoding="utf-8") == SQL
+    assert worker.ask(path="", text="", tests=[FILE], seconds=60)["outcome"] == "survived"
