@@ -1,7 +1,7 @@
 """How a commit in one process wakes a consumer that waits in another: LISTEN and NOTIFY, one channel per client.
 
 No SQL transaction that is flushed notifies: PostgreSQL would let one at a time through, flush included. A client tells after
-its commits, many at once (`Notifier`). Behind a COMMIT that nobody follows, as of SQL's `msgtx.publish`, a row is left that
+its commits (`coordinator.notifier`). Behind a COMMIT that nobody follows, as of SQL's `msgtx.publish`, a row is left that
 listeners look for. Who dies in between delays readers until they look by themselves (`fetch_max_wait_ms`). Behind a pooler,
 which passes no notifications on, readers poll.
 """
@@ -20,12 +20,9 @@ from typing import Final
 from msgtx.database.connection import until
 from msgtx.database.engine import Engine, RawConnection, query
 from msgtx.errors import AuthorizationFailed, MsgtxError
-from msgtx.store.wakeups import MOST_TOLD, notify, remove_wake_ups, woken_since
+from msgtx.store.wakeups import notify, remove_wake_ups, woken_since
 
 log = logging.getLogger("msgtx.wakeup")
-INTERVAL_SECONDS: Final = 0.002  # between two notifications of one client
-INTERVAL_MOST_SECONDS: Final = 0.008  # and while they come faster: each costs what some commits do
-MANY_TOLD: Final = 4  # commits in one notification, from where on they come faster
 LOOK_SECONDS: Final = 0.05  # between two looks at what nobody told: 20 small questions a second, 0.4 % of a processor
 LOOK_SOON_SECONDS: Final = 0.005  # and while it concerns waiters of this client
 LOOK_SOON_FOR_SECONDS: Final = 1.0  # after it did the last time
@@ -153,9 +150,8 @@ class Listener:
                 connection.close()
                 self._wake_all()
             if refused or not listened:
-                self._pause(
-                    REFUSED_SECONDS if refused else RECONNECT_SECONDS
-                )  # a replica, for one, refuses LISTEN each time
+                # A replica, for one, refuses LISTEN each time.
+                self._pause(REFUSED_SECONDS if refused else RECONNECT_SECONDS)
 
     def _pause(self, seconds: float = RECONNECT_SECONDS) -> None:
         select.select([self._wake_read], [], [], seconds)
@@ -176,14 +172,14 @@ class Listener:
                 heard.append(notification.extra.decode())
             self._take(heard)
             now = time.monotonic()
-            wait = looked + (LOOK_SOON_SECONDS if now < soon_until else LOOK_SECONDS) - now
-            ready, _, _ = select.select([raw.socket, self._wake_read], [], [], max(0.0, wait))
+            look_at = looked + (LOOK_SOON_SECONDS if now < soon_until else LOOK_SECONDS)
+            ready, _, _ = select.select([raw.socket, self._wake_read], [], [], max(0.0, look_at - now))
             if raw.socket in ready:
                 try:
                     raw.consume_input()
                 except Exception as error:  # libpq names no class for a lost connection here
                     raise OSError(str(error)) from error
-            if (now := time.monotonic()) >= looked + (LOOK_SOON_SECONDS if now < soon_until else LOOK_SECONDS):
+            if (now := time.monotonic()) >= look_at:
                 snapshot, words = woken_since(connection, snapshot)
                 looked = time.monotonic()
                 if words is not None and self._wake(words):
@@ -220,38 +216,3 @@ class Listener:
             for waiters in self._waiters.values():
                 for waiter in waiters:
                     waiter.wake()
-
-
-class Notifier:
-    """Gathers whom a client's commits concern, and says when to tell them: at once, or those of many together."""
-
-    def __init__(self, changed: threading.Condition) -> None:
-        self._changed = changed
-        self._last = 0.0
-        self._interval = INTERVAL_SECONDS
-        self._commits = 0
-        self.waiting: set[int] = set()
-        self.due: float | None = None
-
-    def tell(self, partition_ids: Iterable[int]) -> None:
-        """Have readers of these partitions told of a commit that is done."""
-        with self._changed:
-            self.waiting.update(partition_ids)
-            self._commits += 1
-            if self.due is None and self.waiting:
-                self.due = max(time.monotonic(), self._last + self._interval)
-                self._changed.notify_all()
-
-    def take(self, *, closing: bool) -> list[int]:
-        """Return whom to tell now, nobody if nothing is due (or waits, when closing). The caller holds the condition."""
-        now = time.monotonic()
-        if self.due is None or (now < self.due and not closing):
-            return []
-        told = sorted(self.waiting)[:MOST_TOLD]
-        self.waiting.difference_update(told)
-        if not self.waiting:
-            self.due = None
-        many = self._commits >= MANY_TOLD
-        self._interval = min(2 * self._interval, INTERVAL_MOST_SECONDS) if many else INTERVAL_SECONDS
-        self._last, self._commits = now, 0
-        return told

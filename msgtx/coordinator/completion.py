@@ -1,27 +1,21 @@
 """What a client does beside the calls: telling readers of its commits, markers in bulk, a look at what topics became."""
 
-import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable
 from typing import Final
 
-import psycopg
-
+from msgtx.coordinator.notifier import Notifier
 from msgtx.database.connection import until
 from msgtx.database.engine import Engine, RawConnection
 from msgtx.errors import MsgtxError
 from msgtx.store.transactions import mark
-from msgtx.store.wakeups import notify, tell_readers
-from msgtx.wakeup import Notifier
 
 log = logging.getLogger("msgtx.coordinator")
-SPEAK_SECONDS: Final = 1.0  # after a connection to tell by was refused, until the next try
 MARK_SECONDS: Final = 1.0  # between two rounds of markers of one client
-ANSWER_SECONDS: Final = (
-    10.0  # for each: what is given up, the next round, a sweep or a poll makes up for; `close` waits for it
-)
+# For each call: what is given up, the next round, a sweep or a poll makes up for. `close` waits for it.
+ANSWER_SECONDS: Final = 10.0
 TOPICS_SECONDS: Final = 30.0  # until a producer that sends knows of new partitions and other limits
 
 
@@ -33,11 +27,8 @@ class Completion:
         self._look_at_topics = look_at_topics
         self._topics_due = time.monotonic() + TOPICS_SECONDS
         self._changed = threading.Condition()
-        self.notifier = Notifier(self._changed)
+        self.notifier = Notifier(engine, self._changed)
         self._mark_due: float | None = None
-        # A connection of its own: the pool's may all be busy, and readers of what is committed must not wait for that.
-        self._speaker: RawConnection | None = None
-        self._silent_until = 0.0
         self._stopping = False
         self._thread: threading.Thread | None = None
 
@@ -66,70 +57,35 @@ class Completion:
 
     def _run(self) -> None:
         try:
-            with until(silence=ANSWER_SECONDS):
-                self._speak()
             while True:
+                with until(silence=ANSWER_SECONDS):
+                    self.notifier.tend()
                 with self._changed:
-                    told, marking = self._wait()
+                    marking = self._wait()
                     last = self._stopping
                 with until(silence=ANSWER_SECONDS):
-                    if told:
-                        self._tell(told)
                     if marking:
                         self._mark()
                     if time.monotonic() >= self._topics_due:
                         self._topics_due = time.monotonic() + TOPICS_SECONDS
                         self._ask_for_topics()
-                if last and not self.notifier.waiting:
-                    return
+                    if last:
+                        self.notifier.tend(closing=True)
+                        return
         finally:
-            if self._speaker is not None:
-                self._speaker.close()
+            self.notifier.close()
 
-    def _wait(self) -> tuple[list[int], bool]:
+    def _wait(self) -> bool:
+        """Wait until something is to be done. Returns whether that is markers."""
         while True:
             now = time.monotonic()
-            told = self.notifier.take(closing=self._stopping)
             marking = self._mark_due is not None and (now >= self._mark_due or self._stopping)
             if marking:
                 self._mark_due = None
-            if told or marking or self._stopping:
-                return told, marking
+            if marking or self._stopping or (self.notifier.due is not None and now >= self.notifier.due):
+                return marking
             due = [at for at in (self._mark_due, self.notifier.due) if at is not None]
             self._changed.wait(max(0.0, min(due) - now) if due else None)
-
-    def _speak(self) -> RawConnection | None:
-        """Return the connection to tell by, None while there is none."""
-        if self._speaker is None and time.monotonic() >= self._silent_until:
-            try:
-                self._speaker = self._engine.dedicated()
-            except MsgtxError as error:
-                log.debug("nobody is told of commits, readers poll: %s", error)
-                self._silent_until = time.monotonic() + SPEAK_SECONDS
-        return self._speaker
-
-    def _tell(self, partition_ids: list[int]) -> None:
-        for _ in range(2):  # the connection may have died since the last time
-            connection = self._speak()
-            if connection is None:
-                return
-            try:
-                self._say(connection, partition_ids)
-            except (MsgtxError, psycopg.Error) as error:
-                log.debug("a notification was lost: %s", error)
-                self._speaker = None
-                with contextlib.suppress(psycopg.Error):
-                    connection.close()
-            else:
-                return
-
-    @staticmethod
-    def _say(connection: RawConnection, partition_ids: list[int]) -> None:
-        try:
-            notify(connection, ",".join(map(str, partition_ids)))
-        except psycopg.errors.ProgramLimitExceeded:
-            # The queue of notifications is full: some session listens and does not read. No commit fails of that.
-            tell_readers(connection, partition_ids)
 
     def _mark(self) -> None:
         try:

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import Final
 
+from psycopg import pq
+
 from msgtx.database.engine import Function, RawConnection, call, query
 from msgtx.database.wire import Int4Array
 
@@ -15,6 +17,12 @@ REMOVE: Final = Function("remove_wake_ups", {"in_after": "int8[]"}, flushed=Fals
 def notify(connection: RawConnection, words: str) -> None:
     """Tell listeners now. In a SQL transaction of its own: PostgreSQL lets one notifying COMMIT through at a time."""
     query(connection, "select pg_catalog.pg_notify('msgtx', %s)", words)
+
+
+def send_notification(raw: pq.abc.PGconn, partition_ids: Iterable[int]) -> None:
+    """Do the same without waiting for the answer, which libpq then has."""
+    raw.send_query_params(b"select pg_catalog.pg_notify('msgtx', $1)", [",".join(map(str, partition_ids)).encode()])
+    raw.flush()
 
 
 def tell_readers(connection: RawConnection, partition_ids: Iterable[int]) -> None:

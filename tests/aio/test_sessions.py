@@ -205,8 +205,8 @@ def test_a_commit_that_is_cancelled_brings_all_or_nothing(
                     committing = asyncio.create_task(session.commit())
                     await waits()
                     committing.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await committing
+                    with pytest.raises(asyncio.CancelledError):  # while it waits: later it may have committed
+                        await committing
             async with AsyncSession(engine) as session:
                 await insert(session, 2)
                 await aio.publish(session, topic, b"2")

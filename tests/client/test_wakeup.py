@@ -3,80 +3,131 @@
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
-import psycopg
 import pytest
+from psycopg import pq
 
 import msgtx
-from msgtx.coordinator import completion
-from msgtx.database.engine import Engine, RawConnection
+from msgtx.coordinator import notifier as notifiers
+from msgtx.coordinator.notifier import INTERVAL_MOST_SECONDS, INTERVAL_SECONDS, Notifier
+from msgtx.database.engine import Engine
 from msgtx.store.append import append
 from msgtx.store.topics import describe_topics
-from msgtx.wakeup import (
-    INTERVAL_MOST_SECONDS,
-    INTERVAL_SECONDS,
-    POLL_MOST_SECONDS,
-    POLL_SECONDS,
-    Listener,
-    Notifier,
-    Waiter,
-)
+from msgtx.wakeup import POLL_MOST_SECONDS, POLL_SECONDS, Listener, Waiter
 from tests.databases import PATIENCE_SECONDS, Connection, wait_until
 from tests.store.steps import batch
 
 
-def test_commits_that_come_fast_are_notified_together() -> None:
-    notifier = Notifier(threading.Condition())
+@pytest.fixture
+def notifier(engine: Engine) -> Iterator[Notifier]:
+    """One that has its connection. Nobody tends it but the test."""
+    made = Notifier(engine, threading.Condition())
+    made.tend()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def heard(connection: Connection) -> Callable[[], list[int]]:
+    """What was notified since the last time, at least one."""
+    connection.execute("listen msgtx")
+
+    def hear() -> list[int]:
+        words = [each.payload for each in connection.notifies(timeout=PATIENCE_SECONDS, stop_after=1)]
+        words += [each.payload for each in connection.notifies(timeout=0)]
+        return [int(word) for each in words for word in each.split(",")]
+
+    return hear
+
+
+def in_time(notifier: Notifier) -> None:
+    """Tend it when it is due."""
+    assert notifier.due is not None
+    time.sleep(max(0.0, notifier.due - time.monotonic()))
+    notifier.tend()
+
+
+def test_whoever_commits_tells_without_a_thread_and_others_are_told_together(
+    notifier: Notifier, heard: Callable[[], list[int]]
+) -> None:
     notifier.tell([1])
-    assert notifier.take(closing=False) == [1]
+    assert heard() == [1]
+    notifier.tell([4])
     notifier.tell([2])
     notifier.tell([3, 2])
-    assert wait_until(lambda: notifier.take(closing=False), "the notification is due") == [2, 3]
-    assert notifier.take(closing=False) == []
+    told = heard() if not notifier.waiting else []
+    while notifier.waiting:
+        in_time(notifier)
+        told += heard()
+    assert told in ([2, 3, 4], [4, 2, 3])
 
 
-def test_the_faster_commits_come_the_more_of_them_are_told_at_once() -> None:
+def test_the_faster_commits_come_the_more_of_them_are_told_at_once(notifier: Notifier) -> None:
     """Each notification costs a busy client what some commits do; a quiet one's readers hear at once again."""
-    notifier = Notifier(threading.Condition())
+    notifier.tell([0])
     for interval in (INTERVAL_SECONDS, 0.004, INTERVAL_MOST_SECONDS, INTERVAL_MOST_SECONDS):
-        before = time.monotonic()
+        assert notifier._interval == interval
+        with notifier._changed:
+            notifier._last = time.monotonic() + PATIENCE_SECONDS  # however slow this machine is, they come in one interval
         for number in range(100):
             notifier.tell([number])
-        assert notifier.due is not None
-        assert notifier.due <= before + interval
-        wait_until(lambda: notifier.take(closing=False), "the notification is due")
+        notifier._last -= PATIENCE_SECONDS
+        while notifier.waiting:
+            in_time(notifier)
+    time.sleep(INTERVAL_MOST_SECONDS)
+    wait_until(lambda: notifier.tend() or not notifier._said, "the answer")
     notifier.tell([1])
-    wait_until(lambda: notifier.take(closing=False), "the notification is due")
-    notifier.tell([1])
-    assert notifier.due is not None
-    assert notifier.due <= time.monotonic() + INTERVAL_SECONDS
+    assert notifier._interval == INTERVAL_SECONDS
 
 
-def test_a_commit_to_no_partition_tells_nobody() -> None:
-    notifier = Notifier(threading.Condition())
+def test_a_commit_to_no_partition_tells_nobody(notifier: Notifier) -> None:
     notifier.tell([])
     assert notifier.due is None
 
 
-def test_thousands_of_partitions_are_told_in_several_notifications() -> None:
+def test_thousands_of_partitions_are_told_in_several_notifications(
+    notifier: Notifier, heard: Callable[[], list[int]]
+) -> None:
     """PostgreSQL refuses a notification of 8000 bytes."""
-    notifier = Notifier(threading.Condition())
-    notifier.tell(range(2_000_000_000, 2_000_002_000))
+    ids = list(range(2_000_000_000, 2_000_002_000))
+    notifier.tell(ids)
     told: list[int] = []
-    while numbers := notifier.take(closing=True):
-        assert len(",".join(map(str, numbers))) < 8_000
-        told += numbers
-    assert told == list(range(2_000_000_000, 2_000_002_000))
+    while len(told) < len(ids):
+        notifier.tend(closing=True)
+        told += heard()
+    assert told == ids
 
 
-def test_closing_leaves_no_reader_untold() -> None:
-    notifier = Notifier(threading.Condition())
+def test_closing_leaves_no_reader_untold(engine: Engine, heard: Callable[[], list[int]]) -> None:
+    """Not when the connection comes only then, and not when it is lost in that moment."""
+    notifier = Notifier(engine, threading.Condition())
     notifier.tell([1])
-    assert notifier.take(closing=True) == [1]
+    notifier.tend(closing=True)
+    assert heard() == [1]
+    assert notifier._connection is not None
+    notifier._connection.pgconn.finish()
     notifier.tell([2])
-    assert notifier.take(closing=True) == [2]
+    notifier.tend(closing=True)
+    assert heard() == [2]
+    notifier.close()
+
+
+def test_what_was_said_to_a_session_that_ended_is_said_again(
+    notifier: Notifier, connection: Connection, heard: Callable[[], list[int]]
+) -> None:
+    assert notifier._connection is not None
+    notifier._connection.pgconn.send_query(b"select pg_sleep(600)")
+    notifier._said = [1]  # sent, and no answer comes
+    session = notifier._connection.info.backend_pid
+    connection.execute("select pg_terminate_backend(%s)", [session])
+    wait_until(
+        lambda: not connection.execute("select from pg_stat_activity where pid = %s", [session]).fetchall(), "it is gone"
+    )
+    notifier.tell([2])
+    in_time(notifier)
+    assert heard() == [1, 2]
 
 
 def test_without_notifications_a_consumer_looks_often_after_data_and_seldom_in_silence(engine: Engine) -> None:
@@ -172,11 +223,11 @@ def test_a_full_queue_of_notifications_fails_nothing(
     waiting = asleep(topic)
     refused = []
 
-    def full(_connection: RawConnection, words: str) -> None:
-        refused.append(words)
-        raise psycopg.errors.ProgramLimitExceeded("too many notifications in the NOTIFY queue")
+    def full(raw: pq.abc.PGconn, partition_ids: Iterable[int]) -> None:
+        refused.extend(partition_ids)
+        raw.send_query_params(b"do $$ begin raise program_limit_exceeded; end $$", None)
 
-    monkeypatch.setattr(completion, "notify", full)
+    monkeypatch.setattr(notifiers, "send_notification", full)
     with client.producer() as producer:
         producer.send(topic, b"x").result(PATIENCE_SECONDS)
         assert [record.value for record in waiting.result(PATIENCE_SECONDS)] == [b"x"]

@@ -1,0 +1,168 @@
+"""Telling listeners of a client's commits (architecture 3): the thread that commits does it, while commits come slowly."""
+
+import contextlib
+import logging
+import select
+import threading
+import time
+from collections.abc import Iterable
+from typing import Final
+
+import psycopg
+from psycopg import pq
+
+from msgtx.database.engine import Engine, RawConnection
+from msgtx.errors import MsgtxError
+from msgtx.store.wakeups import MOST_TOLD, send_notification, tell_readers
+
+log = logging.getLogger("msgtx.coordinator")
+INTERVAL_SECONDS: Final = 0.002  # between two notifications of one client
+INTERVAL_MOST_SECONDS: Final = 0.008  # and while they come faster: each costs what some commits do
+MANY_TOLD: Final = 4  # commits in one notification, from where on they come faster
+HEAR_SECONDS: Final = 0.05  # from a notification until a thread reads its answer, if no later one did
+SPEAK_SECONDS: Final = 1.0  # after a connection was refused, until the next try
+QUEUE_IS_FULL: Final = b"54000"  # program_limit_exceeded
+ANSWER_SECONDS: Final = 10.0  # what is not answered by then is said again, on another connection
+
+
+class Notifier:
+    """Sends notifications on a connection of its own, since the pool's may all be busy, and waits for none of the answers.
+
+    `tell` may be called by any thread. What it cannot send (commits come fast, the connection is lost) and the answers are
+    left to `tend`, for which one thread comes at `due`. Only that thread opens and closes the connection.
+    """
+
+    def __init__(self, engine: Engine, changed: threading.Condition) -> None:
+        self._engine = engine
+        self._changed = changed  # guards all that follows; the thread waits for it
+        self._connection: RawConnection | None = None
+        self._lost = False
+        self._silent_until = 0.0
+        self._last = 0.0
+        self._interval = INTERVAL_SECONDS
+        self._commits = 0
+        self._said: list[int] = []  # in a notification whose answer was not read
+        self._unsaid: list[int] = []  # which the server could not notify: its queue is full
+        self.waiting: set[int] = set()
+        self.due: float | None = None
+
+    def tell(self, partition_ids: Iterable[int]) -> None:
+        """Have readers of these partitions told of a commit that is done. Does not wait."""
+        with self._changed:
+            self.waiting.update(partition_ids)
+            self._commits += 1
+            now = time.monotonic()
+            if now >= self._last + self._interval:
+                self._say(now)
+            due = self._next_due(now)
+            if due is not None and (self.due is None or due < self.due):
+                self.due = due
+                self._changed.notify_all()
+
+    def tend(self, *, closing: bool = False) -> None:
+        """Send what waits if it is its time, or when closing; read answers; open the connection. For one thread."""
+        ends = time.monotonic() + ANSWER_SECONDS
+        while True:
+            self._open()
+            with self._changed:
+                now = time.monotonic()
+                if self._hear(now) and (closing or now >= self._last + self._interval):
+                    self._say(now)
+                unsaid, self._unsaid = self._unsaid, []
+                connection = self._connection
+                if unsaid:
+                    self._connection = None  # no other thread speaks meanwhile
+                self.due = self._next_due(now)
+            if unsaid and connection is not None:
+                self._leave_word(connection, unsaid)
+            if not closing or connection is None or not (self._said or self.waiting) or now >= ends:
+                return
+            if not self._lost:
+                select.select([connection.pgconn.socket], [], [], INTERVAL_SECONDS)
+
+    def close(self) -> None:
+        """Close the connection. For the thread of `tend`."""
+        with self._changed:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(psycopg.Error):
+                connection.close()
+
+    def _next_due(self, now: float) -> float | None:
+        if self.waiting or self._lost:
+            return max(now, self._last + self._interval, self._silent_until)
+        return self._last + HEAR_SECONDS if self._said else None
+
+    def _open(self) -> None:
+        if self._lost:
+            self.close()
+            self._lost = False
+        if self._connection is None and time.monotonic() >= self._silent_until:
+            try:
+                connection = self._engine.dedicated()
+            except MsgtxError as error:
+                log.debug("no listener is told of commits, readers poll: %s", error)
+                self._silent_until = time.monotonic() + SPEAK_SECONDS
+            else:
+                with self._changed:
+                    self._connection = connection
+
+    def _say(self, now: float) -> None:
+        """Send one notification of what waits, unless an answer to the one before is missing. The lock is held."""
+        if not self.waiting or self._connection is None or not self._hear(now):
+            return
+        said = sorted(self.waiting)[:MOST_TOLD]
+        try:
+            send_notification(self._connection.pgconn, said)
+        except psycopg.Error as error:
+            self._lose(str(error))
+            return
+        self._said = said
+        self.waiting.difference_update(said)
+        many = self._commits >= MANY_TOLD
+        self._interval = min(2 * self._interval, INTERVAL_MOST_SECONDS) if many else INTERVAL_SECONDS
+        self._last, self._commits = now, 0
+
+    def _hear(self, now: float) -> bool:
+        """Read the answer to the last notification, if it is there. Returns whether another may go. The lock is held."""
+        if self._connection is None or self._lost:
+            return False
+        raw = self._connection.pgconn
+        try:
+            raw.flush()
+            raw.consume_input()  # notices a connection that was ended, too
+            if raw.is_busy():
+                if now >= self._last + ANSWER_SECONDS:
+                    self._lose(f"no answer for {ANSWER_SECONDS:g} s")
+                return False
+            while (result := raw.get_result()) is not None:
+                if result.status == pq.ExecStatus.FATAL_ERROR:
+                    self._failed(result)
+        except psycopg.Error as error:
+            self._lose(str(error))
+        self._said = []
+        return not self._lost
+
+    def _failed(self, result: pq.abc.PGresult) -> None:
+        if result.error_field(pq.DiagnosticField.SQLSTATE) == QUEUE_IS_FULL:
+            # The queue of notifications is full: some session listens and does not read. No commit fails of that.
+            self._unsaid += self._said
+        else:
+            self._lose(result.error_message.decode(errors="replace"))
+
+    def _lose(self, why: str) -> None:
+        log.debug("the connection that notifies was lost: %s", why)
+        self._lost = True
+        self.waiting.update(self._said)
+        self._said = []
+
+    def _leave_word(self, connection: RawConnection, partition_ids: list[int]) -> None:
+        failure = None
+        try:
+            tell_readers(connection, partition_ids)
+        except (MsgtxError, psycopg.Error) as error:
+            failure = error
+        with self._changed:
+            self._connection = connection
+            if failure is not None:
+                self._lose(str(failure))
