@@ -596,7 +596,8 @@ def test_a_query_that_is_stopped_holds_no_reader_up(pipe: Pipe) -> None:
         import time
 
         for each in batches:
-            yield pa.RecordBatch.from_pydict({"key": [b""] * 4, "value": [b" " * 500_000] * 4})
+            for _ in range(8):  # more than Spark keeps of them, between two of Python's workers
+                yield pa.RecordBatch.from_pydict({"key": [b""] * 4, "value": [b" " * 500_000] * 4})
             time.sleep(600)
             yield each
 
