@@ -13,7 +13,6 @@ _NAME: Final = {"in_producer_id": "int8", "in_producer_epoch": "int4", "in_trans
 RESUMABLE: Final = {"in_after": "int8[]", "most": "int4", **LED}
 OUTCOME: Final = Function("transaction_outcome", _NAME)
 END: Final = Function("end_transaction", {**_NAME, "in_decided_by": "text"})
-EXPIRE: Final = Function("expire_transaction", _NAME)
 EXPIRE_OVERDUE: Final = Function("expire_overdue", RESUMABLE)
 MARK_PARTITIONS: Final = Function("mark_partitions", RESUMABLE, flushed=False)
 MARK: Final = Function("mark", {"everything": "bool", **LED}, flushed=False)
@@ -49,12 +48,6 @@ def end_transaction(
     """Abort a transaction that its producer will not end; what is decided stays (I4). Returns the outcome."""
     ((outcome,),) = call(connection, END, *transaction_id, decided_by)
     return OUTCOMES[outcome]
-
-
-def expire_transaction(connection: RawConnection, transaction_id: TransactionId) -> bool:
-    """Abort an overdue transaction if its lock is free (I12). Returns whether a timeout has ended it."""
-    ((expired,),) = call(connection, EXPIRE, *transaction_id)
-    return bool(expired)
 
 
 def expire_transactions(connection: RawConnection, *, leases: Leases | None = None) -> int:

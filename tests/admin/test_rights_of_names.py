@@ -34,13 +34,6 @@ def roles(server: Server, database_url: str) -> Iterator[Roles]:
 
 
 @pytest.fixture
-def guest(roles: Roles) -> Iterator[Callable[..., Connection]]:
-    """Connect as a new login with these rights."""
-    with contextlib.ExitStack() as stack:
-        yield lambda *granted: stack.enter_context(contextlib.closing(roles.connect(roles.make(*granted))))
-
-
-@pytest.fixture
 def partition(connection: Connection) -> int:
     return new_topic(connection)[0]
 

@@ -17,27 +17,23 @@ def connection(request: pytest.FixtureRequest, database_url: str) -> Iterator[Co
         yield made
 
 
-def test_a_pipeline_sends_the_rest_of_its_calls_while_it_waits(connection: Connection) -> None:
-    """psycopg's own flushes once; then the server waits for the rest of the call, and the client for its answer."""
-    large = "x" * 3_000_000
-    cursors = []
+def answers(connection: Connection, statement: str, argument: str) -> list[object]:
+    """Have four calls on their way at once."""
+    cursors = [Cursor(connection) for _ in range(4)]
     with until(silence=5.0), connection.pipeline() as pipeline:
-        for _ in range(4):
-            cursors.append(Cursor(connection))
-            cursors[-1].execute("select pg_catalog.length(%s::text)", [large])
+        for cursor in cursors:
+            cursor.execute(statement, [argument])
             end_call(pipeline)
         pipeline.sync()
-        assert [cursor.fetchall() for cursor in cursors] == [[(3_000_000,)]] * 4
+        return [cursor.fetchall()[0][0] for cursor in cursors]
+
+
+def test_a_pipeline_sends_the_rest_of_its_calls_while_it_waits(connection: Connection) -> None:
+    """psycopg's own flushes once; then the server waits for the rest of the call, and the client for its answer."""
+    assert answers(connection, "select pg_catalog.length(%s::text)", "x" * 3_000_000) == [3_000_000] * 4
 
 
 def test_both_sides_may_have_much_to_say_at_once(connection: Connection) -> None:
     """Who does not read while it writes has the other side stop reading, too."""
     large = "x" * 1_000_000
-    cursors = []
-    with until(silence=5.0), connection.pipeline() as pipeline:
-        for _ in range(4):
-            cursors.append(Cursor(connection))
-            cursors[-1].execute("select %s::text", [large])
-            end_call(pipeline)
-        pipeline.sync()
-        assert [len(cursor.fetchall()[0][0]) for cursor in cursors] == [1_000_000] * 4
+    assert answers(connection, "select %s::text", large) == [large] * 4

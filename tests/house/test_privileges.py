@@ -40,7 +40,7 @@ def test_what_a_right_needs_is_there() -> None:
 
 
 # What only clients of released versions call.
-OF_OLDER_CLIENTS = {"expire_transactions"}
+OF_OLDER_CLIENTS = {"expire_transaction", "expire_transactions"}
 
 
 def test_what_is_given_is_called_or_read() -> None:

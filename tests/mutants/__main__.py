@@ -2,12 +2,10 @@
 
 import argparse
 import contextlib
-import queue
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.mutants.patches import Mutant, PatchError, all_patches, read_mutant
+from tests.mutants.pool import shared
 from tests.mutants.workshop import Ran, Workshop, open_workshop
 
 CAUGHT: Final = "caught"
@@ -69,30 +68,6 @@ def healthy(mutants: Sequence[Mutant], workshop: Workshop) -> str:
     return ran.trouble or "\n".join(ill) or (f"not run: {', '.join(missing)}" if missing else "")
 
 
-def hunted(mutants: Sequence[Mutant], workshops: Sequence[Workshop]) -> Iterator[Verdict]:
-    """Hunt in as many workshops as there are; yield verdicts as they come."""
-    free: queue.SimpleQueue[Workshop] = queue.SimpleQueue()
-    for workshop in workshops:
-        free.put(workshop)
-
-    def one(mutant: Mutant) -> Verdict:
-        workshop = free.get()
-        try:
-            return hunt(mutant, workshop)
-        finally:
-            free.put(workshop)
-
-    with ThreadPoolExecutor(len(workshops)) as executor:
-        try:
-            for done in as_completed([executor.submit(one, mutant) for mutant in mutants]):
-                yield done.result()
-        except BaseException:
-            executor.shutdown(wait=False, cancel_futures=True)
-            for workshop in workshops:
-                workshop.stop()
-            raise
-
-
 def chosen(names: Sequence[str], tiers: Sequence[str]) -> list[Mutant]:
     """Return the mutants that were asked for. Raise `PatchError` for a name that is not there."""
     mutants = {mutant.name: mutant for mutant in map(read_mutant, all_patches())}
@@ -139,7 +114,7 @@ def main() -> int:
         if ill := healthy(mutants, workshops[0]):
             progress.print(f"they do not pass without a mutant, so they catch none:\n{ill}", markup=False, highlight=False)
             return 1
-        for verdict in hunted(mutants, workshops):
+        for verdict in shared(mutants, workshops, hunt, Workshop.stop):
             verdicts.append(verdict)
             at = f"{len(verdicts)}/{len(mutants)}"
             progress.print(f"{at}  {verdict.mutant.name}: {verdict.outcome} ({verdict.seconds:.1f} s)", highlight=False)

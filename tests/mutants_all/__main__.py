@@ -4,21 +4,19 @@ import argparse
 import contextlib
 import fnmatch
 import json
-import queue
 import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rich.console import Console
 
 from tests.mutants.patches import ROOT
+from tests.mutants.pool import shared
 from tests.mutants.workshop import Workshop, open_workshop
 from tests.mutants_all.mutant import Mutant
 from tests.mutants_all.of_python import mutants_of_python
@@ -167,42 +165,13 @@ def hunt(mutant: Mutant, worker: Worker, tests: Sequence[str], *, seconds: float
     )  # fmt: skip
 
 
-def shared(items: Sequence[Any], workers: Sequence[Worker], work: Any) -> Iterator[Any]:
-    """Do `work(item, worker)` with as many at once as there are workers; yield the answers as they come."""
-    ended = threading.Event()
-    free: queue.SimpleQueue[Worker] = queue.SimpleQueue()
-    for worker in workers:
-        free.put(worker)
-
-    def one(item: Any) -> Any:
-        if ended.is_set():
-            return None
-        worker = free.get()
-        try:
-            return work(item, worker)
-        finally:
-            free.put(worker)
-
-    with ThreadPoolExecutor(len(workers)) as executor:
-        try:
-            for done in as_completed([executor.submit(one, item) for item in items]):
-                if (answer := done.result()) is not None:
-                    yield answer
-        except BaseException:
-            ended.set()
-            executor.shutdown(wait=False, cancel_futures=True)
-            for worker in workers:
-                worker.close()
-            raise
-
-
 def record(files: Sequence[str], known: Map, workers: Sequence[Worker], console: Console, *, python: bool) -> None:
     """Note what the tests of some files reach."""
 
     def one(file: str, worker: Worker) -> tuple[str, dict[str, Any]]:
         return file, worker.ask(path="", text="", tests=[file], seconds=RECORDING_SECONDS, record=True, python=python)
 
-    for number, (file, answer) in enumerate(shared(files, workers, one), 1):
+    for number, (file, answer) in enumerate(shared(files, workers, one, Worker.close), 1):
         known.note(ROOT, file, answer.get("tests", {}), python=python, called=answer.get("called", ()))
         console.print(f"noted {number}/{len(files)}  {file}: {len(answer.get('tests', {}))} tests {answer.get('why', '')}")
 
@@ -310,7 +279,7 @@ def run(todo: Sequence[Mutant], results: Results, console: Console, options: arg
             named, seconds, complete = tests_of(mutant, tests, calls, seconds=options.seconds)
             return mutant, hunt(mutant, worker, named, seconds=seconds, complete=complete)
 
-        for number, (mutant, result) in enumerate(shared(todo, workers, one), 1):
+        for number, (mutant, result) in enumerate(shared(todo, workers, one, Worker.close), 1):
             results.add(result)
             tell(result, mutant, console, number=number, count=len(todo))
 

@@ -19,11 +19,11 @@ from msgtx.store.seal import commit_in_session, complete_prepared, decide_sealed
 from msgtx.store.snapshots import delete_snapshot, save_snapshot
 from msgtx.store.spark import Attempt, BatchName, abort_batch, begin_attempt, decide_batch
 from msgtx.store.topics import alter_topic, create_topic, delete_topic
-from msgtx.store.transactions import end_transaction, expire_transaction, expire_transactions
+from msgtx.store.transactions import end_transaction, expire_transactions
 from msgtx.types import GroupMetadata, OffsetAndMetadata
 from tests.databases import Connection
 from tests.store.roster import Roster
-from tests.store.steps import Writer, batch, new_partition, plain, unique
+from tests.store.steps import Writer, batch, expire_transaction, new_partition, plain, unique
 
 
 @dataclass(frozen=True, slots=True)

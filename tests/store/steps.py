@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
+from msgtx.database.engine import Function, call
 from msgtx.database.wire import BatchColumns
 from msgtx.store.append import Appended, append, append_and_decide
 from msgtx.store.decide import Decided, decide
@@ -23,6 +24,9 @@ TABLES: Final = (  # that hold what clients do; shards and settings are of the i
     "coordinator", "group_member", "group_assignment", "group_heartbeat", "dedup_key",
 )  # fmt: skip
 _number = itertools.count(1)
+_EXPIRE: Final = Function(
+    "expire_transaction", {"in_producer_id": "int8", "in_producer_epoch": "int4", "in_transaction_number": "int8"}
+)
 
 
 def unique(prefix: str) -> str:
@@ -323,3 +327,9 @@ def delete_topic_of(connection: Connection, partition: int) -> None:
     ).fetchone()
     assert row is not None
     delete_topic(connection, row[0])
+
+
+def expire_transaction(connection: Connection, transaction_id: TransactionId) -> bool:
+    """Abort an overdue transaction if its lock is free (I12), as clients before 0006 do. Returns whether it ended it."""
+    ((expired,),) = call(connection, _EXPIRE, *transaction_id)
+    return bool(expired)

@@ -12,7 +12,7 @@ from msgtx.store.decide import decide
 from msgtx.store.groups import committed_offsets, offset_columns
 from msgtx.store.producers import fence_producer, init_producer_id
 from msgtx.store.topics import delete_topic
-from msgtx.store.transactions import end_transaction, expire_transaction
+from msgtx.store.transactions import end_transaction
 from msgtx.types import GroupMetadata, OffsetAndMetadata, Outcome, ProducerId, TransactionId
 from tests.databases import Connection
 from tests.store.steps import (
@@ -22,6 +22,7 @@ from tests.store.steps import (
     batch,
     count,
     ends,
+    expire_transaction,
     new_partition,
     new_topic,
     offsets_of,

@@ -9,14 +9,13 @@ from msgtx.store.fetch import Position, fetch
 from msgtx.store.transactions import (
     Decision,
     end_transaction,
-    expire_transaction,
     expire_transactions,
     mark,
     transaction_outcome,
 )
 from msgtx.types import Isolation, Outcome, TransactionId
 from tests.databases import Connection, backend, wait_until
-from tests.store.steps import Writer, append_one, count, ends, new_partition, new_topic, unique, values
+from tests.store.steps import Writer, append_one, count, ends, expire_transaction, new_partition, new_topic, unique, values
 
 Clock = Callable[[object], None]
 Sessions = Callable[[], Connection]

@@ -12,7 +12,7 @@ from msgtx import errors
 from msgtx.coordinator.sweep import STEPS, Sweeper, sweep
 from msgtx.database.engine import Engine
 from msgtx.store.groups import committed_offsets
-from msgtx.store.transactions import end_transaction, expire_transaction, expire_transactions, mark, transaction_outcome
+from msgtx.store.transactions import end_transaction, expire_transactions, mark, transaction_outcome
 from msgtx.types import Outcome, TransactionId
 from tests.databases import Connection
 from tests.store.conftest import Settings
@@ -24,6 +24,7 @@ from tests.store.steps import (
     counts,
     delete_topic_of,
     ends,
+    expire_transaction,
     look,
     new_partition,
     new_topic,

@@ -23,7 +23,7 @@ from msgtx.store.seal import (
     seal,
     undecided_prepared,
 )
-from msgtx.store.transactions import end_transaction, expire_transaction, expire_transactions, mark, transaction_outcome
+from msgtx.store.transactions import end_transaction, expire_transactions, mark, transaction_outcome
 from msgtx.store.wakeups import woken_since
 from msgtx.types import GroupMetadata, OffsetAndMetadata, Outcome, TransactionId
 from tests.databases import Connection, backend, wait_for_lock, wait_until
@@ -33,6 +33,7 @@ from tests.store.steps import (
     committed_at,
     count,
     ends,
+    expire_transaction,
     look,
     new_partition,
     new_topic,

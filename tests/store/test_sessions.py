@@ -14,7 +14,7 @@ from msgtx.store.groups import commit_offsets, committed_offsets
 from msgtx.store.members import assign_partitions, heartbeat, leave_group, release_partitions
 from msgtx.store.producers import fence_producer, init_producer_id
 from msgtx.store.topics import create_topic, delete_topic
-from msgtx.store.transactions import end_transaction, expire_transaction, mark, transaction_outcome
+from msgtx.store.transactions import end_transaction, mark, transaction_outcome
 from msgtx.types import GroupMetadata, OffsetAndMetadata, Outcome
 from tests.databases import Connection, backend, wait_for_lock
 from tests.store.roster import Roster, join
@@ -25,6 +25,7 @@ from tests.store.steps import (
     batch,
     count,
     ends,
+    expire_transaction,
     look,
     new_partition,
     new_topic,

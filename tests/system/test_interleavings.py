@@ -18,9 +18,10 @@ from msgtx.store.fetch import Position, fetch
 from msgtx.store.groups import commit_offsets, committed_offsets, offset_columns
 from msgtx.store.producers import init_producer_id
 from msgtx.store.topics import create_topic, describe_topics
-from msgtx.store.transactions import end_transaction, expire_transaction, expire_transactions, mark
+from msgtx.store.transactions import end_transaction, expire_transactions, mark
 from msgtx.types import GroupMetadata
 from tests.databases import Connection, connect
+from tests.store.steps import expire_transaction
 from tests.weave import Call, Played, Story, Weaver, weaving
 
 # Orders that were found when the tests were written; a few more are fine, fewer are not.

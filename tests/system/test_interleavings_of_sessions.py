@@ -18,9 +18,9 @@ from msgtx.store.holders import stable_offsets
 from msgtx.store.members import release_partitions
 from msgtx.store.producers import fence_producer, init_producer_id
 from msgtx.store.seal import Sealing, commit_in_session, decide_sealed, seal
-from msgtx.store.transactions import end_transaction, expire_transaction
+from msgtx.store.transactions import end_transaction
 from tests.databases import Connection, connect
-from tests.store.steps import batch
+from tests.store.steps import batch, expire_transaction
 from tests.system.test_interleavings import TIMEOUT_MS, Stage, no_deadlock, pinned
 from tests.system.test_interleavings_of_groups import Handover
 from tests.weave import Call, Played, Story, Weaver, weaving
