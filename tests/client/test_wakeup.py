@@ -4,7 +4,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import pytest
 from psycopg import pq
@@ -170,20 +170,21 @@ Asleep = Callable[[str], Future[list[msgtx.Record]]]
 @pytest.fixture
 def asleep(client: msgtx.Client, background: ThreadPoolExecutor) -> Iterator[Asleep]:
     """Have a consumer wait for the first records of a topic."""
-    open_ones: list[msgtx.Consumer] = []
+    open_ones: list[tuple[msgtx.Consumer, Future[list[msgtx.Record]]]] = []
 
-    def wait(topic: str, **settings: object) -> Future[list[msgtx.Record]]:
+    def sleep(topic: str, **settings: object) -> Future[list[msgtx.Record]]:
         settings = {"fetch_max_wait_ms": 60_000, **settings}
         consumer = client.consumer(topic, auto_offset_reset="earliest", **settings)
-        open_ones.append(consumer)
         assert consumer.poll(0.01) == []
         wait_until(lambda: client._listener.confirmed, "the channel is confirmed")
-        polled = background.submit(consumer.poll, PATIENCE_SECONDS)
+        polled = background.submit(consumer.poll, PATIENCE_SECONDS + 5.0)  # at its end it looks once more: too late
+        open_ones.append((consumer, polled))
         wait_until(lambda: consumer._waiter._waited, "it waits")
         return polled
 
-    yield wait
-    for consumer in open_ones:
+    yield sleep
+    for consumer, polled in open_ones:
+        wait([polled])
         consumer.close()
 
 
