@@ -11,7 +11,8 @@
 --   error, detail       why nothing is decided
 -- An application that has batches of other queries only has lost its checkpoint: its batches are counted anew, and only what
 -- was read, compared with the group's offsets, tells whether one is new. What a program counted itself (query '') is a query's
--- own when that goes on with the next number. A stream whose batch lies before the newest committed one has an old checkpoint:
+-- own when that goes on with the next number. A batch of a sink that neither wrote nor read anything leaves no row: there is nothing
+-- in it that could be doubled or lost. A stream whose batch lies before the newest committed one has an old checkpoint:
 -- Spark repeats no other batch than the last one.
 -- Locks the application (exclusive), producers (exclusive, ascending), the group (share). Reads spark_range. Writes transaction_decision,
 -- consumer_group, group_offset, spark_batch. Flushed.
@@ -143,8 +144,10 @@ begin
                 array_fill(in_group_name, array[cardinality(offset_partitions)]), offset_partitions, end_offsets,
                 array[]::text[], array[]::text[], array[]::int[], null, null, null);
         end if;
-        insert into msgtx.spark_batch (app_id, query_id, batch_id, decided_at, run_id)
-        values (in_app_id, in_query_id, in_batch_id, msgtx.clock(), in_run_id);
+        if not whole_query or tail_partitions <> '{}' or offset_partitions <> '{}' then
+            insert into msgtx.spark_batch (app_id, query_id, batch_id, decided_at, run_id)
+            values (in_app_id, in_query_id, in_batch_id, msgtx.clock(), in_run_id);
+        end if;
         aborted := msgtx.abort_batch(in_app_id, in_query_id, in_batch_id);
     exception when sqlstate 'MX120' then
         get stacked diagnostics error = column_name, detail = message_text;

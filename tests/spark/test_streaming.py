@@ -91,6 +91,15 @@ def test_a_lost_checkpoint_goes_on_from_the_groups_offsets(pipe: Pipe) -> None:
     assert pipe.position() == pipe.sent
 
 
+@pytest.mark.parametrize("group", [True, False])
+def test_a_checkpoint_that_is_lost_before_there_was_anything_to_read_is_no_loss(pipe: Pipe, group: bool) -> None:
+    pipe.run(app=pipe.name, group=group)
+    shutil.rmtree(pipe.checkpoint)
+    pipe.send(10)
+    pipe.run(app=pipe.name, group=group)
+    pipe.assert_all_is_there_once()
+
+
 def test_a_lost_checkpoint_without_a_group_is_an_error_and_no_duplicate(pipe: Pipe) -> None:
     pipe.send(10)
     pipe.run(app="alone", group=False)
@@ -545,11 +554,11 @@ def test_foreach_batch_is_named_by_its_query(pipe: Pipe) -> None:
     with pytest.raises(StreamingQueryException, match=r"CheckpointLost: application .* its checkpoint was lost"):
         each_batch(pipe, pipe.name, checkpoint=pipe.folder / "another")
     with pytest.raises(StreamingQueryException, match="each write of one batch needs an application of its own"):
-        each_batch(pipe, "twice", "twice", checkpoint=pipe.folder / "twice")
+        each_batch(pipe, f"{pipe.name}-twice", f"{pipe.name}-twice", checkpoint=pipe.folder / "twice")
     with pytest.raises(
         StreamingQueryException, match="its sink has not committed that: give the sink the same option group"
     ):
-        each_batch(pipe, "alone", checkpoint=pipe.folder / "alone", group=pipe.name)
+        each_batch(pipe, f"{pipe.name}-alone", checkpoint=pipe.folder / "alone", group=pipe.name)
 
 
 def test_a_stream_that_only_its_checkpoint_names_is_refused(pipe: Pipe) -> None:
