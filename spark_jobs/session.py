@@ -12,11 +12,10 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import pyspark
 from pyspark import SparkConf, SparkContext
@@ -27,10 +26,10 @@ from pyspark.sql import SparkSession
 from msgtx.errors import ConfigError
 from msgtx.spark_jobs.java import find_java
 from msgtx.spark_jobs.jdbc import DRIVER, has_driver, jdbc_jar
+from msgtx.spark_jobs.jvm_log import JvmLog
 
 LOCAL: Final = "local[*]"
 ENDING_S: Final = 20.0  # for the JVM to remove its temporary files; killed afterwards
-LOG_TAIL_BYTES: Final = 16_384  # enough for the line that says why a start failed
 UNRESPONSIVE: Final = "All masters are unresponsive"
 GIB: Final = 1 << 30
 DRIVER_MEMORY_GIB: Final = (1, 4)  # of a local run, which is driver and executors in one: a quarter of what there is
@@ -41,7 +40,7 @@ USUAL: Final[Mapping[str, str]] = {
     "spark.log.level": "ERROR",
 }
 
-_output: IO[bytes] | None = None  # what the JVM that we started writes
+_output: JvmLog | None = None  # what the JVM that we started writes
 
 
 def session(name: str = "msgtx", *, master: str | None = None, debug: bool = False, **settings: object) -> SparkSession:
@@ -106,11 +105,7 @@ def end() -> None:
 
 def told_by_jvm() -> str:
     """Return the end of what the JVM that we started wrote; empty if it is somebody else's."""
-    if _output is None:
-        return ""
-    size = _output.seek(0, os.SEEK_END)
-    _output.seek(max(0, size - LOG_TAIL_BYTES))
-    return _output.read().decode(errors="replace")
+    return "" if _output is None else _output.tail()
 
 
 def _hush_py4j() -> None:
@@ -189,10 +184,10 @@ def _launch(conf: SparkConf, *, local: bool, debug: bool) -> Any:
     surroundings = {"JAVA_HOME": str(find_java().home)}
     if local and "SPARK_LOCAL_IP" not in os.environ:
         surroundings["SPARK_LOCAL_IP"] = "127.0.0.1"  # a host whose own name cannot be resolved is fine, too
-    _output = None if debug else tempfile.TemporaryFile(prefix="msgtx-spark-")  # noqa: SIM115 - open as long as the JVM
+    _output = None if debug else JvmLog()
     try:
         with _environment(surroundings):
-            pipes = {} if _output is None else {"stdout": _output, "stderr": _output}
+            pipes = {} if _output is None else {"stdout": _output.file, "stderr": _output.file}
             return launch_gateway(conf, popen_kwargs={"start_new_session": True, **pipes})  # type: ignore[no-untyped-call]
     except PySparkRuntimeError as error:
         raise ConfigError(f"Spark's Java does not start: {_reason(told_by_jvm()) or error}") from error

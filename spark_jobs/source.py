@@ -23,6 +23,7 @@ from msgtx.rules.ranges import OffsetRange, packed
 from msgtx.spark_jobs import arrow, offsets, read_options
 from msgtx.spark_jobs.attempt import persevering
 from msgtx.spark_jobs.columns import COLUMNS, HEADER, stream_batch
+from msgtx.spark_jobs.jvm_log import speak_up
 from msgtx.spark_jobs.kept import lent
 from msgtx.spark_jobs.read_options import ReadOptions
 from msgtx.store.spark import record_range
@@ -34,6 +35,7 @@ NAME: Final = "msgtx"
 SMALL_TASK: Final = 1_000
 LEAST_TASKS: Final = 8
 SCHEMA: Final = StructType([*COLUMNS, StructField("headers", ArrayType(HEADER))])
+speak_up()
 
 
 class MsgtxDataSource(DataSource):

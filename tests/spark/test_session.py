@@ -390,3 +390,29 @@ def test_a_file_of_jobs_is_what_spark_submit_runs(client: msgtx.Client, tmp_path
     refused = run("nowhere")
     assert refused.returncode == 2
     assert "msgtx: there is no topic 'nowhere'" in refused.stdout  # spark-submit makes one of the two streams
+
+
+# ── what it says ──
+
+
+@pytest.mark.parametrize("of_the_user", [False, True])
+def test_warnings_of_the_format_reach_the_users_log(
+    client: msgtx.Client, unique: Callable[[str], str], of_the_user: bool
+) -> None:
+    """From a worker of Spark's, by way of its JVM: one that the user has started, and one of ours."""
+    topic = client.topics.create(unique("topic")).name
+    session = "SparkSession.builder.master('local[1]').getOrCreate()" if of_the_user else "session(master='local[1]')"
+    program = f"""
+from pyspark.sql import SparkSession
+from msgtx.spark_jobs import register
+from msgtx.spark_jobs.session import end, session
+spark = {session}
+register(spark)
+options = {{"url": {client.secret_url!r}, "subscribe": {topic!r}, "kafka.group.id": "x"}}
+print(spark.read.format("msgtx").options(**options).load().count())
+end()
+"""
+    done = run_python(program, PYSPARK_PYTHON=sys.executable)
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+    said = [line for line in done.stderr.splitlines() if "no Kafka" in line]
+    assert set(said) == {f"{'msgtx: ' if of_the_user else ''}ignored, for there is no Kafka here: kafka.group.id"}
