@@ -171,6 +171,21 @@ def test_only_used_columns_are_asked_for(spark: SparkSession, client: msgtx.Clie
     assert (frame.count(), frame.where("partition = 1").count()) == (2, 0)
 
 
+def test_a_function_in_python_is_handed_its_columns_and_no_arrays_of_the_log(
+    spark: SparkSession, client: msgtx.Client, database_url: str
+) -> None:
+    """Below the select that takes a row of the log apart, each record would travel with the values of all others."""
+    topic = new_topic(client)
+    fill(client, topic, b"1")
+    plus = read_committed(spark, topic, url=database_url).select(
+        F.udf(lambda value: int(value) + 1, "long")("value").alias("n")
+    )
+    plan = plus._jdf.queryExecution().executedPlan().toString()
+    (evaluated,) = [line for line in plan.splitlines() if "EvalPython" in line]
+    assert re.findall(r"(\w+)#", evaluated) == ["value", "pythonUDF0"]
+    assert [row.n for row in plus.collect()] == [2]
+
+
 def test_a_task_reads_the_rows_of_its_range_by_the_index(client: msgtx.Client, connection: Connection) -> None:
     topic = new_topic(client)
     partition = ids(connection, topic)[0]
