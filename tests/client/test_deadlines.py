@@ -66,7 +66,7 @@ def test_a_commit_that_is_not_answered_is_of_unknown_outcome_in_time_and_is_lear
 
 @pytest.mark.parametrize("call", ["init", "abort", "begin a prepared one's successor"])
 def test_every_call_of_a_transaction_ends_in_time(link: Link, far: msgtx.Client, topic: str, call: str) -> None:
-    producer = far.producer(transactional_id=topic, max_block_ms=1_000)
+    producer = far.producer(transactional_id=topic, max_block_ms=4_000)
     if call == "init":
         link.freeze()
         with within(), pytest.raises(errors.DatabaseUnavailable):
@@ -136,7 +136,7 @@ def test_a_client_closes_in_time_whatever_it_is_doing(link: Link, topic: str, da
     with msgtx.connect(link.url) as far:
         producer = far.producer(delivery_timeout_ms=1_000)
         producer.send(topic, b"a").result(SECONDS)
-        transactional = far.producer(transactional_id=topic, max_block_ms=1_000, delivery_timeout_ms=1_000)
+        transactional = far.producer(transactional_id=topic, max_block_ms=4_000, delivery_timeout_ms=1_000)
         transactional.init_transactions()
         transactional.begin_transaction()
         transactional.send(topic, b"b").result(SECONDS)
