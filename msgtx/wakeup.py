@@ -17,13 +17,15 @@ import uuid
 from collections.abc import Iterable
 from typing import Final
 
+import psycopg
+
 from msgtx.database.connection import until
 from msgtx.database.engine import Engine, RawConnection, query
 from msgtx.errors import AuthorizationFailed, MsgtxError
-from msgtx.store.wakeups import notify, remove_wake_ups, woken_since
+from msgtx.store.wakeups import look, notify, prepare_looks, remove_wake_ups, seen
 
 log = logging.getLogger("msgtx.wakeup")
-LOOK_SECONDS: Final = 0.05  # between two looks at what nobody told: 20 small questions a second, 0.4 % of a processor
+LOOK_SECONDS: Final = 0.1  # between two looks at what nobody told: each costs nearly a millisecond of an idle machine
 LOOK_SOON_SECONDS: Final = 0.005  # and while it concerns waiters of this client
 LOOK_SOON_FOR_SECONDS: Final = 1.0  # after it did the last time
 MOST_HEARD: Final = 100  # notifications taken apart at once; of more, whoever sends them, only that they came is told
@@ -142,7 +144,7 @@ class Listener:
             try:
                 with until(silence=ANSWER_SECONDS):
                     self._listen(connection)
-            except (MsgtxError, OSError) as error:
+            except (MsgtxError, OSError, psycopg.Error) as error:
                 log.debug("the wake-up channel was lost: %s", error)
                 refused = isinstance(error, AuthorizationFailed)
             finally:
@@ -161,32 +163,36 @@ class Listener:
         heard: list[str] = []
         connection.add_notify_handler(lambda notification: heard.append(notification.payload))
         query(connection, "listen msgtx")
-        snapshot, _ = woken_since(connection, None)
+        snapshot = prepare_looks(connection)
         notify(connection, self._token)
         self._wake_all()
         raw = connection.pgconn
         looked = removed = time.monotonic()
+        looking = False
         soon_until = 0.0
         while not self._stopping:
             while (notification := raw.notifies()) is not None:
                 heard.append(notification.extra.decode())
             self._take(heard)
             now = time.monotonic()
-            look_at = looked + (LOOK_SOON_SECONDS if now < soon_until else LOOK_SECONDS)
-            ready, _, _ = select.select([raw.socket, self._wake_read], [], [], max(0.0, look_at - now))
-            if raw.socket in ready:
-                try:
-                    raw.consume_input()
-                except Exception as error:  # libpq names no class for a lost connection here
-                    raise OSError(str(error)) from error
-            if (now := time.monotonic()) >= look_at:
-                snapshot, words = woken_since(connection, snapshot)
-                looked = time.monotonic()
+            if looking and not raw.is_busy():
+                looking = False
+                snapshot, words = seen(raw)
                 if words is not None and self._wake(words):
-                    soon_until = looked + LOOK_SOON_FOR_SECONDS
+                    soon_until = now + LOOK_SOON_FOR_SECONDS
                 if words is not None and now - removed > REMOVE_SECONDS:
                     removed = now
                     remove_wake_ups(connection)
+            next_look = looked + (LOOK_SOON_SECONDS if now < soon_until else LOOK_SECONDS)
+            if not looking and now >= next_look:
+                look(raw, snapshot)
+                looking, looked = True, now
+            wait = looked + ANSWER_SECONDS if looking else next_look
+            ready, _, _ = select.select([raw.socket, self._wake_read], [], [], max(0.0, wait - now))
+            if raw.socket in ready:
+                raw.consume_input()
+            elif looking and time.monotonic() >= wait:
+                raise OSError(f"no answer for {ANSWER_SECONDS:g} s")
 
     def _take(self, heard: list[str]) -> None:
         """Wake whom these notifications concern. The channel is open to every login: a flood of them costs little."""

@@ -18,7 +18,7 @@ from msgtx.store.wakeups import MOST_TOLD, send_notification, tell_readers
 log = logging.getLogger("msgtx.coordinator")
 INTERVAL_SECONDS: Final = 0.002  # between two notifications of one client
 INTERVAL_MOST_SECONDS: Final = 0.008  # and while they come faster: each costs what some commits do
-MANY_TOLD: Final = 4  # commits in one notification, from where on they come faster
+FAST: Final = 750  # commits a second, from where on they come faster
 HEAR_SECONDS: Final = 0.05  # from a notification until a thread reads its answer, if no later one did
 SPEAK_SECONDS: Final = 1.0  # after a connection was refused, until the next try
 QUEUE_IS_FULL: Final = b"54000"  # program_limit_exceeded
@@ -119,8 +119,8 @@ class Notifier:
             return
         self._said = said
         self.waiting.difference_update(said)
-        many = self._commits >= MANY_TOLD
-        self._interval = min(2 * self._interval, INTERVAL_MOST_SECONDS) if many else INTERVAL_SECONDS
+        fast = self._commits > 1 and self._commits > FAST * (now - self._last)
+        self._interval = min(2 * self._interval, INTERVAL_MOST_SECONDS) if fast else INTERVAL_SECONDS
         self._last, self._commits = now, 0
 
     def _hear(self, now: float) -> bool:

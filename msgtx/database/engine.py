@@ -384,6 +384,7 @@ class Engine:
         self._connect = connect
         self._incarnation: uuid.UUID | None = None
         self._pid = os.getpid()
+        self._closed = False
         self.pool_size = pool_size
         self._slots = threading.BoundedSemaphore(pool_size)  # SQLAlchemy's pool knows one timeout, not a call's deadline
         self.pooled = False  # whether a pooler stands between us and the server, as far as connections have shown
@@ -459,7 +460,8 @@ class Engine:
                     yield connection
                 healthy = True
             finally:
-                if connection.closed or (not healthy and connection.info.transaction_status != 0):
+                # To a pool that was closed meanwhile nothing comes back: nobody would close it.
+                if connection.closed or self._closed or (not healthy and connection.info.transaction_status != 0):
                     proxied.invalidate()
                 proxied.close()
 
@@ -493,7 +495,7 @@ class Engine:
                     with connection.begin():
                         yield connection
             finally:
-                if driver.closed:
+                if driver.closed or self._closed:
                     connection.invalidate()
                 else:
                     driver.autocommit = True
@@ -507,7 +509,8 @@ class Engine:
                 yield connection
 
     def close(self) -> None:
-        """Close the pool's connections."""
+        """Close the pool's connections; one that is lent, as it comes back."""
+        self._closed = True
         self.sqlalchemy.dispose()
 
     def __enter__(self) -> Self:

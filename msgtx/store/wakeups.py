@@ -36,6 +36,29 @@ def woken_since(connection: RawConnection, snapshot: str | None) -> tuple[str, s
     return next_snapshot, words
 
 
+def prepare_looks(connection: RawConnection) -> str:
+    """Make ready for many looks over one connection, for `look` and `seen`. Returns the snapshot for the first one."""
+    query(connection, "prepare msgtx_look(text) as select l.snapshot, l.words from msgtx.woken_since($1) l")
+    return woken_since(connection, None)[0]
+
+
+def look(raw: pq.abc.PGconn, snapshot: str) -> None:
+    """Ask as `woken_since` does, and do not wait for the answer: an idle client does little else all day."""
+    raw.send_query_prepared(b"msgtx_look", [snapshot.encode()])
+    raw.flush()
+
+
+def seen(raw: pq.abc.PGconn) -> tuple[str, str | None]:
+    """Return the answer to `look`, which libpq has. Raise `OSError` for another one."""
+    answer: tuple[str, str | None] = ("", None)
+    while (result := raw.get_result()) is not None:
+        if result.status != pq.ExecStatus.TUPLES_OK:
+            raise OSError(result.error_message.decode(errors="replace"))
+        snapshot, words = result.get_value(0, 0), result.get_value(0, 1)
+        answer = ((snapshot or b"").decode(), None if words is None else words.decode())
+    return answer
+
+
 def remove_wake_ups(connection: RawConnection) -> int:
     """Remove what listeners saw long ago, a bounded part of it. Returns how many rows."""
     return int(call(connection, REMOVE, None)[0][0])

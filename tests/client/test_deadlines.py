@@ -90,7 +90,7 @@ def test_every_call_of_a_transaction_ends_in_time(link: Link, far: msgtx.Client,
 
 @pytest.mark.parametrize("keyed", [False, True])
 def test_a_send_that_is_not_answered_fails_in_time(link: Link, far: msgtx.Client, topic: str, keyed: bool) -> None:
-    with far.producer(delivery_timeout_ms=3_000) as producer:
+    with far.producer(delivery_timeout_ms=6_000) as producer:
         producer.send(topic, b"a", partition=0, dedup_key="a" if keyed else None).result(SECONDS)
         link.freeze()
         with within():
@@ -102,7 +102,7 @@ def test_a_send_that_is_not_answered_fails_in_time(link: Link, far: msgtx.Client
 
 def test_what_waits_in_the_buffer_fails_in_time_too(link: Link, far: msgtx.Client, topic: str) -> None:
     """Its turn does not come while the call before it is on its way."""
-    with far.producer(delivery_timeout_ms=3_000, linger_ms=0) as producer:
+    with far.producer(delivery_timeout_ms=6_000, linger_ms=0) as producer:
         producer.send(topic, b"a", partition=0).result(SECONDS)
         link.freeze()
         first = producer.send(topic, b"b", partition=0)

@@ -8,7 +8,7 @@ import sqlalchemy
 
 from msgtx import errors
 from msgtx.database.address import public_url
-from msgtx.database.engine import Engine, Function, call, query, savepoint, translate
+from msgtx.database.engine import Engine, Function, call, driver_of, query, savepoint, translate
 from msgtx.store.installation import describe_installation
 from tests.databases import Connection, backend, wait_until
 from tests.faults import Faults
@@ -228,3 +228,16 @@ def test_a_password_is_never_shown() -> None:
 def test_schemes_of_sqlalchemy_are_understood(database_url: str, scheme: str) -> None:
     with Engine(database_url.replace("postgresql", scheme, 1), pool_size=1) as engine, engine.connection() as lent:
         assert query(lent, "select 1") == [(1,)]
+
+
+@pytest.mark.parametrize("kind", ["connection", "transaction"])
+def test_a_connection_that_is_lent_while_the_pool_is_closed_is_closed_when_it_comes_back(
+    database_url: str, kind: str
+) -> None:
+    """As of a thread whose call is answered late."""
+    engine = Engine(database_url)
+    with getattr(engine, kind)() as lent:
+        driver = lent if isinstance(lent, psycopg.Connection) else driver_of(lent)
+        engine.close()
+        assert not driver.closed
+    assert driver.closed
