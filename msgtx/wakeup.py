@@ -10,7 +10,6 @@ import contextlib
 import logging
 import os
 import queue
-import select
 import threading
 import time
 import uuid
@@ -19,7 +18,7 @@ from typing import Final
 
 import psycopg
 
-from msgtx.database.connection import until
+from msgtx.database.connection import readable, until
 from msgtx.database.engine import Engine, RawConnection, query
 from msgtx.errors import AuthorizationFailed, MsgtxError
 from msgtx.store.wakeups import look, notify, prepare_looks, remove_wake_ups, seen
@@ -156,7 +155,7 @@ class Listener:
                 self._pause(REFUSED_SECONDS if refused else RECONNECT_SECONDS)
 
     def _pause(self, seconds: float = RECONNECT_SECONDS) -> None:
-        select.select([self._wake_read], [], [], seconds)
+        readable([self._wake_read], seconds)
 
     def _listen(self, connection: RawConnection) -> None:
         # What arrives with the answer to a statement, psycopg has taken off the connection: it hands it to this.
@@ -188,7 +187,7 @@ class Listener:
                 look(raw, snapshot)
                 looking, looked = True, now
             wait = looked + ANSWER_SECONDS if looking else next_look
-            ready, _, _ = select.select([raw.socket, self._wake_read], [], [], max(0.0, wait - now))
+            ready = readable([raw.socket, self._wake_read], wait - now)
             if raw.socket in ready:
                 raw.consume_input()
             elif looking and time.monotonic() >= wait:

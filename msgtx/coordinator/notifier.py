@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import select
 import threading
 import time
 from collections.abc import Iterable
@@ -11,6 +10,7 @@ from typing import Final
 import psycopg
 from psycopg import pq
 
+from msgtx.database.connection import readable
 from msgtx.database.engine import Engine, RawConnection
 from msgtx.errors import MsgtxError
 from msgtx.store.wakeups import MOST_TOLD, send_notification, tell_readers
@@ -73,12 +73,16 @@ class Notifier:
                 if unsaid:
                     self._connection = None  # no other thread speaks meanwhile
                 self.due = self._next_due(now)
+                held_up = bool(self._said and self.waiting)
+                left = bool(self._said or self.waiting)
             if unsaid and connection is not None:
                 self._leave_word(connection, unsaid)
-            if not closing or connection is None or not (self._said or self.waiting) or now >= ends:
+            if connection is None or now >= ends or not (left if closing else held_up):
                 return
             if not self._lost:
-                select.select([connection.pgconn.socket], [], [], INTERVAL_SECONDS)
+                readable([connection.pgconn.socket], HEAR_SECONDS)
+            if not closing:
+                ends = now  # once more
 
     def close(self) -> None:
         """Close the connection. For the thread of `tend`."""

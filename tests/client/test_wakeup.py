@@ -11,7 +11,7 @@ from psycopg import pq
 
 import msgtx
 from msgtx.coordinator import notifier as notifiers
-from msgtx.coordinator.notifier import INTERVAL_MOST_SECONDS, INTERVAL_SECONDS, Notifier
+from msgtx.coordinator.notifier import HEAR_SECONDS, INTERVAL_MOST_SECONDS, INTERVAL_SECONDS, Notifier
 from msgtx.database.engine import Engine
 from msgtx.store.append import append
 from msgtx.store.topics import describe_topics
@@ -128,6 +128,23 @@ def test_what_was_said_to_a_session_that_ended_is_said_again(
     notifier.tell([2])
     in_time(notifier)
     assert heard() == [1, 2]
+
+
+def test_a_server_that_is_slow_to_notify_is_waited_for_and_not_asked_in_a_circle(
+    notifier: Notifier, heard: Callable[[], list[int]]
+) -> None:
+    """A notification waits while any database of the server commits one with a flush."""
+    assert notifier._connection is not None
+    notifier._connection.pgconn.send_query(b"select pg_sleep(0.5)")
+    notifier._said = [1]
+    notifier._last = time.monotonic()
+    notifier.tell([2])
+    rounds = 0
+    while notifier.waiting:
+        in_time(notifier)
+        rounds += 1
+    assert heard() == [2]
+    assert rounds < 2 * 0.5 / HEAR_SECONDS
 
 
 def test_without_notifications_a_consumer_looks_often_after_data_and_seldom_in_silence(engine: Engine) -> None:
