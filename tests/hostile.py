@@ -19,6 +19,7 @@ import click
 import psycopg
 
 import msgtx
+from msgtx import errors
 from msgtx.store.append import append
 from msgtx.store.producers import init_producer_id
 from msgtx.store.topics import describe_topics
@@ -92,6 +93,7 @@ class Others:
         role = roles.make(
             f"produce:{self.topic}", f"consume:{self.topic}", f"consume:group:{self.group}",
             f"produce:transactional_id:{self.transactional_id}*",
+            f"produce:transactional_id:{self.secret}-owners",  # an id that no grant names is open to all who may produce
         )  # fmt: skip
         self.session = roles.connect(role)
         self.client = msgtx.connect(roles.url_of(role))
@@ -306,7 +308,7 @@ def attack(server: Server, url: str, *, seed: int, calls: int | None = None, sec
                 stranger.act(report)
         try:
             report.failures += others.go_on()
-        except (AssertionError, msgtx.MsgtxError) as error:
+        except (AssertionError, errors.MsgtxError) as error:
             report.failures.append(f"others cannot go on: {error!r}")
         with owner.producer() as producer:
             producer.send(others.topic, b"the owner's").result(SECONDS)

@@ -108,10 +108,13 @@ TABLES: tuple[str, ...] = (
         constraint wake_up_pkey primary key (woken_by, wake_number)
     )""",
     # Which run of a query committed a batch, and which source of which run notes what it reads.
-    "alter table msgtx.spark_batch add column run_id text not null default ''",
+    "alter table msgtx.spark_batch add column run_id text not null default ''"
+    " constraint spark_batch_run_is_short check (octet_length(run_id) <= 1000)",
     "create index spark_batch_by_query on msgtx.spark_batch (query_id, batch_id)",
-    "alter table msgtx.spark_range add column run_id text not null default ''",
-    "alter table msgtx.spark_range add column source_id text not null default ''",
+    "alter table msgtx.spark_range add column run_id text not null default ''"
+    " constraint spark_range_run_is_short check (octet_length(run_id) <= 1000)",
+    "alter table msgtx.spark_range add column source_id text not null default ''"
+    " constraint spark_range_source_is_short check (octet_length(source_id) <= 1000)",
 )
 # To be taken back in this order.
 UNDONE: tuple[str, ...] = (

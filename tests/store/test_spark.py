@@ -198,6 +198,14 @@ def test_a_batch_that_was_planned_otherwise_before_is_refused(connection: Connec
         record_range(connection, query, 0, group=group, ranges={source: (0, 2)})
 
 
+@pytest.mark.parametrize("name", ["run_id", "source_id"])
+def test_what_a_source_calls_itself_is_bounded(connection: Connection, name: str) -> None:
+    """Whoever may consume may note a range, and nothing of unbounded size with it (I16)."""
+    topic = new_partition(connection)
+    with pytest.raises(errors.ConfigError, match="is_short"):
+        record_range(connection, unique("query"), 0, group=None, ranges={topic: (0, 1)}, **{name: "x" * 1_001})
+
+
 def test_a_lost_checkpoint_goes_on_from_the_groups_offsets(connection: Connection) -> None:
     source, target = new_topic(connection, 2)
     for value in (b"1", b"2"):
