@@ -2,6 +2,7 @@
 
 import concurrent.futures
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -196,6 +197,91 @@ def test_a_batch_that_was_planned_otherwise_before_is_refused(connection: Connec
     record_range(connection, query, 0, group=group, ranges={source: (0, 1)})
     with pytest.raises(errors.BatchConflict, match="fell behind"):
         record_range(connection, query, 0, group=group, ranges={source: (0, 2)})
+
+
+def noted(connection: Connection, query: str) -> list[tuple[Any, ...]]:
+    """What is noted for a query: batch, group, partition, start, end, run, source."""
+    return connection.execute(
+        "select batch_id, group_name, partition_id, start_offset, end_offset, run_id, source_id from msgtx.spark_range"
+        " where query_id = %s order by 1, 2, 3",
+        [query],
+    ).fetchall()
+
+
+@pytest.mark.parametrize("group", [None, "group"])
+def test_a_batch_before_the_newest_committed_one_is_noted_only_as_it_was(connection: Connection, group: str | None) -> None:
+    """The checkpoint fell behind; what to do depends on whether a group knows where it was."""
+    source, other, target = new_topic(connection, 3)
+    query = unique("query")
+    record_range(connection, query, 0, group=group, ranges={source: (0, 1)})
+    of = name(1, query=query)
+    assert decide_batch(connection, of, [attempt(connection, of, target, b"a")]).error is None
+    record_range(connection, query, 0, group=group, ranges={source: (0, 1)})
+    record_range(connection, query, 1, group=group, ranges={other: (0, 1)})
+    record_range(connection, unique("query"), 0, group=group, ranges={other: (0, 1)})
+    last_words = "start with a new one" + (", from the offsets of group group" if group else "") + "$"
+    for ranges in ({other: (0, 1)}, {source: (0, 1), other: (0, 1)}):
+        with pytest.raises(errors.BatchConflict, match=f"is to read batch 0, and has committed batch 1: .*{last_words}"):
+            record_range(connection, query, 0, group=group, ranges=ranges)
+    assert [row[:3] for row in noted(connection, query)] == [(0, group or "", source), (1, group or "", other)]
+
+
+@pytest.mark.parametrize("group", [None, "group"])
+def test_the_first_range_that_differs_is_named(connection: Connection, group: str | None) -> None:
+    first, second, third, target = new_topic(connection, 4)
+    query = unique("query")
+    ranges = {first: (0, 1), second: (0, 1), third: (0, 1)}
+    record_range(connection, query, 0, group=group, ranges=ranges)
+    of = name(0, query=query)
+    assert decide_batch(connection, of, [attempt(connection, of, target, b"a")]).error is None
+    last_words = "start with a new one" + (", from the offsets of group group" if group else "") + "$"
+    wrong = {**ranges, third: (0, 2), second: (1, 1)}
+    with pytest.raises(
+        errors.BatchConflict, match=f"offsets 0 to 1 of partition {second}, and shall read 1 to 1 .*{last_words}"
+    ):
+        record_range(connection, query, 0, group=group, ranges=wrong)
+    with pytest.raises(errors.BatchConflict, match=f"partition {third}, and shall read 0 to 2"):
+        record_range(connection, query, 0, group=group, ranges={**ranges, third: (0, 2)})
+
+
+def test_without_a_group_a_batch_is_planned_anew_until_it_is_committed(connection: Connection) -> None:
+    """Nothing depends on where it ended; two sources that read a partition in one run are not compared."""
+    source, other, target = new_topic(connection, 3)
+    query = unique("query")
+
+    def note(end: int, run: str, name: str, *partitions: int, batch: int = 0) -> None:
+        record_range(
+            connection, query, batch, group=None, ranges=dict.fromkeys(partitions, (0, end)), run_id=run, source_id=name
+        )
+
+    note(1, "first", "a", source, other)
+    note(9, "first", "a", source, batch=1)
+    note(2, "second", "b", source, other)
+    assert noted(connection, query)[:2] == [(0, "", source, 0, 2, "second", "b"), (0, "", other, 0, 2, "second", "b")]
+    note(3, "second", "c", source)
+    note(4, "third", "c", source)
+    assert noted(connection, query)[0][3:5] == (-1, -1)
+    assert noted(connection, query)[1] == (0, "", other, 0, 2, "second", "b")
+    assert noted(connection, query)[2] == (1, "", source, 0, 9, "first", "a")
+    of = name(0, query=query)
+    assert decide_batch(connection, of, [attempt(connection, of, target, b"a")]).error is None
+    with pytest.raises(errors.BatchConflict, match=f"of partition {other}, and shall read 0 to 5"):
+        note(5, "third", "b", source, other)
+    assert noted(connection, query)[1] == (0, "", other, 0, 2, "second", "b")
+
+
+def test_two_sources_of_a_run_do_not_read_one_partition_for_one_group(connection: Connection) -> None:
+    """A group has one position there. Another run's source is the same one, started again."""
+    first, second, third = new_topic(connection, 3)
+    query = unique("query")
+    ranges = {first: (0, 1), second: (0, 1)}
+    for run, group in (("run", "group"), ("run", "other"), ("", "third")):
+        record_range(connection, query, 0, group=group, ranges=ranges, run_id=run, source_id="a")
+    record_range(connection, query, 0, group="group", ranges={third: (0, 1)}, run_id="run", source_id="b")
+    record_range(connection, query, 0, group="group", ranges=ranges, run_id="later", source_id="b")
+    record_range(connection, query, 0, group="third", ranges=ranges, run_id="", source_id="b")
+    with pytest.raises(errors.ConfigError, match=f"two sources of one query read partition {first} for group group"):
+        record_range(connection, query, 0, group="group", ranges=ranges, run_id="run", source_id="b")
 
 
 @pytest.mark.parametrize("name", ["run_id", "source_id"])
