@@ -42,7 +42,7 @@ class Notifier:
         self._interval = INTERVAL_SECONDS
         self._commits = 0
         self._said: list[int] = []  # in a notification whose answer was not read
-        self._unsaid: list[int] = []  # which the server could not notify: its queue is full
+        self._full = False  # the server's queue of notifications
         self.waiting: set[int] = set()
         self.due: float | None = None
 
@@ -68,21 +68,17 @@ class Notifier:
                 now = time.monotonic()
                 if self._hear(now) and (closing or now >= self._last + self._interval):
                     self._say(now)
-                unsaid, self._unsaid = self._unsaid, []
-                connection = self._connection
-                if unsaid:
-                    self._connection = None  # no other thread speaks meanwhile
                 self.due = self._next_due(now)
-                held_up = bool(self._said and self.waiting)
-                left = bool(self._said or self.waiting)
-            if unsaid and connection is not None:
-                self._leave_word(connection, unsaid)
-            if connection is None or now >= ends or not (left if closing else held_up):
+                over = self._connection is None or now >= ends or not (closing and (self._said or self.waiting))
+                awaited = None
+                if self._said and (self.waiting or closing) and self._connection is not None and not self._lost:
+                    awaited = self._connection.pgconn.socket
+            if self._full:
+                self._leave_word()
+            if awaited is not None:
+                readable([awaited], HEAR_SECONDS)
+            if over:
                 return
-            if not self._lost:
-                readable([connection.pgconn.socket], HEAR_SECONDS)
-            if not closing:
-                ends = now  # once more
 
     def close(self) -> None:
         """Close the connection. For the thread of `tend`."""
@@ -113,7 +109,7 @@ class Notifier:
 
     def _say(self, now: float) -> None:
         """Send one notification of what waits, unless an answer to the one before is missing. The lock is held."""
-        if not self.waiting or self._connection is None or not self._hear(now):
+        if not self.waiting or not self._hear(now) or self._connection is None:
             return
         said = sorted(self.waiting)[:MOST_TOLD]
         try:
@@ -129,9 +125,10 @@ class Notifier:
 
     def _hear(self, now: float) -> bool:
         """Read the answer to the last notification, if it is there. Returns whether another may go. The lock is held."""
-        if self._connection is None or self._lost:
+        connection = None if self._lost else self._connection
+        if connection is None:
             return False
-        raw = self._connection.pgconn
+        raw = connection.pgconn
         try:
             raw.flush()
             raw.consume_input()  # notices a connection that was ended, too
@@ -145,12 +142,13 @@ class Notifier:
         except psycopg.Error as error:
             self._lose(str(error))
         self._said = []
-        return not self._lost
+        return not (self._lost or self._full)
 
     def _failed(self, result: pq.abc.PGresult) -> None:
         if result.error_field(pq.DiagnosticField.SQLSTATE) == QUEUE_IS_FULL:
-            # The queue of notifications is full: some session listens and does not read. No commit fails of that.
-            self._unsaid += self._said
+            # Some session listens and does not read. No commit fails of that.
+            self._full = True
+            self.waiting.update(self._said)
         else:
             self._lose(result.error_message.decode(errors="replace"))
 
@@ -160,13 +158,22 @@ class Notifier:
         self.waiting.update(self._said)
         self._said = []
 
-    def _leave_word(self, connection: RawConnection, partition_ids: list[int]) -> None:
+    def _leave_word(self) -> None:
+        """Leave a row for listeners to find, instead of notifying them."""
+        with self._changed:
+            connection, self._connection = self._connection, None  # no other thread speaks meanwhile
+            waiting, self.waiting = self.waiting, set()
         failure = None
         try:
-            tell_readers(connection, partition_ids)
+            if connection is not None:
+                tell_readers(connection, sorted(waiting))
         except (MsgtxError, psycopg.Error) as error:
             failure = error
         with self._changed:
             self._connection = connection
+            self._full = False
+            if connection is None or failure is not None:
+                self.waiting.update(waiting)
             if failure is not None:
                 self._lose(str(failure))
+            self.due = self._next_due(time.monotonic())

@@ -5,13 +5,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
 
 import pytest
 from psycopg import pq
 
 import msgtx
+from msgtx import errors
 from msgtx.coordinator import notifier as notifiers
 from msgtx.coordinator.notifier import HEAR_SECONDS, INTERVAL_MOST_SECONDS, INTERVAL_SECONDS, Notifier
+from msgtx.database.connection import readable
 from msgtx.database.engine import Engine
 from msgtx.store.append import append
 from msgtx.store.topics import describe_topics
@@ -127,6 +130,52 @@ def test_what_was_said_to_a_session_that_ended_is_said_again(
     )
     notifier.tell([2])
     in_time(notifier)
+    assert heard() == [1, 2]
+
+
+def refused(notifier: Notifier, partition_id: int) -> None:
+    """Have the server answer a notification as one whose queue is full."""
+    assert notifier._connection is not None
+    notifier._connection.pgconn.send_query(b"do $$ begin raise program_limit_exceeded; end $$")
+    notifier._said = [partition_id]
+    readable([notifier._connection.pgconn.socket], PATIENCE_SECONDS)
+
+
+def test_what_the_server_could_not_notify_is_not_forgotten_with_the_connection(
+    notifier: Notifier, heard: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue was full, and the connection is gone when a row is to be left instead."""
+    refused(notifier, 1)
+
+    def gone(*_: object) -> None:
+        raise errors.DatabaseUnavailable("the connection is lost")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(notifiers, "tell_readers", gone)
+        notifier.tend()
+    in_time(notifier)
+    assert heard() == [1]
+
+
+def test_a_connection_that_another_thread_finds_lost_is_opened_again(
+    notifier: Notifier, heard: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At any moment in which the thread that tends it does not hold the lock."""
+    assert notifier._connection is not None
+    raw = notifier._connection.pgconn
+    raw.send_query(b"select pg_sleep(600)")
+    notifier._said = [1]
+    notifier._last = time.monotonic()
+    notifier.tell([2])
+
+    class Losing(threading.Condition):
+        def __exit__(self, *error: Any) -> None:
+            raw.finish()
+            super().__exit__(*error)
+
+    monkeypatch.setattr(notifier, "_changed", Losing())
+    while notifier.waiting:
+        in_time(notifier)
     assert heard() == [1, 2]
 
 
