@@ -8,7 +8,6 @@ import contextlib
 import logging
 import os
 import re
-import select as system_select
 import threading
 import uuid
 import weakref
@@ -26,7 +25,7 @@ from sqlalchemy.util import await_only
 
 from msgtx import errors
 from msgtx.database import address, embedded, privileges
-from msgtx.database.connection import ANSWER_SECONDS, Connection, seconds_left
+from msgtx.database.connection import ANSWER_SECONDS, Connection, readable, seconds_left
 from msgtx.database.wire import AsyncCursor, BatchArray, BatchColumns, Cursor
 
 RawConnection = psycopg.Connection[Any]
@@ -311,9 +310,7 @@ def _refuse_ended(connection: RawConnection, *_: object) -> None:
     """
     if connection.closed:
         raise sqlalchemy.exc.DisconnectionError("closed")
-    look = system_select.poll()
-    look.register(connection.pgconn.socket, system_select.POLLIN)
-    if look.poll(0):
+    if readable([connection.pgconn.socket], 0):
         raise sqlalchemy.exc.DisconnectionError("the server has ended it")
 
 
