@@ -190,7 +190,11 @@ def _launch(conf: SparkConf, *, local: bool, debug: bool) -> Any:
             pipes = {} if _output is None else {"stdout": _output.file, "stderr": _output.file}
             return launch_gateway(conf, popen_kwargs={"start_new_session": True, **pipes})  # type: ignore[no-untyped-call]
     except PySparkRuntimeError as error:
-        raise ConfigError(f"Spark's Java does not start: {_reason(told_by_jvm()) or error}") from error
+        why = _reason(told_by_jvm()) or error
+        if _output is not None:
+            _output.close()
+            _output = None
+        raise ConfigError(f"Spark's Java does not start: {why}") from error
 
 
 def _reason(told: str) -> str:

@@ -113,9 +113,12 @@ try:
     session.session(master="local[1]", **{"spark.driver.memory": "12x"})
 except Exception as error:
     print(type(error).__name__, error)
+import threading
+assert threading.active_count() == 1, threading.enumerate()
 """
     done = run_python(program)
     assert re.fullmatch(r"ConfigError Spark's Java does not start: .*12x.*\n", done.stdout), done.stdout
+    assert done.returncode == 0, done.stderr
     assert done.stderr == ""
 
 
