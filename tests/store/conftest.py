@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from msgtx.store.transactions import expire_transactions
 from tests.databases import Connection
 from tests.store.steps import TABLES
 
 Settings = Callable[..., None]
+Clock = Callable[..., None]
 
 
 @pytest.fixture
@@ -15,6 +17,14 @@ def bare(connection: Connection) -> None:
     """No row of another test is left: a sweep looks at all there is."""
     connection.execute(f"truncate {', '.join(f'msgtx.{table}' for table in TABLES)} cascade")
     connection.execute("update msgtx.coordinator_shard set coordinator_id = null, coordinator_epoch = 0, leased_at = null")
+
+
+@pytest.fixture
+def nothing_left_open(connection: Connection, clock: Clock) -> None:
+    """No transaction of another test is open: a look at what is overdue would meet it."""
+    clock("1 day")
+    expire_transactions(connection)
+    clock(None)
 
 
 @pytest.fixture

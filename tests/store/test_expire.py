@@ -21,11 +21,7 @@ Clock = Callable[[object], None]
 Sessions = Callable[[], Connection]
 
 
-@pytest.fixture(autouse=True)
-def _nothing_left_open(connection: Connection, clock: Clock) -> None:
-    clock("1 day")
-    expire_transactions(connection)
-    clock(None)
+pytestmark = pytest.mark.usefixtures("nothing_left_open")
 
 
 def seal(connection: Connection, name: TransactionId, kind: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from msgtx.store.fetch import EARLIEST, LATEST
 from msgtx.store.holders import Holder, expire_holders, stable_cut, stable_ends, stable_offsets
 from msgtx.store.seal import Kind, decide_sealed, seal
-from msgtx.store.transactions import expire_transactions, transaction_outcome
+from msgtx.store.transactions import transaction_outcome
 from msgtx.types import Isolation, Outcome
 from tests.databases import Connection
 from tests.store.steps import COMMITTED, UNCOMMITTED, Writer, new_partition, new_topic, offsets_of, plain, unique
@@ -18,11 +18,7 @@ Clock = Callable[..., None]
 Sessions = Callable[[], Connection]
 
 
-@pytest.fixture(autouse=True)
-def _nothing_left_open(connection: Connection, clock: Clock) -> None:
-    clock("1 day")
-    expire_transactions(connection)
-    clock(None)
+pytestmark = pytest.mark.usefixtures("nothing_left_open")
 
 
 def aborted(connection: Connection, writer: Writer) -> bool:
