@@ -16,7 +16,7 @@ from msgtx.types import Record, TopicPartition
 
 if TYPE_CHECKING:
     from msgtx.client import Client
-    from msgtx.consumer import Consumer
+    from msgtx.consumer.consumer import Consumer
 
 POLL_S: Final = 0.2  # the longest wait before a signal is seen
 POLL_RECORDS: Final = 2_000  # of one poll: what is written and then counted as printed at once

@@ -15,8 +15,8 @@ from msgtx.cli.output import row_of, show_many, show_one, write
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from msgtx.database.privileges import Resource
-    from msgtx.database.rights import RoleRight
+    from msgtx.database.schema.privileges import Resource
+    from msgtx.database.schema.rights import RoleRight
 
 RIGHTS: Final = ("produce", "consume", "admin")
 
@@ -49,7 +49,7 @@ def upgrade(invocation: Invocation) -> None:
 
 def _upgrade(invocation: Invocation) -> None:
     with deferred():
-        from msgtx.database import migrate
+        from msgtx.database.schema import migrate
     with _connection(invocation) as connection:
         done = migrate.upgrade(connection)
     show_one(invocation.format, row_of(done))
@@ -60,7 +60,7 @@ def _upgrade(invocation: Invocation) -> None:
 def current(invocation: Invocation) -> None:
     """Show the version of the schema."""
     with deferred():
-        from msgtx.database import migrate
+        from msgtx.database.schema import migrate
     with _connection(invocation) as connection:
         show_one(invocation.format, {"schema_version": migrate.current(connection)})
 
@@ -70,7 +70,7 @@ def current(invocation: Invocation) -> None:
 def check(invocation: Invocation) -> int:
     """Tell whether the schema fits this program, and what to run if not (exit code 1)."""
     with deferred():
-        from msgtx.database import migrate
+        from msgtx.database.schema import migrate
     with _connection(invocation) as connection:
         problems = migrate.check(connection)
     if invocation.format == "table":
@@ -119,7 +119,7 @@ def stop(invocation: Invocation) -> None:
 def settings(invocation: Invocation, name: str | None, value: int | None) -> None:
     """Show the settings of the installation, or NAME; set NAME to VALUE, for all clients."""
     with deferred():
-        from msgtx.database import settings
+        from msgtx.database.schema import settings
     with _connection(invocation) as connection:
         if name is not None and value is not None:
             settings.change(connection, name, value=value)
@@ -143,7 +143,7 @@ def _of_a_role(verb: Decorated) -> Decorated:
 
 def _about(topic: str | None, group: str | None, transactional_id: str | None) -> "tuple[Resource, str]":
     """Return what a right is about, and its name or the beginning of names: one of the three, else every topic."""
-    from msgtx.database.privileges import ALL_TOPICS, Resource
+    from msgtx.database.schema.privileges import ALL_TOPICS, Resource
 
     given = [
         (resource, name)
@@ -170,8 +170,8 @@ def grant(
     coordinators, `doctor` and `verify`. Run it as the schema's owner, who needs no rights. Shows what the role may then.
     """
     with deferred():
-        from msgtx.database import rights
-        from msgtx.database.privileges import Right
+        from msgtx.database.schema import rights
+        from msgtx.database.schema.privileges import Right
     with _connection(invocation) as connection:
         resource, name = _about(topic, group, transactional_id)
         rights.grant(connection, role, can=Right(can), topic=name, resource=resource)
@@ -187,8 +187,8 @@ def revoke(
 ) -> None:
     """Take back what `grant` gave with the same options; every later call is refused. Shows what the role still may."""
     with deferred():
-        from msgtx.database import rights
-        from msgtx.database.privileges import Right
+        from msgtx.database.schema import rights
+        from msgtx.database.schema.privileges import Right
     with _connection(invocation) as connection:
         resource, name = _about(topic, group, transactional_id)
         taken = rights.revoke(connection, role, can=Right(can), topic=name, resource=resource)
@@ -206,7 +206,7 @@ def grants(invocation: Invocation) -> None:
     Owner, its members and superusers may everything.
     """
     with deferred():
-        from msgtx.database import rights
+        from msgtx.database.schema import rights
     with _connection(invocation) as connection:
         found = rights.read(connection)
     _show_rights(invocation, found)

@@ -37,13 +37,13 @@ def command(invocation: Invocation, *, input: Path | None, spark: bool, folder: 
     with deferred():
         from rich.console import Console
 
-        from msgtx import demo
+        from msgtx.cli.programs import demo
     output = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else COLUMNS)
     progress = Console(stderr=True)
     if spark:
         require_extra()
         with deferred():
-            from msgtx.spark_jobs import demo as on_spark
+            from msgtx.cli.programs import spark_demo as on_spark
         target = folder or Path(tempfile.mkdtemp(prefix="msgtx-demo-"))
         passed = on_spark.run(
             url=invocation.url, input_path=input, folder=target, output=output, progress=progress, debug=invocation.debug

@@ -56,7 +56,7 @@ def _translated(error: Exception) -> Exception:
     """Return what is behind an error of Spark's. Who sees one has Spark, so it may be imported."""
     if type(error).__module__.partition(".")[0] not in {"pyspark", "py4j"}:
         return error
-    from msgtx.spark_jobs.failure import translate
+    from msgtx.spark_jobs.runtime.failure import translate
 
     return translate(error)
 

@@ -12,7 +12,7 @@ from msgtx.cli.progress import progress
 from msgtx.types import Isolation
 
 if TYPE_CHECKING:
-    from msgtx.perf import Measured
+    from msgtx.cli.programs.perf import Measured
 
 POSITIVE = click.IntRange(min=1)
 repeats = option("--repeats", type=POSITIVE, default=3, help="Runs; the median counts.")
@@ -89,7 +89,7 @@ def e2e(invocation: Invocation, /, **settings: Any) -> None:
 
 def _perf() -> Any:
     with deferred():
-        from msgtx import perf
+        from msgtx.cli.programs import perf
     return perf
 
 

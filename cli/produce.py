@@ -23,8 +23,8 @@ from msgtx.errors import MsgtxError
 from msgtx.types import OutputRecord
 
 if TYPE_CHECKING:
-    from msgtx.accumulator import RecordFuture
-    from msgtx.producer import BatchFuture, Producer
+    from msgtx.producer.batches import RecordFuture
+    from msgtx.producer.producer import BatchFuture, Producer
 
 END_S: Final = 5.0  # for the last answers of an interrupted command, when the database is away
 IDLE_S: Final = 1.0  # a transaction of an input that waits for so long is committed

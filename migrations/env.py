@@ -1,4 +1,4 @@
-"""What Alembic runs for every command: it works on the connection that `msgtx.database.migrate` hands over."""
+"""What Alembic runs for every command: it works on the connection that `msgtx.database.schema.migrate` hands over."""
 
 from alembic import context
 

@@ -7,8 +7,8 @@ if TYPE_CHECKING:
     from msgtx import errors as errors
     from msgtx import orm as orm
     from msgtx.client import Client, connect
-    from msgtx.consumer import Consumer
-    from msgtx.producer import Producer, Transaction
+    from msgtx.consumer.consumer import Consumer
+    from msgtx.producer.producer import Producer, Transaction
     from msgtx.types import (
         BatchMetadata,
         CommittedRange,

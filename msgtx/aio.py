@@ -22,14 +22,15 @@ from msgtx import client as clients
 from msgtx import consumer as consumers
 from msgtx import errors, orm
 from msgtx import producer as producers
-from msgtx.accumulator import BatchFuture, RecordFuture
 from msgtx.admin.topics import TopicsAdmin
-from msgtx.assignments import Callback
-from msgtx.cancellation import to_its_end
+from msgtx.consumer.consumer import Deserializer
+from msgtx.consumer.subscription import Callback
 from msgtx.database.engine import POOL_SIZE
-from msgtx.enlistment import UserSession
-from msgtx.intake import Serializer
-from msgtx.transaction_offsets import Offsets
+from msgtx.producer.batcher import Serializer
+from msgtx.producer.batches import BatchFuture, RecordFuture
+from msgtx.session.cancellation import to_its_end
+from msgtx.session.enlistment import UserSession
+from msgtx.session.offsets import Offsets
 from msgtx.types import (
     BatchMetadata,
     GroupMetadata,
@@ -481,8 +482,8 @@ class Client:
         self,
         *topics: str,
         pattern: str | None = None,
-        key_deserializer: consumers.Deserializer | None = None,
-        value_deserializer: consumers.Deserializer | None = None,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
         config: Mapping[str, object] | None = None,
         **settings: object,
     ) -> Consumer:

@@ -15,15 +15,16 @@ from msgtx.admin.topics import TopicsAdmin
 from msgtx.admin.transactions import TransactionsAdmin
 from msgtx.admin.verify import verify
 from msgtx.config import ConsumerConfig, ProducerConfig, resolve
-from msgtx.consumer import Consumer, Deserializer
+from msgtx.consumer.consumer import Consumer, Deserializer
+from msgtx.consumer.wakeup import Listener
 from msgtx.coordinator.completion import Completion
 from msgtx.coordinator.sweep import sweep
-from msgtx.database import migrate
 from msgtx.database.address import public_url
 from msgtx.database.engine import POOL_SIZE, Engine, RawConnection, open_engine
-from msgtx.intake import Serializer
+from msgtx.database.schema import migrate
 from msgtx.process import OnError, Transform, process
-from msgtx.producer import Producer
+from msgtx.producer.batcher import Serializer
+from msgtx.producer.producer import Producer
 from msgtx.store.coordinators import Shard, find_coordinator, list_shards
 from msgtx.store.installation import describe_installation, require_version
 from msgtx.store.seal import complete_prepared
@@ -42,7 +43,6 @@ from msgtx.types import (
     TransactionId,
     VerifyReport,
 )
-from msgtx.wakeup import Listener
 
 
 class Admin:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from msgtx.consumer import Consumer
+from msgtx.consumer.consumer import Consumer
 from msgtx.errors import AbortableError, ConfigError, InvalidRecord, MsgtxError, RecordTooLarge
-from msgtx.producer import Producer
+from msgtx.producer.producer import Producer
 from msgtx.types import OutputRecord, ProcessReport, Record
 
 log = logging.getLogger("msgtx.process")

@@ -19,7 +19,7 @@ from msgtx import errors
 from msgtx.admin.verify import LISTED, pieces, violation
 from msgtx.client import Client, connect
 from msgtx.database.engine import RawConnection
-from msgtx.spark_jobs.parts import Database, divided, on_executors
+from msgtx.spark_jobs.runtime.parts import Database, divided, on_executors
 from msgtx.store.fetch import LATEST, list_offsets
 from msgtx.store.topics import require_partitions
 from msgtx.store.verify import (
@@ -308,6 +308,6 @@ def _place(one: Violation) -> tuple[Any, ...]:
 
 
 if __name__ == "__main__":
-    from msgtx.spark_jobs.launch import launch
+    from msgtx.spark_jobs.runtime.launch import launch
 
     launch("audit")

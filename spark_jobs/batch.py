@@ -10,7 +10,7 @@ import sqlalchemy
 from msgtx import errors
 from msgtx.database.engine import Engine, RawConnection, driver_of
 from msgtx.rules.partitioner import PARTITIONERS
-from msgtx.spark_jobs.attempt import Target, again, explained, persevering
+from msgtx.spark_jobs.writing.attempt import Target, again, explained, persevering
 from msgtx.store.installation import require_incarnation
 from msgtx.store.spark import Attempt, BatchName, BatchRange, DecidedBatch, abort_batch, decide_batch, is_batch_committed
 from msgtx.store.topics import require_topics

@@ -92,6 +92,6 @@ def _sum(one: SweepReport, other: SweepReport) -> SweepReport:
 
 
 if __name__ == "__main__":
-    from msgtx.spark_jobs.launch import launch
+    from msgtx.spark_jobs.runtime.launch import launch
 
     launch("expire")

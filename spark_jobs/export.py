@@ -18,10 +18,10 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 from msgtx import errors
 from msgtx.client import Client
 from msgtx.client import connect as connect_client
-from msgtx.spark_jobs.failure import translated
-from msgtx.spark_jobs.folder import Folder
-from msgtx.spark_jobs.launch import launch
 from msgtx.spark_jobs.read import read_committed
+from msgtx.spark_jobs.runtime.failure import translated
+from msgtx.spark_jobs.runtime.folder import Folder
+from msgtx.spark_jobs.runtime.launch import launch
 from msgtx.store.topics import require_partitions
 from msgtx.types import Snapshot, TopicPartition
 

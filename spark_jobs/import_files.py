@@ -19,9 +19,9 @@ from msgtx import errors
 from msgtx.client import connect as connect_client
 from msgtx.database.engine import Engine, driver_of
 from msgtx.spark_jobs.batch import TRANSACTION_TIMEOUT_MS
-from msgtx.spark_jobs.failure import translated
-from msgtx.spark_jobs.folder import File, files_of
-from msgtx.spark_jobs.launch import launch
+from msgtx.spark_jobs.runtime.failure import translated
+from msgtx.spark_jobs.runtime.folder import File, files_of
+from msgtx.spark_jobs.runtime.launch import launch
 from msgtx.spark_jobs.sink import write_transactional
 from msgtx.store.spark import BatchName, decide_batch, is_batch_committed
 

@@ -14,14 +14,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from msgtx.database.engine import Engine, open_engine
 from msgtx.rules.boundary import Span
-from msgtx.spark_jobs import offsets
-from msgtx.spark_jobs.attempt import again, persevering
 from msgtx.spark_jobs.batch import TRANSACTION_TIMEOUT_MS, BatchReport, Statements
-from msgtx.spark_jobs.ends import Ends
-from msgtx.spark_jobs.launch import launch
 from msgtx.spark_jobs.read import frame
-from msgtx.spark_jobs.read_options import ReadOptions, parse
+from msgtx.spark_jobs.reading import offsets
+from msgtx.spark_jobs.reading.ends import Ends
+from msgtx.spark_jobs.reading.read_options import ReadOptions, parse
+from msgtx.spark_jobs.runtime.launch import launch
 from msgtx.spark_jobs.sink import Read, write_batch
+from msgtx.spark_jobs.writing.attempt import again, persevering
 from msgtx.store.cuts import spans_of_transactions
 from msgtx.store.fetch import LATEST, list_offsets
 from msgtx.store.spark import last_batch

@@ -19,9 +19,9 @@ from msgtx.database import jdbc
 from msgtx.database.engine import Engine, open_engine
 from msgtx.errors import ConfigError
 from msgtx.rules.ranges import OffsetRange
-from msgtx.spark_jobs import offsets
-from msgtx.spark_jobs.columns import COLUMNS, HEADER
-from msgtx.spark_jobs.read_options import ReadOptions, parse
+from msgtx.spark_jobs.reading import offsets
+from msgtx.spark_jobs.reading.columns import COLUMNS, HEADER
+from msgtx.spark_jobs.reading.read_options import ReadOptions, parse
 from msgtx.types import Snapshot
 
 HEADERS: Final = StructField("headers", ArrayType(HEADER, False))

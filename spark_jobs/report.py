@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from msgtx import errors
 from msgtx.client import Client, connect
 from msgtx.database.engine import RawConnection, clock
-from msgtx.spark_jobs.parts import Database, divided, on_executors
+from msgtx.spark_jobs.runtime.parts import Database, divided, on_executors
 from msgtx.store.append import milliseconds
 from msgtx.store.fetch import EARLIEST, list_offsets
 from msgtx.store.ranges import measure_ranges
@@ -272,6 +272,6 @@ def _groups(positions: Mapping[str, _Unread], sums: Iterable[Sum]) -> list[Group
 
 
 if __name__ == "__main__":
-    from msgtx.spark_jobs.launch import launch
+    from msgtx.spark_jobs.runtime.launch import launch
 
     launch("report")

@@ -24,9 +24,9 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from msgtx.errors import ConfigError
-from msgtx.spark_jobs.java import find_java
-from msgtx.spark_jobs.jdbc import DRIVER, has_driver, jdbc_jar
-from msgtx.spark_jobs.jvm_log import JvmLog
+from msgtx.spark_jobs.runtime.java import find_java
+from msgtx.spark_jobs.runtime.jdbc import DRIVER, has_driver, jdbc_jar
+from msgtx.spark_jobs.runtime.jvm_log import JvmLog
 
 LOCAL: Final = "local[*]"
 ENDING_S: Final = 20.0  # for the JVM to remove its temporary files; killed afterwards

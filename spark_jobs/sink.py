@@ -11,9 +11,9 @@ from pyspark.sql.utils import is_remote
 
 from msgtx import errors
 from msgtx.database.engine import Engine, open_engine
-from msgtx.spark_jobs.attempt import Target, kept_alive, persevering, write_attempt
 from msgtx.spark_jobs.batch import TRANSACTION_TIMEOUT_MS, BatchReport, Statements, abort, begins_again, decide, make_target
-from msgtx.spark_jobs.columns import stream_batch
+from msgtx.spark_jobs.reading.columns import stream_batch
+from msgtx.spark_jobs.writing.attempt import Target, kept_alive, persevering, write_attempt
 from msgtx.store.spark import Attempt, BatchName, BatchRange, StreamBatch
 from msgtx.store.topics import require_partitions
 from msgtx.types import Snapshot

@@ -20,12 +20,12 @@ from pyspark.sql.types import ArrayType, StructField, StructType
 from msgtx import errors
 from msgtx.database.engine import Engine, RawConnection, open_engine
 from msgtx.rules.ranges import OffsetRange, packed
-from msgtx.spark_jobs import arrow, offsets, read_options
-from msgtx.spark_jobs.attempt import persevering
-from msgtx.spark_jobs.columns import COLUMNS, HEADER, stream_batch
-from msgtx.spark_jobs.jvm_log import speak_up
-from msgtx.spark_jobs.kept import lent
-from msgtx.spark_jobs.read_options import ReadOptions
+from msgtx.spark_jobs.reading import arrow, offsets, read_options
+from msgtx.spark_jobs.reading.columns import COLUMNS, HEADER, stream_batch
+from msgtx.spark_jobs.reading.read_options import ReadOptions
+from msgtx.spark_jobs.runtime.jvm_log import speak_up
+from msgtx.spark_jobs.runtime.kept import lent
+from msgtx.spark_jobs.writing.attempt import persevering
 from msgtx.store.spark import record_range
 from msgtx.store.topics import describe_topics
 
@@ -60,19 +60,19 @@ class MsgtxDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802 - Spark's name
         """Return a reader for streams."""
-        from msgtx.spark_jobs.stream import StreamReader
+        from msgtx.spark_jobs.reading.stream import StreamReader
 
         return StreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """Return a writer for batches."""
-        from msgtx.spark_jobs.writer import BatchWriter
+        from msgtx.spark_jobs.writing.writer import BatchWriter
 
         return BatchWriter(self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
         """Return a writer for streams; what output modes ask to overwrite is appended, as with Spark's Kafka sink."""
-        from msgtx.spark_jobs.writer import StreamWriter
+        from msgtx.spark_jobs.writing.writer import StreamWriter
 
         return StreamWriter(self.options, schema)
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 import psycopg
 import sqlalchemy
 
-from msgtx.database import migrate
 from msgtx.database.engine import Engine
+from msgtx.database.schema import migrate
 
 Connection = psycopg.Connection[Any]
 # A condition that is not met by then is a failure; nothing waits this long otherwise. Who plants failures waits less.

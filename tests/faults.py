@@ -22,8 +22,9 @@ from typing import Any, Final
 
 import psycopg
 
-from msgtx.database import binaries, embedded, postmaster
 from msgtx.database import connection as connections
+from msgtx.database import embedded
+from msgtx.database.embedded import binaries, postmaster
 from tests.databases import PATIENCE_SECONDS, Server, use_server, wait_until
 
 UNCOUNTED_THREADS: Final = {"msgtx-listener", "msgtx-completion", "msgtx-heartbeat"}

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import sqlalchemy
 
-from msgtx.database import rights
 from msgtx.database.engine import Engine
-from msgtx.database.privileges import Resource, Right
+from msgtx.database.schema import rights
+from msgtx.database.schema.privileges import Resource, Right
 from tests.databases import Connection, Server, connect
 
 PASSWORD: Final = "x"  # noqa: S105 - of roles that live as long as one test

@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from msgtx.database import embedded, postmaster
+from msgtx.database import embedded
+from msgtx.database.embedded import postmaster
 from msgtx.errors import MsgtxError
 from tests.databases import Server, use_server
 

@@ -54,9 +54,9 @@ def command(
         first, last = cuts_of(client, topics, start, end)
     with running(invocation, "report") as spark:
         with deferred():
-            from msgtx.spark_jobs.chart import draw
-            from msgtx.spark_jobs.page import page
             from msgtx.spark_jobs.report import run
+            from msgtx.spark_jobs.runtime.chart import draw
+            from msgtx.spark_jobs.runtime.page import page
         report = run(
             spark,
             topics or None,

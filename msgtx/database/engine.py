@@ -24,8 +24,9 @@ from sqlalchemy.pool import QueuePool
 from sqlalchemy.util import await_only
 
 from msgtx import errors
-from msgtx.database import address, embedded, privileges
+from msgtx.database import address, embedded
 from msgtx.database.connection import ANSWER_SECONDS, Connection, readable, seconds_left
+from msgtx.database.schema import privileges
 from msgtx.database.wire import AsyncCursor, BatchArray, BatchColumns, Cursor
 
 RawConnection = psycopg.Connection[Any]

@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from msgtx import errors
-from msgtx.enlistment import UserSession, enlist, topic_of
-from msgtx.intake import as_bytes, as_headers, as_milliseconds
-from msgtx.published import Published
+from msgtx.producer.batcher import as_bytes, as_headers, as_milliseconds
 from msgtx.rules.partitioner import by_crc32
+from msgtx.session.enlistment import UserSession, enlist, topic_of
+from msgtx.session.published import Published
 
 
 def publish(

@@ -9,8 +9,8 @@ import pytest
 import msgtx
 from msgtx import errors
 from msgtx.cli.main import run
-from msgtx.database import migrate, privileges, rights
-from msgtx.database.privileges import Right
+from msgtx.database.schema import migrate, privileges, rights
+from msgtx.database.schema.privileges import Right
 from tests.databases import Connection, Server
 from tests.roles import Roles, open_roles
 from tests.store.steps import new_topic, plain, unique

@@ -16,11 +16,11 @@ import psycopg
 from psycopg import pq
 from psycopg.adapt import Dumper
 
-from msgtx import perf
-from msgtx.accumulator import RECORD_OVERHEAD_BYTES
+from msgtx.cli.programs import perf
 from msgtx.config import ProducerConfig
 from msgtx.database.engine import open_engine
 from msgtx.database.wire import BYTEA_ARRAY, encode_bytea_array
+from msgtx.producer.batches import RECORD_OVERHEAD_BYTES
 
 SCHEMA = "msgtx_benchmark"
 PARTITIONS = 6

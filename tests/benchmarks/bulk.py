@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from msgtx import perf
+from msgtx.cli.programs import perf
 from msgtx.client import Client, connect
 from tests.benchmarks import baselines
 from tests.benchmarks.kafka import Kafka

@@ -14,10 +14,11 @@ from contextlib import contextmanager
 from multiprocessing.synchronize import Event
 
 import msgtx
-from msgtx import TopicPartition, perf
+from msgtx import TopicPartition
+from msgtx.cli.programs import perf
 from msgtx.coordinator.sweep import Sweeper
 from msgtx.database.engine import RawConnection
-from msgtx.producer import Producer
+from msgtx.producer.producer import Producer
 from tests.benchmarks.sheet import Claim, Rounds, Settings, number, progress
 from tests.benchmarks.sweeping import own_server
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import psycopg
 
-from msgtx import perf
+from msgtx.cli.programs import perf
 from msgtx.client import Client, connect
 from msgtx.database import embedded
 from tests.benchmarks import baselines

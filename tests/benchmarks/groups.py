@@ -13,9 +13,9 @@ from functools import partial
 from multiprocessing.connection import Connection as Pipe
 from typing import Final
 
-from msgtx import perf
+from msgtx.cli.programs import perf
 from msgtx.client import Client, connect
-from msgtx.consumer import Consumer
+from msgtx.consumer.consumer import Consumer
 from msgtx.store.members import heartbeat, join_group, leave_group
 from tests.benchmarks import baselines
 from tests.benchmarks.bulk import ready

@@ -4,9 +4,9 @@ import statistics
 import time
 from collections.abc import Callable
 
-from msgtx import perf
-from msgtx.consumer import Consumer
-from msgtx.producer import Producer
+from msgtx.cli.programs import perf
+from msgtx.consumer.consumer import Consumer
+from msgtx.producer.producer import Producer
 from msgtx.types import TopicPartition
 from tests.benchmarks import baselines
 from tests.benchmarks.bulk import ready

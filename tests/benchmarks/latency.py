@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from msgtx import perf
+from msgtx.cli.programs import perf
 from msgtx.client import Client, connect
 from tests.benchmarks import baselines
 from tests.benchmarks.bulk import ready

@@ -5,7 +5,7 @@ from functools import partial
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 
-from msgtx import perf
+from msgtx.cli.programs import perf
 from msgtx.client import connect
 from tests.benchmarks.bulk import ready
 from tests.benchmarks.sheet import Claim, Rounds, Settings, progress

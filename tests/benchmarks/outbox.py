@@ -18,7 +18,7 @@ from typing import Any, Final
 import psycopg
 
 import msgtx
-from msgtx import perf
+from msgtx.cli.programs import perf
 from msgtx.client import Client
 from msgtx.types import TopicPartition
 from tests.benchmarks import baselines, shop

@@ -3,7 +3,7 @@
 import threading
 import time
 
-from msgtx import perf
+from msgtx.cli.programs import perf
 from msgtx.client import Client
 from msgtx.types import OutputRecord, ProcessReport, Record
 from tests.benchmarks.bulk import SIZES, ready

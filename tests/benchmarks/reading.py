@@ -1,6 +1,6 @@
 """R4: read_committed against read_uncommitted. R5: consuming against Kafka."""
 
-from msgtx import perf
+from msgtx.cli.programs import perf
 from msgtx.client import Client
 from msgtx.types import Isolation
 from tests.benchmarks.bulk import SIZES, ready

@@ -16,7 +16,8 @@ import sqlalchemy
 from sqlalchemy import BigInteger, func, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from msgtx import orm, perf
+from msgtx import orm
+from msgtx.cli.programs import perf
 
 SIZE: Final = 200  # bytes of a message
 WARM_UP: Final = 20  # business transactions before those that count: statements are prepared, topics known

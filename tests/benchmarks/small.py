@@ -1,6 +1,6 @@
 """R3: one-record transactions, one producer and sixteen."""
 
-from msgtx import perf
+from msgtx.cli.programs import perf
 from tests.benchmarks import baselines
 from tests.benchmarks.bulk import produced, ready
 from tests.benchmarks.sheet import Claim, Rounds, Settings, Step

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from pyspark.sql import DataFrame, SparkSession
 
-from msgtx import perf
+from msgtx.cli.programs import perf
 from msgtx.client import Client
 from msgtx.database import jdbc
 from msgtx.spark_jobs.read import read_committed

@@ -13,7 +13,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from msgtx import perf
+from msgtx.cli.programs import perf
 from msgtx.client import Client
 from msgtx.database import jdbc
 from msgtx.spark_jobs import pipeline

@@ -9,7 +9,7 @@ import pytest
 
 import msgtx
 from msgtx import OffsetAndMetadata, TopicPartition, errors
-from msgtx.commits import Commits, Offsets
+from msgtx.consumer.commits import Commits, Offsets
 from msgtx.types import GroupMetadata
 from tests.databases import Connection, wait_until
 

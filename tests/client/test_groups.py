@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import msgtx
-import msgtx.membership
-from msgtx import Client, Consumer, OffsetAndMetadata, TopicPartition, assignments, errors
+import msgtx.consumer.membership
+from msgtx import Client, Consumer, OffsetAndMetadata, TopicPartition, errors
+from msgtx.consumer import subscription as assignments
 from msgtx.database.engine import Engine
 from tests.faults import Faults, lose_connection
 
@@ -101,7 +102,7 @@ def fill(client: msgtx.Client, topic: str, count: int, start: int = 0) -> list[b
 def test_a_connection_that_is_lost_while_joining_does_not_lose_the_partitions(
     members: Members, wide: str, lost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, failed = getattr(msgtx.membership, lost), []
+    real, failed = getattr(msgtx.consumer.membership, lost), []
 
     def fails_once(*arguments: Any, **options: Any) -> Any:
         answer = real(*arguments, **options)
@@ -110,7 +111,7 @@ def test_a_connection_that_is_lost_while_joining_does_not_lose_the_partitions(
             raise errors.DatabaseUnavailable("its answer is lost")
         return answer
 
-    monkeypatch.setattr(msgtx.membership, lost, fails_once)
+    monkeypatch.setattr(msgtx.consumer.membership, lost, fails_once)
     assert len(members.join(wide, retry_backoff_ms=1).assignment()) == 4
     assert failed
 
@@ -118,13 +119,13 @@ def test_a_connection_that_is_lost_while_joining_does_not_lose_the_partitions(
 def test_a_member_that_never_heard_that_it_joined_leaves_when_it_is_closed(
     client: msgtx.Client, wide: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = msgtx.membership.join_group
+    real = msgtx.consumer.membership.join_group
 
     def fails(*arguments: Any, **options: Any) -> Any:
         real(*arguments, **options)
         raise errors.DatabaseUnavailable("its answer is lost")
 
-    monkeypatch.setattr(msgtx.membership, "join_group", fails)
+    monkeypatch.setattr(msgtx.consumer.membership, "join_group", fails)
     with client.consumer(group=wide, request_timeout_ms=50, retry_backoff_ms=1) as consumer:
         with pytest.raises(errors.DatabaseUnavailable):
             consumer.subscribe([wide])

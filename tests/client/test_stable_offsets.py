@@ -356,7 +356,7 @@ def test_a_consumer_that_could_not_be_made_is_no_member(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as planted:
-        planted.setattr("msgtx.membership.divide", interrupted)
+        planted.setattr("msgtx.consumer.membership.divide", interrupted)
         with pytest.raises(KeyboardInterrupt):
             client.consumer(topic, group=group)
     assert client.admin.groups.members(group) == []

@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import msgtx
-from msgtx import GroupMetadata, OffsetAndMetadata, Outcome, TopicPartition, errors, sender
+from msgtx import GroupMetadata, OffsetAndMetadata, Outcome, TopicPartition, errors
 from msgtx.database.wire import BatchColumns
+from msgtx.producer import sender
 from msgtx.store.append import PARTITIONS_AT_ONCE
 from tests.databases import Connection, wait_until, waiting_backends
 

@@ -12,7 +12,8 @@ import pytest
 import sqlalchemy
 
 from msgtx import errors
-from msgtx.database import embedded, postmaster
+from msgtx.database import embedded
+from msgtx.database.embedded import postmaster
 from msgtx.database.engine import Engine
 
 NO_TLS = b"N"

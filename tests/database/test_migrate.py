@@ -8,8 +8,8 @@ import sqlalchemy
 
 import msgtx
 from msgtx import errors
-from msgtx.database import migrate
 from msgtx.database.engine import Engine
+from msgtx.database.schema import migrate
 from tests.databases import Server, connect, install
 
 Databases = Callable[..., str]

@@ -170,7 +170,7 @@ def test_the_mutants_of_today_have_ids_of_their_own_and_python_ones_keep_their_l
     for mutant in every:
         if mutant.path.endswith(".py"):
             assert mutant.mutated.count("\n") == mutant.text.count("\n"), mutant.name
-    assert every[0].name == "sql/append.sql:append", "what can lose records comes first"
+    assert every[0].name == "sql/append/append.sql:append", "what can lose records comes first"
 
 
 def test_a_sample_is_drawn_by_its_seed() -> None:

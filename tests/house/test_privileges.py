@@ -2,8 +2,8 @@
 
 import re
 
-from msgtx.database import privileges
-from msgtx.database.privileges import EVERYWHERE, MANAGED, NEEDS, OWNERS, Right
+from msgtx.database.schema import privileges
+from msgtx.database.schema.privileges import EVERYWHERE, MANAGED, NEEDS, OWNERS, Right
 from tests import interface
 from tests.admin.test_rights_of_roles import BY_HAND
 from tests.house.test_sql import FILES, parts

@@ -7,14 +7,14 @@ import psycopg
 import pytest
 
 import msgtx
-from msgtx.database.privileges import MANAGED
+from msgtx.database.schema.privileges import MANAGED
 from msgtx.rules.transaction import State
 from tests import interface
 from tests.databases import Connection
 from tests.store.durable import CASES
 
 ROOT = Path(msgtx.__file__).parent
-FILES = sorted((ROOT / "sql").glob("*.sql"), key=lambda path: path.name)
+FILES = sorted((ROOT / "sql").glob("*/*.sql"), key=lambda path: path.name)
 TABLES = (
     "installation", "setting", "topic", "partition", "record_batch", "producer_state", "producer", "transaction",
     "transaction_partition", "transaction_seal", "transaction_decision", "transaction_marker", "partition_floor",
@@ -212,6 +212,6 @@ def test_every_table_of_the_architecture_is_there_and_no_other(connection: Conne
 
 def test_the_view_of_transactions_names_the_states_of_the_table() -> None:
     """Dead is a state without a row."""
-    _, code = parts(ROOT / "sql" / "transactions.sql")
+    _, code = parts(ROOT / "sql" / "views" / "transactions.sql")
     named = set(re.findall(r"'([A-Z][A-Za-z]+)'", code)) - {"COMMIT", "ABORT"}
     assert named == {state.value for state in State} - {"Dead"}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from msgtx import OffsetAndMetadata
-from msgtx.membership import divide
+from msgtx.consumer.membership import divide
 from msgtx.store.groups import commit_offsets
 from msgtx.store.members import (
     GroupState,

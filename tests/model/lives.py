@@ -5,7 +5,7 @@ And a member of a group, as it sees itself.
 
 from dataclasses import dataclass, field
 
-from msgtx.producer import Producer, RecordFuture
+from msgtx.producer.producer import Producer, RecordFuture
 from tests.model.membership import Commit
 from tests.model.oracle import FENCED, NO_ID, Name, Request
 

@@ -10,9 +10,9 @@ from typing import Any, Final, TypeVar
 import sqlalchemy
 
 from msgtx import Client, GroupMetadata, Isolation, Outcome, TransactionId, errors
-from msgtx.companion import companion
 from msgtx.database.engine import Engine, RawConnection
-from msgtx.enlistment import enlist
+from msgtx.session.enlistment import enlist
+from msgtx.session.side_connection import companion
 from msgtx.store.fetch import FetchedBatch, Position, fetch
 from msgtx.store.installation import describe_installation
 from msgtx.store.members import describe_members

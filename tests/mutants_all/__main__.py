@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
@@ -26,11 +27,7 @@ from tests.mutants_all.results import Result, Results, read_explained, without_m
 
 KEPT: Final = ROOT / ".mutants"
 # What stores, decides and reads; not the command line, the database's installation, or what only measures and tells.
-PYTHON: Final = (
-    *("producer", "idempotent", "sender", "accumulator", "transaction_offsets", "deduplicator", "consumer", "places"),
-    *("assignments", "fetcher", "membership", "process", "enlistment", "companion", "published", "protocol"),
-    *("coordinator/*", "rules/*", "store/*"),
-)
+PYTHON: Final = (*("producer/*", "consumer/*", "session/*", "process", "protocol", "coordinator/*", "rules/*", "store/*"),)
 # The order in which functions of SQL are taken: what can lose records first.
 FIRST: Final = (
     "append*", "decide*", "seal", "insert_decision", "commit_offsets", "insert_offsets", "check_offsets", "fetch_batches",
@@ -92,10 +89,14 @@ class Worker:
 # ── which ──
 
 
-def sql_files() -> dict[str, str]:
+def sql_files() -> dict[str, Path]:
+    """Return the files of the functions and views of the package, by name."""
+    return {path.stem: path for path in sorted((ROOT / "msgtx" / "sql").glob("*/*.sql"))}
+
+
+def sql_texts() -> dict[str, str]:
     """Return the functions and views of the package, by name."""
-    texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "msgtx" / "sql").glob("*.sql"))}
-    return {name: text for name, text in texts.items() if any(line.startswith("create") for line in text.splitlines())}
+    return {name: path.read_text(encoding="utf-8") for name, path in sql_files().items()}
 
 
 def all_mutants() -> list[Mutant]:
@@ -104,7 +105,7 @@ def all_mutants() -> list[Mutant]:
     places = {name: next((at for at, like in enumerate(FIRST) if fnmatch.fnmatch(name, like)), len(FIRST)) for name in files}
     found: list[Mutant] = []
     for name in sorted(files, key=lambda name: (places[name], name)):
-        found += mutants_of_sql(f"msgtx/sql/{name}.sql", files[name])
+        found += mutants_of_sql(str(files[name].relative_to(ROOT)), files[name].read_text(encoding="utf-8"))
     for pattern in PYTHON:
         for path in sorted((ROOT / "msgtx").glob(f"{pattern}.py")):
             found += mutants_of_python(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8"))
@@ -226,7 +227,9 @@ def report(mutants: Sequence[Mutant], every: Sequence[Mutant], results: Results,
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants_all", description=__doc__)
-    parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help="sql/seal*, sender.py:*, or an id")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="PATTERN", help="sql/append/*, sender.py:*, or an id"
+    )
     parser.add_argument("--tests", action="append", default=[], metavar="PREFIX", help="only these, as tests/store")
     parser.add_argument("--sample", type=int, metavar="N", help="so many of them, drawn")
     parser.add_argument("--seed", type=int, default=0, help="for --sample")
@@ -271,7 +274,7 @@ def run(todo: Sequence[Mutant], results: Results, console: Console, options: arg
             stack.callback(workers[-1].close)
         stale = known.stale(ROOT, python=python, below=options.tests)
         record(stale, known, workers, console, python=python)
-        tests, calls = known.tests(options.tests), calls_of(sql_files())
+        tests, calls = known.tests(options.tests), calls_of(sql_texts())
 
         def one(mutant: Mutant, worker: Worker) -> tuple[Mutant, Result] | None:
             if options.minutes is not None and time.monotonic() - began > options.minutes * 60:

@@ -25,7 +25,7 @@ import sqlalchemy
 
 import msgtx
 import tests.conftest
-from msgtx.database import functions
+from msgtx.database.schema import functions
 from tests.databases import Server, connect, use_server, wait_until
 from tests.mutants_all.relevance import FOLDERS, Recorder
 

@@ -14,7 +14,8 @@ from sqlalchemy import event
 from sqlalchemy.orm import Session, sessionmaker
 
 import msgtx
-from msgtx import enlistment, errors, orm
+from msgtx import errors, orm
+from msgtx.session import enlistment
 from tests.databases import Connection, wait_until
 from tests.roles import open_roles
 from tests.sessions.conftest import LEVELS, MakeEngine, Order, application_url
@@ -465,7 +466,7 @@ def test_the_first_use_of_an_engine_by_many_threads_at_once_loses_nothing(
         threading.Event().wait(0.05)
         slow(*arguments)
 
-    monkeypatch.setattr("msgtx.enlistment.event.listen", listen)
+    monkeypatch.setattr("msgtx.session.enlistment.event.listen", listen)
 
     def work(number: int) -> None:
         threading.Event().wait(0.02 * number)

@@ -12,7 +12,7 @@ from typing import Final
 
 import pyspark
 
-from msgtx.spark_jobs.java import find_java
+from msgtx.spark_jobs.runtime.java import find_java
 from tests.databases import wait_until
 from tests.spark.programs import PATIENCE_SECONDS
 

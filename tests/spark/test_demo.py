@@ -15,7 +15,7 @@ import pyarrow.dataset
 from matplotlib import image
 
 import msgtx
-from msgtx.demo import COLUMNS
+from msgtx.cli.programs.demo import COLUMNS
 from msgtx.types import TransactionId
 from tests.databases import wait_until
 from tests.spark.programs import PATIENCE_SECONDS, is_alive

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from msgtx.rules.boundary import Span
 from msgtx.rules.ranges import OffsetRange
-from msgtx.spark_jobs.ends import Ends
+from msgtx.spark_jobs.reading.ends import Ends
 
 
 class Log:

@@ -19,7 +19,7 @@ import msgtx
 from msgtx import errors
 from msgtx.spark_jobs import export as export_module
 from msgtx.spark_jobs.export import HIDDEN, MANIFEST, ExportReport, export
-from msgtx.spark_jobs.folder import Folder
+from msgtx.spark_jobs.runtime.folder import Folder
 
 PATIENCE_SECONDS = 120.0
 _number = itertools.count(1)
@@ -122,7 +122,7 @@ def test_a_run_that_is_killed_leaves_a_whole_folder(
     program = f"""
 import os, signal
 from msgtx.spark_jobs import export as module
-from msgtx.spark_jobs.folder import Folder
+from msgtx.spark_jobs.runtime.folder import Folder
 from msgtx.spark_jobs.session import session
 real = {owner}.{moment}
 def killed(*arguments, **settings):

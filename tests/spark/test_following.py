@@ -10,9 +10,9 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 import msgtx
 from msgtx.database.engine import Engine
+from msgtx.spark_jobs.reading.stream import StreamReader, parsed
 from msgtx.spark_jobs.source import LEAST_TASKS, SCHEMA, ReadPartition, read
-from msgtx.spark_jobs.stream import StreamReader, parsed
-from msgtx.spark_jobs.writer import StreamWriter
+from msgtx.spark_jobs.writing.writer import StreamWriter
 from msgtx.store.spark import BatchName, decide_batch, record_range
 from tests.store.steps import unique
 

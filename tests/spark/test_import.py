@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 import msgtx
 from msgtx import Record, errors
 from msgtx.spark_jobs import import_files as import_module
-from msgtx.spark_jobs.folder import File
 from msgtx.spark_jobs.import_files import BATCH_FILES, Columns, ImportReport, divided, import_files
+from msgtx.spark_jobs.runtime.folder import File
 
 PATIENCE_SECONDS = 120.0
 _number = itertools.count(1)

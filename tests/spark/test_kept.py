@@ -6,7 +6,7 @@ import pytest
 
 import msgtx
 from msgtx.database.engine import Engine, driver_of
-from msgtx.spark_jobs import kept
+from msgtx.spark_jobs.runtime import kept
 from msgtx.store.installation import change_incarnation, describe_installation
 from tests.databases import wait_until
 

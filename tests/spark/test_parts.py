@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 import msgtx
 from msgtx import errors
 from msgtx.database.engine import RawConnection
-from msgtx.spark_jobs import parts
-from msgtx.spark_jobs.parts import Database, divided, on_executors
+from msgtx.spark_jobs.runtime import parts
+from msgtx.spark_jobs.runtime.parts import Database, divided, on_executors
 
 ELSEWHERE = "0f8fad5b-d9cb-469f-a165-70867728950e"
 

@@ -21,10 +21,10 @@ from msgtx.coordinator.compactor import Compactor
 from msgtx.database import jdbc
 from msgtx.database.engine import Engine
 from msgtx.spark_jobs import read as reading
-from msgtx.spark_jobs.failure import translated
-from msgtx.spark_jobs.offsets import plan
 from msgtx.spark_jobs.read import COLUMNS, HEADERS, read_committed
-from msgtx.spark_jobs.read_options import parse
+from msgtx.spark_jobs.reading.offsets import plan
+from msgtx.spark_jobs.reading.read_options import parse
+from msgtx.spark_jobs.runtime.failure import translated
 from msgtx.store.installation import describe_installation
 from msgtx.store.topics import describe_topics
 from tests.databases import Connection, Server, wait_until

@@ -17,9 +17,9 @@ import msgtx
 from msgtx import Snapshot, TopicPartition, errors
 from msgtx.cli.spark.report import command
 from msgtx.spark_jobs import report
-from msgtx.spark_jobs.chart import COLOURS, GROUP_COLOURS, draw, scaled, told_bytes, told_count, told_width
-from msgtx.spark_jobs.page import page
 from msgtx.spark_jobs.report import Bucket, GroupLag, RatesReport, TopicRates, run, width_of
+from msgtx.spark_jobs.runtime.chart import COLOURS, GROUP_COLOURS, draw, scaled, told_bytes, told_count, told_width
+from msgtx.spark_jobs.runtime.page import page
 from tests.spark.jobs import Jobs
 from tests.store.steps import unique
 

@@ -18,8 +18,9 @@ import msgtx
 from msgtx import errors
 from msgtx.cli.failure import failure_of
 from msgtx.errors import ConfigError
-from msgtx.spark_jobs import java, jdbc, session
-from msgtx.spark_jobs.failure import SparkFailed, translate, translated
+from msgtx.spark_jobs import session
+from msgtx.spark_jobs.runtime import java, jdbc
+from msgtx.spark_jobs.runtime.failure import SparkFailed, translate, translated
 from tests.spark.programs import PATIENCE_SECONDS, run_python, start_python, wait_for_end
 
 OLD_JAVA = """#!/bin/sh
@@ -58,7 +59,8 @@ def test_the_java_of_the_wheel_runs_spark(tmp_path: Path) -> None:
     program = f"""
 import os
 from pathlib import Path
-from msgtx.spark_jobs import java, session
+from msgtx.spark_jobs import session
+from msgtx.spark_jobs.runtime import java
 java.SYSTEM_CACHE = Path({str(tmp_path)!r})
 os.environ["XDG_CACHE_HOME"] = {str(tmp_path)!r}
 for folder in os.environ["PATH"].split(os.pathsep):

@@ -14,9 +14,9 @@ from pyspark.sql.types import StructType
 import msgtx
 from msgtx import TopicPartition
 from msgtx.database.engine import Engine
-from msgtx.spark_jobs.read_options import parse
+from msgtx.spark_jobs.reading.read_options import parse
 from msgtx.spark_jobs.source import SCHEMA, BatchReader, MsgtxDataSource, Noted, ReadPartition
-from msgtx.spark_jobs.write_options import WriteOptions
+from msgtx.spark_jobs.writing.write_options import WriteOptions
 from tests.store.steps import Writer
 
 _number = itertools.count(1)

@@ -23,11 +23,11 @@ from pyspark.sql.types import StructType
 import msgtx
 from msgtx.database.engine import Engine, driver_of
 from msgtx.rules.ranges import OffsetRange
-from msgtx.spark_jobs.attempt import Target, write_attempt
+from msgtx.spark_jobs.reading.stream import StreamReader
 from msgtx.spark_jobs.sink import write_transactional
 from msgtx.spark_jobs.source import SCHEMA, MsgtxDataSource, ReadPartition
-from msgtx.spark_jobs.stream import StreamReader
-from msgtx.spark_jobs.writer import StreamWriter
+from msgtx.spark_jobs.writing.attempt import Target, write_attempt
+from msgtx.spark_jobs.writing.writer import StreamWriter
 from msgtx.store.installation import change_incarnation, describe_installation
 from msgtx.store.spark import BatchName
 from tests.databases import wait_until

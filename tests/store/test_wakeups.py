@@ -18,7 +18,7 @@ SQL = Path(msgtx.__file__).parent / "sql"
 
 def test_no_function_notifies() -> None:
     """PostgreSQL lets one notifying COMMIT through at a time, in all its databases, and each waits for its flush."""
-    for path in SQL.glob("*.sql"):
+    for path in SQL.glob("*/*.sql"):
         code = re.sub(r"--.*", "", path.read_text(encoding="utf-8"))
         assert not re.search(r"pg_notify|\bnotify\b", code, re.IGNORECASE), path.name
 

@@ -17,14 +17,14 @@ import sqlalchemy
 from sqlalchemy.orm import Session
 
 from msgtx import Client, Consumer, Isolation, Outcome, Record, TopicPartition, TransactionId, errors
-from msgtx.companion import companion
 from msgtx.coordinator.sweep import Sweeper
 from msgtx.database.engine import POOL_SIZE, Engine
-from msgtx.enlistment import enlist
-from msgtx.producer import Producer
-from msgtx.spark_jobs.attempt import AttemptWriter, Target
+from msgtx.producer.producer import Producer
+from msgtx.session.enlistment import enlist
+from msgtx.session.side_connection import companion
 from msgtx.spark_jobs.batch import abort as abort_batch
 from msgtx.spark_jobs.batch import begins_again, decide, make_target
+from msgtx.spark_jobs.writing.attempt import AttemptWriter, Target
 from msgtx.store.coordinators import lease_shards, release_shards
 from msgtx.store.groups import committed_offsets
 from msgtx.store.installation import describe_installation

@@ -12,7 +12,7 @@ import sqlalchemy
 from sqlalchemy.orm import Session
 
 from msgtx import Client, Consumer, Outcome, Record, errors, orm
-from msgtx.producer import Producer
+from msgtx.producer.producer import Producer
 from tests.system.scenarios import INPUTS, PARTITIONS, Scenario, World, again, inputs
 
 LEVELS: Final = {"": "READ COMMITTED", "-repeatable": "REPEATABLE READ", "-serializable": "SERIALIZABLE"}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from msgtx import demo
+from msgtx.cli.programs import demo
 from msgtx.errors import ConfigError
 from tests.databases import INSERT_ONLY, Connection
 

@@ -46,7 +46,7 @@ def test_another(connection):
 @pytest.fixture(scope="module")
 def workshop() -> Iterator[Workshop]:
     with open_workshop() as made:
-        (made.tree / "msgtx" / "sql" / "tiny.sql").write_text(SQL, encoding="utf-8")
+        (made.tree / "msgtx" / "sql" / "append" / "tiny.sql").write_text(SQL, encoding="utf-8")
         (made.tree / "msgtx" / "rules" / "tiny.py").write_text(PYTHON, encoding="utf-8")
         (made.tree / FILE).write_text(TESTS, encoding="utf-8")
         yield made
@@ -80,7 +80,7 @@ def test_what_a_test_reaches_is_noted(workshop: Workshop, worker: Worker, tmp_pa
 
 
 def test_mutants_of_sql_are_caught_or_survive_or_are_stillborn(worker: Worker) -> None:
-    mutants = mutants_of_sql("msgtx/sql/tiny.sql", SQL)
+    mutants = mutants_of_sql("msgtx/sql/append/tiny.sql", SQL)
     moved = [mutant for mutant in mutants if mutant.edit.replacement in {"<=", "11"}]
     assert outcomes(worker, moved) == {("swapped", "<="): "caught", ("constant", "11"): "caught"}
     (like,) = [mutant for mutant in mutants if mutant.edit.rule == "constant"]
@@ -97,5 +97,5 @@ def test_mutants_of_python_are_planted_in_what_everybody_has_imported(worker: Wo
 
 
 def test_after_all_mutants_the_tree_is_as_it_was(workshop: Workshop, worker: Worker) -> None:
-    assert (workshop.tree / "msgtx" / "sql" / "tiny.sql").read_text(encoding="utf-8") == SQL
+    assert (workshop.tree / "msgtx" / "sql" / "append" / "tiny.sql").read_text(encoding="utf-8") == SQL
     assert worker.ask(path="", text="", tests=[FILE], seconds=60)["outcome"] == "survived"

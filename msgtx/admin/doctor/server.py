@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from msgtx.admin.doctor.findings import Look, data_of, size
-from msgtx.database import migrate
 from msgtx.database.engine import Engine
+from msgtx.database.schema import migrate
 from msgtx.store.append import PARTITIONS_AT_ONCE
 from msgtx.store.installation import describe_place
 from msgtx.store.server import TableStatistics, describe_lock_table, describe_notifications, table_statistics

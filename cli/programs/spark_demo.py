@@ -1,0 +1,320 @@
+"""The main job on Spark: order lines to stock movements and revenue, exactly once, with an executor and the driver killed.
+
+Order lines go into a topic, one transaction per invoice. `msgtx spark pipeline`, a process with executors of its own, turns
+them into stock movements and revenue per country, in one transaction per batch over two topics. One of its executors is
+killed, then the driver itself, each in the middle of a batch. At the end what is committed is held against the input, and
+exported and drawn.
+"""
+
+import contextlib
+import functools
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+from rich.console import Console
+from rich.progress import Progress
+
+from msgtx.cli.programs.demo import (
+    SOURCE,
+    TOTALS,
+    DemoFailed,
+    Input,
+    Report,
+    Step,
+    bars_on,
+    import_order_lines,
+    make_topics,
+    order_lines,
+    print_report,
+    rows_of,
+    sessions_idle,
+)
+from msgtx.client import Client, connect
+from msgtx.errors import ConfigError
+from msgtx.spark_jobs import report as rates_of
+from msgtx.spark_jobs.export import export
+from msgtx.spark_jobs.runtime.chart import draw
+from msgtx.spark_jobs.runtime.page import page
+from msgtx.spark_jobs.session import opened
+from msgtx.types import Outcome, TopicPartition, TransactionId
+
+MOVEMENTS: Final = "demo-spark-movements"
+REVENUE: Final = "demo-spark-revenue"
+GROUP: Final = "demo-spark"
+# Two executors, each a process with a core: a cluster on this machine.
+MASTER: Final = "local-cluster[2,1,1024]"
+BATCHES: Final = 12  # into which the input is divided, about: enough to kill in some, and to go on after
+WAIT_SECONDS: Final = 240.0  # for the driver's start, or its next batch
+LOOK_SECONDS: Final = 0.02
+ENDING_SECONDS: Final = 60.0
+LINE: Final = "line bigint, invoice string, stock_code string, quantity bigint, unit_price decimal(18,3), country string"
+
+
+def movements_and_revenue(rows: DataFrame) -> DataFrame:
+    """Transform order lines into stock movements, and into the revenue of each country in this batch."""
+    lines = rows.select(F.from_json(F.col("value").cast("string"), LINE).alias("line"), "timestamp").select(
+        "line.*", "timestamp"
+    )
+    movements = lines.select(
+        F.col("stock_code").alias("key"),
+        F.to_json(F.struct("line", "stock_code", "quantity", "unit_price")).alias("value"),
+        F.lit(MOVEMENTS).alias("topic"),
+    )
+    value = F.sum(F.col("quantity") * F.col("unit_price")).alias("value")
+    revenue = lines.groupBy("country").agg(F.count("*").alias("lines"), value)
+    return movements.unionByName(
+        revenue.select(
+            F.col("country").alias("key"),
+            F.to_json(F.struct("country", "lines", "value")).alias("value"),
+            F.lit(REVENUE).alias("topic"),
+        )
+    )
+
+
+def run(*, url: str | None, input_path: Path | None, folder: Path, output: Console, progress: Console, debug: bool) -> bool:
+    """Run the demo. Returns whether every check passed; files go to `folder`, tables to `output`, progress to `progress`."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder} is there and not empty: name another --folder for what the demo writes")
+    folder.mkdir(parents=True, exist_ok=True)
+    report = Report()
+    with connect(url, create=True) as client:
+        make_topics(client, SOURCE, MOVEMENTS, REVENUE)
+        lines = order_lines(input_path, output)
+        with bars_on(progress) as bars:
+            read = import_order_lines(client, lines, bars, report)
+            if read.transactions < BATCHES:
+                raise ConfigError(
+                    f"the input has {read.transactions} invoices; --spark needs {BATCHES}: a batch holds whole ones"
+                )
+            _Drive(client, read, bars, report, output).run()
+            _check(client, read, report)
+            bar = bars.add_task("Parquet and a chart", total=2)
+            with opened("msgtx demo", debug=debug) as spark:
+                _export(spark, client, read, report, folder / "parquet")
+                bars.advance(bar)
+                _draw(spark, client, folder)
+                bars.advance(bar)
+    print_report(report, output)
+    for what, where in (("Parquet", "parquet"), ("Chart", "report.png"), ("Page", "report.html")):
+        output.print(f"{what}: {folder / where}")
+    return report.passed
+
+
+# ── the pipeline, and what happens to it ──
+
+
+@dataclass(slots=True)
+class _Open:
+    """A transaction of the pipeline that has records and no decision, and the process that writes it."""
+
+    name: TransactionId
+    process: int
+
+
+class _Drive:
+    """Runs the driver as a process; kills an executor of it, then the driver."""
+
+    def __init__(self, client: Client, read: Input, bars: Progress, report: Report, output: Console) -> None:
+        self._client = client
+        self._read = read
+        self._bars = bars
+        self._report = report
+        self._output = output
+        self._bar = bars.add_task("movements and revenue out, two executors", total=read.lines)
+        self._unread = self._lag()  # more than lines: what was aborted, and the markers
+        self._most = self._unread // BATCHES
+
+    def run(self) -> None:
+        began = time.monotonic()
+        driver = self._start()
+        try:
+            self._await(driver, lambda: self._lag() < self._unread, "the first batch")
+            lost = self._kill_executor(driver)
+            left = self._lag()
+            self._await(driver, lambda: self._lag() < left, "a batch after the executor was killed")
+            killed = self._kill_driver(driver)
+            left = self._lag()
+            driver = self._start()
+            self._await(driver, lambda: self._lag() < left, "a batch of the driver's successor")
+            self._tell(lost, killed)
+            self._await(driver, lambda: self._lag() == 0, "the last batch")
+            driver.terminate()
+            if driver.wait(ENDING_SECONDS) != 0:
+                raise DemoFailed(f"the pipeline ended with exit code {driver.returncode}")
+        finally:
+            _end(driver)
+        seconds = time.monotonic() - began
+        rate = f"{self._read.lines / seconds:,.0f} records/s"
+        self._report.steps += [
+            Step("executor killed in a batch; driver killed in a batch, and started again", "2"),
+            Step("order lines through the pipeline", f"{self._read.lines:,}", seconds, rate),
+        ]
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        command = [
+            *(sys.executable, "-m", "msgtx.cli", "spark", "pipeline", SOURCE, f"{__name__}:movements_and_revenue"),
+            *("--group", GROUP, "--max-offsets-per-trigger", str(self._most), "--interval-ms", "0", "--master", MASTER),
+            *("--conf", "spark.executor.memory=512m"),
+        ]
+        environment = {**os.environ, "MSGTX_DATABASE_URL": self._client.secret_url}
+        # Its own group: Ctrl-C reaches the parent alone, which ends it.
+        return subprocess.Popen(  # noqa: S603 - our own command line, without a shell
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
+        )
+
+    def _kill_executor(self, driver: subprocess.Popen[bytes]) -> _Open:
+        """Kill the executor whose task writes, and with it the task; another one if that had answered: its records count."""
+        while True:
+            seen: _Open = self._await(driver, self._open, "a task that writes")
+            executor = next(
+                (each for each in _ancestors(seen.process) if "CoarseGrainedExecutorBackend" in _command(each)), None
+            )
+            if executor is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(executor, signal.SIGKILL)
+                    ended = self._await(driver, functools.partial(self._end_of, seen), "the end of its transaction")
+                    if ended is Outcome.ABORTED:
+                        self._output.print(f"Executor {executor} killed with transaction {seen.name} open.")
+                        return seen
+
+    def _kill_driver(self, driver: subprocess.Popen[bytes]) -> _Open:
+        """Kill the driver when a task of it has written and nothing is decided."""
+        while True:
+            seen: _Open = self._await(driver, self._open, "a task that writes")
+            os.kill(driver.pid, signal.SIGSTOP)  # it decides nothing any more
+            if sessions_idle(self._client, driver.pid) and self._end_of(seen) is None:
+                os.kill(driver.pid, signal.SIGKILL)
+                driver.wait()
+                self._output.print(f"Driver {driver.pid} killed with transaction {seen.name} open, and started again.")
+                return seen
+            os.kill(driver.pid, signal.SIGCONT)
+
+    def _tell(self, lost: _Open, killed: _Open) -> None:
+        for what, each in (("the executor", lost), ("the driver", killed)):
+            found = self._client.admin.transactions.outcome(each.name)
+            self._report.checks.append((f"end of {what}'s transaction", "ABORTED", str(found.outcome)))
+
+    def _end_of(self, seen: _Open) -> Outcome | None:
+        outcome = self._client.transaction_outcome(seen.name)
+        return None if outcome is Outcome.OPEN else outcome
+
+    def _open(self) -> _Open | None:
+        for producer_id, epoch, number, process in rows_of(self._client, OPEN):
+            return _Open(TransactionId(producer_id, epoch, number), process)
+        return None
+
+    def _lag(self) -> int:
+        with self._client.consumer(group=GROUP, enable_auto_commit=False, auto_offset_reset="earliest") as consumer:
+            consumer.assign(_partitions(self._client))
+            left = sum(consumer.lag().values())
+        self._bars.update(self._bar, completed=max(0, self._read.lines - left))
+        return left
+
+    def _await(self, driver: subprocess.Popen[bytes], condition: Callable[[], Any], what: str) -> Any:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not (found := condition()):
+            if driver.poll() is not None:
+                raise DemoFailed(f"the pipeline ended by itself with exit code {driver.returncode}; it was to reach {what}")
+            if time.monotonic() > deadline:
+                raise DemoFailed(f"the pipeline did not reach {what} within {WAIT_SECONDS:g} s")
+            time.sleep(LOOK_SECONDS)
+        return found
+
+
+OPEN: Final = """
+    select producer_id, producer_epoch, transaction_number, client_process from msgtx.transactions
+    where state = 'Ongoing' and transactional_id is null and cardinality(partitions) > 0 order by producer_id desc"""
+EARNED: Final = """
+    select revenue ->> 'country', sum((revenue ->> 'value')::numeric)
+    from (select convert_from(value, 'UTF8')::json as revenue from msgtx.committed_records
+          where topic = %s offset 0) r
+    group by 1"""
+
+
+def _partitions(client: Client) -> list[TopicPartition]:
+    return [TopicPartition(SOURCE, index) for index in range(client.topics.describe(SOURCE).partitions)]
+
+
+def _ancestors(process: int) -> Iterator[int]:
+    """Yield the processes above one, the nearest first; those that have ended have none."""
+    while process > 1:
+        try:
+            status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+        except OSError:
+            return
+        process = int(re.search(r"^PPid:\s+(\d+)", status, re.MULTILINE)[1])  # type: ignore[index]  # Linux says it
+        yield process
+
+
+def _command(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _end(driver: subprocess.Popen[bytes]) -> None:
+    if driver.poll() is None:
+        driver.send_signal(signal.SIGCONT)
+        driver.terminate()
+        try:
+            driver.wait(ENDING_SECONDS)
+        except subprocess.TimeoutExpired:
+            driver.kill()
+            driver.wait()
+
+
+# ── what came of it ──
+
+
+def _check(client: Client, read: Input, report: Report) -> None:
+    lines, quantity, value, distinct, last = rows_of(client, TOTALS, MOVEMENTS)[0]
+    earned = {country: Decimal(amount) for country, amount in rows_of(client, EARNED, REVENUE)}
+    wrong = [country for country, amount in read.by_country.items() if earned.get(country) != amount]
+    report.checks += [
+        ("lines", f"{read.lines:,}", f"{lines:,}"),
+        ("sum of Quantity", f"{read.quantity:,}", f"{quantity:,}"),
+        ("sum of Quantity × UnitPrice", _amount(read.value), _amount(Decimal(value))),
+        ("the same, from revenue per country", _amount(read.value), _amount(sum(earned.values(), Decimal(0)))),
+        ("countries with another revenue", "0", str(len(wrong) + len(earned.keys() - read.by_country.keys()))),
+        ("duplicates", "0", f"{lines - distinct:,}"),
+        ("lost lines", "0", f"{max(read.lines, last) - distinct:,}"),
+    ]
+
+
+def _amount(value: Decimal) -> str:
+    return f"{value.normalize():,f}"
+
+
+def _export(spark: SparkSession, client: Client, read: Input, report: Report, folder: Path) -> None:
+    began = time.monotonic()
+    written = export(spark, [MOVEMENTS, REVENUE], str(folder), url=client.secret_url)
+    seconds = time.monotonic() - began
+    rate = f"{written.records / seconds:,.0f} records/s"
+    report.steps.append(Step("records exported as Parquet", f"{written.records:,}", seconds, rate))
+    movements = spark.read.parquet(str(folder)).where(F.col("topic") == MOVEMENTS)
+    quantity = F.sum(F.get_json_object(F.col("value").cast("string"), "$.quantity").cast("bigint"))
+    found = movements.agg(F.count("*"), quantity).first()
+    assert found is not None
+    report.checks += [
+        ("lines in Parquet", f"{read.lines:,}", f"{found[0]:,}"),
+        ("sum of Quantity in Parquet", f"{read.quantity:,}", f"{found[1] or 0:,}"),
+    ]
+
+
+def _draw(spark: SparkSession, client: Client, folder: Path) -> None:
+    rates = rates_of.run(spark, [SOURCE, MOVEMENTS, REVENUE], url=client.secret_url)
+    picture = draw(rates)
+    (folder / "report.png").write_bytes(picture)
+    (folder / "report.html").write_text(page(rates, picture), encoding="utf-8")

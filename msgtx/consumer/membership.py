@@ -1,0 +1,305 @@
+"""Membership of a consumer in its group: joining, heartbeats, and what is to be taken over or released (semantics 7).
+
+The thread says that the member lives, and hears that something changed; partitions change hands in the consumer's poll. No
+lock is held across the network: who computes an assignment writes it by compare-and-set, who comes late looks again.
+"""
+
+import logging
+import os
+import platform
+import threading
+import time
+import uuid
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from msgtx.config import ConsumerConfig
+from msgtx.consumer.wakeup import Waiter
+from msgtx.database.connection import until
+from msgtx.database.engine import Engine, RawConnection
+from msgtx.errors import FencedInstance, MsgtxError, UnknownMember
+from msgtx.rules.assignment import Subscriber, assign, subscribed
+from msgtx.store.members import (
+    Assignment,
+    assign_partitions,
+    describe_members,
+    heartbeat,
+    join_group,
+    leave_group,
+    member_assignment,
+    release_partitions,
+)
+from msgtx.store.topics import describe_topics, partitions_of, topics_version
+from msgtx.types import TopicPartition
+
+log = logging.getLogger("msgtx.consumer")
+BEATS_OF_A_SESSION: Final = 3  # attempts at a heartbeat that nobody answers, before the session is over
+MOST_LEAVES: Final = 3  # a connection that broke is made up for; nobody who closes waits for a database that is away
+MOST_ROUNDS: Final = 100  # of a division that others' changes overtake; whoever overtakes also divides
+
+
+class Subscription(NamedTuple):
+    """Names, or a pattern that whole names match."""
+
+    topics: list[str] | None
+    pattern: str | None
+
+
+class _Member(NamedTuple):
+    """This member, as the group knows it."""
+
+    number: int
+    member_id: str
+
+
+def _new_id() -> str:
+    return f"{platform.node()}-{os.getpid()}-{uuid.uuid4()}"
+
+
+def divide(connection: RawConnection, group: str) -> None:
+    """Divide the group's partitions among its members, if that has to be done. Whoever comes first does it."""
+    for _ in range(MOST_ROUNDS):
+        state = describe_members(connection, group)
+        if state is None or not state.stale or not state.members or state.strategy is None:
+            return
+        topics = describe_topics(connection, sorted({name for member in state.members for name in member.topics}))
+        subscribers = [
+            Subscriber(
+                member.number,
+                member.group_instance_id or member.member_id,
+                subscribed(member.topics, None, topics),
+            )
+            for member in state.members
+        ]
+        owners = {partition: member.number for member in state.members for partition in member.owned}
+        partitions = {name: topic.partition_ids for name, topic in topics.items()}
+        targets = assign(state.strategy, subscribers, partitions, owners)
+        if assign_partitions(
+            connection, group, generation=state.generation, topics_version=state.topics_version, targets=targets
+        ):
+            return
+
+
+class Membership:
+    """One consumer's place in its group. `waiter` is woken by the group's changes; `wakes` is the consumer's own."""
+
+    def __init__(self, engine: Engine, config: ConsumerConfig, group: str, *, waiter: Waiter, wakes: Waiter) -> None:
+        self._engine = engine
+        self._config = config
+        self.group = group
+        self._waiter = waiter
+        self._wakes = wakes
+        self._subscription = Subscription(None, None)
+        self._subscribed = False  # the group knows this subscription
+        self._matched_of: int | None = None  # the version of the topics among which it knows those that match the pattern
+        self._member: _Member | None = None
+        self._next_id = _new_id()  # kept until the answer to a join has come: asked again, it is the same member
+        self.generation = -1
+        self.due = False  # the group is to be looked at
+        self._shall_divide = False
+        self._polled_at = time.monotonic()
+        self._closing = False
+        self._thread: threading.Thread | None = None
+        self._places: dict[int, TopicPartition] = {}
+        self._newest: int | None = None  # of the partitions that were there when this member joined first
+        self._fenced: FencedInstance | None = None
+
+    @property
+    def member_id(self) -> str | None:
+        """The id under which the group knows this member; None while it is none."""
+        return None if self._member is None else self._member.member_id
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Change what this member wants to read; the group hears of it with the next `look`."""
+        self._subscription = subscription
+        self._subscribed = False
+        self.due = True
+
+    def polled(self) -> None:
+        """Note that the consumer is being used: within `max_poll_interval_ms` it has to come again."""
+        self._polled_at = time.monotonic()
+
+    def topics_changed(self) -> None:
+        """Have the partitions divided anew with the next look, if the topics are not those of the assignment any more."""
+        self.due = self._shall_divide = True
+
+    def look(self, connection: RawConnection) -> Assignment:
+        """Join if this is no member, divide the partitions if that falls to it, and return what is its own.
+
+        Raise `UnknownMember` if the group gave it up, `FencedInstance` if another took its `group_instance_id`; after either
+        it is no member any more. What the group refuses in a join is raised as it is. The caller sets `due` again
+        after an error.
+        """
+        if self._fenced is not None:
+            raise self._fenced
+        self.due = False
+        if self._member is None or not self._subscribed:
+            self._join(connection)
+        assert self._member is not None
+        if self._shall_divide:
+            self._shall_divide = False
+            try:
+                if self._subscription.pattern is not None and topics_version(connection) != self._matched_of:
+                    self._join(connection)
+                    self._shall_divide = False
+                divide(connection, self.group)
+            except MsgtxError:
+                self._shall_divide = True
+                raise
+        try:
+            found = member_assignment(connection, self.group, self._member.number)
+        except UnknownMember:
+            self._gone(connection, self._member)
+            raise
+        self.generation = found.generation
+        return found
+
+    def release(self, connection: RawConnection, partition_ids: Collection[int]) -> None:
+        """Give these partitions to whom they shall belong."""
+        if self._member is not None:
+            self.generation = release_partitions(connection, self.group, self._member.number, partition_ids)
+
+    def place(self, connection: RawConnection, partition_id: int) -> TopicPartition | None:
+        """Return topic and index of a partition; None if its topic was deleted."""
+        if partition_id not in self._places:
+            self._places = partitions_of(describe_topics(connection, None).values())
+            if self._newest is None:
+                self._newest = max(self._places, default=0)
+        return self._places.get(partition_id)
+
+    def is_new(self, partition_id: int) -> bool:
+        """Whether a partition was made after this member joined."""
+        return self._newest is not None and partition_id > self._newest
+
+    def close(self) -> None:
+        """Leave the group, so that others go on at once. A static member stays: its session tells when it is given up."""
+        self._closing = True
+        self._waiter.wake()
+        if self._thread is not None:
+            self._thread.join()
+        self._waiter.watch(())
+        if self._config.group_instance_id is None:
+            with until(time.monotonic() + self._config.request_timeout_ms / 1000):
+                self._leave_at_last(self.member_id or self._next_id)
+        self._member = None
+
+    def _leave_at_last(self, member_id: str) -> None:
+        """Leave, also if only the answer to the join is missing."""
+        for attempt in range(1, MOST_LEAVES + 1):
+            try:
+                self._leave(member_id)
+            except MsgtxError as error:
+                if error.retriable and attempt < MOST_LEAVES:
+                    continue
+                log.warning("group %r: %s could not leave, its session has to end: %s", self.group, member_id, error)
+            return
+
+    def _join(self, connection: RawConnection) -> None:
+        member_id = self._next_id if self._member is None else self._member.member_id
+        names, pattern = self._subscription
+        version = None
+        if pattern is not None:
+            # A pattern is its own member's business: others read what it matched. The version comes first: what is created
+            # meanwhile is of a later one, with which this is due again.
+            version = topics_version(connection)
+            names = sorted(subscribed(None, pattern, describe_topics(connection, None)))
+        joined = join_group(
+            connection,
+            self.group,
+            member_id=member_id,
+            group_instance_id=self._config.group_instance_id,
+            client_host=platform.node(),
+            client_process=os.getpid(),
+            session_timeout_ms=self._config.session_timeout_ms,
+            strategy=self._config.assignment,
+            topics=names,
+            pattern=pattern,
+            topics_version=version,
+        )
+        self._matched_of = version
+        self._member = _Member(joined.member_number, member_id)
+        self._subscribed = self._shall_divide = True
+        self._waiter.watch_group(joined.group_id)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._live, name="msgtx-heartbeat", daemon=True)
+            self._thread.start()
+
+    def _gone(self, connection: RawConnection, member: _Member) -> None:
+        """Ask why the group does not know this member: `FencedInstance` ends it, else it may join again."""
+        try:
+            heartbeat(
+                connection,
+                self.group,
+                member_number=member.number,
+                member_id=member.member_id,
+                group_instance_id=self._config.group_instance_id,
+                number=0,
+            )
+        except (FencedInstance, UnknownMember) as error:
+            self._member, self._next_id = None, _new_id()
+            if isinstance(error, FencedInstance):
+                self._fenced = error  # joining again would fence the other one in turn
+            raise
+
+    # ── the thread ──
+
+    def _live(self) -> None:
+        beats = 0
+        left: _Member | None = None
+        next_beat = time.monotonic() + self._config.heartbeat_interval_ms / 1000
+        while not self._closing:
+            if self._waiter.sleep(next_beat - time.monotonic()):
+                self._changed()
+                continue
+            member, beats = self._member, beats + 1
+            next_beat = time.monotonic() + self._config.heartbeat_interval_ms / 1000
+            if member is None or member == left or self._closing:
+                continue
+            try:
+                with until(time.monotonic() + self._config.session_timeout_ms / 1000 / BEATS_OF_A_SESSION):
+                    left = self._live_on(member, beats) or left
+            except MsgtxError as error:
+                log.debug("group %r: no heartbeat: %s", self.group, error)
+                next_beat = time.monotonic() + self._config.retry_backoff_ms / 1000
+
+    def _live_on(self, member: _Member, beats: int) -> _Member | None:
+        """Say that this member lives; have it leave if nobody polls any more, and return it then."""
+        if time.monotonic() - self._polled_at <= self._config.max_poll_interval_ms / 1000:
+            self._beat(member, beats)
+            return None
+        self._leave(member.member_id)
+        self._changed()
+        log.warning(
+            "group %r: no poll for max_poll_interval_ms=%s; left, the next poll joins again",
+            self.group,
+            self._config.max_poll_interval_ms,
+        )
+        return member
+
+    def _beat(self, member: _Member, number: int) -> None:
+        with self._engine.connection() as connection:
+            try:
+                beat = heartbeat(
+                    connection,
+                    self.group,
+                    member_number=member.number,
+                    member_id=member.member_id,
+                    group_instance_id=self._config.group_instance_id,
+                    number=number,
+                )
+            except (UnknownMember, FencedInstance):
+                self._changed()  # the next look says so where it can be raised
+                return
+        if beat.stale:
+            self._shall_divide = True
+        if beat.stale or beat.generation != self.generation:
+            self._changed()
+
+    def _leave(self, member_id: str) -> None:
+        with self._engine.connection() as connection:
+            leave_group(connection, self.group, member_id)
+            divide(connection, self.group)
+
+    def _changed(self) -> None:
+        self.due = True
+        self._wakes.wake()

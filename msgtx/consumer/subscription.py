@@ -1,0 +1,251 @@
+"""Which partitions a consumer reads: assigned by hand, all of a subscription, or given by its group (semantics 7)."""
+
+import contextlib
+import logging
+import re
+import time
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from msgtx import errors
+from msgtx.config import ConsumerConfig
+from msgtx.consumer.fetcher import Assigned
+from msgtx.consumer.membership import Membership, Subscription
+from msgtx.consumer.positions import Places, Topics
+from msgtx.consumer.wakeup import Listener, Waiter
+from msgtx.database.engine import Engine
+from msgtx.errors import IllegalState
+from msgtx.rules.assignment import subscribed
+from msgtx.types import TopicPartition
+
+log = logging.getLogger("msgtx.consumer")
+LOOK_SECONDS: Final = 5.0  # between two looks for new partitions of what was subscribed to without a group
+Callback = Callable[[list[TopicPartition]], object]
+
+
+class Assignments(Places):
+    """What a consumer may read, and how that changes: within its polls."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        config: ConsumerConfig,
+        *,
+        topics: Topics,
+        all_topics: Callable[[], Iterable[str]],
+        listener: Listener,
+    ) -> None:
+        super().__init__(engine, config, topics)
+        self._all_topics = all_topics
+        self._listener = listener
+        self._waiter = Waiter(listener)
+        self._membership: Membership | None = None
+        self._subscribed: Subscription | None = None  # without a group
+        self._next_look = time.monotonic() + LOOK_SECONDS
+        self._told: dict[str, Callback | None] = {}
+        self._keeps = False  # a transaction is being filled: partitions are not given away now
+        self._taken_away: list[TopicPartition] = []  # with records that were handed out and are committed nowhere
+
+    def _commit_positions(self) -> None:
+        """Commit where this consumer stands; a failure is only logged."""
+        raise NotImplementedError
+
+    # ── what to read ──
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read exactly these partitions, from the group's committed offsets, else by `auto_offset_reset`.
+
+        Raise `IllegalState` after `subscribe` with a group: then its members divide the partitions.
+        """
+        with self._use():
+            if self._membership is not None:
+                raise IllegalState("this consumer subscribed: its group gives it partitions; assign is for another one")
+            self._subscribed = None
+            wanted = [TopicPartition(*partition) for partition in partitions]
+            for name in {topic for topic, _ in wanted}:
+                self._topic(name, fresh=True)  # it may have been deleted and made again
+            self._take(wanted)
+            self._fetcher.forget_starts()
+
+    def _take(
+        self,
+        wanted: Iterable[TopicPartition],
+        ids: Mapping[TopicPartition, int] = MappingProxyType({}),
+        new: Container[TopicPartition] = (),
+    ) -> None:
+        known = self._fetcher.assigned
+        self._fetcher.assign(
+            [
+                known[tp]
+                if tp in known and tp not in new
+                else Assigned(tp, ids.get(tp) or self._partition_id(tp), new=tp in new)
+                for tp in wanted
+            ]
+        )
+        self._waiter.watch(assigned.partition_id for assigned in self._fetcher.assigned.values())
+
+    def subscribe(
+        self,
+        topics: Sequence[str] = (),
+        *,
+        pattern: str | None = None,
+        on_assign: Callback | None = None,
+        on_revoke: Callback | None = None,
+        on_lost: Callback | None = None,
+    ) -> None:
+        """Read these topics, or those whose whole name matches `pattern`. Called again, it replaces the former.
+
+        With a group, its members divide the partitions: what is free is this one's when this returns, later ones change
+        hands within `poll`, which calls `on_assign` (partitions that it got), `on_revoke` (that it is about to give away:
+        commit there) and `on_lost` (that it no longer had: its session was over, or `max_poll_interval_ms`). Without a group
+        it reads all partitions. Raise `ConfigError` for a bad pattern, or another `assignment` than the group's.
+        """
+        if isinstance(topics, str):
+            raise TypeError("topics is a list of names; for one topic write [name]")
+        if bool(topics) == (pattern is not None):
+            raise errors.ConfigError("subscribe takes topics, or pattern=")
+        if pattern is not None:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise errors.ConfigError(f"pattern {pattern!r}: {error}") from error
+        with self._use():
+            for name in topics:
+                self._topic(name)
+            self._told = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
+            subscription = Subscription(None if pattern is not None else list(topics), pattern)
+            if self.config.group is None:
+                self._subscribed = subscription
+                self._take(self._all_of(subscription))
+                self._tell("assign", list(self._fetcher.assigned))
+                return
+            if self._membership is None:
+                waiter = Waiter(self._listener)
+                self._membership = Membership(
+                    self._engine, self.config, self.config.group, waiter=waiter, wakes=self._waiter
+                )
+            self._membership.subscribe(subscription)
+            self._retried(self._look_after_membership)
+
+    def _all_of(self, subscription: Subscription) -> list[TopicPartition]:
+        names = subscription.topics
+        if names is None:
+            names = sorted(subscribed(None, subscription.pattern, list(self._all_topics())))
+        counts = {name: len(self._topic(name, fresh=True).partition_ids) for name in names}
+        return [TopicPartition(name, at) for name, count in counts.items() for at in range(count)]
+
+    def _look_for_partitions(self) -> None:
+        """Without a group, what is new in the topics that were subscribed to is looked for now and then."""
+        if self._subscribed is None or time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + LOOK_SECONDS
+        gained = [tp for tp in self._all_of(self._subscribed) if tp not in self._fetcher.assigned]
+        if gained:
+            self._take([*self._fetcher.assigned, *gained], new=gained)
+            self._tell("assign", gained)
+
+    def _take_made_again(self) -> bool:
+        """Read topics that were deleted and made again, from their beginning. Returns whether there are any."""
+        assigned = self._fetcher.assigned
+        again: list[TopicPartition] = []
+        for name in {tp.topic for tp in assigned}:
+            with contextlib.suppress(errors.UnknownTopicOrPartition):
+                ids = self._topic(name, fresh=True).partition_ids
+                of_topic = [tp for tp in assigned if tp.topic == name and tp.partition < len(ids)]
+                again += [tp for tp in of_topic if ids[tp.partition] != assigned[tp].partition_id]
+        if again:
+            log.warning("%s: deleted and made again, reading from the beginning", ", ".join(map(str, again)))
+            self._take([*assigned], new=again)
+        return bool(again)
+
+    def rewind(self) -> None:
+        """Go back to the committed offsets, as after an aborted transaction; without one to where reading began."""
+        with self._use():
+            self._commits.settle()  # they count
+            self._fetcher.rewind()
+            self._taken_away.clear()
+            if self._membership is not None:
+                self._membership.due = True  # what was refused may have been refused because partitions were taken away
+
+    # ── the group ──
+
+    @contextlib.contextmanager
+    def keep_partitions(self) -> Iterator[None]:
+        """Give no partition away within the block, though the group asks for it: a transaction is being filled from them."""
+        self._keeps = True
+        try:
+            yield
+        finally:
+            self._keeps = False
+
+    @property
+    def _membership_is_due(self) -> bool:
+        return self._membership is not None and self._membership.due and not self._keeps
+
+    def _look_after_membership(self) -> None:
+        """Take over what became this member's, and give away what is no longer."""
+        if self._membership is None:
+            self._look_for_partitions()
+            return
+        while self._membership_is_due:
+            try:
+                self._follow(self._membership)
+            except BaseException:
+                self._membership.due = True  # what was not done to its end is to be done again
+                raise
+
+    def _follow(self, membership: Membership) -> None:
+        try:
+            with self._engine.connection() as connection:
+                found = membership.look(connection)
+                places = {each: membership.place(connection, each) for each in found.owned}
+        except (errors.UnknownMember, errors.FencedInstance) as error:
+            self._give_up(self._fetcher.assigned)
+            if isinstance(error, errors.FencedInstance):
+                raise
+            membership.due = True  # to join again
+            return
+        owned = {tp: each for each, tp in places.items() if tp is not None}
+        # By id: a topic that was deleted and made again has the same name, and other partitions.
+        self._give_up([tp for tp, each in self._fetcher.assigned.items() if owned.get(tp) != each.partition_id])
+        if leaving := found.owned.keys() - found.target:
+            self._give_away([tp for tp in self._fetcher.assigned if owned[tp] in leaving], leaving)
+            return
+        gained = [tp for tp, each in owned.items() if each in found.target and tp not in self._fetcher.assigned]
+        if gained:
+            new = [tp for tp in gained if membership.is_new(owned[tp])]
+            self._take([*self._fetcher.assigned, *gained], owned, new)
+            self._tell("assign", gained)
+
+    def _give_away(self, partitions: list[TopicPartition], ids: Collection[int]) -> None:
+        assert self._membership is not None
+        self._membership.due = True  # until it is done
+        if partitions:
+            if self.config.enable_auto_commit:
+                self._commit_positions()
+            self._tell("revoke", partitions)
+            self._drop(partitions)
+        self._commits.settle()  # an owner may commit until it releases
+        with self._engine.connection() as connection:
+            self._membership.release(connection, ids)
+
+    def _give_up(self, partitions: Iterable[TopicPartition]) -> None:
+        if lost := list(partitions):
+            log.warning("group %r: %s were lost", self.config.group, ", ".join(map(str, lost)))
+            self._drop(lost)
+            self._tell("lost", lost)
+
+    def _drop(self, partitions: Iterable[TopicPartition]) -> None:
+        gone = set(partitions)
+        assigned = self._fetcher.assigned
+        self._taken_away += [tp for tp in gone if assigned[tp].handed]
+        self._take([tp for tp in assigned if tp not in gone])
+
+    def _tell(self, event: str, partitions: list[TopicPartition]) -> None:
+        if (callback := self._told.get(event)) is not None:
+            callback(partitions)
+
+    def _require_assignment(self) -> None:
+        if not self._fetcher.assigned and self._membership is None:
+            raise IllegalState("nothing is assigned: subscribe or assign first")

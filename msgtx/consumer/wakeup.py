@@ -1,0 +1,223 @@
+"""How a commit in one process wakes a consumer that waits in another: LISTEN and NOTIFY, one channel per client.
+
+No SQL transaction that is flushed notifies: PostgreSQL would let one at a time through, flush included. A client tells after
+its commits (`coordinator.notifier`). Behind a COMMIT that nobody follows, as of SQL's `msgtx.publish`, a row is left that
+listeners look for. Who dies in between delays readers until they look by themselves (`fetch_max_wait_ms`). Behind a pooler,
+which passes no notifications on, readers poll.
+"""
+
+import contextlib
+import logging
+import os
+import queue
+import threading
+import time
+import uuid
+from collections.abc import Iterable
+from typing import Final
+
+import psycopg
+
+from msgtx.database.connection import readable, until
+from msgtx.database.engine import Engine, RawConnection, query
+from msgtx.errors import AuthorizationFailed, MsgtxError
+from msgtx.store.wakeups import look, notify, prepare_looks, remove_wake_ups, seen
+
+log = logging.getLogger("msgtx.consumer.wakeup")
+LOOK_SECONDS: Final = 0.1  # between two looks at what nobody told: each costs nearly a millisecond of an idle machine
+LOOK_SOON_SECONDS: Final = 0.005  # and while it concerns waiters of this client
+LOOK_SOON_FOR_SECONDS: Final = 1.0  # after it did the last time
+MOST_HEARD: Final = 100  # notifications taken apart at once; of more, whoever sends them, only that they came is told
+REMOVE_SECONDS: Final = 60.0  # between two removals of what was looked at
+POLL_SECONDS: Final = 0.02  # of consumers while no notifications arrive, after the last data
+POLL_MOST_SECONDS: Final = 0.1  # and when none came for a while: ten questions a second
+RECONNECT_SECONDS: Final = 1.0
+REFUSED_SECONDS: Final = 30.0  # to who may not consume, and so waits for nothing: a right may be granted meanwhile
+ANSWER_SECONDS: Final = 10.0  # for its few words: without it readers poll; `close` waits for it
+
+
+class Waiter:
+    """A consumer that waits for data on some partitions.
+
+    A queue and not an event: its `put` may interrupt its own `get`, so `wake` may come from a signal handler.
+    """
+
+    __slots__ = ("_listener", "_pause", "_waited", "_wakes")
+
+    def __init__(self, listener: "Listener") -> None:
+        self._listener = listener
+        self._pause = POLL_SECONDS
+        self._waited = False
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def watch(self, partition_ids: Iterable[int]) -> None:
+        """Be woken for these partitions, and for no others."""
+        self._listener.watch(self, map(str, partition_ids))
+
+    def watch_group(self, group_id: int) -> None:
+        """Be woken for changes of a group's membership, and for nothing else."""
+        self._listener.watch(self, (f"g{group_id}",))
+
+    def clear(self) -> None:
+        """Forget earlier wake-ups; call this before looking at the data."""
+        if not self._waited:  # what was looked at before was there
+            self._pause = POLL_SECONDS
+        self._waited = False
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._wakes.get_nowait()
+
+    def wake(self) -> None:
+        """End the wait, now or the next one."""
+        self._wakes.put(None)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until woken, at most `seconds`; shorter while notifications do not arrive."""
+        self._waited = True
+        if not self._listener.confirmed:
+            seconds = min(seconds, self._pause)
+            self._pause = min(2 * self._pause, POLL_MOST_SECONDS)
+        self.sleep(seconds)
+
+    def sleep(self, seconds: float) -> bool:
+        """Wait until woken, at most `seconds`. Returns whether it was woken."""
+        try:
+            self._wakes.get(timeout=max(seconds, 0.0))
+        except queue.Empty:
+            return False
+        return True
+
+
+class Listener:
+    """One connection that listens for a whole client. Starts with its first waiter."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._waiters: dict[str, set[Waiter]] = {}  # by the words of a notification: 17 is a partition, g17 a group
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._token = uuid.uuid4().hex
+        self._wake_read, self._wake_write = os.pipe()
+        self.confirmed = False
+
+    def watch(self, waiter: Waiter, words: Iterable[str]) -> None:
+        """Register a waiter for these words instead of its earlier ones."""
+        wanted = set(words)
+        with self._lock:
+            for waiters in self._waiters.values():
+                waiters.discard(waiter)
+            for word in wanted:
+                self._waiters.setdefault(word, set()).add(waiter)
+            if wanted and self._thread is None and not self._stopping:
+                self._thread = threading.Thread(target=self._run, name="msgtx-listener", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """End the thread and its connection."""
+        with self._lock:
+            if self._stopping:
+                return
+            self._stopping = True
+        os.write(self._wake_write, b".")
+        if self._thread is not None:
+            self._thread.join()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                with until(time.monotonic() + ANSWER_SECONDS):
+                    connection = self._engine.dedicated()
+            except MsgtxError as error:
+                log.debug("no wake-ups: %s", error)
+                self._pause()
+                continue
+            if self._engine.pooled:
+                # LISTEN would stay behind in a session that others use, and its notifications would go to them.
+                log.debug("no wake-ups behind a pooler: consumers poll")
+                connection.close()
+                return
+            refused = False
+            try:
+                with until(silence=ANSWER_SECONDS):
+                    self._listen(connection)
+            except (MsgtxError, OSError, psycopg.Error) as error:
+                log.debug("the wake-up channel was lost: %s", error)
+                refused = isinstance(error, AuthorizationFailed)
+            finally:
+                listened, self.confirmed = self.confirmed, False
+                connection.close()
+                self._wake_all()
+            if refused or not listened:
+                # A replica, for one, refuses LISTEN each time.
+                self._pause(REFUSED_SECONDS if refused else RECONNECT_SECONDS)
+
+    def _pause(self, seconds: float = RECONNECT_SECONDS) -> None:
+        readable([self._wake_read], seconds)
+
+    def _listen(self, connection: RawConnection) -> None:
+        # What arrives with the answer to a statement, psycopg has taken off the connection: it hands it to this.
+        heard: list[str] = []
+        connection.add_notify_handler(lambda notification: heard.append(notification.payload))
+        query(connection, "listen msgtx")
+        snapshot = prepare_looks(connection)
+        notify(connection, self._token)
+        self._wake_all()
+        raw = connection.pgconn
+        looked = removed = time.monotonic()
+        looking = False
+        soon_until = 0.0
+        while not self._stopping:
+            while (notification := raw.notifies()) is not None:
+                heard.append(notification.extra.decode())
+            self._take(heard)
+            now = time.monotonic()
+            if looking and not raw.is_busy():
+                looking = False
+                snapshot, words = seen(raw)
+                if words is not None and self._wake(words):
+                    soon_until = now + LOOK_SOON_FOR_SECONDS
+                if words is not None and now - removed > REMOVE_SECONDS:
+                    removed = now
+                    remove_wake_ups(connection)
+            next_look = looked + (LOOK_SOON_SECONDS if now < soon_until else LOOK_SECONDS)
+            if not looking and now >= next_look:
+                look(raw, snapshot)
+                looking, looked = True, now
+            wait = looked + ANSWER_SECONDS if looking else next_look
+            ready = readable([raw.socket, self._wake_read], wait - now)
+            if raw.socket in ready:
+                raw.consume_input()
+            elif looking and time.monotonic() >= wait:
+                raise OSError(f"no answer for {ANSWER_SECONDS:g} s")
+
+    def _take(self, heard: list[str]) -> None:
+        """Wake whom these notifications concern. The channel is open to every login: a flood of them costs little."""
+        if self._token in heard:
+            self.confirmed = True
+            self._wake_all()
+        if len(heard) > MOST_HEARD:
+            self._wake_all()
+            time.sleep(LOOK_SOON_SECONDS)
+        else:
+            for payload in heard:
+                self._wake(payload)
+        heard.clear()
+
+    def _wake(self, words: str) -> bool:
+        """Wake the waiters of these words. Returns whether there are any."""
+        found = False
+        with self._lock:
+            for word in words.split(","):
+                for waiter in self._waiters.get(word, ()):
+                    waiter.wake()
+                    found = True
+        return found
+
+    def _wake_all(self) -> None:
+        with self._lock:
+            for waiters in self._waiters.values():
+                for waiter in waiters:
+                    waiter.wake()

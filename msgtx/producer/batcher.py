@@ -1,0 +1,457 @@
+"""What a producer takes in: records into open batches, behind the back-pressure of `buffer_bytes`.
+
+The path of a record: route (its topic, kept), partition, lane, open batch. `send` does it in one piece, to save calls.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from msgtx import errors
+from msgtx.config import ProducerConfig
+from msgtx.errors import MsgtxError
+from msgtx.producer.batches import RECORD_OVERHEAD_BYTES, Accumulator, BatchFuture, Lane, PendingBatch, RecordFuture
+from msgtx.rules.partitioner import PARTITIONERS
+from msgtx.rules.transaction import Call
+from msgtx.store.append_once import KeyedRecord
+from msgtx.store.topics import Topic
+from msgtx.types import TopicPartition
+
+Serializer = Callable[[Any], bytes | None]
+Topics = Callable[[str, bool], Topic | None]
+DEDUP_KEY_BYTES: Final = 256  # the most of a dedup_key: it stands in an index
+
+
+class Route:
+    """What `send` needs to know of a topic: kept so that a record costs one look-up."""
+
+    __slots__ = ("count", "lanes", "limit", "sticky", "topic")
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+        self.count = len(topic.partition_ids)
+        self.limit = topic.max_message_bytes
+        self.lanes: list[Lane | None] = [None] * self.count
+        self.sticky = random.randrange(self.count)  # noqa: S311 - spreads load, guards nothing
+
+
+class Intake:
+    """The sending half of `Producer`, which says by `_may_send` and `_refuse` whether a record may come now."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        *,
+        topics: Topics,
+        key_serializer: Serializer | None,
+        value_serializer: Serializer | None,
+    ) -> None:
+        self.config = config
+        self._topics = topics
+        self._key_serializer = key_serializer
+        self._value_serializer = value_serializer
+        self._partition_of = PARTITIONERS[config.partitioner]
+        self._accumulator = Accumulator(
+            linger_ms=config.linger_ms, batch_bytes=config.batch_bytes, buffer_bytes=config.buffer_bytes
+        )
+        self._lock = self._accumulator.lock
+        self._routes: dict[str, Route] = {}
+        self._may_send = False
+        self._number: int | None = None  # of the open transaction
+        self._serializes = key_serializer is not None or value_serializer is not None
+        self._batch_records = config.batch_records
+        self._awaits = config.acks != "0"
+
+    def _start(self) -> None:
+        """Do what must be done before the first record is sent."""
+        raise NotImplementedError
+
+    def _find_topic(self, name: str) -> Topic | None:
+        """Look a topic up, as long as `max_block_ms` allows."""
+        raise NotImplementedError
+
+    def _refuse(self, call: Call) -> None:
+        """Raise why no record may be sent now."""
+        raise NotImplementedError
+
+    def _batch_failed(self, transaction_number: int | None, error: MsgtxError) -> None:
+        """Hear that a record failed."""
+        raise NotImplementedError
+
+    def _add_keyed(self, record: KeyedRecord, batch: PendingBatch) -> None:
+        """Take in a record that is stored at most once by its key; `batch` is its own. The caller holds the lock."""
+        raise NotImplementedError
+
+    def send(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        partition: int | None = None,
+        timestamp: int | datetime | None = None,
+        headers: Iterable[tuple[str, bytes | None]] | None = None,
+        on_delivery: Callable[[RecordFuture], object] | None = None,
+        dedup_key: str | None = None,
+    ) -> RecordFuture:
+        """Send a record. Returns a future at once; blocks while `buffer_bytes` are waiting, at most `max_block_ms`.
+
+        `value=None` is a tombstone. A key chooses the partition; without one records stick to a partition drawn for each
+        batch. With a `dedup_key` (1 to 256 bytes of UTF-8) the record is stored once per topic within `dedup_window_ms`
+        after the first one, whoever sends it again: the others get the place of the first, `duplicate`, also if their
+        content differs. It is awaited and flushed whatever `acks` says, and needs a producer without transactions.
+
+        Raise `IllegalState`, `TypeError`, `InvalidRequest`, `UnknownTopicOrPartition`, the stored error of a failed
+        transaction or producer; everything else is in the future. Source: semantics 3.
+        """
+        if self._serializes:
+            value, key = self._serialized(value, key)
+        if (value.__class__ is not bytes and value is not None) or (key is not None and key.__class__ is not bytes):
+            value, key = as_bytes(value, "value"), as_bytes(key, "key")
+        route = self._routes.get(topic) or self._route(topic)
+        size = RECORD_OVERHEAD_BYTES + (len(value) if value is not None else 0)
+        sticky = False
+        if key:
+            size += len(key)
+            if partition is None:
+                partition = self._partition_of(key, route.count)
+        elif partition is None:
+            partition = route.sticky
+            sticky = True
+        pairs = None if headers is None else as_headers(headers)
+        if pairs:
+            size += sum(len(name.encode()) + len(content or b"") for name, content in pairs)
+        stamp = None if timestamp is None else as_milliseconds(timestamp)
+        if dedup_key is not None:
+            drawn = random.randrange(route.count) if sticky else partition  # noqa: S311 - as above
+            return self._send_keyed(route, drawn, (dedup_key, value, key, stamp, pairs or ()), size, on_delivery)
+        with self._lock:
+            if not self._may_send:
+                self._refuse(Call.SEND)
+            if size > route.limit + RECORD_OVERHEAD_BYTES:
+                return self._too_large(route, partition, size - RECORD_OVERHEAD_BYTES, on_delivery)
+            lane = route.lanes[partition] if -1 < partition < route.count else None
+            if lane is None or (batch := lane.open) is None or batch.size + size > batch.reserved:
+                batch = self._roll(route, partition, size, sticky=sticky)
+            values = batch.values
+            index = len(values)
+            if index >= self._batch_records:
+                batch = self._roll(route, partition, size, sticky=sticky)
+                values, index = batch.values, len(batch.values)
+            values.append(value)
+            batch.keys.append(key)
+            batch.size += size
+            if stamp is not None or batch.timestamps is not None:
+                batch.remember_timestamp(batch.created_ms if stamp is None else stamp)
+            if pairs:
+                if batch.headers is None:
+                    batch.headers = {}
+                batch.headers[index] = pairs
+            future = RecordFuture(batch if self._awaits else _unanswered(batch), index)
+        if on_delivery is not None:
+            future.add_done_callback(on_delivery)
+        return future
+
+    def send_at_once(self, topic: str, value: Any, **rest: Any) -> RecordFuture | None:
+        """Send a record if that needs no waiting, as an event loop must. Returns None, and has not sent, where it might.
+
+        That is: for the first record of a topic, and while `buffer_bytes` have no room for the topic's largest.
+        """
+        with self._lock:
+            route = self._routes.get(topic)
+            if route is None:
+                return None
+            needed = self._accumulator.buffered + route.limit + RECORD_OVERHEAD_BYTES
+            return None if needed > self.config.buffer_bytes else self.send(topic, value, **rest)
+
+    def _send_keyed(
+        self,
+        route: Route,
+        partition: int,
+        content: tuple[str, bytes | None, bytes | None, int | None, Sequence[tuple[str, bytes | None]]],
+        size: int,
+        on_delivery: Callable[[RecordFuture], object] | None,
+    ) -> RecordFuture:
+        dedup_key, value, key, stamp, pairs = content
+        if self.config.transactional_id is not None:
+            raise errors.IllegalState(
+                "a dedup_key needs a producer without transactional_id: its record is stored at once, and no abort takes it"
+                " back; within a transaction a retry is recognised by the transaction itself"
+            )
+        _check_dedup_key(dedup_key)
+        _require_partition(route, partition)
+        with self._lock:
+            if not self._may_send:
+                self._refuse(Call.SEND)
+            if size > route.limit + RECORD_OVERHEAD_BYTES:
+                return self._too_large(route, partition, size - RECORD_OVERHEAD_BYTES, on_delivery)
+            self._wait_for_room(size)
+            batch = PendingBatch(TopicPartition(route.topic.name, partition), None, self._lock)
+            batch.size = batch.reserved = size
+            partition_id = route.topic.partition_ids[partition]
+            at = batch.created_ms if stamp is None else stamp
+            self._add_keyed(KeyedRecord(partition_id, dedup_key, value, key, at, pairs), batch)
+        future = RecordFuture(batch, 0)
+        if on_delivery is not None:
+            future.add_done_callback(on_delivery)
+        return future
+
+    def _serialized(self, value: Any, key: Any) -> tuple[Any, Any]:
+        return (
+            value if self._value_serializer is None else self._value_serializer(value),
+            key if self._key_serializer is None else self._key_serializer(key),
+        )
+
+    def send_batch(
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None = None,
+        *,
+        partition: int | None = None,
+        timestamps: Sequence[int] | None = None,
+    ) -> BatchFuture:
+        """Send columns: no cost per record beyond its place in a batch. Returns one future for all of them.
+
+        Without keys the records are spread by batch. Serializers do not apply. Raise as `send` does; and
+        `InvalidRequest` for columns of unequal length.
+        """
+        for name, column in (("keys", keys), ("timestamps", timestamps)):
+            if column is not None and len(column) != len(values):
+                raise errors.InvalidRequest(f"{len(values)} values, and {len(column)} {name}")
+        for name, column in (("value", values), ("key", keys or ())):
+            if not {type(item) for item in column} <= {bytes, type(None)}:
+                for item in column:
+                    _require_bytes(item, name)
+        if timestamps is not None and not ({*map(type, timestamps)} <= {int} and _in_range(timestamps)):
+            timestamps = [as_milliseconds(timestamp) for timestamp in timestamps]
+        route = self._routes.get(topic) or self._route(topic)
+        batches: list[PendingBatch] = []
+        for part, rows in self._spread(route, keys, partition, len(values)):
+            if rows is None:
+                self._fill(route, part, batches, values, keys, timestamps)
+            else:
+                self._fill(
+                    route,
+                    part,
+                    batches,
+                    [values[i] for i in rows],
+                    None if keys is None else [keys[i] for i in rows],
+                    None if timestamps is None else [timestamps[i] for i in rows],
+                )
+        return BatchFuture(batches)
+
+    def _spread(
+        self, route: Route, keys: Sequence[bytes | None] | None, partition: int | None, count: int
+    ) -> Iterable[tuple[int | None, Sequence[int] | None]]:
+        if partition is not None or keys is None:
+            return [(partition, None)] if count else []
+        rows: dict[int | None, list[int]] = {}
+        for i, key in enumerate(keys):
+            rows.setdefault(self._partition_of(key, route.count) if key else None, []).append(i)
+        return rows.items()
+
+    def _fill(
+        self,
+        route: Route,
+        partition: int | None,
+        batches: list[PendingBatch],
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None,
+        timestamps: Sequence[int] | None,
+    ) -> None:
+        sizes = [0 if value is None else len(value) for value in values]
+        if keys is not None:
+            sizes = [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
+        start = 0
+        while start < len(values):
+            end, total = start, 0
+            most = min(len(values), start + self.config.batch_records)
+            while end < most and (end == start or total + sizes[end] + RECORD_OVERHEAD_BYTES <= self.config.batch_bytes):
+                total += sizes[end] + RECORD_OVERHEAD_BYTES
+                end += 1
+            with self._lock:
+                if not self._may_send:
+                    self._refuse(Call.SEND)
+                if max(sizes[start:end]) > route.limit:
+                    self._too_large(route, partition or 0, max(sizes[start:end]), None).result()
+                index = route.sticky if partition is None else partition
+                batch = self._roll(route, index, total, sticky=partition is None, fresh=True)
+                batch.values.extend(values[start:end])
+                batch.keys.extend([None] * (end - start) if keys is None else keys[start:end])
+                if timestamps is not None:
+                    batch.timestamps = list(timestamps[start:end])
+                batch.size += total
+                self._accumulator.close_batch(self._accumulator.lanes[batch.topic_partition])
+                self._accumulator.work.notify()
+            batches.append(batch)
+            start = end
+
+    def _roll(self, route: Route, partition: int, size: int, *, sticky: bool, fresh: bool = False) -> PendingBatch:
+        """Return an open batch with `size` bytes reserved, behind the back-pressure of `buffer_bytes`.
+
+        `fresh`: a new one. The caller holds the lock.
+        """
+        _require_partition(route, partition)
+        accumulator = self._accumulator
+        lane = route.lanes[partition] or self._lane(route, partition)
+        batch: PendingBatch | None = lane.open
+        if batch is not None:
+            full = batch.size + size > self.config.batch_bytes or len(batch.values) >= self._batch_records
+            if not fresh and not full and accumulator.reserve(batch, size):
+                return batch
+            accumulator.close_batch(lane)
+            accumulator.work.notify()
+        if sticky:  # a new batch of keyless records: its partition is drawn, and they stay with it
+            route.sticky = random.randrange(route.count)  # noqa: S311 - spreads load, guards nothing
+            lane = route.lanes[route.sticky] or self._lane(route, route.sticky)
+        self._wait_for_room(size)
+        if fresh and lane.open is not None:
+            accumulator.close_batch(lane)
+        batch = lane.open or accumulator.open_batch(lane, self._number)
+        if not accumulator.reserve(batch, size):  # another thread was faster
+            return self._roll(route, lane.topic_partition.partition, size, sticky=False, fresh=fresh)
+        return batch
+
+    def _lane(self, route: Route, partition: int) -> Lane:
+        lane = route.lanes[partition] = self._accumulator.lane(route.topic, partition)
+        return lane
+
+    def _wait_for_room(self, size: int) -> None:
+        accumulator = self._accumulator
+        if size > self.config.buffer_bytes:
+            raise errors.RecordTooLarge(f"{size} bytes do not fit into buffer_bytes={self.config.buffer_bytes}")
+        if accumulator.buffered + size <= self.config.buffer_bytes:
+            return
+        accumulator.close_all()
+        accumulator.work.notify_all()
+        room = accumulator.settled.wait_for(
+            lambda: accumulator.buffered + size <= self.config.buffer_bytes or not self._may_send,
+            self.config.max_block_ms / 1000,
+        )
+        if not self._may_send:
+            self._refuse(Call.SEND)
+        if not room:
+            raise errors.DeliveryTimeout(
+                f"buffer_bytes={self.config.buffer_bytes} stayed full for max_block_ms={self.config.max_block_ms}"
+            )
+
+    def _too_large(
+        self, route: Route, partition: int, size: int, on_delivery: Callable[[RecordFuture], object] | None
+    ) -> RecordFuture:
+        error = errors.RecordTooLarge(
+            f"{route.topic.name} takes records of at most {route.limit} bytes (max_message_bytes); this one has {size}"
+        )
+        batch = PendingBatch(TopicPartition(route.topic.name, partition), self._number, self._lock)
+        batch.error, batch.finished = error, True
+        self._batch_failed(self._number, error)
+        future = RecordFuture(batch, 0)
+        if on_delivery is not None:
+            on_delivery(future)
+        return future
+
+    def _route(self, topic: str) -> Route:
+        self._start()
+        found = self._find_topic(topic)
+        if found is None:
+            raise errors.UnknownTopicOrPartition(f"there is no topic {topic!r}; create it first")
+        return self._routes.setdefault(topic, Route(found))
+
+    def _refresh(self, topic: str) -> Topic | None:
+        found = self._topics(topic, True)
+        if found is not None:
+            self.topic_changed(found)
+        return found
+
+    def topic_changed(self, topic: Topic) -> None:
+        """Hear what became of a topic: another limit, more partitions, or it was deleted and made again."""
+        with self._lock:
+            route = self._routes.get(topic.name)
+            if route is not None and topic.partition_ids[: route.count] != route.topic.partition_ids:
+                self._routes[topic.name] = Route(topic)
+                self._made_again(topic)
+            elif route is not None:
+                route.topic, route.limit = topic, topic.max_message_bytes
+                route.lanes += [None] * (len(topic.partition_ids) - route.count)
+                route.count = len(route.lanes)
+
+    def _made_again(self, topic: Topic) -> None:
+        """Have what is buffered for a topic go to the partitions that it has now. The caller holds the lock."""
+        self._accumulator.lead_to(topic)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Send everything now and wait for the answers. Failed sends do not raise here; raise `TimeoutError`."""
+        accumulator = self._accumulator
+        with accumulator.settled:
+            accumulator.close_all()
+            accumulator.work.notify_all()
+            if not accumulator.settled.wait_for(lambda: accumulator.unfinished == 0, timeout):
+                raise TimeoutError(f"{accumulator.unfinished} batches are not acknowledged after {timeout} s")
+
+
+def _unanswered(batch: PendingBatch) -> PendingBatch:
+    # acks=0: nothing is awaited, the future is done at once with offset −1.
+    stand_in = PendingBatch(batch.topic_partition, None, batch.lock)
+    stand_in.finished = True
+    return stand_in
+
+
+def _require_partition(route: Route, partition: int) -> None:
+    if not 0 <= partition < route.count:
+        raise errors.UnknownTopicOrPartition(
+            f"{route.topic.name} has partitions 0 to {route.count - 1}, and not {partition}"
+        )
+
+
+def _check_dedup_key(dedup_key: object) -> None:
+    if not isinstance(dedup_key, str):
+        raise TypeError(f"a dedup_key is str, not {type(dedup_key).__name__}")
+    size = len(dedup_key.encode(errors="surrogatepass"))
+    if not 0 < size <= DEDUP_KEY_BYTES:
+        raise errors.InvalidRequest(f"a dedup_key has 1 to {DEDUP_KEY_BYTES} bytes of UTF-8, not {size}")
+    if "\0" in dedup_key or any("\ud800" <= letter <= "\udfff" for letter in dedup_key):
+        raise errors.InvalidRequest(f"a dedup_key is valid UTF-8 without a NUL character; this one is {dedup_key!r}")
+
+
+def _require_bytes(item: object, name: str) -> None:
+    if item is not None and not isinstance(item, bytes):
+        hint = "; encode it, or give the producer a serializer" if isinstance(item, str) else ""
+        raise TypeError(f"a {name} is bytes or None, not {type(item).__name__}{hint}")
+
+
+def as_bytes(item: Any, name: str) -> bytes | None:
+    """Return a value or a key. Raise `TypeError` for what is not bytes."""
+    if isinstance(item, bytearray | memoryview):
+        return bytes(item)
+    _require_bytes(item, name)
+    return None if item is None else bytes(item)
+
+
+def as_headers(headers: Iterable[tuple[str, bytes | None]]) -> tuple[tuple[str, bytes | None], ...]:
+    """Return headers. Raise `TypeError`, `InvalidRequest`."""
+    pairs = tuple((name, content) for name, content in headers)
+    for name, content in pairs:
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a header is str, not {type(name).__name__}")
+        if "\0" in name:
+            raise errors.InvalidRequest(f"the name of a header has no NUL character; this one is {name!r}")
+        _require_bytes(content, "header's content")
+    return pairs
+
+
+def as_milliseconds(timestamp: Any) -> int:
+    """Return a record's timestamp. Raise `TypeError`, `InvalidRequest`."""
+    if isinstance(timestamp, datetime):
+        if timestamp.tzinfo is None:
+            raise TypeError("a timestamp needs its time zone: use an aware datetime, or milliseconds since 1970 UTC")
+        return int(timestamp.timestamp() * 1000)
+    if not isinstance(timestamp, int) or isinstance(timestamp, bool):
+        raise TypeError(f"a timestamp is an int (milliseconds) or an aware datetime, not {type(timestamp).__name__}")
+    if not _in_range((timestamp,)):
+        raise errors.InvalidRequest(f"a timestamp is in milliseconds since 1970 UTC, in 64 bits, not {timestamp}")
+    return timestamp
+
+
+def _in_range(timestamps: Sequence[int]) -> bool:
+    return not timestamps or (min(timestamps) >= 0 and max(timestamps) < 1 << 63)

@@ -1,0 +1,441 @@
+"""The sender: takes batches from the accumulator to the database, in order, and settles them by its answers.
+
+Kafka's sender and the idempotent half of its transaction manager (semantics 3). One thread per producer. Several calls are
+in flight in one pipeline, each its own SQL transaction. Sequences are given to a batch when it is first handed over; a batch
+whose answer was lost keeps its sequence and is repeated until it is answered.
+"""
+
+import contextlib
+import heapq
+import logging
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from msgtx import errors
+from msgtx.config import ProducerConfig
+from msgtx.database.connection import until
+from msgtx.database.engine import Engine, RawConnection, batch_array, end_call, translated
+from msgtx.database.wire import Cursor
+from msgtx.errors import MsgtxError
+from msgtx.producer.batches import Accumulator, Lane, PendingBatch
+from msgtx.store.append import APPEND, APPEND_UNFLUSHED, PARTITIONS_AT_ONCE, append_arguments, read_appended
+from msgtx.store.producers import init_producer_id
+from msgtx.store.topics import Topic
+from msgtx.types import ProducerId, TopicPartition
+
+log = logging.getLogger("msgtx.producer")
+CALL_BYTES: Final = 2 * 1024 * 1024  # of batches in one call: enough to share a flush, little enough to hold locks shortly
+MAX_BACKOFF_SECONDS: Final = 1.0
+AWAKE_SECONDS: Final = 0.2  # without work, before the thread sleeps until it is woken
+MIN_WAIT_SECONDS: Final = 0.001
+
+
+class Wake(Protocol):
+    """Tells waiting consumers of commits."""
+
+    def tell(self, partition_ids: list[int]) -> None:
+        """Have consumers of these partitions told of a commit that is done."""
+        ...
+
+
+@dataclass(slots=True)
+class CallInFlight:
+    """Batches that were handed over in one call, and the cursor that gets their answers."""
+
+    lanes: list[Lane]
+    batches: list[PendingBatch]
+    cursor: Cursor
+
+
+class Sender:
+    """Sends what the accumulator holds.
+
+    `on_failed(transaction_number, error)` hears of every batch that failed, and with None of what fails the producer.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        accumulator: Accumulator,
+        config: ProducerConfig,
+        *,
+        wake: Wake,
+        refresh_topic: Callable[[str], Topic | None],
+        on_failed: Callable[[int | None, MsgtxError], None],
+    ) -> None:
+        self._engine = engine
+        self._accumulator = accumulator
+        self._config = config
+        self._wake = wake
+        self._refresh_topic = refresh_topic
+        self._on_failed = on_failed
+        self._host = socket.gethostname()
+        self.producer: ProducerId | None = None
+        self.next_sequences: dict[TopicPartition, int] = {}
+        self.handed: dict[TopicPartition, tuple[int, int]] = {}  # of the open transaction: partition id, last sequence
+        self.transaction_timeout_ms: int | None = None
+        self._in_flight: deque[CallInFlight] = deque()
+        self._partitions_at_once = PARTITIONS_AT_ONCE
+        self._bump_needed = False
+        self._paused = False
+        self._busy = False
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="msgtx-sender", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def close(self, timeout: float | None = None) -> None:
+        """End the thread after what it has in flight; wait for that, at most `timeout` seconds."""
+        with self._accumulator.lock:
+            self._closing = True
+            self._accumulator.work.notify_all()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(timeout)
+
+    @contextlib.contextmanager
+    def paused(self, deadline: float) -> Iterator[None]:
+        """Keep the sender from taking anything; wait until nothing is in flight. Raise `TimeoutError`."""
+        settled, work = self._accumulator.settled, self._accumulator.work
+        with settled:
+            self._paused = True
+            idle = settled.wait_for(lambda: not self._busy, max(0.0, deadline - time.monotonic()))
+        try:
+            if not idle:
+                raise TimeoutError("the database has not answered what was sent; call again")
+            yield
+        finally:
+            with work:
+                self._paused = False
+                work.notify_all()
+
+    # ── the thread ──
+
+    def _run(self) -> None:
+        backoff = self._config.retry_backoff_ms / 1000
+        failures = 0
+        trouble: MsgtxError | None = None  # of the last attempt
+        while self._wait_for_work():
+            try:
+                self._expire(trouble, attempted=False)
+                with (
+                    until(self._deadline, silence=self._config.request_timeout_ms / 1000),
+                    self._engine.connection() as connection,
+                ):
+                    self._drain(connection)
+                failures, trouble = 0, None
+                self._partitions_at_once = min(PARTITIONS_AT_ONCE, self._partitions_at_once * 2)
+            except MsgtxError as error:
+                self._requeue_in_flight()
+                if isinstance(error, errors.LockTableFull):
+                    self._partitions_at_once = max(1, self._partitions_at_once // 2)
+                if error.retriable:
+                    failures, trouble = failures + 1, error
+                    if self._closing:  # nobody waits for what is left: it was dropped when the producer was closed
+                        self._accumulator.drop_unsent(error)
+                    self._expire(error, attempted=True)
+                    self._sleep(min(MAX_BACKOFF_SECONDS, backoff * 2 ** min(failures, 6)))
+                else:
+                    self._fail_all(self._engine.cause_of(error) if error.fatal else error)
+            except BaseException as error:
+                # A bug: every waiting caller hears of it rather than waiting for ever.
+                log.exception("the sender failed")
+                self._requeue_in_flight()
+                self._fail_all(errors.FatalError(f"the sender failed: {error!r}"))
+            finally:
+                with self._accumulator.lock:
+                    self._busy = False
+                    self._accumulator.settled.notify_all()
+
+    def _sleep(self, seconds: float) -> None:
+        with self._accumulator.work:
+            self._accumulator.work.wait_for(lambda: self._paused, seconds)
+
+    def _wait_for_work(self) -> bool:
+        accumulator = self._accumulator
+        idle_since = time.monotonic()
+        with accumulator.work:
+            while True:
+                now = time.monotonic()
+                soonest = accumulator.close_lingering(now)
+                if self._closing and not self._paused and not accumulator.filled:
+                    return False
+                if not self._paused and (accumulator.filled or self._bump_needed):
+                    self._busy = True
+                    return True
+                if accumulator.opened:
+                    idle_since = now
+                if now - idle_since < AWAKE_SECONDS:
+                    accumulator.work.wait(soonest or max(accumulator.linger_seconds, MIN_WAIT_SECONDS))
+                else:
+                    accumulator.sender_sleeps = True
+                    accumulator.work.wait()
+                    accumulator.sender_sleeps = False
+
+    def _drain(self, connection: RawConnection) -> None:
+        batch_array(connection, ())  # asks for the type once, which a pipeline could not
+        with translated(connection), connection.pipeline() as pipeline:
+            while True:
+                call = self._take(connection) if len(self._in_flight) < self._config.max_in_flight else None
+                if call is not None:
+                    self._hand_over(connection, call)
+                    end_call(pipeline)
+                elif self._in_flight:
+                    # Only now is every call committed; an answer that came before is not yet an acknowledgement (P13).
+                    pipeline.sync()
+                    while self._in_flight:
+                        self._settle(self._in_flight[0])
+                        self._in_flight.popleft()
+                else:
+                    break
+        if self._bump_needed and not self._uncertain():
+            self._raise_epoch(connection)
+
+    def _deadline(self) -> float:
+        """Return when the oldest batch is late; without one, when the next could be."""
+        with self._accumulator.lock:
+            lanes = self._accumulator.lanes
+            oldest = [time.monotonic(), *(lanes[key].ready[0].created_at for key in self._accumulator.filled)]
+            oldest += [batch.created_at for key in self._accumulator.opened if (batch := lanes[key].open) is not None]
+        oldest += [batch.created_at for call in self._in_flight for batch in call.batches if not batch.finished]
+        return min(oldest) + self._config.delivery_timeout_ms / 1000
+
+    def _hand_over(self, connection: RawConnection, call: CallInFlight) -> None:
+        function = APPEND if self._flushes(call.batches[0]) else APPEND_UNFLUSHED
+        partition_ids = [lane.partition_id for lane in call.lanes]
+        columns = [
+            batch.columns(partition_id, self.producer or (None, None))
+            for partition_id, batch in zip(partition_ids, call.batches, strict=True)
+        ]
+        arguments = append_arguments(
+            connection,
+            columns,
+            durable=function is APPEND,
+            wake=False,
+            timeout_ms=self.transaction_timeout_ms,
+            client_host=self._host,
+            client_process=os.getpid(),
+        )
+        call.cursor.execute(function.statement, arguments, prepare=True)
+
+    def _flushes(self, batch: PendingBatch) -> bool:
+        # Only what must last is flushed: in a transaction that is the decision.
+        return batch.transaction_number is None and self._config.acks == "all"
+
+    def _take(self, connection: RawConnection) -> CallInFlight | None:
+        accumulator = self._accumulator
+        with accumulator.lock:
+            if self._paused:
+                return None
+            accumulator.close_lingering(time.monotonic())
+            lanes: list[Lane] = []
+            batches: list[PendingBatch] = []
+            size = 0
+            for lane, batch in self._chosen():
+                if size >= CALL_BYTES:
+                    break
+                lane.ready.remove(batch)
+                if not lane.ready:
+                    accumulator.filled.discard(lane.topic_partition)
+                lane.in_flight += 1
+                self.number(lane, batch)
+                lanes.append(lane)
+                batches.append(batch)
+                size += batch.size
+            if not batches:
+                return None
+            call = CallInFlight(lanes, batches, Cursor(connection))
+            self._in_flight.append(call)
+            return call
+
+    def _chosen(self) -> list[tuple[Lane, PendingBatch]]:
+        """Return what may go in one call, ascending by partition; of too many the oldest, so that none waits for ever."""
+        lanes = [self._accumulator.lanes[key] for key in self._accumulator.filled]
+        found = [(lane, batch) for lane in lanes if (batch := self._next(lane)) is not None]
+        if len(found) > self._partitions_at_once:
+            found = heapq.nsmallest(self._partitions_at_once, found, key=lambda one: one[1].created_at)
+        return sorted(found, key=lambda one: one[0].partition_id)
+
+    def _next(self, lane: Lane) -> PendingBatch | None:
+        # Before the epoch is raised, what is uncertain is repeated under the old one, and nothing else is sent.
+        if self._bump_needed:
+            return next((batch for batch in lane.ready if batch.uncertain), None)
+        return None if lane.broken else lane.ready[0]
+
+    def number(self, lane: Lane, batch: PendingBatch) -> None:
+        """Give a batch its sequence before it is handed over. The caller holds the lock."""
+        batch.attempts += 1
+        if self.producer is not None and not batch.uncertain:
+            batch.base_sequence = self.next_sequences.get(lane.topic_partition, 0)
+            self.next_sequences[lane.topic_partition] = batch.base_sequence + len(batch)
+        batch.uncertain = True
+        batch.sent_to = lane.partition_id
+        if batch.transaction_number is not None:
+            assert batch.base_sequence is not None
+            self.handed[lane.topic_partition] = (lane.partition_id, batch.base_sequence + len(batch) - 1)
+
+    # ── answers ──
+
+    def _settle(self, call: CallInFlight) -> None:
+        with translated(call.cursor.connection):
+            rows = call.cursor.fetchall()
+        answers = read_appended(rows)
+        if call.batches[0].transaction_number is None:
+            self._wake.tell([lane.partition_id for lane in call.lanes])
+        for lane, batch, answer in zip(call.lanes, call.batches, answers, strict=True):
+            with self._accumulator.lock:
+                lane.in_flight -= 1
+            batch.uncertain = False
+            if answer.error is None:
+                self._accumulator.stored(lane, batch, answer)
+            else:
+                self._refused(lane, batch, answer.error)
+            self._mend(lane)
+
+    def _refused(self, lane: Lane, batch: PendingBatch, error: MsgtxError) -> None:
+        if lane.broken and isinstance(error, errors.OutOfOrderSequence):
+            self._requeue(lane, batch)  # it followed a refused batch; it gets a new number
+        elif error.retriable and not self._late(batch):
+            self._break(lane, batch)
+            self._requeue(lane, batch)
+        elif isinstance(error, errors.RecordTooLarge) and self._drop_large(batch, error):
+            self._break(lane, batch)
+            if len(batch):
+                self._requeue(lane, batch)
+            else:
+                self._accumulator.finish(batch, error=error)
+        elif isinstance(error, errors.UnknownTopicOrPartition) and self._finds_anew(lane, batch):
+            lane.broken = True  # what follows on its way is refused, too, and goes again in order
+            self._requeue(lane, batch)
+        elif isinstance(error, errors.OutOfOrderSequence) and batch.transaction_number is None:
+            # Semantics 3: the epoch is raised once every uncertain batch is answered; then the refused are renumbered.
+            self._bump_needed = True
+            self._break(lane, batch)
+            self._requeue(lane, batch)
+        elif error.fatal:
+            error = self._engine.cause_of(error)
+            self._accumulator.finish(batch, error=error)
+            self._fail_all(error)
+        else:
+            self._break(lane, batch)
+            self._accumulator.finish(batch, error=error)
+            self._on_failed(batch.transaction_number, error)
+
+    def _break(self, lane: Lane, batch: PendingBatch) -> None:
+        # A refused batch uses up no sequence: the next one carries its numbers.
+        if batch.base_sequence is not None and not lane.broken:
+            self.next_sequences[lane.topic_partition] = batch.base_sequence
+        lane.broken = True
+
+    def _requeue(self, lane: Lane, batch: PendingBatch) -> None:
+        with self._accumulator.lock:
+            at = next(
+                (i for i, other in enumerate(lane.ready) if _before(batch, other)),
+                len(lane.ready),
+            )
+            lane.ready.insert(at, batch)
+            self._accumulator.filled.add(lane.topic_partition)
+
+    def _mend(self, lane: Lane) -> None:
+        if lane.broken and lane.in_flight == 0 and not self._bump_needed:
+            lane.broken = False
+
+    def _drop_large(self, batch: PendingBatch, error: MsgtxError) -> bool:
+        topic = self._refresh_topic(batch.topic_partition.topic)
+        if topic is None:
+            return False
+        dropped = {
+            i: errors.RecordTooLarge(str(error))
+            for i in range(len(batch.values))
+            if record_bytes(batch, i) > topic.max_message_bytes
+        }
+        if not dropped or (batch.dropped and dropped.keys() <= batch.dropped.keys()):
+            return False
+        batch.dropped = {**(batch.dropped or {}), **dropped}
+        self._on_failed(batch.transaction_number, error)
+        return True
+
+    def _finds_anew(self, lane: Lane, batch: PendingBatch) -> bool:
+        """Return whether the topic was deleted and made again, so that the batch has a partition to go to."""
+        topic = self._refresh_topic(batch.topic_partition.topic)
+        if topic is None or batch.transaction_number is not None or self._late(batch):
+            return False
+        index = batch.topic_partition.partition
+        # The refused batch was sent to another partition than the lane now leads to.
+        return index < len(topic.partition_ids) and topic.partition_ids[index] == lane.partition_id != batch.sent_to
+
+    def _late(self, batch: PendingBatch) -> bool:
+        return self._overdue(batch) or batch.attempts > (0 if self._config.acks == "0" else self._config.retries)
+
+    def _overdue(self, batch: PendingBatch) -> bool:
+        return time.monotonic() - batch.created_at > self._config.delivery_timeout_ms / 1000
+
+    # ── trouble ──
+
+    def _requeue_in_flight(self) -> None:
+        """Put back what was not answered, in order; it keeps its sequences and is repeated."""
+        while self._in_flight:
+            call = self._in_flight.pop()
+            for lane, batch in zip(call.lanes, call.batches, strict=True):
+                if batch.finished or not batch.uncertain:
+                    continue
+                with self._accumulator.lock:
+                    lane.in_flight -= 1
+                    lane.ready.appendleft(batch)
+                    self._accumulator.filled.add(lane.topic_partition)
+        for lane in self._accumulator.lanes.values():
+            self._mend(lane)
+
+    def _uncertain(self) -> bool:
+        with self._accumulator.lock:
+            return any(batch.uncertain for key in self._accumulator.filled for batch in self._accumulator.lanes[key].ready)
+
+    def _expire(self, cause: MsgtxError | None, *, attempted: bool) -> None:
+        """Fail what is late: after a failed attempt, or because its turn did not come in time. `cause`: the last failure."""
+        if not attempted and time.monotonic() <= self._deadline():
+            return
+        late = self._accumulator.take_ready(self._late if attempted else self._overdue)
+        for batch in late:
+            if batch.uncertain and self.producer is not None and batch.transaction_number is None:
+                # It may be stored or still be on its way: a new epoch keeps it from mixing with what follows.
+                self._bump_needed = True
+            seconds = self._config.delivery_timeout_ms / 1000
+            why = "" if cause is None else f" ({cause})"
+            error = errors.DeliveryTimeout(f"{batch.topic_partition}: not acknowledged within {seconds:g} s{why}")
+            self._accumulator.finish(batch, error=error)
+            self._on_failed(batch.transaction_number, error)
+
+    def _fail_all(self, error: MsgtxError) -> None:
+        self._bump_needed = False
+        self._on_failed(None, error)
+        self._accumulator.drop_unsent(error)
+
+    def _raise_epoch(self, connection: RawConnection) -> None:
+        assert self.producer is not None
+        self.producer = init_producer_id(
+            connection, None, timeout_ms=self._config.transaction_timeout_ms, expected=self.producer
+        )
+        log.info("producer %s goes on with epoch %s", *self.producer)
+        with self._accumulator.lock:
+            self.next_sequences.clear()
+            self._bump_needed = False
+            for lane in self._accumulator.lanes.values():
+                lane.broken = False
+
+
+def _before(batch: PendingBatch, other: PendingBatch) -> bool:
+    return batch.created_at <= other.created_at
+
+
+def record_bytes(batch: PendingBatch, index: int) -> int:
+    """Return the bytes of a record as the database counts them: key, value, headers."""
+    key, value = batch.keys[index], batch.values[index]
+    headers = (batch.headers or {}).get(index, ())
+    return len(key or b"") + len(value or b"") + sum(len(name.encode()) + len(content or b"") for name, content in headers)

@@ -1,0 +1,340 @@
+"""What rides in the user's SQL transaction: decisions of sealed transactions, consumer offsets, records (architecture 5).
+
+It is kept beside the user's connection and written just before its COMMIT, after the session's flush: then SQLAlchemy's
+connection says `commit`. What a rollback takes back, also one of a savepoint, is never written.
+"""
+
+import contextlib
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeVar
+
+import psycopg
+import sqlalchemy
+from sqlalchemy import event
+from sqlalchemy.orm import Session, scoped_session
+
+from msgtx import errors
+from msgtx.database.engine import Engine, driver_of, translate
+from msgtx.database.wire import BatchColumns
+from msgtx.session.published import Published, calls_of
+from msgtx.session.side_connection import Settling, companion, dispose, engine_of, off_loop
+from msgtx.store.groups import NO_OFFSETS, OffsetColumns, OffsetRows, columns_of
+from msgtx.store.installation import Installation, describe_installation, require_version
+from msgtx.store.seal import Sealed, commit_in_session, decide_sealed
+from msgtx.store.topics import Topic, describe_topics
+from msgtx.store.wakeups import MOST_TOLD, notify
+
+TOPIC_SECONDS: Final = 30.0  # how long a topic is known: then it may have more partitions, or another limit
+
+UserSession = Session | scoped_session[Any] | sqlalchemy.Connection
+Answer = TypeVar("Answer")
+
+
+class Owner(Protocol):
+    """Whose transaction is decided by the user's COMMIT."""
+
+    def lost(self) -> None:
+        """Hear that the user's SQL transaction was rolled back, or that its COMMIT failed."""
+        ...
+
+
+@dataclass(slots=True)
+class Writing:
+    """A transaction that is still written to, in a block that the user's COMMIT must wait for."""
+
+    owner: Owner
+    open: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A transaction that the user's COMMIT decides."""
+
+    sealed: Sealed
+    owner: Owner
+
+
+@dataclass(slots=True)
+class Enlistment:
+    """What rides in one SQL transaction of the user. Each thing with the savepoints in which it was added."""
+
+    things: list[tuple[frozenset[str], Published | OffsetRows | Decision | Writing]] = field(default_factory=list)
+    over: bool = False
+    told: set[int] = field(default_factory=set)  # partitions of what was written
+
+    def add(self, connection: sqlalchemy.Connection, thing: Published | OffsetRows | Decision | Writing) -> None:
+        """Have something ride in the transaction that the connection is in."""
+        self.things.append((_savepoints(connection), thing))
+
+    def write(self, connection: sqlalchemy.Connection) -> None:
+        """Write decisions (producers ascending), offsets (groups), records (partitions). Raise what is refused."""
+        if any(isinstance(thing, Writing) and thing.open for _, thing in self.things):
+            raise errors.IllegalState("a block of producer.transaction(session=…) is open: leave it before the commit")
+        _require_good(connection)
+        driver = driver_of(connection)
+        for decision in sorted(self._of(Decision), key=lambda each: each.sealed.transaction_id):
+            decide_sealed(driver, decision.sealed)
+        offsets: OffsetRows = {}
+        for rows in self._of(dict):
+            offsets |= rows
+        calls = list(calls_of(self._of(Published)))
+        self.told.update(batch.partition_id for batches in calls for batch in batches)
+        self.told.update(*(decision.sealed.partitions for decision in self._of(Decision)))
+        if offsets or calls:
+            self._write_log(connection, calls, columns_of(offsets))
+
+    def _write_log(
+        self, connection: sqlalchemy.Connection, calls: Sequence[Sequence[BatchColumns]], offsets: OffsetColumns
+    ) -> None:
+        driver = driver_of(connection)
+        for at, batches in enumerate(calls or [()]):
+            if not commit_in_session(driver, batches, offsets if at == 0 else NO_OFFSETS):
+                self._write_beside(connection, calls, offsets)  # the first call says so: nothing is written yet
+                return
+
+    def _write_beside(
+        self, connection: sqlalchemy.Connection, calls: Sequence[Sequence[BatchColumns]], offsets: OffsetColumns
+    ) -> None:
+        driver = driver_of(connection)
+        beside = companion(connection)
+
+        def seal_it() -> Sealed:
+            sealed = beside.seal(connection, calls, offsets)
+            self.add(connection, Decision(sealed, Settling(beside.engine, sealed.transaction_id)))
+            return sealed
+
+        decide_sealed(driver, off_loop(connection, seal_it))
+
+    def roll_back(self, connection: sqlalchemy.Connection, savepoint: str | None) -> None:
+        """Drop what was added since a savepoint (None: everything), and tell whose it was."""
+        gone = [thing for names, thing in self.things if savepoint is None or savepoint in names]
+        self.things = [(names, thing) for names, thing in self.things if savepoint is not None and savepoint not in names]
+        for thing in gone:
+            if isinstance(thing, Decision | Writing):
+                off_loop(connection, thing.owner.lost)
+
+    def _of(self, kind: type[Answer]) -> list[Answer]:
+        return [thing for _, thing in self.things if isinstance(thing, kind)]
+
+
+def enlist(session: UserSession, engine: Engine | None = None) -> tuple[sqlalchemy.Connection, Enlistment]:
+    """Return the connection of a session, and what rides in its SQL transaction, which is begun if need be.
+
+    `engine`: a client's, whose database must be the session's. Raise `ConfigError` for a database without msgtx, another
+    driver, autocommit, or two-phase commit; `IllegalState` for a session that is closed, or must be rolled back first;
+    `TypeError` for what is no session.
+    """
+    connection = _connection_of(session)
+    with _usable():
+        driver_of(connection)
+    _require_good(connection)
+    transaction = connection.get_transaction()
+    if isinstance(transaction, sqlalchemy.TwoPhaseTransaction):
+        raise errors.ConfigError(
+            "the session commits in two phases (twophase=True): its COMMIT PREPARED could come at any time, while records"
+            " hold their partitions; use a session of one phase, or producer.transaction() with tx.prepare()"
+        )
+    installation = installation_of(connection)
+    if engine is not None and installation.incarnation != engine.incarnation:
+        raise errors.ConfigError(
+            f"the session's database has another msgtx (incarnation {installation.incarnation}) than the client's"
+            f" ({engine.incarnation}): what a session commits is in its own database"
+        )
+    enlistment = _enlistments.get(connection)
+    if connection in _written:
+        _take_back(connection, _written.pop(connection))
+        raise errors.IllegalState("the session is being committed: what is added now would miss its COMMIT")
+    if enlistment is None or enlistment.over:
+        enlistment = _enlistments[connection] = Enlistment()
+    return connection, enlistment
+
+
+def _connection_of(session: object) -> sqlalchemy.Connection:
+    if isinstance(session, sqlalchemy.Connection):
+        connection = session
+    elif isinstance(session, Session | scoped_session):
+        with _usable():
+            connection = session.connection()
+    else:
+        also = " (msgtx.aio takes async ones)" if type(session).__name__.startswith(("Async", "async")) else ""
+        raise TypeError(f"expected SQLAlchemy's Session, scoped_session or Connection{also}, not {type(session).__name__}")
+    if connection.closed or connection.invalidated:
+        raise errors.IllegalState("the connection is closed: use one that is open")
+    driver: Any = connection.connection.driver_connection
+    if getattr(driver, "autocommit", False):
+        raise errors.ConfigError(
+            "the connection commits each statement by itself (AUTOCOMMIT): use one with transactions, there is nothing that"
+            " the message could be atomic with"
+        )
+    return connection
+
+
+def _require_good(connection: sqlalchemy.Connection) -> None:
+    """PostgreSQL would answer the COMMIT of a SQL transaction that has failed with a rollback, and no error."""
+    if driver_of(connection).info.transaction_status == psycopg.pq.TransactionStatus.INERROR:
+        raise errors.IllegalState("a statement of the SQL transaction has failed: roll it back first")
+
+
+@contextlib.contextmanager
+def _usable() -> Iterator[None]:
+    try:
+        yield
+    except sqlalchemy.exc.UnboundExecutionError as error:
+        raise errors.ConfigError("the session has no default bind: hand over the Connection of msgtx's database") from error
+    except sqlalchemy.exc.InvalidRequestError as error:
+        raise errors.IllegalState(f"the session cannot be used: {str(error).splitlines()[0]}") from error
+
+
+def installation_of(connection: sqlalchemy.Connection) -> Installation:
+    """Return the installation of msgtx in a session's database; asked once for each engine. Raise `ConfigError`."""
+    engine = engine_of(connection)
+    found = _installations.get(engine)
+    if found is None:
+        with _as_savepoint(connection):
+            found = describe_installation(driver_of(connection))
+        require_version(found)
+        _topics[engine] = {}
+        for name, heard in _HEARD.items():
+            event.listen(engine, name, heard)
+        _installations[engine] = found  # last: whoever finds it is heard
+    return found
+
+
+def forget(connection: sqlalchemy.Connection) -> None:
+    """Have what is known of the database asked for again: a refusal may come of what has changed there."""
+    _topics[engine_of(connection)] = {}
+
+
+def topic_of(connection: sqlalchemy.Connection, name: str) -> Topic:
+    """Return a topic; it is asked for now and then. Raise `UnknownTopicOrPartition`."""
+    known = _topics[engine_of(connection)]
+    since, topic = known.get(name, (0.0, None))
+    now = time.monotonic()
+    if topic is None or now - since > TOPIC_SECONDS:
+        topic = describe_topics(driver_of(connection), [name]).get(name)
+        if topic is None:
+            raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}; create it first")
+        known[name] = (now, topic)
+    return topic
+
+
+@contextlib.contextmanager
+def _as_savepoint(connection: sqlalchemy.Connection) -> Iterator[None]:
+    """Keep the user's SQL transaction good when the first question is refused: there may be no msgtx."""
+    nested = connection.begin_nested()
+    try:
+        yield
+    except BaseException:
+        nested.rollback()
+        raise
+    nested.commit()
+
+
+# What SQLAlchemy tells
+
+
+def _commit(connection: sqlalchemy.Connection) -> None:
+    enlistment = _enlistments.pop(connection, None)
+    if enlistment is None:
+        return
+    try:
+        enlistment.write(connection)
+    except BaseException:
+        forget(connection)
+        _take_back(connection, enlistment)
+        raise
+    enlistment.over = True
+    _untold[driver_of(connection)] = enlistment.told
+    enlistment.things = [(names, thing) for names, thing in enlistment.things if isinstance(thing, Decision)]
+    _written[connection] = enlistment  # its COMMIT may fail; the connection may live for long, and keeps no records
+
+
+def _take_back(connection: sqlalchemy.Connection, enlistment: Enlistment) -> None:
+    """Roll back in the middle of a commit: SQLAlchemy takes the transaction for ended, and would leave it as it is."""
+    enlistment.over = True
+    try:
+        connection.connection.rollback()
+    except psycopg.Error as lost:
+        connection.invalidate(lost)  # the pool does not hand it out again
+    enlistment.roll_back(connection, None)
+
+
+def _begun(connection: sqlalchemy.Connection) -> None:
+    _written.pop(connection, None)
+
+
+def _rollback(connection: sqlalchemy.Connection) -> None:
+    enlistment = _enlistments.pop(connection, None)
+    if enlistment is not None:
+        enlistment.over = True
+        enlistment.roll_back(connection, None)
+
+
+def _rollback_savepoint(connection: sqlalchemy.Connection, name: str, _: None) -> None:
+    enlistment = _enlistments.get(connection)
+    if enlistment is not None:
+        enlistment.roll_back(connection, name)
+
+
+def _failed(context: sqlalchemy.engine.ExceptionContext) -> Exception | None:
+    """Hear that a statement failed; if it was the COMMIT, the transaction is over, and whose it was must know.
+
+    Returns the error that msgtx has for what its own functions refused at COMMIT.
+    """
+    connection = context.connection
+    if connection is None or context.statement is not None or (enlistment := _written.pop(connection, None)) is None:
+        return None
+    forget(connection)
+    enlistment.told.clear()
+    enlistment.roll_back(connection, None)
+    original = context.original_exception
+    if isinstance(original, psycopg.Error) and "msgtx." in (original.diag.context or ""):
+        driver: Any = connection.connection.driver_connection
+        return translate(original, driver)
+    return None
+
+
+def _returned(driver: Any, _: object) -> None:
+    """Hear that a connection goes back to the pool: tell the readers of what it has committed.
+
+    They would look by themselves, a little later: so they do for a connection that stays with its user, and an async one.
+    """
+    if isinstance(driver, psycopg.Connection) and (told := _untold.pop(driver, None)):
+        if driver.closed or driver.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            return
+        with contextlib.suppress(psycopg.Error, errors.MsgtxError):
+            driver.autocommit = True
+            try:
+                notify(driver, ",".join(map(str, sorted(told)[:MOST_TOLD])))
+            finally:
+                driver.autocommit = False
+
+
+def _savepoints(connection: sqlalchemy.Connection) -> frozenset[str]:
+    """Return the names of the savepoints that the connection is in."""
+    found = set()
+    nested: Any = connection.get_nested_transaction()
+    while nested is not None:
+        found.add(nested._savepoint)
+        nested = nested._previous_nested
+    return frozenset(found)
+
+
+_HEARD: Final[dict[str, Callable[..., object]]] = {
+    "begin": _begun,
+    "commit": _commit,
+    "rollback": _rollback,
+    "rollback_savepoint": _rollback_savepoint,
+    "handle_error": _failed,
+    "engine_disposed": dispose,
+    "checkin": _returned,
+}
+_enlistments: "weakref.WeakKeyDictionary[sqlalchemy.Connection, Enlistment]" = weakref.WeakKeyDictionary()
+_written: "weakref.WeakKeyDictionary[sqlalchemy.Connection, Enlistment]" = weakref.WeakKeyDictionary()
+# Partitions of the last COMMIT of a driver's connection, whose readers nobody has told yet.
+_untold: "weakref.WeakKeyDictionary[Any, set[int]]" = weakref.WeakKeyDictionary()
+_installations: "weakref.WeakKeyDictionary[sqlalchemy.Engine, Installation]" = weakref.WeakKeyDictionary()
+_topics: "weakref.WeakKeyDictionary[sqlalchemy.Engine, dict[str, tuple[float, Topic]]]" = weakref.WeakKeyDictionary()

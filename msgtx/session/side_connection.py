@@ -1,0 +1,213 @@
+"""Our own connections beside a user's engine, for SQL transactions above READ COMMITTED (architecture 5; P24).
+
+Their snapshot is kept, and does not show the end of the log: what they commit is written and sealed here, on the side.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
+
+import psycopg
+import sqlalchemy
+from sqlalchemy.util import await_only
+
+from msgtx import errors
+from msgtx.database.connection import Connection, until
+from msgtx.database.engine import DEFAULT_ISOLATION, Engine, RawConnection, driver_of, query
+from msgtx.database.wire import BatchColumns
+from msgtx.session.cancellation import to_its_end
+from msgtx.store.append import append
+from msgtx.store.groups import OffsetColumns
+from msgtx.store.producers import init_producer_id
+from msgtx.store.seal import Sealed, seal
+from msgtx.store.transactions import end_transaction
+from msgtx.types import ProducerId, TransactionId
+
+POOL_SIZE: Final = 5
+SEALED_TIMEOUT_MS: Final = 10_000  # of what is sealed just before a COMMIT: twice what an idle session is allowed
+NAMES_TRIED: Final = 5  # producer ids that turn out to be taken or expired, before the commit gives up
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(slots=True)
+class _Name:
+    """A producer id for transactions that end in users' SQL transactions, one at a time."""
+
+    producer: ProducerId
+    number: int = 0
+    sequences: dict[int, int] = field(default_factory=dict)  # the next one, by partition id
+
+
+class Companion:
+    """Our own connections beside a user's engine. A kept snapshot does not see the end of the log; they do."""
+
+    def __init__(self, connection: sqlalchemy.Connection) -> None:
+        driver = driver_of(connection)
+        given = {**driver.info.get_parameters(), "password": driver.info.password}
+        if query(driver, DEFAULT_ISOLATION) != [("read committed",)]:  # else nothing is said: not every pooler takes options
+            given["options"] = given.get("options", "") + r" -c default_transaction_isolation=read\ committed"
+        conninfo = psycopg.conninfo.make_conninfo(**given)
+
+        def connect(_: str, **settings: Any) -> RawConnection:
+            return Connection.connect(conninfo, **settings)
+
+        self.engine = Engine("postgresql://", pool_size=POOL_SIZE, connect=connect)
+        self.pid = os.getpid()
+        self._lock = threading.Lock()
+        self._idle: list[_Name] = []
+        self._busy: list[tuple[_Name, weakref.ref[sqlalchemy.Connection]]] = []
+
+    def seal(self, user: sqlalchemy.Connection, calls: Sequence[Sequence[BatchColumns]], offsets: OffsetColumns) -> Sealed:
+        """Write and seal a transaction that the user's COMMIT decides. Raise what is refused; nothing stays open then."""
+        for attempt in range(NAMES_TRIED):
+            try:
+                # Longer than that it is of no use: its transaction is past its timeout.
+                limit = until(time.monotonic() + SEALED_TIMEOUT_MS / 1000)
+                with limit, self.engine.connection() as connection:
+                    name = self._take(user) or self._new(connection)
+                    sealed = self._seal(connection, name, calls, offsets)
+            except (errors.ConcurrentTransactions, errors.FatalError):
+                # The COMMIT before failed and nobody could say so yet; or the id was idle for too long.
+                if attempt == NAMES_TRIED - 1:
+                    raise
+                continue
+            with self._lock:
+                self._busy.append((name, weakref.ref(user)))
+            return sealed
+        raise AssertionError("the last attempt returns or raises")
+
+    def close(self) -> None:
+        """Close the connections. Those of before a fork are the parent's."""
+        if self.pid == os.getpid():
+            self.engine.close()
+
+    def _seal(
+        self,
+        connection: RawConnection,
+        name: _Name,
+        calls: Sequence[Sequence[BatchColumns]],
+        offsets: OffsetColumns,
+    ) -> Sealed:
+        transaction_id = TransactionId(*name.producer, name.number)
+        tails: dict[int, int] = {}
+        try:
+            for batches in calls:
+                rows = [
+                    replace(
+                        batch,
+                        producer_id=name.producer.producer_id,
+                        producer_epoch=name.producer.epoch,
+                        transaction_number=name.number,
+                        base_sequence=name.sequences.get(batch.partition_id, 0),
+                    )
+                    for batch in batches
+                ]
+                answers = append(connection, rows, flushed=False, wake=False, timeout_ms=SEALED_TIMEOUT_MS)
+                for batch, answer in zip(rows, answers, strict=True):
+                    if answer.error is not None:
+                        raise answer.error
+                    name.sequences[batch.partition_id] = (batch.base_sequence or 0) + len(batch.values)
+                    tails[batch.partition_id] = name.sequences[batch.partition_id] - 1
+            sealing = seal(
+                connection,
+                transaction_id,
+                "session",
+                tails=tails,
+                offsets=offsets,
+                timeout_ms=SEALED_TIMEOUT_MS,
+                client_host=socket.gethostname(),
+                client_process=os.getpid(),
+            )
+            if sealing.error is not None:
+                raise sealing.error
+        except BaseException:
+            # On a connection of its own: this one may be what has failed.
+            with contextlib.suppress(errors.MsgtxError), contextlib.closing(self.engine.dedicated()) as other:
+                end_transaction(other, transaction_id, "resolve")
+            raise
+        assert sealing.sealed is not None
+        name.number += 1
+        return sealing.sealed
+
+    def _take(self, user: sqlalchemy.Connection) -> _Name | None:
+        """Return an id whose last transaction is decided, as far as its user's connection tells."""
+        with self._lock:
+            still_busy = []
+            for name, reference in self._busy:
+                held_by = reference()
+                if held_by is None or held_by is user or not held_by.in_transaction():
+                    self._idle.append(name)
+                else:
+                    still_busy.append((name, reference))
+            self._busy = still_busy
+            return self._idle.pop() if self._idle else None
+
+    @staticmethod
+    def _new(connection: RawConnection) -> _Name:
+        """Return a new id that may hold transactions: the second call gives it its row."""
+        plain = init_producer_id(connection, None, timeout_ms=SEALED_TIMEOUT_MS)
+        return _Name(init_producer_id(connection, None, timeout_ms=SEALED_TIMEOUT_MS, expected=plain))
+
+
+@dataclass(frozen=True, slots=True)
+class Settling:
+    """The owner of what a companion sealed."""
+
+    engine: Engine
+    transaction_id: TransactionId
+
+    def lost(self) -> None:
+        """Abort at once, so that it holds no reader up; if that cannot be done, its timeout does it."""
+        limit = until(time.monotonic() + SEALED_TIMEOUT_MS / 1000)
+        with contextlib.suppress(errors.MsgtxError), limit, self.engine.connection() as connection:
+            end_transaction(connection, self.transaction_id, "resolve")
+
+
+def companion(connection: sqlalchemy.Connection) -> Companion:
+    """Return our own connections beside the engine of a user's connection."""
+    engine = engine_of(connection)
+    found = _companions.get(engine)
+    if found is not None and found.pid == os.getpid():
+        return found
+    made = Companion(connection)  # outside the lock: it asks a question, and an event loop goes on meanwhile
+    with _companions_lock:
+        found = _companions.get(engine)
+        if found is None or found.pid != os.getpid():
+            found = _companions[engine] = made
+            weakref.finalize(engine, found.close)
+        return found
+
+
+def dispose(engine: sqlalchemy.Engine) -> None:
+    """Close our connections with the user's; they are opened again when they are needed."""
+    with _companions_lock:
+        found = _companions.pop(engine, None)
+    if found is not None:
+        found.close()
+
+
+def engine_of(connection: sqlalchemy.Connection) -> sqlalchemy.Engine:
+    """Return the engine that was made; those of `engine.execution_options` share its pool, and come and go."""
+    engine = connection.engine
+    while (shared := getattr(engine, "_proxied", None)) is not None:
+        engine = shared
+    return engine
+
+
+def off_loop(connection: sqlalchemy.Connection, work: Callable[[], Answer]) -> Answer:
+    """Do work that waits, and let an async session's event loop go on meanwhile."""
+    if not connection.dialect.is_async:
+        return work()
+    return await_only(to_its_end(asyncio.get_running_loop().run_in_executor(None, work)))
+
+
+_companions: "weakref.WeakKeyDictionary[sqlalchemy.Engine, Companion]" = weakref.WeakKeyDictionary()
+_companions_lock: Final = threading.Lock()

@@ -1,0 +1,176 @@
+"""Committed ranges as Arrow record batches: built from the columns of the log's rows, without an object per record."""
+
+import bisect
+import functools
+import itertools
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute
+
+from msgtx import errors
+from msgtx.database.engine import Engine, RawConnection
+from msgtx.rules.ranges import OffsetRange
+from msgtx.spark_jobs.writing.attempt import persevering
+from msgtx.store.fetch import FetchedBatch, FetchedPartition, Position, fetch
+from msgtx.types import Isolation
+
+FETCH_BYTES: Final = 4 * 1024 * 1024  # of one fetch, and so of one record batch: more only costs memory
+FETCH_ROWS: Final = 10_000  # of one fetch: what a log of one-record rows needs to come near to those bytes
+CREATE_TIME: Final = 0  # `timestampType`, numbered as Kafka does
+LOG_APPEND_TIME: Final = 1
+TIME: Final = pa.timestamp("us", tz="UTC")
+HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+COLUMNS: Final[Mapping[str, pa.DataType]] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": TIME,
+    "timestampType": pa.int32(),
+    "headers": pa.list_(pa.field("element", HEADER)),
+}
+
+
+@dataclass(slots=True)
+class _Columns:
+    """What the rows of one fetch hold, one element per record. `headers`: whether any record has some."""
+
+    offsets: "array[int]" = field(default_factory=lambda: array("q"))
+    timestamps: "array[int]" = field(default_factory=lambda: array("q"))
+    keys: list[bytes | None] = field(default_factory=list)
+    values: list[bytes | None] = field(default_factory=list)
+    header_counts: list[int] = field(default_factory=list)
+    header_keys: list[str] = field(default_factory=list)
+    header_values: list[bytes | None] = field(default_factory=list)
+
+    def add(self, batch: FetchedBatch) -> None:
+        count = len(batch.values)
+        base = batch.base_offset
+        deltas = batch.offset_deltas
+        self.offsets.extend(range(base, base + count) if deltas is None else [base + delta for delta in deltas])
+        self.timestamps.extend(
+            itertools.repeat(batch.max_timestamp, count) if batch.timestamps is None else batch.timestamps
+        )
+        self.keys.extend(itertools.repeat(None, count) if batch.keys is None else batch.keys)
+        self.values.extend(batch.values)
+        if batch.header_counts is None:
+            self.header_counts.extend(itertools.repeat(0, count))
+        else:
+            self.header_counts.extend(batch.header_counts)
+            self.header_keys.extend(batch.header_keys or ())
+            self.header_values.extend(batch.header_values or ())
+
+
+def record_batch(
+    batches: Sequence[FetchedBatch], wanted: OffsetRange, schema: pa.Schema, *, timestamp_type: int = CREATE_TIME
+) -> pa.RecordBatch:
+    """Return the records of these rows that lie in a range, with the columns of `schema` (names and types of `COLUMNS`)."""
+    columns = _Columns()
+    for batch in batches:
+        columns.add(batch)
+    made = [_column(name, columns, wanted, timestamp_type) for name in schema.names]
+    first = bisect.bisect_left(columns.offsets, wanted.start)
+    last = bisect.bisect_left(columns.offsets, wanted.end)
+    # Only the range's first and last fetch bring more than it: a slice copies nothing.
+    return pa.RecordBatch.from_arrays(made, schema=schema).slice(first, last - first)
+
+
+def _column(name: str, columns: _Columns, wanted: OffsetRange, timestamp_type: int) -> pa.Array:
+    count = len(columns.offsets)
+    match name:
+        case "key":
+            return pa.array(columns.keys, pa.binary())
+        case "value":
+            return pa.array(columns.values, pa.binary())
+        case "topic":
+            return pa.repeat(wanted.topic, count)
+        case "partition":
+            return pa.repeat(pa.scalar(wanted.partition, pa.int32()), count)
+        case "offset":
+            return _numbers(columns.offsets, pa.int64())
+        case "timestamp":
+            return _numbers(columns.timestamps, pa.timestamp("ms", tz="UTC")).cast(TIME)
+        case "timestampType":
+            return pa.repeat(pa.scalar(timestamp_type, pa.int32()), count)
+        case "headers":
+            return _headers(columns)
+        case _:
+            raise AssertionError(name)
+
+
+def _numbers(numbers: "array[int]", kind: pa.DataType) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
+
+
+def _headers(columns: _Columns) -> pa.Array:
+    """Return lists of headers; a record without any has null, as with Spark's Kafka source."""
+    if not columns.header_keys:
+        return pa.nulls(len(columns.offsets), COLUMNS["headers"])
+    pairs = pa.StructArray.from_arrays(
+        [pa.array(columns.header_keys, pa.string()), pa.array(columns.header_values, pa.binary())], fields=list(HEADER)
+    )
+    bounds = pa.array([0, *itertools.accumulate(columns.header_counts)], pa.int32())
+    none = pyarrow.compute.equal(pa.array(columns.header_counts, pa.int32()), 0)
+    return pa.ListArray.from_arrays(bounds, pairs, type=COLUMNS["headers"], mask=none)
+
+
+def read_range(
+    engine: Engine, wanted: OffsetRange, schema: pa.Schema, *, timestamp_type: int = CREATE_TIME, fail_on_data_loss: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yield the committed records of a range. What retention or a crash has removed is an error, or is left out.
+
+    Raise `OffsetOutOfRange`, `LogTruncated`, `UnknownTopicOrPartition`.
+    """
+    position = Position(wanted.start)
+    while position.offset < wanted.end:
+        answer = persevering(engine, functools.partial(_answer, wanted, position))
+        lost = _loss(answer, wanted, position)
+        if lost is not None and fail_on_data_loss:
+            raise lost
+        if answer is None or (lost is not None and not isinstance(lost, errors.OffsetOutOfRange)):
+            return
+        if lost is not None:
+            position = Position(answer.log_start_offset)
+            continue
+        if answer.batches:
+            rest = replace(wanted, start=position.offset)
+            made = record_batch(answer.batches, rest, schema, timestamp_type=timestamp_type)
+            if made.num_rows:
+                yield made
+        position = Position(answer.position, answer.token)
+
+
+def _answer(wanted: OffsetRange, position: Position, connection: RawConnection) -> FetchedPartition | None:
+    found = fetch(
+        connection,
+        {wanted.partition_id: position},
+        isolation=Isolation.READ_COMMITTED,
+        max_bytes=FETCH_BYTES,
+        max_rows=FETCH_ROWS,
+    )
+    return found.get(wanted.partition_id)
+
+
+def _loss(answer: FetchedPartition | None, wanted: OffsetRange, position: Position) -> errors.MsgtxError | None:
+    """Return what has been lost, if the answer does not go on where the range does."""
+    todo = "failOnDataLoss=false goes on without them"
+    if answer is None:
+        return errors.UnknownTopicOrPartition(
+            f"{wanted.topic_partition} was deleted while [{wanted.start}, {wanted.end}) of it was to be read; {todo}"
+        )
+    if position.offset < answer.log_start_offset:
+        return errors.OffsetOutOfRange(
+            f"{wanted.topic_partition}: records from offset {position.offset} to {min(answer.log_start_offset, wanted.end)}"
+            f" were removed by retention before they were read; {todo}"
+        )
+    if answer.truncated or answer.position == position.offset:
+        return errors.LogTruncated(
+            f"{wanted.topic_partition}: records from offset {position.offset} to {wanted.end} are not there (any more), the"
+            f" log ends at {answer.log_end_offset}: a crash took them back; {todo}"
+        )
+    return None

@@ -1,0 +1,325 @@
+"""What a reader is asked for: the options of Spark's Kafka source, and ours, checked before anything is read.
+
+Names are compared without case and underscores: `startingOffsets`, as Spark's options are written, is also
+`starting_offsets`, as Python's arguments are. Source: the guide of Spark's Kafka integration.
+"""
+
+import difflib
+import json
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeVar, cast
+
+from msgtx.errors import ConfigError
+from msgtx.spark_jobs.reading.ends import CUT_DELAY_MS
+from msgtx.types import Snapshot, TopicPartition
+
+log: Final = logging.getLogger("msgtx.spark")
+
+LATEST: Final = -1  # in JSON offsets, as with Kafka's source
+EARLIEST: Final = -2
+REPLICA_TIMEOUT_MS: Final = 60_000  # how long the driver waits for a replica: replication lag is seconds, else a fault
+TRIGGER_DELAY_MS: Final = 900_000  # Kafka's source: a batch that stays below minOffsetsPerTrigger waits 15 minutes
+
+NAMES: Final = (
+    "url", "read_url", "replica_timeout_ms", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets",
+    "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy", "group", "start", "snapshot", "failOnDataLoss", "minPartitions",
+    "maxRecordsPerPartition", "includeHeaders", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
+    "cut_delay_ms",
+)  # fmt: skip
+# They tune Kafka's consumers; here is none.
+IGNORED: Final = ("groupIdPrefix", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs")
+Value = TypeVar("Value")
+_UNITS: Final = {"us": 0.001, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """The first offsets at or after a time, in milliseconds: one for all partitions, or one for each."""
+
+    times: int | Mapping[TopicPartition, int]
+
+    def of(self, partition: TopicPartition) -> int:
+        """Return the time for a partition."""
+        return self.times if isinstance(self.times, int) else self.times[partition]
+
+
+Bound = Literal["earliest", "latest"] | Mapping[TopicPartition, int] | AtTime
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What to read. One of `topics`, `pattern`, `assigned` is given; for a batch with a snapshot none need be.
+
+    `starting` counts where `group` has no committed offset; `start` and `snapshot` are cuts that bound what is read.
+    Addresses carry passwords: they are no part of the text of this object.
+    """
+
+    url: str | None = field(default=None, repr=False)
+    read_url: str | None = field(default=None, repr=False)
+    replica_timeout_ms: int = REPLICA_TIMEOUT_MS
+    topics: tuple[str, ...] | None = None
+    pattern: str | None = None
+    assigned: tuple[TopicPartition, ...] | None = None
+    starting: Bound = "earliest"
+    ending: Bound = "latest"
+    without_match: Literal["error", "latest"] = "error"
+    group: str | None = None
+    start: Snapshot | None = None
+    snapshot: Snapshot | None = None
+    fail_on_data_loss: bool = True
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    include_headers: bool = False
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = TRIGGER_DELAY_MS
+    cut_delay_ms: int = CUT_DELAY_MS
+
+
+def parse(options: Mapping[str, object], *, streaming: bool = False) -> ReadOptions:
+    """Return what options ask for; those that are None were not given. Raise `ConfigError`, `InvalidRequest`.
+
+    `kafka.*` and what else tunes Kafka's consumers is left out with a warning.
+    """
+    given = named(options, NAMES, of_kafka=IGNORED)
+    subscriptions = [name for name in ("subscribe", "subscribePattern", "assign") if name in given]
+    if len(subscriptions) > 1:
+        raise ConfigError(f"{' and '.join(subscriptions)} are given: one of them says which partitions are read")
+    if not subscriptions and (streaming or "snapshot" not in given):
+        raise ConfigError("nothing says which partitions are read: give subscribe, subscribePattern or assign")
+    _refuse_contradictions(given, streaming=streaming)
+    found = ReadOptions(
+        url=_text(given, "url"),
+        read_url=_text(given, "read_url"),
+        replica_timeout_ms=_number(given, "replica_timeout_ms") or REPLICA_TIMEOUT_MS,
+        topics=_topics(given["subscribe"]) if "subscribe" in given else None,
+        pattern=_pattern(given),
+        assigned=_assigned(given["assign"]) if "assign" in given else None,
+        starting=_bound(given, "starting", "latest" if streaming and "group" not in given else "earliest"),
+        ending=_bound(given, "ending", "latest"),
+        without_match=_without_match(given),
+        group=_text(given, "group"),
+        start=_snapshot(given, "start"),
+        snapshot=_snapshot(given, "snapshot"),
+        fail_on_data_loss=_boolean(given, "failOnDataLoss", default=True),
+        min_partitions=_number(given, "minPartitions"),
+        max_records_per_partition=_number(given, "maxRecordsPerPartition"),
+        include_headers=_boolean(given, "includeHeaders", default=False),
+        max_offsets_per_trigger=_number(given, "maxOffsetsPerTrigger"),
+        min_offsets_per_trigger=_number(given, "minOffsetsPerTrigger"),
+        max_trigger_delay_ms=_duration(given, "maxTriggerDelay", TRIGGER_DELAY_MS),
+        cut_delay_ms=_duration(given, "cut_delay_ms", CUT_DELAY_MS),
+    )
+    _refuse_wrong_ends(found, streaming=streaming)
+    return found
+
+
+def plain(name: str) -> str:
+    """Return an option's name as names are compared: without case and underscores."""
+    return name.replace("_", "").lower()
+
+
+def named(
+    options: Mapping[str, Value], names: Iterable[str], *, of_kafka: Iterable[str] = (), of_spark: Iterable[str] = ()
+) -> dict[str, Value]:
+    """Return the options that are not None, under these names. Raise `ConfigError` for an unknown one.
+
+    `kafka.*` and `of_kafka` are left out with a warning, `of_spark` without.
+    """
+    known = {plain(name): name for name in names}
+    kafkas, sparks = ({plain(name) for name in each} for each in (of_kafka, of_spark))
+    ignored = sorted(name for name in options if name.lower().startswith("kafka.") or plain(name) in kafkas)
+    if ignored:
+        log.warning("ignored, for there is no Kafka here: %s", ", ".join(ignored))
+    given: dict[str, Value] = {}
+    for name, value in options.items():
+        if name in ignored or plain(name) in sparks or value is None:
+            continue
+        if plain(name) not in known:
+            near = difflib.get_close_matches(plain(name), known, n=1, cutoff=0.0)
+            raise ConfigError(f"unknown option {name!r}; the nearest known one is {known[near[0]]!r}")
+        given[known[plain(name)]] = value
+    return given
+
+
+def _refuse_contradictions(given: Mapping[str, object], *, streaming: bool) -> None:
+    starts = [name for name in given if name.startswith("starting") and not name.endswith("Strategy")]
+    ends = [name for name in given if name.startswith("ending") or name == "snapshot"]
+    if "start" in given and (starts or "group" in given):
+        raise ConfigError(f"start and {(*starts, 'group')[0]} are given: one of them says where to begin")
+    if "snapshot" in given and len(ends) > 1:
+        raise ConfigError(f"snapshot and {min(set(ends) - {'snapshot'})} are given: one of them says where to end")
+    if streaming and ends:
+        raise ConfigError(f"{ends[0]} is for batches: a stream has no end")
+    if not streaming and "cut_delay_ms" in given:
+        raise ConfigError("cut_delay_ms is for streams: a batch ends at the cut that is there")
+    of_streams = sorted({"maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"} & given.keys())
+    if of_streams and not streaming:
+        log.warning("ignored in a batch: %s", ", ".join(of_streams))
+
+
+def _refuse_wrong_ends(options: ReadOptions, *, streaming: bool) -> None:
+    if not streaming and options.starting == "latest":
+        raise ConfigError("startingOffsets is latest: a batch would begin where it ends")
+    if not streaming and isinstance(options.starting, Mapping):
+        for partition, offset in options.starting.items():
+            if offset == LATEST:
+                raise ConfigError(f"startingOffsets of {partition} is -1 (latest): a batch would begin where it ends")
+    if options.ending == "earliest":
+        raise ConfigError("endingOffsets is earliest: the batch would end where it begins")
+    if isinstance(options.ending, Mapping):
+        for partition, offset in options.ending.items():
+            if offset == EARLIEST:
+                raise ConfigError(f"endingOffsets of {partition} is -2 (earliest): the batch would end where it begins")
+
+
+# Values: texts, as Spark gives them, or Python's
+
+
+def _text(given: Mapping[str, object], name: str) -> str | None:
+    value = given.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value:
+        # A value may hold a password: it is not told.
+        raise ConfigError(f"{name} is a text that is not empty, not {type(value).__name__ if value else 'empty'}")
+    return value
+
+
+def _number(given: Mapping[str, object], name: str) -> int | None:
+    value = given.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not re.fullmatch(r"\s*0*[1-9][0-9]{0,17}\s*", str(value)):
+        raise ConfigError(f"{name} is a whole number above 0, not {value!r}")
+    return int(str(value))
+
+
+def _boolean(given: Mapping[str, object], name: str, *, default: bool) -> bool:
+    text = str(given.get(name, default)).strip().lower()
+    if text not in {"true", "false"}:
+        raise ConfigError(f"{name} is true or false, not {given[name]!r}")
+    return text == "true"
+
+
+def _duration(given: Mapping[str, object], name: str, default: int) -> int:
+    value = given.get(name)
+    if value is None:
+        return default
+    found = re.fullmatch(r"\s*([0-9]{1,15})\s*([a-z]*)\s*", str(value).lower())
+    if found is None or (found[2] or "ms") not in _UNITS:
+        raise ConfigError(f"{name} is a time like 15m, 30s or 500ms, not {value!r}")
+    return int(int(found[1]) * _UNITS[found[2] or "ms"])
+
+
+def _topics(value: object) -> tuple[str, ...]:
+    if not isinstance(value, str | Iterable):
+        raise ConfigError(f"subscribe is a list of topics, separated by commas, not {value!r}")
+    names = [name.strip() for name in value.split(",")] if isinstance(value, str) else list(value)
+    for name in names:
+        if not isinstance(name, str):
+            raise ConfigError(f"subscribe names topics: {name!r} is none")
+    found = tuple(dict.fromkeys(name for name in names if name))
+    if not found:
+        raise ConfigError("subscribe names no topic")
+    return found
+
+
+def _pattern(given: Mapping[str, object]) -> str | None:
+    pattern = _text(given, "subscribePattern")
+    if pattern is not None:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ConfigError(f"subscribePattern {pattern!r}: {error}") from error
+    return pattern
+
+
+def _assigned(value: object) -> tuple[TopicPartition, ...]:
+    form = 'assign reads {"topic": [0, 1]}'
+    parsed = _json(value, form)
+    if isinstance(parsed, Mapping):
+        pairs = [(topic, index) for topic, indexes in parsed.items() for index in _list(indexes, form)]
+    else:
+        pairs = [cast("tuple[object, object]", pair) for pair in _list(parsed, form)]
+    found = tuple(sorted({_partition(pair, form) for pair in pairs}))
+    if not found:
+        raise ConfigError("assign names no partition")
+    return found
+
+
+def _bound(given: Mapping[str, object], word: str, default: Literal["earliest", "latest"]) -> Bound:
+    """Return where to begin or to end. As with Kafka's source, one time counts first, then times, then offsets."""
+    if (time := given.get(f"{word}Timestamp")) is not None:
+        return AtTime(_milliseconds(f"{word}Timestamp", time))
+    by_time = f"{word}OffsetsByTimestamp"
+    if (value := given.get(by_time)) is not None:
+        found = dict(_per_partition(by_time, value))
+        return AtTime({partition: _milliseconds(by_time, time) for partition, time in found.items()})
+    name = f"{word}Offsets"
+    value = given.get(name, default)
+    if isinstance(value, str) and value.strip().lower() in {"earliest", "latest"}:
+        return cast("Literal['earliest', 'latest']", value.strip().lower())
+    offsets: dict[TopicPartition, int] = {}
+    for partition, offset in _per_partition(name, value):
+        if isinstance(offset, bool) or not isinstance(offset, int) or offset < EARLIEST:
+            raise ConfigError(f"{name} of {partition} is an offset, -1 (latest) or -2 (earliest), not {offset!r}")
+        offsets[partition] = offset
+    return offsets
+
+
+def _milliseconds(name: str, value: object) -> int:
+    if isinstance(value, bool) or not re.fullmatch(r"\s*[0-9]{1,18}\s*", str(value)):
+        raise ConfigError(f"{name} is a time in milliseconds since 1970, not {value!r}")
+    return int(str(value))
+
+
+def _per_partition(name: str, value: object) -> Iterator[tuple[TopicPartition, object]]:
+    form = f'{name} reads {{"topic": {{"0": 23, "1": 42}}}}'
+    parsed = _json(value, form)
+    if not isinstance(parsed, Mapping):
+        raise ConfigError(f"{form}, not {value!r}")
+    for key, inner in parsed.items():
+        if isinstance(inner, Mapping):
+            for index, found in inner.items():
+                yield _partition((key, index), form), found
+        else:
+            yield _partition(key, form), inner
+
+
+def _json(value: object, form: str) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise ConfigError(f"{form}, not {value!r}") from error
+
+
+def _list(value: object, form: str) -> Iterable[object]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ConfigError(f"{form}, not {value!r}")
+    return value
+
+
+def _partition(pair: object, form: str) -> TopicPartition:
+    topic, index = pair if isinstance(pair, tuple) and len(pair) == 2 else (None, None)
+    if not isinstance(topic, str) or isinstance(index, bool) or not re.fullmatch(r"[0-9]{1,9}", str(index)):
+        raise ConfigError(f"{form}, not {pair!r}")
+    return TopicPartition(topic, int(str(index)))
+
+
+def _snapshot(given: Mapping[str, object], name: str) -> Snapshot | None:
+    value = given.get(name)
+    return value if value is None or isinstance(value, Snapshot) else Snapshot.parse(str(value))
+
+
+def _without_match(given: Mapping[str, object]) -> Literal["error", "latest"]:
+    value = str(given.get("startingOffsetsByTimestampStrategy", "error")).strip().lower()
+    if value not in {"error", "latest"}:
+        raise ConfigError(f"startingOffsetsByTimestampStrategy is error or latest, not {value!r}")
+    return cast("Literal['error', 'latest']", value)

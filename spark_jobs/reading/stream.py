@@ -1,0 +1,262 @@
+"""The streaming source: offsets are consistent cuts, a planned range reads the same after a restart (I14, I15)."""
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from msgtx import errors
+from msgtx.database.engine import Engine, open_engine
+from msgtx.rules.boundary import Span
+from msgtx.rules.ranges import OffsetRange
+from msgtx.spark_jobs.batch import decide
+from msgtx.spark_jobs.reading import offsets, read_options
+from msgtx.spark_jobs.reading.ends import Ends
+from msgtx.spark_jobs.source import Noted, ReadPartition, checked, read, tasks, timestamp_types
+from msgtx.spark_jobs.writing.attempt import again
+from msgtx.store import fetch
+from msgtx.store.cuts import spans_of_transactions
+from msgtx.store.fetch import list_offsets
+from msgtx.store.groups import committed_offsets
+from msgtx.store.spark import BatchName, BatchRange
+from msgtx.store.topics import describe_topics, partitions_of, require_partitions
+from msgtx.types import Isolation, Snapshot, TopicPartition
+
+LOOK_SECONDS: Final = (
+    0.05  # between two looks for a cut that holds what was there when a run began: half a short transaction
+)
+Offset = dict[
+    str, Any
+]  # as Spark logs it: {"incarnation": "…", "topics": {"orders": {"0": 42}}, "ids": {"orders": {"0": 7}}}
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads micro-batches. Its driver's half lives as long as the query; the executors' is made anew for each task."""
+
+    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
+        self.options = read_options.parse(given, streaming=True)
+        self.schema = checked(schema)
+        self._ends = Ends(self._spans, self.options.cut_delay_ms)
+        self._engine: Engine | None = None
+        self._target: Snapshot | None = None  # where a run that only takes what is there ends
+        self._latest: Offset | None = None
+        self._source_id = str(uuid.uuid4())  # of this run: another one of it that reads the same has another
+        self._begun: Offset | None = None  # where the batch begins that was asked for last
+        self._read: Offset | None = None  # the end of the last batch that had tasks
+        self._passed_by = 0  # how many batches had none
+        self._few_since: float | None = None
+
+    # ── what Spark asks the driver ──
+
+    def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
+        """Return where a query without a checkpoint begins: the group's offsets, else startingOffsets."""
+        found = offsets.begin(self._database(), self.options)
+        with self._database().connection() as connection:
+            return offset_of(found, require_partitions(connection, found.ends))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Return `maxOffsetsPerTrigger`."""
+        most = self.options.max_offsets_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
+        """Return where the next batch ends: a consistent cut if there is one in time; `start` when there is nothing."""
+        begun, ids = parsed(start)
+        self._follow(start)
+        target = self._target or again(lambda: offsets.latest(self._database(), self.options))
+        if begun.incarnation != target.incarnation:
+            raise errors.IncarnationChanged(
+                f"the stream has read incarnation {begun.incarnation}, the database has {target.incarnation} since a"
+                " failover or a restore: begin with a new checkpoint"
+            )
+        with self._database().connection() as connection:
+            places = require_partitions(connection, target.ends)
+            listed = list_offsets(connection, dict.fromkeys(places.values(), fetch.LATEST), Isolation.READ_COMMITTED)
+        begun = self._without_remade(begun, ids, places)
+        ranges = []
+        for partition, partition_id in sorted(places.items()):
+            first = begun.ends.get(partition, listed[partition_id].log_start_offset)
+            ranges.append(OffsetRange(partition_id, *partition, first, max(first, target.ends[partition])))
+        self._latest = {**_offset(ranges, target.incarnation), "lag": sum(each.size for each in ranges)}
+        if self._are_few(ranges):
+            return start
+        stable = {each.partition_id: listed[each.partition_id].last_stable_offset for each in ranges}
+        if self._target is not None:
+            stable = {each.partition_id: each.end for each in ranges}
+        chosen = self._ends.choose(ranges, stable, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        self._latest["lag"] -= sum(each.size for each in chosen)
+        return _offset(chosen, target.incarnation)
+
+    def reportLatestOffset(self) -> Offset | None:  # noqa: N802 - Spark's name
+        """Return the newest cut, for the progress of the query; `lag`: how many offsets no batch has taken yet."""
+        return self._latest
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Note where to end: at what is committed now, with whole transactions if there is a cut that holds it in time."""
+        engine = self._database()
+        cut = offsets.latest(engine, self.options)
+        with engine.connection() as connection:
+            places = require_partitions(connection, cut.ends)
+            listed = list_offsets(connection, dict.fromkeys(places.values(), fetch.LATEST), Isolation.READ_COMMITTED)
+        stable = {partition: listed[partition_id].last_stable_offset for partition, partition_id in places.items()}
+        deadline = time.monotonic() + self._ends.delay_ms / 1_000
+        while any(cut.ends.get(partition, 0) < end for partition, end in stable.items()) and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)
+            cut = offsets.latest(engine, self.options)
+        self._target = Snapshot(
+            {partition: max(cut.ends.get(partition, 0), end) for partition, end in stable.items()}, cut.incarnation
+        )
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Return what the tasks of a batch read. Asked again after a restart, it is the same."""
+        if start == end:
+            return []
+        self._begun, self._read = start, end
+        return again(lambda: self._planned(start, end))
+
+    def commit(self, end: Offset) -> None:
+        """Do nothing: the sink commits the group's offsets, with its outputs."""
+
+    def stop(self) -> None:
+        """Close the connections."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+    # ── what Spark asks the executors ──
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the records of one task's range."""
+        return read(partition, self.schema)
+
+    # ──
+
+    def _database(self) -> Engine:
+        if self._engine is None:
+            self._engine = open_engine(self.options.url, pool_size=1)
+        return self._engine
+
+    def _spans(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> list[Span]:
+        with self._database().connection() as connection:
+            return spans_of_transactions(connection, starts, ends)
+
+    def _are_few(self, ranges: Sequence[OffsetRange]) -> bool:
+        """Return whether to wait for `minOffsetsPerTrigger`; a run that only takes what is there waits for nothing."""
+        least = self.options.min_offsets_per_trigger
+        if least is None or self._target is not None or sum(each.size for each in ranges) >= least:
+            self._few_since = None
+            return False
+        now = time.monotonic()
+        if self._few_since is None:
+            self._few_since = now
+        if (now - self._few_since) * 1_000 < self.options.max_trigger_delay_ms:
+            return True
+        self._few_since = None
+        return False
+
+    def _without_remade(
+        self, begun: Snapshot, ids: Mapping[TopicPartition, int], places: Mapping[TopicPartition, int]
+    ) -> Snapshot:
+        """Leave out partitions whose topic was deleted and made anew: they are read from their beginning."""
+        remade = sorted(each for each in begun.ends if each in places and ids.get(each, places[each]) != places[each])
+        if remade and self.options.fail_on_data_loss:
+            names = ", ".join(map(str, remade))
+            raise errors.UnknownTopicOrPartition(
+                f"{names}: deleted and made anew since it was read; failOnDataLoss=false reads it from its beginning"
+            )
+        if remade:
+            read_options.log.warning("%s: made anew, read from the beginning", ", ".join(map(str, remade)))
+        return replace(begun, ends={each: end for each, end in begun.ends.items() if each not in remade})
+
+    def _planned(self, start: Offset, end: Offset) -> list[ReadPartition]:
+        engine, options = self._database(), self.options
+        (begun, ids), (reached, ids_reached) = parsed(start), parsed(end)
+        begun = self._without_remade(begun, ids, ids_reached)
+        new = [each for each in reached.ends if each not in begun.ends]
+        with engine.connection() as connection:
+            topics = describe_topics(connection, sorted({each.topic for each in reached.ends}))
+            places = {place: each for each, place in partitions_of(topics.values()).items()}
+            asked = {places[each]: fetch.EARLIEST for each in new if each in places}
+            listed = list_offsets(connection, asked, Isolation.READ_COMMITTED)
+        firsts = {each: listed[places[each]].log_start_offset for each in new if places.get(each) in listed}
+        reached = self._without_remade(reached, ids_reached, places)
+        plan = offsets.between(engine, options, replace(begun, ends={**begun.ends, **firsts}), reached)
+        with offsets.reader(engine, options, plan) as reader:
+            url = reader.url
+        types = timestamp_types(engine, plan.ranges)
+        bounds = {
+            each.partition_id: (begun.ends.get(each.topic_partition, 0), reached.ends[each.topic_partition])
+            for each in plan.ranges
+        }
+        noted = Noted(
+            options.group,
+            self._source_id,
+            {partition_id: (first, last) for partition_id, (first, last) in bounds.items() if first < last},
+            engine.url,
+        )
+        parts = tasks(plan, options, types, url, noted)
+        if not parts and noted.ranges:
+            # What was removed before it was read has no records, and still moves the group on.
+            parts = [ReadPartition((), plan.incarnation, {}, options.fail_on_data_loss, url, noted)]
+        return parts
+
+    def _follow(self, start: Offset) -> None:
+        """See after a batch that the group is where it ended. `start`: of the next one.
+
+        The sink commits what the batch's tasks noted. A batch whose reading Spark left out has none; nothing depends on what
+        lay there, and the group passes it by. If there were some, no sink has this group.
+        """
+        begun, self._begun = self._begun, start
+        group = self.options.group
+        if group is None or begun is None or begun == start:
+            return
+        (before, _), (after, ids) = parsed(begun), parsed(start)
+        moved = {ids[each]: each for each, end in after.ends.items() if each in before.ends and before.ends[each] < end}
+        with self._database().connection() as connection:
+            committed = committed_offsets(connection, group, list(moved))
+        at = {partition_id: row.at.offset for partition_id, row in committed.items() if row.at is not None}
+        behind = {each: name for each, name in moved.items() if at.get(each, before.ends[name]) < after.ends[name]}
+        if not behind:
+            return
+        if self._read == start:
+            name = min(behind.values())
+            raise errors.ConfigError(
+                f"the query has read {name} up to {after.ends[name]} for group {group}, and its sink has not committed that:"
+                " give the sink the same option group and the same database, or leave the group out at the source"
+            )
+        skipped = {each: BatchRange(at[each], after.ends[name]) for each, name in behind.items() if each in at}
+        if skipped:
+            self._passed_by += 1
+            batch = BatchName(f"offsets of {group}", self._source_id, self._passed_by)
+            decide(self._database(), batch, [], group=group, ranges=skipped)
+
+
+def offset_of(snapshot: Snapshot, ids: Mapping[TopicPartition, int]) -> Offset:
+    """Return a snapshot as Spark logs it, with the partitions' ids: a topic that is made anew under its name has others."""
+    found: Offset = {"incarnation": snapshot.incarnation, "topics": {}, "ids": {}}
+    for partition in sorted(snapshot.ends):
+        for key, number in (("topics", snapshot.ends[partition]), ("ids", ids[partition])):
+            found[key].setdefault(partition.topic, {})[str(partition.partition)] = number
+    return found
+
+
+def _offset(ranges: Sequence[OffsetRange], incarnation: str) -> Offset:
+    return offset_of(
+        Snapshot({each.topic_partition: each.end for each in ranges}, incarnation),
+        {each.topic_partition: each.partition_id for each in ranges},
+    )
+
+
+def parsed(offset: Offset) -> tuple[Snapshot, dict[TopicPartition, int]]:
+    """Return what `offset_of` was given."""
+    ends, ids = (
+        {TopicPartition(topic, int(index)): number for topic, each in offset[key].items() for index, number in each.items()}
+        for key in ("topics", "ids")
+    )
+    return Snapshot(ends, offset["incarnation"]), ids

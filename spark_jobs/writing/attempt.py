@@ -1,0 +1,340 @@
+"""One attempt of one task of a batch: rows in, records under a transaction of its own out. Knows Arrow, not Spark.
+
+Nobody else gets the attempt's producer id, so no other attempt can fence it. It only writes; whether that counts is decided
+on the driver, with all other attempts of the batch.
+"""
+
+import contextlib
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from msgtx import errors
+from msgtx.database.engine import Engine, RawConnection, call
+from msgtx.database.wire import BatchColumns
+from msgtx.rules.partitioner import PARTITIONERS
+from msgtx.spark_jobs.runtime.kept import lent
+from msgtx.store.append import APPEND_UNFLUSHED, append_arguments, read_appended
+from msgtx.store.spark import Attempt, BatchName, begin_attempt, is_batch_committed, renew_attempts
+from msgtx.store.topics import describe_topics
+from msgtx.store.transactions import end_transaction
+from msgtx.types import TransactionId
+
+# As the producer's batch_bytes and batch_records: rows of the log of this size are the fastest to write and to read.
+ROW_BYTES: Final = 400 * 1024
+ROW_RECORDS: Final = 10_000
+BUFFER_BYTES: Final = 32 * 1024 * 1024  # of one attempt, over all partitions
+# A task of a local Spark is tried once: it waits as long for a database that restarts.
+UNREACHABLE_SECONDS: Final = 60.0
+BACKOFF_SECONDS: Final = (0.1, 2.0)  # the first and the longest pause
+# What a batch has written is undecided for this long after the last of its tasks and its driver was heard of: it holds every
+# reader of its topics. Long enough for what lies between two tasks and before the decision; as Kafka's consumers' sessions.
+SESSION_MS: Final = 45_000
+RENEW_SECONDS: Final = 10.0  # several in a session: one that is lost, or late on a busy machine, ends nothing
+
+T = TypeVar("T")
+
+
+def persevering(engine: Engine, work: Callable[[RawConnection], T]) -> T:
+    """Do calls that may be repeated, on a connection, again and again while the condition passes."""
+
+    def call() -> T:
+        with engine.connection() as connection:
+            return work(connection)
+
+    return again(call)
+
+
+def again(work: Callable[[], T]) -> T:
+    """Do what may be repeated, again and again while the condition passes: calls with the same names write once."""
+    until = time.monotonic() + UNREACHABLE_SECONDS
+    pause, longest = BACKOFF_SECONDS
+    while True:
+        try:
+            return work()
+        except errors.MsgtxError as error:
+            if not error.retriable or time.monotonic() > until:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, longest)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where and how the tasks of a batch write. Picklable. `topic` None: each row names its own."""
+
+    url: str = field(repr=False)  # holds a password
+    incarnation: str
+    topic: str | None
+    transaction_timeout_ms: int
+    partitioner: str
+
+
+def write_attempt(rows: Iterable[pa.RecordBatch], target: Target, batch: BatchName) -> Attempt | None:
+    """Write a task's rows. Returns what the driver needs to decide; None: no rows, or the batch is committed already.
+
+    Columns: `value`; if they are there `key`, `partition`, `headers`, `timestamp`, and `topic` when the target has none.
+    Raise what the database refuses; `TransactionAborted` names `transaction_timeout_ms` when the batch took longer.
+    """
+    filled = (each for each in rows if each.num_rows)
+    first = next(filled, None)
+    if first is None:
+        return None
+    with lent(target.url, target.incarnation) as engine, kept_alive(engine, batch, timeout_ms=target.transaction_timeout_ms):
+        return AttemptWriter(engine, target, batch).write(chain([first], filled))
+
+
+@contextlib.contextmanager
+def kept_alive(engine: Engine, batch: BatchName, *, timeout_ms: int) -> Iterator[None]:
+    """Renew the attempts of a batch all the while, at most until `timeout_ms` after they began (I12)."""
+    ended = threading.Event()
+
+    def renew() -> None:
+        while not ended.wait(RENEW_SECONDS):
+            # A database that is away ends nothing either; what can be renewed is renewed the next time.
+            with contextlib.suppress(errors.MsgtxError), engine.connection() as connection:
+                renew_attempts(connection, batch, session_ms=SESSION_MS, timeout_ms=timeout_ms)
+
+    renewing = threading.Thread(target=renew, name=f"msgtx renews {batch}", daemon=True)
+    renewing.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        renewing.join()
+
+
+@dataclass(slots=True)
+class _Lane:
+    """What waits to be written to one partition, column by column."""
+
+    partition_id: int
+    keys: list[bytes | None] = field(default_factory=list)
+    values: list[bytes | None] = field(default_factory=list)
+    timestamps: list[int | None] = field(default_factory=list)
+    headers: list[Sequence[tuple[str, bytes | None]]] = field(default_factory=list)
+    size: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.size >= ROW_BYTES or len(self.values) >= ROW_RECORDS
+
+
+class AttemptWriter:
+    """Divides rows among partitions and appends them under (producer_id, 0, 0). For one attempt."""
+
+    def __init__(self, engine: Engine, target: Target, batch: BatchName) -> None:
+        self._engine = engine
+        self._target = target
+        self._batch = batch
+        self._partition_of = PARTITIONERS[target.partitioner]
+        self._producer_id = -1
+        self._topics: dict[str, list[_Lane]] = {}
+        self._sequences: dict[int, int] = {}  # the next one, by partition id
+        self._records = 0
+
+    def write(self, rows: Iterable[pa.RecordBatch]) -> Attempt | None:
+        """Write everything, as `write_attempt` does."""
+        batch, timeout_ms = self._batch, min(SESSION_MS, self._target.transaction_timeout_ms)
+        producer_id = persevering(self._engine, lambda connection: begin_attempt(connection, batch, timeout_ms=timeout_ms))
+        if producer_id is None:
+            return None
+        self._producer_id = producer_id
+        try:
+            for each in rows:
+                for topic, part in self._by_topic(each):
+                    for piece in _pieces(part):
+                        self._add(topic, piece)
+                        self._flush_what_is_full()
+            self._flush(self._lanes())
+        except BaseException as error:
+            if isinstance(error, errors.MsgtxError) and self._is_committed():
+                return None  # another attempt was accepted meanwhile, and this one aborted with that decision
+            self._give_up()
+            raise
+        if self._is_committed():
+            return None
+        return Attempt(producer_id, {partition: n - 1 for partition, n in self._sequences.items()}, self._records)
+
+    def _give_up(self) -> None:
+        """Abort what was written, so that it holds no reader up: the driver of a stream need not learn of a failed task."""
+        name = TransactionId(self._producer_id, 0, 0)
+        # Why the task fails is told already; a decision about the batch, or the timeout, ends what is left.
+        with contextlib.suppress(errors.MsgtxError), self._engine.connection() as connection:
+            end_transaction(connection, name, "resolve")
+
+    def _is_committed(self) -> bool:
+        return persevering(self._engine, lambda connection: is_batch_committed(connection, self._batch))
+
+    # ── rows to lanes ──
+
+    def _by_topic(self, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        if self._target.topic is not None:
+            yield self._target.topic, rows
+            return
+        topics = rows.column("topic")
+        if topics.null_count:
+            raise errors.InvalidRequest(
+                f"{topics.null_count} of {rows.num_rows} rows have no topic: fill the column topic, or give the option topic"
+            )
+        names = pc.unique(topics).to_pylist()
+        for name in names:
+            yield name, rows if len(names) == 1 else rows.filter(pc.equal(topics, name))
+
+    def _add(self, topic: str, rows: pa.RecordBatch) -> None:
+        lanes = self._lanes_of(topic)
+        names = rows.schema.names
+        columns: dict[str, list[Any]] = {"value": _bytes_of(rows, "value")}
+        if "key" in names:
+            columns["key"] = _bytes_of(rows, "key")
+        if "timestamp" in names:
+            columns["timestamp"] = _milliseconds_of(rows)
+        if "headers" in names:
+            columns["headers"] = _headers_of(rows)
+        chosen = rows.column("partition").to_pylist() if "partition" in names else None
+        size = rows.nbytes / rows.num_rows
+        for lane, places in self._divide(topic, lanes, keys=columns.get("key"), chosen=chosen, count=rows.num_rows):
+            for name, target in (("value", lane.values), ("key", lane.keys), ("timestamp", lane.timestamps),
+                                 ("headers", lane.headers)):  # fmt: skip
+                column = columns.get(name)
+                if column is not None:
+                    target.extend(column if places is None else [column[at] for at in places])
+            lane.size += int(size * (rows.num_rows if places is None else len(places)))
+        self._records += rows.num_rows
+
+    def _divide(
+        self, topic: str, lanes: list[_Lane], *, keys: list[bytes | None] | None, chosen: list[int | None] | None, count: int
+    ) -> Iterator[tuple[_Lane, list[int] | None]]:
+        """Yield lanes and the places of their rows (None: all), in order: by partition, else by key, else anywhere."""
+        # Rows without a key go to one partition per piece, as a producer's go to one per batch.
+        free = random.randrange(len(lanes))  # noqa: S311 - spreads load, guards nothing
+        if chosen is None and (keys is None or len(lanes) == 1):
+            yield lanes[free], None
+            return
+        places: list[list[int]] = [[] for _ in lanes]
+        partition_of, partitions = self._partition_of, len(lanes)
+        for at in range(count):
+            index = None if chosen is None else chosen[at]
+            if index is None:
+                key = None if keys is None else keys[at]
+                index = free if key is None else partition_of(key, partitions)
+            elif not 0 <= index < partitions:
+                raise errors.InvalidRequest(
+                    f"a row names partition {index}; topic {topic} has the partitions 0 to {partitions - 1}"
+                )
+            places[index].append(at)
+        for lane, found in zip(lanes, places, strict=True):
+            if found:
+                yield lane, found
+
+    def _lanes_of(self, topic: str) -> list[_Lane]:
+        lanes = self._topics.get(topic)
+        if lanes is None:
+            found = persevering(self._engine, lambda connection: describe_topics(connection, [topic])).get(topic)
+            if found is None:
+                raise errors.UnknownTopicOrPartition(f"there is no topic {topic!r}; create it first")
+            lanes = self._topics[topic] = [_Lane(partition_id) for partition_id in found.partition_ids]
+        return lanes
+
+    # ── lanes to the log ──
+
+    def _lanes(self) -> list[_Lane]:
+        return [lane for lanes in self._topics.values() for lane in lanes if lane.values]
+
+    def _flush_what_is_full(self) -> None:
+        filled = self._lanes()
+        if sum(lane.size for lane in filled) >= BUFFER_BYTES:
+            self._flush(filled)
+        elif any(lane.is_full for lane in filled):
+            # Those that are nearly full go along: lanes fill evenly, and a call takes as long for six as for two.
+            self._flush([lane for lane in filled if lane.is_full or lane.size >= ROW_BYTES // 2])
+
+    def _flush(self, lanes: list[_Lane]) -> None:
+        if not lanes:
+            return
+        lanes.sort(key=lambda lane: lane.partition_id)
+        rows = [self._columns(lane) for lane in lanes]
+        answers = persevering(self._engine, lambda connection: _append(connection, rows))
+        for lane, answer in zip(lanes, answers, strict=True):
+            if answer.error is not None:
+                raise explained(answer.error, self._target.transaction_timeout_ms)
+            self._sequences[lane.partition_id] = self._sequences.get(lane.partition_id, 0) + len(lane.values)
+            lane.keys, lane.values, lane.timestamps, lane.headers, lane.size = [], [], [], [], 0
+
+    def _columns(self, lane: _Lane) -> BatchColumns:
+        now = time.time_ns() // 1_000_000
+        return BatchColumns.of(
+            lane.partition_id,
+            (self._producer_id, 0, 0, self._sequences.get(lane.partition_id, 0)),
+            keys=lane.keys,
+            values=lane.values,
+            timestamps=[now if at is None else at for at in lane.timestamps] or [now],
+            headers=lane.headers,
+        )
+
+
+def _append(connection: RawConnection, rows: Sequence[BatchColumns]) -> list[Any]:
+    arguments = append_arguments(
+        connection, rows, durable=False, wake=False, client_host=socket.gethostname(), client_process=os.getpid()
+    )
+    answers = read_appended(call(connection, APPEND_UNFLUSHED, *arguments))
+    for answer in answers:
+        if answer.error is not None and answer.error.retriable:
+            raise answer.error
+    return answers
+
+
+def explained(error: errors.MsgtxError, timeout_ms: int) -> errors.MsgtxError:
+    """Add to the abort of a batch why it came, and what to change."""
+    if isinstance(error, errors.TransactionAborted) and "timeout" in str(error):
+        return errors.TransactionAborted(
+            f"{error}: the batch took longer than transaction_timeout_ms = {timeout_ms}; raise it (at most to the setting"
+            " transaction_max_timeout_ms of the installation), or make batches smaller; or none of its tasks was heard of"
+            f" for {SESSION_MS // 1_000} s"
+        )
+    if isinstance(error, errors.TransactionAborted) and "reason: client" in str(error):
+        return errors.TransactionAborted(
+            f"{error}: its own driver has given it up, or another query of the same application has written a batch; an"
+            " application (txnAppId, app_id) is of one query at a time: end one of them, or give each its own"
+        )
+    return error
+
+
+# ── Arrow to Python ──
+
+
+def _pieces(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield slices of about a row of the log."""
+    at_once = max(1, min(ROW_RECORDS, ROW_BYTES * rows.num_rows // max(1, rows.nbytes)))
+    for start in range(0, rows.num_rows, at_once):
+        yield rows.slice(start, at_once)
+
+
+def _bytes_of(rows: pa.RecordBatch, name: str) -> list[Any]:
+    column = rows.column(name)
+    if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
+        column = column.cast(pa.binary())
+    found: list[Any] = column.to_pylist()
+    return found
+
+
+def _milliseconds_of(rows: pa.RecordBatch) -> list[Any]:
+    column = rows.column("timestamp").cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
+    found: list[Any] = column.to_pylist()
+    return found
+
+
+def _headers_of(rows: pa.RecordBatch) -> list[Any]:
+    return [
+        () if pairs is None else tuple((pair["key"], pair["value"]) for pair in pairs)
+        for pairs in rows.column("headers").to_pylist()
+    ]

@@ -1,0 +1,64 @@
+"""What a writer is asked for: the options of Spark's Kafka sink and of Delta's idempotent writes, and ours."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from msgtx.errors import ConfigError
+from msgtx.spark_jobs.batch import TRANSACTION_TIMEOUT_MS
+from msgtx.spark_jobs.reading.read_options import named
+
+NAMES: Final = ("url", "topic", "group", "txnAppId", "txnVersion", "transaction_timeout_ms", "partitioner")
+# Spark's own, and what says to Kafka's sink that there may be a column: here it is written when it is there.
+IGNORED: Final = ("checkpointLocation", "includeHeaders", "queryName", "path")
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Where and as whom to write. `url` carries a password: it is no part of the text of this object."""
+
+    url: str | None = field(default=None, repr=False)
+    topic: str | None = None
+    group: str | None = None
+    app_id: str | None = None  # of a stream: its group's name, if it has none of its own
+    version: int | None = None
+    transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
+    partitioner: str = "crc32"
+
+
+def parse(options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
+    """Return what options ask for. Raise `ConfigError`."""
+    given = named(options, NAMES, of_spark=IGNORED)
+    for name, value in given.items():
+        if not value:
+            raise ConfigError(f"{name} is empty")
+    if streaming and "txnVersion" in given:
+        raise ConfigError("txnVersion is for batches: a stream counts its own")
+    if not streaming and ("txnAppId" in given) != ("txnVersion" in given):
+        raise ConfigError("txnAppId and txnVersion name a batch together: give both or none")
+    if not streaming and "group" in given:
+        raise ConfigError("group is for streams; for a batch use write_transactional(…, group=…, snapshot=…)")
+    if streaming and not {"txnAppId", "group"} & given.keys():
+        raise ConfigError(
+            "nothing names the stream but its checkpoint, and if that is lost all is written twice: give the sink txnAppId,"
+            " a name of your own for this query, or group, the same as at the source"
+        )
+    return WriteOptions(
+        url=given.get("url"),
+        topic=given.get("topic"),
+        group=given.get("group"),
+        app_id=given.get("txnAppId") or given.get("group"),
+        version=_number(given, "txnVersion"),
+        transaction_timeout_ms=_number(given, "transaction_timeout_ms") or TRANSACTION_TIMEOUT_MS,
+        partitioner=given.get("partitioner", "crc32"),
+    )
+
+
+def _number(given: Mapping[str, str], name: str) -> int | None:
+    value = given.get(name)
+    if value is None:
+        return None
+    if not re.fullmatch(r"\s*[0-9]{1,18}\s*", value):
+        raise ConfigError(f"{name} is a whole number, not {value!r}")
+    return int(value)
