@@ -1,0 +1,1 @@
+"""Programs behind commands: the main job, and what measures a database."""

@@ -1,0 +1,1 @@
+"""The schema: migrations of the tables, functions and views, settings, and the rights of roles."""

@@ -1,0 +1,1 @@
+"""From committed ranges to rows of Spark."""

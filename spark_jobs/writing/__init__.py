@@ -1,0 +1,1 @@
+"""From rows of Spark to one transaction."""
