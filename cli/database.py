@@ -7,7 +7,7 @@ from msgtx.cli.options import Invocation
 
 if TYPE_CHECKING:
     from msgtx.client import Client
-    from msgtx.database.engine import Engine
+    from msgtx.database.pool import Engine
 
 
 def connect(invocation: Invocation) -> "Client":
@@ -20,5 +20,5 @@ def connect(invocation: Invocation) -> "Client":
 def open_engine(invocation: Invocation) -> "Engine":
     """Return an engine for that database, whatever its schema is like."""
     with deferred():
-        from msgtx.database import engine
-    return engine.open_engine(invocation.url)
+        from msgtx.database import opening
+    return opening.open_engine(invocation.url)

@@ -25,7 +25,7 @@ from msgtx import producer as producers
 from msgtx.admin.topics import TopicsAdmin
 from msgtx.consumer.consumer import Deserializer
 from msgtx.consumer.subscription import Callback
-from msgtx.database.engine import POOL_SIZE
+from msgtx.database.pool import POOL_SIZE
 from msgtx.producer.batcher import Serializer
 from msgtx.producer.batches import BatchFuture, RecordFuture
 from msgtx.session.cancellation import to_its_end

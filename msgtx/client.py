@@ -20,7 +20,9 @@ from msgtx.consumer.wakeup import Listener
 from msgtx.coordinator.completion import Completion
 from msgtx.coordinator.sweep import sweep
 from msgtx.database.address import public_url
-from msgtx.database.engine import POOL_SIZE, Engine, RawConnection, open_engine
+from msgtx.database.connection import RawConnection
+from msgtx.database.opening import open_engine
+from msgtx.database.pool import POOL_SIZE, Engine
 from msgtx.database.schema import migrate
 from msgtx.process import OnError, Transform, process
 from msgtx.producer.batcher import Serializer

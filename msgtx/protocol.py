@@ -12,7 +12,8 @@ from typing import Final
 import sqlalchemy
 
 from msgtx import errors
-from msgtx.database.engine import RawConnection, clock, driver_of
+from msgtx.database.calls import clock, driver_of
+from msgtx.database.connection import RawConnection
 from msgtx.database.wire import BatchColumns
 from msgtx.errors import MsgtxError
 from msgtx.store import append as store_append

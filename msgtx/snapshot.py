@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from msgtx import errors
-from msgtx.database.engine import Engine, RawConnection
+from msgtx.database.connection import RawConnection
+from msgtx.database.pool import Engine
 from msgtx.store.append import milliseconds
 from msgtx.store.fetch import EARLIEST, Position, fetch, list_offsets
 from msgtx.store.holders import stable_cut

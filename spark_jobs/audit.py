@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from msgtx import errors
 from msgtx.admin.verify import LISTED, pieces, violation
 from msgtx.client import Client, connect
-from msgtx.database.engine import RawConnection
+from msgtx.database.connection import RawConnection
 from msgtx.spark_jobs.runtime.parts import Database, divided, on_executors
 from msgtx.store.fetch import LATEST, list_offsets
 from msgtx.store.topics import require_partitions

@@ -8,7 +8,9 @@ from typing import Final
 import sqlalchemy
 
 from msgtx import errors
-from msgtx.database.engine import Engine, RawConnection, driver_of
+from msgtx.database.calls import driver_of
+from msgtx.database.connection import RawConnection
+from msgtx.database.pool import Engine
 from msgtx.rules.partitioner import PARTITIONERS
 from msgtx.spark_jobs.writing.attempt import Target, again, explained, persevering
 from msgtx.store.installation import require_incarnation

@@ -17,7 +17,8 @@ from pyspark.sql import types as spark_types
 
 from msgtx import errors
 from msgtx.client import connect as connect_client
-from msgtx.database.engine import Engine, driver_of
+from msgtx.database.calls import driver_of
+from msgtx.database.pool import Engine
 from msgtx.spark_jobs.batch import TRANSACTION_TIMEOUT_MS
 from msgtx.spark_jobs.runtime.failure import translated
 from msgtx.spark_jobs.runtime.folder import File, files_of

@@ -12,7 +12,8 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from msgtx.database.engine import Engine, open_engine
+from msgtx.database.opening import open_engine
+from msgtx.database.pool import Engine
 from msgtx.rules.boundary import Span
 from msgtx.spark_jobs.batch import TRANSACTION_TIMEOUT_MS, BatchReport, Statements
 from msgtx.spark_jobs.read import frame

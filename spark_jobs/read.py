@@ -16,7 +16,8 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 from pyspark.sql.types import ArrayType, StructField, StructType
 
 from msgtx.database import jdbc
-from msgtx.database.engine import Engine, open_engine
+from msgtx.database.opening import open_engine
+from msgtx.database.pool import Engine
 from msgtx.errors import ConfigError
 from msgtx.rules.ranges import OffsetRange
 from msgtx.spark_jobs.reading import offsets

@@ -16,7 +16,8 @@ from pyspark.sql import SparkSession
 
 from msgtx import errors
 from msgtx.client import Client, connect
-from msgtx.database.engine import RawConnection, clock
+from msgtx.database.calls import clock
+from msgtx.database.connection import RawConnection
 from msgtx.spark_jobs.runtime.parts import Database, divided, on_executors
 from msgtx.store.append import milliseconds
 from msgtx.store.fetch import EARLIEST, list_offsets

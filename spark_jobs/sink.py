@@ -10,7 +10,8 @@ from pyspark.sql import types as spark_types
 from pyspark.sql.utils import is_remote
 
 from msgtx import errors
-from msgtx.database.engine import Engine, open_engine
+from msgtx.database.opening import open_engine
+from msgtx.database.pool import Engine
 from msgtx.spark_jobs.batch import TRANSACTION_TIMEOUT_MS, BatchReport, Statements, abort, begins_again, decide, make_target
 from msgtx.spark_jobs.reading.columns import stream_batch
 from msgtx.spark_jobs.writing.attempt import Target, kept_alive, persevering, write_attempt

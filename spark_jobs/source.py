@@ -18,7 +18,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, StructField, StructType
 
 from msgtx import errors
-from msgtx.database.engine import Engine, RawConnection, open_engine
+from msgtx.database.connection import RawConnection
+from msgtx.database.opening import open_engine
+from msgtx.database.pool import Engine
 from msgtx.rules.ranges import OffsetRange, packed
 from msgtx.spark_jobs.reading import arrow, offsets, read_options
 from msgtx.spark_jobs.reading.columns import COLUMNS, HEADER, stream_batch

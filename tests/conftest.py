@@ -16,7 +16,7 @@ import pytest
 
 import msgtx
 from msgtx.database import embedded
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from tests.databases import Connection, Server, set_clock, use_server
 
 hypothesis.settings.register_profile("msgtx", deadline=None, print_blob=True)

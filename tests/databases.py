@@ -13,7 +13,7 @@ from typing import Any, Final
 import psycopg
 import sqlalchemy
 
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.database.schema import migrate
 
 Connection = psycopg.Connection[Any]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgtx
-from msgtx.database.engine import Function
+from msgtx.database.calls import Function
 from msgtx.store.installation import SCHEMA_VERSION
 from tests.databases import Connection, connect
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import sqlalchemy
 
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.database.schema import rights
 from msgtx.database.schema.privileges import Resource, Right
 from tests.databases import Connection, Server, connect

@@ -27,7 +27,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from msgtx.client import Client, connect
-from msgtx.database.engine import query
+from msgtx.database.calls import query
 from msgtx.errors import ConfigError, MsgtxError, TransactionalIdNotFound
 from msgtx.producer.producer import Producer
 from msgtx.types import OutputRecord, Record, TopicPartition, TransactionId

@@ -4,7 +4,7 @@ import uuid
 from dataclasses import dataclass
 
 from msgtx.database.connection import LONG_ANSWER_SECONDS, until
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.store.installation import change_incarnation, end_sessions, fence_everybody
 
 

@@ -6,7 +6,9 @@ from datetime import UTC
 from typing import get_args
 
 from msgtx import errors
-from msgtx.database.engine import Engine, RawConnection, clock
+from msgtx.database.calls import clock
+from msgtx.database.connection import RawConnection
+from msgtx.database.pool import Engine
 from msgtx.rules.group import State, state_of
 from msgtx.rules.reset import Target, Word, new_offset, time_of
 from msgtx.store.append import milliseconds

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from msgtx import errors
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.rules.transaction import State
 from msgtx.store.append import milliseconds
 from msgtx.store.topics import require_partitions, require_topics

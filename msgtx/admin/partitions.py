@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from msgtx import errors
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.store.fetch import LATEST, ListedOffset, list_offsets
 from msgtx.store.retention import delete_records
 from msgtx.store.topics import partitions_of, require_partitions, require_topics

@@ -1,6 +1,6 @@
 """Producers as a partition knows them: `client.admin.producers`."""
 
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.store.producers import describe_producers
 from msgtx.store.topics import require_partitions
 from msgtx.types import ProducerState, TopicPartition

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from msgtx import errors
 from msgtx.database.connection import LONG_ANSWER_SECONDS, until
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.store.topics import SETTINGS, alter_topic, create_topic, delete_topic, describe_topics, require_topics
 from msgtx.types import TopicDescription
 

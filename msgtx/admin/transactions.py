@@ -7,7 +7,8 @@ from typing import Any
 
 from msgtx import errors
 from msgtx.admin.hanging import find_hanging
-from msgtx.database.engine import Engine, clock
+from msgtx.database.calls import clock
+from msgtx.database.pool import Engine
 from msgtx.rules.transaction import State
 from msgtx.store.append import milliseconds
 from msgtx.store.producers import fence_producer

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from msgtx.database.connection import LONG_ANSWER_SECONDS, until
-from msgtx.database.engine import Engine, RawConnection
+from msgtx.database.connection import LONG_ANSWER_SECONDS, RawConnection, until
+from msgtx.database.pool import Engine
 from msgtx.store.cuts import consistent_cut
 from msgtx.store.topics import partitions_of, require_topics
 from msgtx.store.verify import (

@@ -13,8 +13,8 @@ from msgtx.consumer.fetcher import Assigned
 from msgtx.consumer.positions import Topics
 from msgtx.consumer.subscription import Assignments
 from msgtx.consumer.wakeup import Listener
-from msgtx.database.connection import until
-from msgtx.database.engine import Engine, RawConnection
+from msgtx.database.connection import RawConnection, until
+from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState, MsgtxError
 from msgtx.session.enlistment import UserSession, enlist
 from msgtx.store.groups import commit_offsets, offset_rows

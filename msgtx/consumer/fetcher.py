@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 
 from msgtx import errors
 from msgtx.config import ConsumerConfig
-from msgtx.database.engine import Engine, RawConnection
+from msgtx.database.connection import RawConnection
+from msgtx.database.pool import Engine
 from msgtx.store.fetch import (
     EARLIEST,
     LATEST,

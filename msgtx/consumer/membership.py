@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 from msgtx.config import ConsumerConfig
 from msgtx.consumer.wakeup import Waiter
-from msgtx.database.connection import until
-from msgtx.database.engine import Engine, RawConnection
+from msgtx.database.connection import RawConnection, until
+from msgtx.database.pool import Engine
 from msgtx.errors import FencedInstance, MsgtxError, UnknownMember
 from msgtx.rules.assignment import Subscriber, assign, subscribed
 from msgtx.store.members import (

@@ -11,8 +11,8 @@ from msgtx import errors
 from msgtx.config import ConsumerConfig
 from msgtx.consumer.commits import Commits
 from msgtx.consumer.fetcher import Assigned, Fetcher, readable
-from msgtx.database.connection import until
-from msgtx.database.engine import Engine, RawConnection
+from msgtx.database.connection import RawConnection, until
+from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState, MsgtxError
 from msgtx.store.fetch import EARLIEST, LATEST, ListedOffset
 from msgtx.store.groups import commit_offsets

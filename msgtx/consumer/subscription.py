@@ -14,7 +14,7 @@ from msgtx.consumer.fetcher import Assigned
 from msgtx.consumer.membership import Membership, Subscription
 from msgtx.consumer.positions import Places, Topics
 from msgtx.consumer.wakeup import Listener, Waiter
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState
 from msgtx.rules.assignment import subscribed
 from msgtx.types import TopicPartition

@@ -18,8 +18,9 @@ from typing import Final
 
 import psycopg
 
-from msgtx.database.connection import readable, until
-from msgtx.database.engine import Engine, RawConnection, query
+from msgtx.database.calls import query
+from msgtx.database.connection import RawConnection, readable, until
+from msgtx.database.pool import Engine
 from msgtx.errors import AuthorizationFailed, MsgtxError
 from msgtx.store.wakeups import look, notify, prepare_looks, remove_wake_ups, seen
 

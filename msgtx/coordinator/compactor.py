@@ -12,7 +12,8 @@ from typing import Final
 
 import psycopg
 
-from msgtx.database.engine import RawConnection, savepoint
+from msgtx.database.calls import savepoint
+from msgtx.database.connection import RawConnection
 from msgtx.errors import MsgtxError
 from msgtx.rules.compaction import newest_of, survivors
 from msgtx.store.compaction import (

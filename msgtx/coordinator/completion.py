@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Final
 
 from msgtx.coordinator.notifier import Notifier
-from msgtx.database.connection import until
-from msgtx.database.engine import Engine, RawConnection
+from msgtx.database.connection import RawConnection, until
+from msgtx.database.pool import Engine
 from msgtx.errors import MsgtxError
 from msgtx.store.transactions import mark
 

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from msgtx.coordinator.sweep import Sweeper
 from msgtx.database.connection import until
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.errors import CoordinatorFenced, DatabaseUnavailable, MsgtxError, NotCoordinator, RetriableError
 from msgtx.store.coordinators import Leases, lease_shards, ranges, release_shards
 from msgtx.types import SweepReport

@@ -6,7 +6,8 @@ from typing import Final
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from msgtx.database.engine import Engine, RawConnection
+from msgtx.database.connection import RawConnection
+from msgtx.database.pool import Engine
 from msgtx.errors import MsgtxError
 from msgtx.store.coordinators import list_shards
 from msgtx.store.server import describe_server, snapshot_holders, table_statistics

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 
 from msgtx.coordinator.gauges import Gauges
 from msgtx.coordinator.sweep import STEPS, Sweeper
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.errors import ConfigError
 from msgtx.store.coordinators import Leases
 from msgtx.types import SweepReport

@@ -10,8 +10,8 @@ from typing import Final
 import psycopg
 from psycopg import pq
 
-from msgtx.database.connection import readable
-from msgtx.database.engine import Engine, RawConnection
+from msgtx.database.connection import RawConnection, readable
+from msgtx.database.pool import Engine
 from msgtx.errors import MsgtxError
 from msgtx.store.wakeups import MOST_TOLD, send_notification, tell_readers
 

@@ -9,8 +9,9 @@ from typing import Final
 import psycopg
 
 from msgtx.coordinator.compactor import Compactor
-from msgtx.database.connection import until
-from msgtx.database.engine import Engine, RawConnection, savepoint
+from msgtx.database.calls import savepoint
+from msgtx.database.connection import RawConnection, until
+from msgtx.database.pool import Engine
 from msgtx.errors import ConfigError, MsgtxError
 from msgtx.store import sweeps
 from msgtx.store.coordinators import Leases

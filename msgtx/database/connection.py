@@ -24,6 +24,9 @@ import psycopg
 from psycopg.abc import RV, PQGen
 from psycopg.conninfo import conninfo_to_dict
 
+RawConnection = psycopg.Connection[Any]
+AsyncRawConnection = psycopg.AsyncConnection[Any]
+
 # Most calls take milliseconds, the longest wait in one is that for a lock (10 s); the rest is for a slow disk's flush.
 ANSWER_SECONDS: Final = 60.0
 # Of work whose single statements may read or write a whole log (sweeps, verify, deleting a topic): more than those were

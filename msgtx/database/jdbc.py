@@ -7,7 +7,8 @@ from typing import Final
 from urllib.parse import quote, urlencode
 from uuid import UUID
 
-from msgtx.database.engine import Function, RawConnection, query
+from msgtx.database.calls import Function, query
+from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int4Array, Int8Array
 from msgtx.errors import ConfigError
 

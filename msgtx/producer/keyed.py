@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from msgtx.config import ProducerConfig
 from msgtx.database.connection import until
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.errors import DeliveryTimeout, FatalError, IllegalState, MsgtxError, UnknownTopicOrPartition
 from msgtx.producer.batches import Accumulator, PendingBatch
 from msgtx.producer.sender import MAX_BACKOFF_SECONDS, Wake

@@ -15,7 +15,7 @@ import sqlalchemy
 from msgtx import errors
 from msgtx.config import ProducerConfig
 from msgtx.database.connection import until
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.errors import DatabaseUnavailable, IllegalState, MsgtxError, OutcomeUnknown
 from msgtx.producer.batcher import Serializer, Topics
 from msgtx.producer.batches import BatchFuture, PendingBatch, RecordFuture

@@ -19,8 +19,10 @@ from typing import Final, Protocol
 
 from msgtx import errors
 from msgtx.config import ProducerConfig
-from msgtx.database.connection import until
-from msgtx.database.engine import Engine, RawConnection, batch_array, end_call, translated
+from msgtx.database.calls import batch_array, end_call
+from msgtx.database.connection import RawConnection, until
+from msgtx.database.pool import Engine
+from msgtx.database.translation import translated
 from msgtx.database.wire import Cursor
 from msgtx.errors import MsgtxError
 from msgtx.producer.batches import Accumulator, Lane, PendingBatch

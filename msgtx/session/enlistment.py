@@ -17,7 +17,9 @@ from sqlalchemy import event
 from sqlalchemy.orm import Session, scoped_session
 
 from msgtx import errors
-from msgtx.database.engine import Engine, driver_of, translate
+from msgtx.database.calls import driver_of
+from msgtx.database.pool import Engine
+from msgtx.database.translation import translate
 from msgtx.database.wire import BatchColumns
 from msgtx.session.published import Published, calls_of
 from msgtx.session.side_connection import Settling, companion, dispose, engine_of, off_loop

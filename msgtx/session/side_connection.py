@@ -19,8 +19,9 @@ import sqlalchemy
 from sqlalchemy.util import await_only
 
 from msgtx import errors
-from msgtx.database.connection import Connection, until
-from msgtx.database.engine import DEFAULT_ISOLATION, Engine, RawConnection, driver_of, query
+from msgtx.database.calls import DEFAULT_ISOLATION, driver_of, query
+from msgtx.database.connection import Connection, RawConnection, until
+from msgtx.database.pool import Engine
 from msgtx.database.wire import BatchColumns
 from msgtx.session.cancellation import to_its_end
 from msgtx.store.append import append

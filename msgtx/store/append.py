@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from msgtx.database.engine import Function, RawConnection, batch_array, call
+from msgtx.database.calls import Function, batch_array, call
+from msgtx.database.connection import RawConnection
 from msgtx.database.wire import BatchColumns
 from msgtx.errors import BY_NAME, MsgtxError
 from msgtx.store.groups import NO_OFFSETS, OFFSET_ARGUMENTS, OffsetColumns

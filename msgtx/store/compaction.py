@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from msgtx.database.engine import Function, RawConnection, call
+from msgtx.database.calls import Function, call
+from msgtx.database.connection import RawConnection
 from msgtx.database.wire import ByteaArray, Int4Array, Int8Array, TextArray
 from msgtx.rules.compaction import KeyedBatch
 from msgtx.store.coordinators import LED, Leases, led

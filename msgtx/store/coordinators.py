@@ -6,7 +6,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from msgtx import errors
-from msgtx.database.engine import Function, RawConnection, call
+from msgtx.database.calls import Function, call
+from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int4Array
 from msgtx.store.append import milliseconds
 from msgtx.types import Coordinator

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from msgtx.database.engine import Function, RawConnection, call
+from msgtx.database.calls import Function, call
+from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int4Array, Int8Array
 from msgtx.rules.boundary import Span
 from msgtx.types import TransactionId

@@ -4,7 +4,8 @@ import uuid
 from dataclasses import dataclass
 from typing import Final
 
-from msgtx.database.engine import Function, RawConnection, call
+from msgtx.database.calls import Function, call
+from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int8Array
 from msgtx.errors import ConfigError, IncarnationChanged
 from msgtx.types import Snapshot

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from msgtx.database.engine import Function, RawConnection, call
+from msgtx.database.calls import Function, call
+from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int4Array, Int8Array, TextArray
 from msgtx.errors import BY_NAME, GroupNotFound, UnknownMember
 from msgtx.rules.names import check_name

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from typing import Final
 
-from msgtx.database.engine import Function, RawConnection, call
+from msgtx.database.calls import Function, call
+from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int8Array
 from msgtx.errors import TransactionalIdNotFound
 from msgtx.rules.names import check_name

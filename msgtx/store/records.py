@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from itertools import islice, repeat
 from typing import Final
 
-from msgtx.database.engine import Function, RawConnection, call
+from msgtx.database.calls import Function, call
+from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int4Array, Int8Array
 from msgtx.store.fetch import FetchedBatch
 from msgtx.types import Headers, Isolation, Record, TopicPartition

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Final
 
-from msgtx.database.engine import Function, RawConnection, call
+from msgtx.database.calls import Function, call
+from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int4Array, Int8Array
 
 DELETE_RECORDS: Final = Function("delete_records", {"partition_ids": "int4[]", "befores": "int8[]"})

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from msgtx.database.engine import Function, RawConnection, batch_array, call
+from msgtx.database.calls import Function, batch_array, call
+from msgtx.database.connection import RawConnection
 from msgtx.database.wire import BatchColumns, Int4Array, Int8Array
 from msgtx.errors import MsgtxError
 from msgtx.store.append import error_of

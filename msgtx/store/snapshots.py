@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from msgtx.database.engine import Function, RawConnection, call
+from msgtx.database.calls import Function, call
+from msgtx.database.connection import RawConnection
 from msgtx.errors import BY_NAME
 
 SAVE: Final = Function("save_snapshot", {"in_name": "text", "in_snapshot": "text", "in_replace": "bool"})

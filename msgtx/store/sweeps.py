@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from msgtx.database.engine import Function, RawConnection, call
+from msgtx.database.calls import Function, call
+from msgtx.database.connection import RawConnection
 from msgtx.errors import CoordinatorFenced, DatabaseUnavailable, NotCoordinator
 from msgtx.store import transactions
 from msgtx.store.coordinators import Leases

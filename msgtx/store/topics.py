@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from msgtx import errors
-from msgtx.database.engine import Function, RawConnection, call
+from msgtx.database.calls import Function, call
+from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int8Array, TextArray
 from msgtx.store.coordinators import LED, led
 from msgtx.types import TopicPartition

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from msgtx.database.engine import Function, RawConnection, call, select
+from msgtx.database.calls import Function, call, select
+from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int8Array
 from msgtx.store.coordinators import LED, Leases, led
 from msgtx.types import Outcome, TransactionId

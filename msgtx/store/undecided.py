@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from msgtx.database.engine import Function, RawConnection, call
+from msgtx.database.calls import Function, call
+from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int4Array
 from msgtx.types import TopicPartition, TransactionId
 

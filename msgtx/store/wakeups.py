@@ -5,7 +5,8 @@ from typing import Final
 
 from psycopg import pq
 
-from msgtx.database.engine import Function, RawConnection, call, query
+from msgtx.database.calls import Function, call, query
+from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int4Array
 
 MOST_TOLD: Final = 700  # partitions of one notification: PostgreSQL refuses one of 8000 bytes

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute
 
 from msgtx import errors
-from msgtx.database.engine import Engine, RawConnection
+from msgtx.database.connection import RawConnection
+from msgtx.database.pool import Engine
 from msgtx.rules.ranges import OffsetRange
 from msgtx.spark_jobs.writing.attempt import persevering
 from msgtx.store.fetch import FetchedBatch, FetchedPartition, Position, fetch

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from msgtx import errors
-from msgtx.database.engine import Engine, RawConnection
+from msgtx.database.connection import RawConnection
+from msgtx.database.pool import Engine
 from msgtx.rules.ranges import OffsetRange, limit, ordered, split
 from msgtx.spark_jobs.reading.read_options import EARLIEST, LATEST, AtTime, ReadOptions, log
 from msgtx.store import fetch

@@ -12,7 +12,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from msgtx import errors
-from msgtx.database.engine import Engine, open_engine
+from msgtx.database.opening import open_engine
+from msgtx.database.pool import Engine
 from msgtx.rules.boundary import Span
 from msgtx.rules.ranges import OffsetRange
 from msgtx.spark_jobs.batch import decide

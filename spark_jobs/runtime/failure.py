@@ -8,7 +8,7 @@ from typing import Any, Final
 from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException, PySparkException
 
 from msgtx import errors
-from msgtx.database.engine import BY_SQLSTATE
+from msgtx.database.translation import BY_SQLSTATE
 from msgtx.errors import ConfigError, DatabaseUnavailable, InvalidRequest, MsgtxError
 from msgtx.spark_jobs.session import told_by_jvm
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from msgtx import errors
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.store.installation import describe_installation
 
 # Between two batches of a stream that is not idle; Spark itself ends workers that were idle for a minute.

@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 
 from msgtx import errors
 from msgtx.client import Client
-from msgtx.database.connection import LONG_ANSWER_SECONDS
-from msgtx.database.engine import Engine, RawConnection
+from msgtx.database.connection import LONG_ANSWER_SECONDS, RawConnection
+from msgtx.database.pool import Engine
 from msgtx.types import Snapshot
 
 TASKS_PER_CORE: Final = 4  # at least, as long as there is work, so that a slow one at the end does not hold everybody up

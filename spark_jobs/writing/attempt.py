@@ -19,7 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from msgtx import errors
-from msgtx.database.engine import Engine, RawConnection, call
+from msgtx.database.calls import call
+from msgtx.database.connection import RawConnection
+from msgtx.database.pool import Engine
 from msgtx.database.wire import BatchColumns
 from msgtx.rules.partitioner import PARTITIONERS
 from msgtx.spark_jobs.runtime.kept import lent

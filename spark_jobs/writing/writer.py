@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from msgtx import errors
-from msgtx.database.engine import open_engine
+from msgtx.database.opening import open_engine
 from msgtx.spark_jobs.batch import abort, decide, make_target
 from msgtx.spark_jobs.reading.columns import stream_batch
 from msgtx.spark_jobs.runtime.kept import lent

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgtx.client import connect
 from msgtx.database import address
-from msgtx.database.engine import open_engine
+from msgtx.database.opening import open_engine
 from tests.benchmarks import (
     bulk,
     cleaning,

@@ -18,7 +18,7 @@ from psycopg.adapt import Dumper
 
 from msgtx.cli.programs import perf
 from msgtx.config import ProducerConfig
-from msgtx.database.engine import open_engine
+from msgtx.database.opening import open_engine
 from msgtx.database.wire import BYTEA_ARRAY, encode_bytea_array
 from msgtx.producer.batches import RECORD_OVERHEAD_BYTES
 

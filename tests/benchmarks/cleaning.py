@@ -17,7 +17,7 @@ import msgtx
 from msgtx import TopicPartition
 from msgtx.cli.programs import perf
 from msgtx.coordinator.sweep import Sweeper
-from msgtx.database.engine import RawConnection
+from msgtx.database.connection import RawConnection
 from msgtx.producer.producer import Producer
 from tests.benchmarks.sheet import Claim, Rounds, Settings, number, progress
 from tests.benchmarks.sweeping import own_server

@@ -7,7 +7,7 @@ import pytest
 
 from msgtx import Client, Snapshot, TopicPartition
 from msgtx.admin.failover import after_failover
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from tests.cli.program import Ended
 
 Msgtx = Callable[..., Ended]

@@ -103,7 +103,7 @@ def test_a_read_only_database_is_told_and_may_be_read(make_database: Databases) 
 
 
 def test_a_full_pool_is_told(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("msgtx.database.engine.POOL_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr("msgtx.database.pool.POOL_TIMEOUT_SECONDS", 0.05)
     with msgtx.connect(database_url, pool_size=1) as client, client.engine.connection():  # noqa: SIM117 - one after the other reads better
         with pytest.raises(errors.DatabaseUnavailable, match="busy"):
             client.topics.list()

@@ -13,8 +13,9 @@ import pytest
 
 import msgtx
 from msgtx import errors
+from msgtx.database.calls import query
 from msgtx.database.connection import Connection, until
-from msgtx.database.engine import Engine, query
+from msgtx.database.pool import Engine
 from tests.databases import PATIENCE_SECONDS, wait_until
 from tests.links import Link, deaf_server, unix_link
 

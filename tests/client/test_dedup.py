@@ -12,7 +12,7 @@ import pytest
 
 import msgtx
 from msgtx import Client, errors
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.store.append_once import KeyedRecord, append_once
 from tests.databases import Connection, set_clock, wait_until, waiting_backends
 from tests.faults import Faults, lose_connection

@@ -7,7 +7,7 @@ import pytest
 import msgtx
 from msgtx import TopicPartition, errors
 from msgtx.admin.failover import after_failover
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from tests.databases import connect
 
 PATIENCE_SECONDS = 30.0

@@ -12,7 +12,7 @@ import msgtx
 import msgtx.consumer.membership
 from msgtx import Client, Consumer, OffsetAndMetadata, TopicPartition, errors
 from msgtx.consumer import subscription as assignments
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from tests.faults import Faults, lose_connection
 
 Unique = Callable[[str], str]

@@ -12,7 +12,7 @@ import pytest
 
 import msgtx
 from msgtx import errors
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from tests.databases import Connection, wait_until, waiting_backends
 
 Read = Callable[..., list[msgtx.Record]]

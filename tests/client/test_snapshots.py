@@ -9,7 +9,7 @@ import pytest
 import msgtx
 from msgtx import CommittedRange, Snapshot, TopicPartition, errors
 from msgtx.admin.failover import after_failover
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from tests.databases import Connection
 
 Unique = Callable[[str], str]

@@ -16,7 +16,7 @@ from msgtx.consumer.wakeup import POLL_MOST_SECONDS, POLL_SECONDS, Listener, Wai
 from msgtx.coordinator import notifier as notifiers
 from msgtx.coordinator.notifier import HEAR_SECONDS, INTERVAL_MOST_SECONDS, INTERVAL_SECONDS, Notifier
 from msgtx.database.connection import readable
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.store.append import append
 from msgtx.store.topics import describe_topics
 from tests.databases import PATIENCE_SECONDS, Connection, wait_until

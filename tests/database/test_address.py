@@ -9,7 +9,8 @@ import pytest
 import msgtx
 from msgtx import errors
 from msgtx.database import address
-from msgtx.database.engine import Engine, query
+from msgtx.database.calls import query
+from msgtx.database.pool import Engine
 from tests.cli.program import Program
 from tests.links import unix_link
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from msgtx.database.calls import end_call
 from msgtx.database.connection import Connection, until
-from msgtx.database.engine import end_call
 from msgtx.database.wire import Cursor
 from tests.links import slow_link, unix_link
 

@@ -14,7 +14,7 @@ import sqlalchemy
 from msgtx import errors
 from msgtx.database import embedded
 from msgtx.database.embedded import postmaster
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 
 NO_TLS = b"N"
 ASK_IN_CLEAR = b"R\0\0\0\x08\0\0\0\x03"

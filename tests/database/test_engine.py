@@ -8,7 +8,9 @@ import sqlalchemy
 
 from msgtx import errors
 from msgtx.database.address import public_url
-from msgtx.database.engine import Engine, Function, call, driver_of, query, savepoint, translate
+from msgtx.database.calls import Function, call, driver_of, query, savepoint
+from msgtx.database.pool import Engine
+from msgtx.database.translation import translate
 from msgtx.store.installation import describe_installation
 from tests.databases import Connection, backend, wait_until
 from tests.faults import Faults
@@ -191,7 +193,7 @@ def test_a_server_that_became_a_standby_is_left_and_another_attempt_finds_the_pr
 ) -> None:
     """After a switchover in which the session survives, the pool kept it: every write was ConfigError."""
     if standby:
-        monkeypatch.setattr("msgtx.database.engine.IS_STANDBY", "select true")
+        monkeypatch.setattr("msgtx.database.pool.IS_STANDBY", "select true")
     with Engine(database_url, pool_size=1) as engine:
         with engine.connection() as lent:
             pid = backend(lent)

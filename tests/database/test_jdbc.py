@@ -4,7 +4,7 @@ import pytest
 import sqlalchemy
 
 from msgtx.database import jdbc
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.errors import ConfigError
 from tests.databases import Connection
 

@@ -8,7 +8,7 @@ import sqlalchemy
 
 import msgtx
 from msgtx import errors
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.database.schema import migrate
 from tests.databases import Server, connect, install
 

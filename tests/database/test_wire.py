@@ -8,7 +8,8 @@ import psycopg
 import pytest
 from hypothesis import strategies as st
 
-from msgtx.database.engine import Engine, batch_array
+from msgtx.database.calls import batch_array
+from msgtx.database.pool import Engine
 from msgtx.database.wire import BatchColumns, Cursor, Int4Array, Int8Array, TextArray
 from tests.databases import Connection
 

@@ -11,7 +11,7 @@ from msgtx import errors
 from msgtx.config import ConsumerConfig, ProducerConfig
 from msgtx.coordinator.gauges import Gauges
 from msgtx.coordinator.metrics import Metrics
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 
 ROOT = Path(msgtx.__file__).parent.parent
 

@@ -10,7 +10,8 @@ from typing import Any, Final, TypeVar
 import sqlalchemy
 
 from msgtx import Client, GroupMetadata, Isolation, Outcome, TransactionId, errors
-from msgtx.database.engine import Engine, RawConnection
+from msgtx.database.connection import RawConnection
+from msgtx.database.pool import Engine
 from msgtx.session.enlistment import enlist
 from msgtx.session.side_connection import companion
 from msgtx.store.fetch import FetchedBatch, Position, fetch

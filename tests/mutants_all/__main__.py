@@ -227,9 +227,7 @@ def report(mutants: Sequence[Mutant], every: Sequence[Mutant], results: Results,
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants_all", description=__doc__)
-    parser.add_argument(
-        "--only", action="append", default=[], metavar="PATTERN", help="sql/append/*, sender.py:*, or an id"
-    )
+    parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help="sql/append/*, sender.py:*, or an id")
     parser.add_argument("--tests", action="append", default=[], metavar="PREFIX", help="only these, as tests/store")
     parser.add_argument("--sample", type=int, metavar="N", help="so many of them, drawn")
     parser.add_argument("--seed", type=int, default=0, help="for --sample")

@@ -9,7 +9,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 import msgtx
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.spark_jobs.reading.stream import StreamReader, parsed
 from msgtx.spark_jobs.source import LEAST_TASKS, SCHEMA, ReadPartition, read
 from msgtx.spark_jobs.writing.writer import StreamWriter

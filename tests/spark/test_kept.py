@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 
 import msgtx
-from msgtx.database.engine import Engine, driver_of
+from msgtx.database.calls import driver_of
+from msgtx.database.pool import Engine
 from msgtx.spark_jobs.runtime import kept
 from msgtx.store.installation import change_incarnation, describe_installation
 from tests.databases import wait_until

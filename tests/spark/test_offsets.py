@@ -12,7 +12,7 @@ import pytest
 
 import msgtx
 from msgtx import Snapshot, TopicPartition, errors
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.spark_jobs.reading.offsets import Plan, await_replica, begin, between, latest, plan
 from msgtx.spark_jobs.reading.read_options import AtTime, parse
 from msgtx.store.installation import change_incarnation

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import msgtx
 from msgtx import errors
-from msgtx.database.engine import RawConnection
+from msgtx.database.connection import RawConnection
 from msgtx.spark_jobs.runtime import parts
 from msgtx.spark_jobs.runtime.parts import Database, divided, on_executors
 

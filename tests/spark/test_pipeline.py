@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import msgtx
 from msgtx import errors
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.spark_jobs import pipeline
 from msgtx.spark_jobs.pipeline import PipelineReport
 from msgtx.store.installation import change_incarnation

@@ -19,7 +19,7 @@ import msgtx
 from msgtx import Record, Snapshot, TopicPartition, errors
 from msgtx.coordinator.compactor import Compactor
 from msgtx.database import jdbc
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.spark_jobs import read as reading
 from msgtx.spark_jobs.read import COLUMNS, HEADERS, read_committed
 from msgtx.spark_jobs.reading.offsets import plan

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 import msgtx
 from msgtx import TopicPartition
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.spark_jobs.reading.read_options import parse
 from msgtx.spark_jobs.source import SCHEMA, BatchReader, MsgtxDataSource, Noted, ReadPartition
 from msgtx.spark_jobs.writing.write_options import WriteOptions

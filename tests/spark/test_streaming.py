@@ -21,7 +21,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 import msgtx
-from msgtx.database.engine import Engine, driver_of
+from msgtx.database.calls import driver_of
+from msgtx.database.pool import Engine
 from msgtx.rules.ranges import OffsetRange
 from msgtx.spark_jobs.reading.stream import StreamReader
 from msgtx.spark_jobs.sink import write_transactional

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from msgtx.database.engine import Function, call
+from msgtx.database.calls import Function, call
 from msgtx.database.wire import BatchColumns
 from msgtx.store.append import Appended, append, append_and_decide
 from msgtx.store.decide import Decided, decide

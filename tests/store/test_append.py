@@ -6,7 +6,7 @@ import pytest
 
 from msgtx import errors
 from msgtx.cli.failure import failure_of
-from msgtx.database.engine import query
+from msgtx.database.calls import query
 from msgtx.database.wire import BatchColumns
 from msgtx.store.append import Appended, append
 from msgtx.store.producers import fence_producer, init_producer_id

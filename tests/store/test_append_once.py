@@ -10,7 +10,8 @@ import pytest
 
 from msgtx import errors
 from msgtx.coordinator.sweep import sweep
-from msgtx.database.engine import Engine, translate
+from msgtx.database.pool import Engine
+from msgtx.database.translation import translate
 from msgtx.store import sweeps
 from msgtx.store.append_once import APPEND_ONCE, KeyedRecord, Placed, append_once
 from msgtx.store.coordinators import lease_shards

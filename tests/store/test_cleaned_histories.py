@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import msgtx
 from msgtx.coordinator.compactor import Compactor
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.store import sweeps
 from msgtx.store.fetch import Position, fetch
 from msgtx.store.records import records_of

@@ -9,7 +9,8 @@ import psycopg
 import pytest
 
 from msgtx import errors
-from msgtx.database.engine import query, translated
+from msgtx.database.calls import query
+from msgtx.database.translation import translated
 from msgtx.database.wire import BatchColumns
 from msgtx.store.append import append
 from msgtx.store.producers import init_producer_id

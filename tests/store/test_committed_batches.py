@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from msgtx.coordinator.sweep import sweep
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.store.installation import describe_installation
 from msgtx.store.retention import delete_records
 from tests.databases import Connection

@@ -11,7 +11,7 @@ import msgtx
 from msgtx import errors
 from msgtx.coordinator.compactor import MIN_DIRTY_RATIO, Compactor
 from msgtx.coordinator.sweep import Sweeper, sweep
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.store import compaction, sweeps
 from msgtx.store.coordinators import lease_shards
 from msgtx.store.fetch import list_offsets

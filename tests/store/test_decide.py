@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 
 from msgtx import errors
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.store.append import append, append_and_decide
 from msgtx.store.decide import decide
 from msgtx.store.groups import committed_offsets, offset_columns

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from msgtx.database.engine import query
+from msgtx.database.calls import query
 from tests.databases import Connection
 from tests.store.durable import CASES, Stage
 

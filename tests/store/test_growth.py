@@ -3,7 +3,7 @@
 import pytest
 
 from msgtx.coordinator import sweep
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.store import sweeps
 from msgtx.store.transactions import expire_transactions
 from tests.databases import Connection, connect

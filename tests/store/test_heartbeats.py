@@ -10,7 +10,7 @@ import pytest
 
 from msgtx import errors
 from msgtx.coordinator.sweep import sweep
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.store.groups import commit_offsets
 from msgtx.store.members import Beat, heartbeat
 from msgtx.store.topics import topics_version

@@ -7,7 +7,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.store.fetch import Position, fetch
 from msgtx.store.transactions import mark
 from tests.databases import Connection

@@ -10,7 +10,7 @@ import pytest
 import msgtx
 from msgtx import errors
 from msgtx.coordinator.sweep import STEPS, Sweeper, sweep
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.store.groups import committed_offsets
 from msgtx.store.transactions import end_transaction, expire_transactions, mark, transaction_outcome
 from msgtx.types import Outcome, TransactionId

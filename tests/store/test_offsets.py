@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from msgtx import errors
-from msgtx.database.engine import call
+from msgtx.database.calls import call
 from msgtx.store.fetch import Position
 from msgtx.store.groups import (
     COMMIT_OFFSETS,

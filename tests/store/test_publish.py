@@ -16,8 +16,8 @@ import pytest
 
 import msgtx
 from msgtx import errors
+from msgtx.database.calls import query
 from msgtx.database.embedded import binaries
-from msgtx.database.engine import query
 from msgtx.rules.partitioner import by_crc32
 from msgtx.store.topics import alter_topic, create_topic, delete_topic, describe_topics
 from msgtx.store.wakeups import woken_since

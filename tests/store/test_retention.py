@@ -8,7 +8,7 @@ import pytest
 import msgtx
 from msgtx import errors
 from msgtx.coordinator.sweep import REST_SECONDS, Sweeper, sweep
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.store import sweeps
 from msgtx.store.fetch import list_offsets
 from msgtx.store.groups import commit_offsets

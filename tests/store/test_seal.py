@@ -9,7 +9,8 @@ import pytest
 
 from msgtx import errors
 from msgtx.coordinator.sweep import sweep
-from msgtx.database.engine import Engine, query
+from msgtx.database.calls import query
+from msgtx.database.pool import Engine
 from msgtx.store.decide import Decided, decide
 from msgtx.store.groups import NO_OFFSETS, OffsetColumns, commit_offsets
 from msgtx.store.installation import change_incarnation

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from msgtx.coordinator.sweep import sweep
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.store import sweeps
 from msgtx.store.groups import commit_offsets, committed_offsets
 from msgtx.store.members import join_group, leave_group

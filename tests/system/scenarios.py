@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from msgtx import Client, Consumer, Isolation, Outcome, Record, TopicPartition, TransactionId, errors
 from msgtx.coordinator.sweep import Sweeper
-from msgtx.database.engine import POOL_SIZE, Engine
+from msgtx.database.pool import POOL_SIZE, Engine
 from msgtx.producer.producer import Producer
 from msgtx.session.enlistment import enlist
 from msgtx.session.side_connection import companion

@@ -11,7 +11,7 @@ import pytest
 import msgtx
 from msgtx import TopicPartition, errors
 from msgtx.client import Client
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from tests.cli.program import Ended
 from tests.databases import Connection, backend, connect, wait_until
 from tests.faults import Faults

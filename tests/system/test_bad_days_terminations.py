@@ -10,7 +10,7 @@ import pytest
 import msgtx
 from msgtx import OutputRecord, TopicPartition
 from msgtx.client import Client
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from tests.cli.program import Ended
 from tests.databases import Connection, connect, wait_until
 from tests.faults import Action, Faults

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import msgtx
 from msgtx import OutputRecord
 from msgtx.client import Client
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.database.schema import migrate
 from tests.databases import install
 from tests.system.scenarios import FAST, PATIENCE_SECONDS, read_all

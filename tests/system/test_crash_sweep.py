@@ -243,7 +243,7 @@ def crash_everywhere(name: str, crashing: CrashServer, elsewhere: str | None = N
 def test_a_connection_that_breaks_while_the_pool_is_opened_is_a_passing_condition(database_url: str) -> None:
     for n in range(1, MOST):
         faults = Faults({n: lose_connection})
-        engine = msgtx.database.engine.Engine(database_url, connect=faults.connect)
+        engine = msgtx.database.pool.Engine(database_url, connect=faults.connect)
         try:
             with engine.connection():
                 pass

@@ -22,7 +22,7 @@ from msgtx import Client
 from msgtx.coordinator.daemon import Daemon as InProcess
 from msgtx.coordinator.metrics import Metrics
 from msgtx.coordinator.sweep import STEPS
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.store.coordinators import lease_shards
 from msgtx.types import SweepReport
 from tests.cli.program import Program

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 import psycopg
 import pytest
 
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from tests.databases import Connection, connect
 from tests.faults import Faults, lose_connection
 from tests.oracle import Oracle

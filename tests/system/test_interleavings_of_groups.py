@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from msgtx import OffsetAndMetadata, errors
-from msgtx.database.engine import query
+from msgtx.database.calls import query
 from msgtx.store.decide import decide
 from msgtx.store.groups import commit_offsets, offset_columns
 from msgtx.store.members import (

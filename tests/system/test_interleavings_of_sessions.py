@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from msgtx import GroupMetadata, Isolation, OffsetAndMetadata, errors
-from msgtx.database.engine import query
+from msgtx.database.calls import query
 from msgtx.store.append import append
 from msgtx.store.fetch import Position, fetch
 from msgtx.store.groups import committed_offsets, offset_columns

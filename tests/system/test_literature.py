@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from msgtx import Client, OffsetAndMetadata, Outcome, TopicPartition, errors
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.database.wire import BatchColumns
 from msgtx.store.append import append
 from msgtx.store.producers import init_producer_id

@@ -11,7 +11,7 @@ import pytest
 
 import msgtx
 from msgtx import Client, Consumer, OffsetAndMetadata, Outcome, TopicPartition, errors
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.database.wire import BatchColumns
 from msgtx.store.append import append
 from msgtx.store.producers import init_producer_id

@@ -15,7 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from msgtx import Client
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from tests.faults import READS, Faults, die
 from tests.system.scenarios import SCENARIOS, Journal, World
 from tests.system.sessions import SESSIONS

@@ -9,7 +9,7 @@ import psycopg
 from msgtx import errors
 from msgtx.admin.doctor import coordinators, groups, server, sessions, transactions
 from msgtx.admin.doctor.findings import Limits, Look
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.store.server import describe_server
 from msgtx.types import Finding, Level
 

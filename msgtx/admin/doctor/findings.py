@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from msgtx.database.engine import RawConnection
+from msgtx.database.connection import RawConnection
 from msgtx.store.server import Server
 
 

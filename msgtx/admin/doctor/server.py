@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from msgtx.admin.doctor.findings import Look, data_of, size
-from msgtx.database.engine import Engine
+from msgtx.database.pool import Engine
 from msgtx.database.schema import migrate
 from msgtx.store.append import PARTITIONS_AT_ONCE
 from msgtx.store.installation import describe_place

@@ -1,0 +1,165 @@
+"""Calls of functions and views, and what travels with them."""
+
+import contextlib
+import logging
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, Literal
+
+import psycopg
+import sqlalchemy
+from sqlalchemy.util import await_only
+
+from msgtx import errors
+from msgtx.database.connection import AsyncRawConnection, RawConnection
+from msgtx.database.translation import translated
+from msgtx.database.wire import AsyncCursor, BatchArray, BatchColumns, Cursor
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A database function and the types of its arguments, by name; `statement` is the call."""
+
+    name: str
+    arguments: dict[str, str]
+    flushed: bool = True
+
+    statement: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Write the SQL that calls it; not flushed: with synchronous_commit off for this one transaction."""
+        # Names in full: the search_path is the user's, and may hold a type or a function of the same name.
+        kinds = {name: kind if "." in kind else f"pg_catalog.{kind}" for name, kind in self.arguments.items()}
+        values = {name: f"%s::{kind}" for name, kind in kinds.items()}
+        source = ""
+        if not self.flushed:
+            # A value of the call needs the setting, so it comes first, whatever the planner makes of the join. After it, it
+            # would take back the flush that the function itself may ask for.
+            source = "(select pg_catalog.set_config('synchronous_commit', 'off', true) offset 0) relaxed(mode), lateral "
+            name, value = values.popitem()
+            values[name] = f"case relaxed.mode when 'off' then {value} end"
+        call = f"msgtx.{self.name}({', '.join(f'{name} => {value}' for name, value in values.items())})"
+        statement = f"select f.* from {source}{call} f"  # noqa: S608 - names are constants of this package, values are bound
+        object.__setattr__(self, "statement", statement)
+
+
+def call(connection: RawConnection, function: Function, *arguments: object) -> list[tuple[Any, ...]]:
+    """Call a database function in one round trip. Returns its rows. Errors of the database are msgtx's."""
+    with translated(connection):
+        if (of_async := of_async_session(connection)) is not None:
+            return await_only(_awaited(of_async, function.statement, arguments))
+        cursor = Cursor(connection)
+        cursor.execute(function.statement, arguments, prepare=True)
+        return cursor.fetchall()
+
+
+def of_async_session(connection: object) -> AsyncRawConnection | None:
+    """Return a connection that is an async session's: `driver_of` hands it out under the name of the other kind.
+
+    It is used inside SQLAlchemy's own calls of it only, which look synchronous from within.
+    """
+    return connection if isinstance(connection, psycopg.AsyncConnection) else None
+
+
+async def _awaited(connection: AsyncRawConnection, statement: str, arguments: Sequence[object]) -> list[tuple[Any, ...]]:
+    cursor = AsyncCursor(connection)
+    await cursor.execute(statement, arguments, prepare=True)
+    return await cursor.fetchall() if cursor.description else []
+
+
+def end_call(pipeline: psycopg.Pipeline) -> None:
+    """End the SQL transaction of the calls before, without waiting for it: the next `sync` does.
+
+    psycopg's own `sync` waits for the answers to everything; so only one call would ever be in flight. Its inner half is
+    what libpq documents; without it a call waits, and nothing else changes.
+    """
+    enqueue = getattr(pipeline, "_enqueue_sync", pipeline.sync)
+    enqueue()
+
+
+def _raised_anyway(record: logging.LogRecord) -> bool:
+    """Keep psycopg from saying, when a pipeline's connection is lost, what the call that lost it raises already."""
+    return not str(record.msg).startswith("error ignored terminating")
+
+
+logging.getLogger("psycopg").addFilter(_raised_anyway)
+
+
+def query(connection: RawConnection, statement: str, *arguments: object) -> list[tuple[Any, ...]]:
+    """Run one statement of the `database` folder or over a view. Returns its rows."""
+    with translated(connection):
+        if (of_async := of_async_session(connection)) is not None:
+            return await_only(_awaited(of_async, statement, arguments))
+        cursor = Cursor(connection)
+        cursor.execute(statement, arguments)
+        return cursor.fetchall() if cursor.description else []
+
+
+def clock(connection: RawConnection) -> datetime:
+    """Return the server's time."""
+    time: datetime = query(connection, "select pg_catalog.clock_timestamp()")[0][0]
+    return time
+
+
+def select(
+    connection: RawConnection,
+    view: Literal["transactions", "partitions"],
+    column: Literal["transactional_id", "producer_id"] | None = None,
+    value: object = None,
+    *,
+    columns: Literal["*", "transactional_id, producer_id, state, opened_at"] = "*",
+) -> list[dict[str, Any]]:
+    """Return rows of a view of msgtx, as dictionaries: all, or those with this value in a column that is looked up.
+
+    Of columns that are not asked for the database looks nothing up.
+    """
+    condition = "" if column is None else f" where {column} = %s"
+    with translated(connection), connection.transaction():
+        cursor = Cursor(connection)
+        # While there are no statistics its plan looks large, and to compile it takes a hundred times as long as to read it.
+        cursor.execute("select pg_catalog.set_config('jit', 'off', true)")
+        cursor.execute(
+            f"select {columns} from msgtx.{view}{condition}",  # noqa: S608 - constants
+            () if column is None else (value,),
+        )
+        names = [column.name for column in cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+@contextlib.contextmanager
+def savepoint(connection: RawConnection) -> Iterator[None]:
+    """Take back what fails inside: a call by itself, or, in a SQL transaction, to a savepoint, so that others may follow."""
+    if connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
+        yield
+        return
+    with connection.transaction():
+        yield
+
+
+DEFAULT_ISOLATION: Final = "show default_transaction_isolation"
+BATCH_TYPE: Final = "select 'msgtx.batch'::pg_catalog.regtype::pg_catalog.oid::pg_catalog.int8"
+_batch_types: "weakref.WeakKeyDictionary[RawConnection, int]" = weakref.WeakKeyDictionary()
+
+
+def batch_array(connection: RawConnection, batches: Sequence[BatchColumns]) -> BatchArray:
+    """Return batches as a parameter for this connection; its database's number of the type is asked once."""
+    oid = _batch_types.get(connection)
+    if oid is None:
+        oid = query(connection, BATCH_TYPE)[0][0]
+        _batch_types[connection] = oid
+    return BatchArray(oid, batches)
+
+
+def driver_of(connection: sqlalchemy.Connection) -> RawConnection:
+    """Return the driver's connection behind one of the user's, which is in a SQL transaction that SQLAlchemy knows.
+
+    Without that, a `connection.commit()` of the user's would do nothing. Raise `ConfigError` for another driver.
+    """
+    driver: Any = connection.connection.driver_connection
+    if not isinstance(driver, psycopg.Connection) and of_async_session(driver) is None:
+        raise errors.ConfigError("msgtx needs a connection of psycopg 3: use postgresql+psycopg://")
+    if not connection.in_transaction():
+        connection.begin()  # as each statement of SQLAlchemy's own does
+    return driver  # type: ignore[no-any-return]  # also of an async session, see there

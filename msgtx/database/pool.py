@@ -1,0 +1,247 @@
+"""Connections to PostgreSQL: the only place that commits.
+
+Hot calls run on autocommitted psycopg connections from one pool, each a single statement and so a single SQL transaction.
+Slower work that needs several statements uses `Engine.transaction()`.
+"""
+
+import contextlib
+import os
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import psycopg
+import sqlalchemy
+from sqlalchemy.pool import QueuePool
+
+from msgtx import errors
+from msgtx.database import address
+from msgtx.database.calls import query
+from msgtx.database.connection import ANSWER_SECONDS, Connection, RawConnection, readable, seconds_left
+from msgtx.database.translation import READ_ONLY, translated
+
+Lent = TypeVar("Lent")
+
+POOL_SIZE: Final = 10  # connections of one client; producers and consumers borrow one for the length of a call
+POOL_TIMEOUT_SECONDS: Final = 30.0
+# A server that died without a word is noticed after about these seconds, not after the two hours of the system's default.
+KEEPALIVES: Final = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 30_000}
+IS_STANDBY: Final = "select pg_catalog.pg_is_in_recovery()"
+# What a new connection is asked; there need not be a schema before an incarnation is expected.
+SESSION: Final = "select pg_catalog.pg_backend_pid(), null"
+SESSION_AND_INCARNATION: Final = "select pg_catalog.pg_backend_pid(), i.incarnation from msgtx.describe_installation() i"
+
+
+def _refuse_ended(connection: RawConnection, *_: object) -> None:
+    """Have the pool replace a connection that the server has ended while it was idle, before a call meets it.
+
+    To an idle connection nothing comes but its end (or a changed setting, seldom): a look at the socket is enough.
+    """
+    if connection.closed:
+        raise sqlalchemy.exc.DisconnectionError("closed")
+    if readable([connection.pgconn.socket], 0):
+        raise sqlalchemy.exc.DisconnectionError("the server has ended it")
+
+
+@contextlib.contextmanager
+def _primary(connection: RawConnection) -> Iterator[None]:
+    """Give a connection up whose server has become a standby: another attempt finds the primary (the session may survive).
+
+    A server that is read-only for another reason stays so: that is `ConfigError`.
+    """
+    try:
+        yield
+    except (errors.ConfigError, psycopg.Error, sqlalchemy.exc.DBAPIError) as error:
+        if not _says_read_only(error) or connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            raise
+        connection.autocommit = True
+        if query(connection, IS_STANDBY) != [(True,)]:
+            raise
+        connection.close()
+        raise errors.DatabaseUnavailable(
+            "the server is a standby (now), and takes no writes: connect to the primary; with several hosts in the URL,"
+            " target_session_attrs=read-write finds it"
+        ) from error
+
+
+def _says_read_only(error: BaseException | None) -> bool:
+    while error is not None:
+        original = getattr(error, "orig", None) or error
+        if isinstance(original, psycopg.Error):
+            return original.sqlstate == READ_ONLY
+        error = error.__cause__
+    return False
+
+
+class Engine:
+    """A pool of connections to one database.
+
+    `url` is any address that libpq takes; `embedded` says whose server it is. `connect` replaces `Connection.connect` (tests
+    use it to count and to break the boundary to the database). `silence`: how long a call waits for a sign of life, unless
+    `until` says otherwise.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        pool_size: int = POOL_SIZE,
+        embedded: bool = False,
+        connect: Callable[..., RawConnection] = Connection.connect,
+        silence: float = ANSWER_SECONDS,
+    ) -> None:
+        self.parameters = address.parse(url)
+        self.url = url
+        self.embedded = embedded  # whether the server is the embedded one
+        self.silence = silence
+        self._connect = connect
+        self._incarnation: uuid.UUID | None = None
+        self._pid = os.getpid()
+        self._closed = False
+        self.pool_size = pool_size
+        self._slots = threading.BoundedSemaphore(pool_size)  # SQLAlchemy's pool knows one timeout, not a call's deadline
+        self.pooled = False  # whether a pooler stands between us and the server, as far as connections have shown
+        self.sqlalchemy = sqlalchemy.create_engine(
+            "postgresql+psycopg://",
+            creator=self.dedicated,
+            poolclass=QueuePool,
+            pool_size=pool_size,
+            max_overflow=0,
+            pool_reset_on_return=None,
+            use_native_hstore=False,  # a type that we do not use, asked for at the start
+        )
+        sqlalchemy.event.listen(self.sqlalchemy, "checkout", _refuse_ended)
+
+    def dedicated(self) -> RawConnection:
+        """Open a connection outside the pool, autocommitting; the caller closes it."""
+        # The address may say otherwise, but for the encoding: what the role has set could not say every name.
+        ours = {"application_name": f"msgtx {os.getpid()}", **KEEPALIVES}  # `doctor` and people find the process by it
+        options = {name: value for name, value in ours.items() if name not in self.parameters}
+        with translated():
+            connection = self._connect(address.conninfo(self.parameters), autocommit=True, client_encoding="utf8", **options)
+        if isinstance(connection, Connection):
+            connection.silence = self.silence
+        try:
+            self._ask_who_answers(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def expect(self, incarnation: uuid.UUID) -> None:
+        """Refuse connections to another incarnation from now on: each new one is asked."""
+        self._incarnation = incarnation
+
+    @property
+    def incarnation(self) -> uuid.UUID | None:
+        """The one that is expected."""
+        return self._incarnation
+
+    def cause_of(self, error: errors.MsgtxError) -> errors.MsgtxError:
+        """Return `IncarnationChanged` if that is why a call was refused, else its own error."""
+        try:
+            self.dedicated().close()  # a new connection asks
+        except errors.IncarnationChanged as changed:
+            return changed
+        except errors.MsgtxError:
+            pass
+        return error
+
+    def _ask_who_answers(self, connection: RawConnection) -> None:
+        """Notice a pooler, refuse another incarnation: in one round trip."""
+        expected = self._incarnation
+        ((session, found),) = query(connection, SESSION if expected is None else SESSION_AND_INCARNATION)
+        # With a pooler in between, the session that answers is not the one that said hello.
+        self.pooled = self.pooled or session != connection.info.backend_pid
+        # Then each call may meet another one, which knows no statement that we prepared.
+        connection.prepare_threshold = None if self.pooled else 0
+        if found != expected:
+            raise errors.IncarnationChanged(
+                f"the database is another one since a failover or a restore (incarnation {found}, not {expected})"
+            )
+
+    @contextlib.contextmanager
+    def connection(self) -> Iterator[RawConnection]:
+        """Borrow an autocommitting connection for the length of a call. A broken one leaves the pool."""
+        with self._slot():
+            with translated():  # the pool's first connection says more than hello
+                proxied = _lent(self.sqlalchemy.pool.connect)
+            connection: RawConnection = proxied.dbapi_connection  # type: ignore[assignment]  # the pool's creator made it
+            healthy = False
+            try:
+                with _primary(connection), translated():
+                    yield connection
+                healthy = True
+            finally:
+                # To a pool that was closed meanwhile nothing comes back: nobody would close it.
+                if connection.closed or self._closed or (not healthy and connection.info.transaction_status != 0):
+                    proxied.invalidate()
+                proxied.close()
+
+    @contextlib.contextmanager
+    def _slot(self) -> Iterator[None]:
+        """Wait until the pool has a connection for us."""
+        if self._pid != os.getpid():
+            raise errors.IllegalState("this client was made before a fork; make a new one in the child process")
+        seconds = min(POOL_TIMEOUT_SECONDS, seconds_left())
+        if not self._slots.acquire(timeout=seconds):
+            raise errors.DatabaseUnavailable(
+                f"all {self.pool_size} connections of the client's pool were busy for {seconds:.3g} s"
+            )
+        try:
+            yield
+        finally:
+            self._slots.release()
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sqlalchemy.Connection]:
+        """Run several statements in one SQL transaction; commit at the end, roll back on an exception.
+
+        A broken connection leaves the pool.
+        """
+        with self._slot(), translated(), _lent(self.sqlalchemy.connect) as connection:
+            driver: Any = connection.connection.driver_connection
+            try:
+                with _primary(driver):
+                    driver.autocommit = False
+                    driver.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # whatever the role's default is
+                    with connection.begin():
+                        yield connection
+            finally:
+                if driver.closed or self._closed:
+                    connection.invalidate()
+                else:
+                    driver.autocommit = True
+
+    @contextlib.contextmanager
+    def rolled_back(self) -> Iterator[RawConnection]:
+        """Borrow a connection for work that is taken back at the end: what it would do, and nothing is done."""
+        with self.connection() as connection:
+            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+            with connection.transaction(force_rollback=True):
+                yield connection
+
+    def close(self) -> None:
+        """Close the pool's connections; one that is lent, as it comes back."""
+        self._closed = True
+        self.sqlalchemy.dispose()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+
+def _lent(lend: Callable[[], Lent]) -> Lent:
+    """Have the pool lend a connection. One that has died it replaces, but not for ever."""
+    try:
+        return lend()
+    except sqlalchemy.exc.InvalidRequestError as error:
+        raise errors.DatabaseUnavailable("the server ended one connection after the other") from error

@@ -1,0 +1,139 @@
+"""Errors of PostgreSQL and of its driver, translated into msgtx's by SQLSTATE: the only place where that is done."""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import psycopg
+import sqlalchemy
+from psycopg import errors as pg
+
+from msgtx import errors
+from msgtx.database.connection import Connection, RawConnection
+from msgtx.database.schema import privileges
+
+# SQLSTATEs of msgtx's own functions are "MX" and Kafka's number of the error; 74 and 75 are those of a leader's epoch.
+BY_SQLSTATE: Final[dict[str, type[errors.MsgtxError]]] = {
+    "MX001": errors.OffsetOutOfRange,
+    "MX003": errors.UnknownTopicOrPartition,
+    "MX010": errors.RecordTooLarge,
+    "MX016": errors.NotCoordinator,
+    "MX017": errors.InvalidTopic,
+    "MX036": errors.TopicExists,
+    "MX040": errors.ConfigError,
+    "MX042": errors.InvalidRequest,
+    "MX049": errors.InvalidProducerIdMapping,
+    "MX050": errors.InvalidTransactionTimeout,
+    "MX067": errors.CoordinatorFenced,
+    "MX074": errors.IncarnationChanged,
+    "MX075": errors.LogTruncated,
+    "MX087": errors.InvalidRecord,
+    "MX090": errors.ProducerFenced,
+    "MX120": errors.TransactionAborted,
+    "28000": errors.AuthorizationFailed,
+    "28P01": errors.AuthorizationFailed,
+    "55P03": errors.LockTimeout,
+    "40P01": errors.LockTimeout,
+    "40001": errors.LockTimeout,
+    "22003": errors.InvalidRequest,
+    "22P02": errors.InvalidRequest,
+    "22021": errors.InvalidRequest,
+    "22P05": errors.InvalidRequest,
+    "23514": errors.ConfigError,
+    "3D000": errors.ConfigError,
+}
+_NO_SCHEMA: Final = {"3F000", "42P01", "42883", "42704", "42703"}
+_NAMED: Final = "MX000"  # the error's name is told as a column
+_LACKS_A_RIGHT: Final = "42501"
+READ_ONLY: Final = "25006"
+_CANCELED: Final = "57014"
+_OUT_OF_MEMORY: Final = "53200"
+_LOCK_TABLE: Final = "max_locks_per_transaction"  # a setting's name: never translated
+_SERIALIZATION: Final = "40001"
+_TOO_LARGE: Final = "54000"
+_OF_AN_INDEX: Final = {"_bt_check_third_page", "index_form_tuple_context", "index_form_tuple"}  # never translated
+_FULL: Final = re.compile("too many (connections|clients)|connection slots are reserved")  # a refused one has no SQLSTATE
+# What a call says that was looking for a function by its number while an upgrade created it again: never translated texts.
+_RENEWED: Final = re.compile(r"cache lookup failed|\bOID \d+")
+_ENDED_BY_A_TIMEOUT: Final = {"25P03", "25P04"}  # idle_in_transaction_session_timeout, transaction_timeout
+
+
+def translate(error: Exception, connection: RawConnection | None = None) -> Exception:
+    """Return the msgtx error for an error of psycopg or SQLAlchemy. `connection`: the one that raised it, if it is known."""
+    original = getattr(error, "orig", None) or error
+    if not isinstance(original, psycopg.Error):
+        return error
+    state = original.sqlstate or ""
+    text = (original.diag.message_primary or str(original)).strip().splitlines()
+    message = text[0] if text else type(original).__name__
+    if state in {"42883", "XX000"} and _RENEWED.search(message):
+        return errors.DatabaseUnavailable(f"the functions were renewed during the call ({message})")
+    if state in _NO_SCHEMA:
+        return errors.ConfigError(
+            f"the database has no (complete) msgtx schema: {message}; run `msgtx db init`, or `msgtx db upgrade`"
+        )
+    if state == READ_ONLY:
+        return errors.ConfigError(
+            f"the database is read-only ({message}); connect to the primary, not to a replica, or turn"
+            " default_transaction_read_only off for this role and database"
+        )
+    if state == _OUT_OF_MEMORY and _LOCK_TABLE in (original.diag.message_hint or ""):
+        return errors.LockTableFull(f"{message}: the lock table has no place left")
+    if state == _CANCELED:
+        return errors.LockTimeout(
+            f"{message}; if it comes again, statement_timeout of this role and database is too short for msgtx"
+        )
+    if state == _LACKS_A_RIGHT:
+        role = "ROLE" if connection is None or connection.closed else connection.info.user
+        return errors.AuthorizationFailed(_told_what_to_grant(message, role))
+    if state == _SERIALIZATION and connection is not None and not isinstance(connection, Connection):
+        # The user's own SQL transaction, which only the user can repeat: it fails as with a statement of the user's.
+        return sqlalchemy.exc.DBAPIError.instance(None, None, original, psycopg.Error)
+    if state == _TOO_LARGE and original.diag.source_function in _OF_AN_INDEX:
+        return errors.InvalidRequest(f"a name is too long: {message}")
+    if not state and isinstance(original, psycopg.DataError):
+        return errors.InvalidRequest(message)  # psycopg cannot say it: a NUL character in a text
+    if state in BY_SQLSTATE:
+        return BY_SQLSTATE[state](message)
+    if state == _NAMED:
+        return errors.BY_NAME[original.diag.column_name or ""](message)
+    # Without a state, the connection itself failed. Other states of psycopg's OperationalError are no passing condition:
+    # a retry of "object not in prerequisite state" would only hide a bug until time is over.
+    lost = not state and isinstance(original, pg.OperationalError | psycopg.InterfaceError)
+    if lost or state[:2] in {"08", "53", "57", "58"} or state in _ENDED_BY_A_TIMEOUT:
+        if "authentication failed" in message or "no password supplied" in message:
+            return errors.AuthorizationFailed(message)
+        if 'database "' in message and "does not exist" in message:
+            return errors.ConfigError(message)
+        if _FULL.search(message):
+            message += (
+                "; have the limit raised (of the role, the database or the server), or give clients a smaller pool_size"
+            )
+        return errors.DatabaseUnavailable(message)
+    return error
+
+
+def _told_what_to_grant(message: str, role: str) -> str:
+    """Add to PostgreSQL's own refusals what the owner runs; in every language they name what was asked for."""
+    known = set(re.findall(r"\w+", message)) & privileges.MANAGED
+    if "`" in message or not known:
+        return message
+    rights = privileges.rights_on(min(known))
+    if not rights:
+        return f"{message}: only the owner of the schema may"
+    return f"{message}: the owner of the schema gives the right with `msgtx db grant --role {role} --can {'|'.join(rights)}`"
+
+
+@contextlib.contextmanager
+def translated(connection: RawConnection | None = None) -> Iterator[None]:
+    """Translate database errors raised inside, in the one place where that is done."""
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        raise errors.InvalidRequest(f"{error.object[:50]!r} is no valid UTF-8") from error
+    except (psycopg.Error, sqlalchemy.exc.DBAPIError) as error:
+        other = translate(error, connection)
+        if other is error:
+            raise
+        raise other from error
