@@ -212,7 +212,7 @@ class Producer:
             "headers": headers,
             "dedup_key": dedup_key,
         }
-        future = self.sync.send_at_once(topic, value, **rest)
+        future = self.sync._send_at_once(topic, value, **rest)
         if future is None:
             future = await self._run(self.sync.send, topic, value, **rest)
         self._in_a_row += 1
@@ -268,7 +268,7 @@ class Producer:
             if session is None:
                 begun = await self._run(block.enter_context, self.sync.transaction(timeout_ms))
             else:
-                await self._run(self.sync.settle)  # on our own connections; the rest is asked in the session
+                await self._run(self.sync._transactions.settle)  # on our own connections; the rest is asked in the session
                 begun = await _in_session(
                     session, lambda given: block.enter_context(self.sync.transaction(timeout_ms, given))
                 )

@@ -295,7 +295,7 @@ class Client:
             producers = [user for user in self._open if isinstance(user, Producer) and not user.closed]
         for producer in producers:
             for topic in found.values():
-                producer.topic_changed(topic)
+                producer._topic_changed(topic)
 
     def _remember(self, user: Producer | Consumer) -> None:
         """Close it with the client; what is closed is forgotten. Topics may have been altered: it looks at them anew."""

@@ -10,78 +10,48 @@ from typing import Any, Final
 
 from msgtx import errors
 from msgtx.config import ProducerConfig
-from msgtx.errors import MsgtxError
-from msgtx.producer.batches import RECORD_OVERHEAD_BYTES, Accumulator, BatchFuture, Lane, PendingBatch, RecordFuture
+from msgtx.producer.batches import RECORD_OVERHEAD_BYTES, Accumulator, BatchFuture, PendingBatch, RecordFuture
+from msgtx.producer.keyed import Deduplicator
+from msgtx.producer.routes import Route, Routes
+from msgtx.producer.state import ProducerState
 from msgtx.rules.partitioner import PARTITIONERS
 from msgtx.rules.transaction import Call
 from msgtx.store.append_once import KeyedRecord
-from msgtx.store.topics import Topic
 from msgtx.types import TopicPartition
 
 Serializer = Callable[[Any], bytes | None]
-Topics = Callable[[str, bool], Topic | None]
 DEDUP_KEY_BYTES: Final = 256  # the most of a dedup_key: it stands in an index
 
 
-class Route:
-    """What `send` needs to know of a topic: kept so that a record costs one look-up."""
-
-    __slots__ = ("count", "lanes", "limit", "sticky", "topic")
-
-    def __init__(self, topic: Topic) -> None:
-        self.topic = topic
-        self.count = len(topic.partition_ids)
-        self.limit = topic.max_message_bytes
-        self.lanes: list[Lane | None] = [None] * self.count
-        self.sticky = random.randrange(self.count)  # noqa: S311 - spreads load, guards nothing
-
-
-class Intake:
-    """The sending half of `Producer`, which says by `_may_send` and `_refuse` whether a record may come now."""
+class Batcher:
+    """Fills open batches with records, while the state of the producer allows it. `start`: called before a first record."""
 
     def __init__(
         self,
         config: ProducerConfig,
+        accumulator: Accumulator,
+        state: ProducerState,
         *,
-        topics: Topics,
+        routes: Routes,
+        keyed: Deduplicator,
+        start: Callable[[], None],
         key_serializer: Serializer | None,
         value_serializer: Serializer | None,
     ) -> None:
-        self.config = config
-        self._topics = topics
+        self._config = config
+        self._accumulator = accumulator
+        self._lock = accumulator.lock
+        self._state = state
+        self._routes = routes
+        self._known = routes.known
+        self._keyed = keyed
+        self._start = start
         self._key_serializer = key_serializer
         self._value_serializer = value_serializer
-        self._partition_of = PARTITIONERS[config.partitioner]
-        self._accumulator = Accumulator(
-            linger_ms=config.linger_ms, batch_bytes=config.batch_bytes, buffer_bytes=config.buffer_bytes
-        )
-        self._lock = self._accumulator.lock
-        self._routes: dict[str, Route] = {}
-        self._may_send = False
-        self._number: int | None = None  # of the open transaction
         self._serializes = key_serializer is not None or value_serializer is not None
+        self._partition_of = PARTITIONERS[config.partitioner]
         self._batch_records = config.batch_records
         self._awaits = config.acks != "0"
-
-    def _start(self) -> None:
-        """Do what must be done before the first record is sent."""
-        raise NotImplementedError
-
-    def _find_topic(self, name: str) -> Topic | None:
-        """Look a topic up, as long as `max_block_ms` allows."""
-        raise NotImplementedError
-
-    def _refuse(self, call: Call) -> None:
-        """Raise why no record may be sent now."""
-        raise NotImplementedError
-
-    def _batch_failed(self, transaction_number: int | None, error: MsgtxError) -> None:
-        """Hear that a record failed."""
-        raise NotImplementedError
-
-    def _add_keyed(self, record: KeyedRecord, batch: PendingBatch) -> None:
-        """Take in a record that is stored at most once by its key; `batch` is its own. The caller holds the lock."""
-        raise NotImplementedError
 
     def send(
         self,
@@ -95,21 +65,12 @@ class Intake:
         on_delivery: Callable[[RecordFuture], object] | None = None,
         dedup_key: str | None = None,
     ) -> RecordFuture:
-        """Send a record. Returns a future at once; blocks while `buffer_bytes` are waiting, at most `max_block_ms`.
-
-        `value=None` is a tombstone. A key chooses the partition; without one records stick to a partition drawn for each
-        batch. With a `dedup_key` (1 to 256 bytes of UTF-8) the record is stored once per topic within `dedup_window_ms`
-        after the first one, whoever sends it again: the others get the place of the first, `duplicate`, also if their
-        content differs. It is awaited and flushed whatever `acks` says, and needs a producer without transactions.
-
-        Raise `IllegalState`, `TypeError`, `InvalidRequest`, `UnknownTopicOrPartition`, the stored error of a failed
-        transaction or producer; everything else is in the future. Source: semantics 3.
-        """
+        """See `Producer.send`."""
         if self._serializes:
             value, key = self._serialized(value, key)
         if (value.__class__ is not bytes and value is not None) or (key is not None and key.__class__ is not bytes):
             value, key = as_bytes(value, "value"), as_bytes(key, "key")
-        route = self._routes.get(topic) or self._route(topic)
+        route = self._known.get(topic) or self._route(topic)
         size = RECORD_OVERHEAD_BYTES + (len(value) if value is not None else 0)
         sticky = False
         if key:
@@ -127,8 +88,8 @@ class Intake:
             drawn = random.randrange(route.count) if sticky else partition  # noqa: S311 - as above
             return self._send_keyed(route, drawn, (dedup_key, value, key, stamp, pairs or ()), size, on_delivery)
         with self._lock:
-            if not self._may_send:
-                self._refuse(Call.SEND)
+            if not self._state.may_send:
+                self._state.refuse(Call.SEND)
             if size > route.limit + RECORD_OVERHEAD_BYTES:
                 return self._too_large(route, partition, size - RECORD_OVERHEAD_BYTES, on_delivery)
             lane = route.lanes[partition] if -1 < partition < route.count else None
@@ -154,16 +115,13 @@ class Intake:
         return future
 
     def send_at_once(self, topic: str, value: Any, **rest: Any) -> RecordFuture | None:
-        """Send a record if that needs no waiting, as an event loop must. Returns None, and has not sent, where it might.
-
-        That is: for the first record of a topic, and while `buffer_bytes` have no room for the topic's largest.
-        """
+        """See `Producer._send_at_once`."""
         with self._lock:
-            route = self._routes.get(topic)
+            route = self._known.get(topic)
             if route is None:
                 return None
             needed = self._accumulator.buffered + route.limit + RECORD_OVERHEAD_BYTES
-            return None if needed > self.config.buffer_bytes else self.send(topic, value, **rest)
+            return None if needed > self._config.buffer_bytes else self.send(topic, value, **rest)
 
     def _send_keyed(
         self,
@@ -174,7 +132,7 @@ class Intake:
         on_delivery: Callable[[RecordFuture], object] | None,
     ) -> RecordFuture:
         dedup_key, value, key, stamp, pairs = content
-        if self.config.transactional_id is not None:
+        if self._config.transactional_id is not None:
             raise errors.IllegalState(
                 "a dedup_key needs a producer without transactional_id: its record is stored at once, and no abort takes it"
                 " back; within a transaction a retry is recognised by the transaction itself"
@@ -182,8 +140,8 @@ class Intake:
         _check_dedup_key(dedup_key)
         _require_partition(route, partition)
         with self._lock:
-            if not self._may_send:
-                self._refuse(Call.SEND)
+            if not self._state.may_send:
+                self._state.refuse(Call.SEND)
             if size > route.limit + RECORD_OVERHEAD_BYTES:
                 return self._too_large(route, partition, size - RECORD_OVERHEAD_BYTES, on_delivery)
             self._wait_for_room(size)
@@ -191,7 +149,7 @@ class Intake:
             batch.size = batch.reserved = size
             partition_id = route.topic.partition_ids[partition]
             at = batch.created_ms if stamp is None else stamp
-            self._add_keyed(KeyedRecord(partition_id, dedup_key, value, key, at, pairs), batch)
+            self._keyed.add(KeyedRecord(partition_id, dedup_key, value, key, at, pairs), batch)
         future = RecordFuture(batch, 0)
         if on_delivery is not None:
             future.add_done_callback(on_delivery)
@@ -212,11 +170,7 @@ class Intake:
         partition: int | None = None,
         timestamps: Sequence[int] | None = None,
     ) -> BatchFuture:
-        """Send columns: no cost per record beyond its place in a batch. Returns one future for all of them.
-
-        Without keys the records are spread by batch. Serializers do not apply. Raise as `send` does; and
-        `InvalidRequest` for columns of unequal length.
-        """
+        """See `Producer.send_batch`."""
         for name, column in (("keys", keys), ("timestamps", timestamps)):
             if column is not None and len(column) != len(values):
                 raise errors.InvalidRequest(f"{len(values)} values, and {len(column)} {name}")
@@ -226,7 +180,7 @@ class Intake:
                     _require_bytes(item, name)
         if timestamps is not None and not ({*map(type, timestamps)} <= {int} and _in_range(timestamps)):
             timestamps = [as_milliseconds(timestamp) for timestamp in timestamps]
-        route = self._routes.get(topic) or self._route(topic)
+        route = self._known.get(topic) or self._route(topic)
         batches: list[PendingBatch] = []
         for part, rows in self._spread(route, keys, partition, len(values)):
             if rows is None:
@@ -267,13 +221,13 @@ class Intake:
         start = 0
         while start < len(values):
             end, total = start, 0
-            most = min(len(values), start + self.config.batch_records)
-            while end < most and (end == start or total + sizes[end] + RECORD_OVERHEAD_BYTES <= self.config.batch_bytes):
+            most = min(len(values), start + self._config.batch_records)
+            while end < most and (end == start or total + sizes[end] + RECORD_OVERHEAD_BYTES <= self._config.batch_bytes):
                 total += sizes[end] + RECORD_OVERHEAD_BYTES
                 end += 1
             with self._lock:
-                if not self._may_send:
-                    self._refuse(Call.SEND)
+                if not self._state.may_send:
+                    self._state.refuse(Call.SEND)
                 if max(sizes[start:end]) > route.limit:
                     self._too_large(route, partition or 0, max(sizes[start:end]), None).result()
                 index = route.sticky if partition is None else partition
@@ -295,46 +249,46 @@ class Intake:
         """
         _require_partition(route, partition)
         accumulator = self._accumulator
-        lane = route.lanes[partition] or self._lane(route, partition)
+        lane = self._routes.lane(route, partition)
         batch: PendingBatch | None = lane.open
         if batch is not None:
-            full = batch.size + size > self.config.batch_bytes or len(batch.values) >= self._batch_records
+            full = batch.size + size > self._config.batch_bytes or len(batch.values) >= self._batch_records
             if not fresh and not full and accumulator.reserve(batch, size):
                 return batch
             accumulator.close_batch(lane)
             accumulator.work.notify()
         if sticky:  # a new batch of keyless records: its partition is drawn, and they stay with it
             route.sticky = random.randrange(route.count)  # noqa: S311 - spreads load, guards nothing
-            lane = route.lanes[route.sticky] or self._lane(route, route.sticky)
+            lane = self._routes.lane(route, route.sticky)
         self._wait_for_room(size)
         if fresh and lane.open is not None:
             accumulator.close_batch(lane)
-        batch = lane.open or accumulator.open_batch(lane, self._number)
+        batch = lane.open or accumulator.open_batch(lane, self._number())
         if not accumulator.reserve(batch, size):  # another thread was faster
             return self._roll(route, lane.topic_partition.partition, size, sticky=False, fresh=fresh)
         return batch
 
-    def _lane(self, route: Route, partition: int) -> Lane:
-        lane = route.lanes[partition] = self._accumulator.lane(route.topic, partition)
-        return lane
+    def _number(self) -> int | None:
+        transaction = self._state.transaction
+        return None if transaction is None else transaction.id.transaction_number
 
     def _wait_for_room(self, size: int) -> None:
         accumulator = self._accumulator
-        if size > self.config.buffer_bytes:
-            raise errors.RecordTooLarge(f"{size} bytes do not fit into buffer_bytes={self.config.buffer_bytes}")
-        if accumulator.buffered + size <= self.config.buffer_bytes:
+        if size > self._config.buffer_bytes:
+            raise errors.RecordTooLarge(f"{size} bytes do not fit into buffer_bytes={self._config.buffer_bytes}")
+        if accumulator.buffered + size <= self._config.buffer_bytes:
             return
         accumulator.close_all()
         accumulator.work.notify_all()
         room = accumulator.settled.wait_for(
-            lambda: accumulator.buffered + size <= self.config.buffer_bytes or not self._may_send,
-            self.config.max_block_ms / 1000,
+            lambda: accumulator.buffered + size <= self._config.buffer_bytes or not self._state.may_send,
+            self._config.max_block_ms / 1000,
         )
-        if not self._may_send:
-            self._refuse(Call.SEND)
+        if not self._state.may_send:
+            self._state.refuse(Call.SEND)
         if not room:
             raise errors.DeliveryTimeout(
-                f"buffer_bytes={self.config.buffer_bytes} stayed full for max_block_ms={self.config.max_block_ms}"
+                f"buffer_bytes={self._config.buffer_bytes} stayed full for max_block_ms={self._config.max_block_ms}"
             )
 
     def _too_large(
@@ -343,9 +297,9 @@ class Intake:
         error = errors.RecordTooLarge(
             f"{route.topic.name} takes records of at most {route.limit} bytes (max_message_bytes); this one has {size}"
         )
-        batch = PendingBatch(TopicPartition(route.topic.name, partition), self._number, self._lock)
+        batch = PendingBatch(TopicPartition(route.topic.name, partition), self._number(), self._lock)
         batch.error, batch.finished = error, True
-        self._batch_failed(self._number, error)
+        self._state.batch_failed(self._number(), error)
         future = RecordFuture(batch, 0)
         if on_delivery is not None:
             on_delivery(future)
@@ -353,41 +307,7 @@ class Intake:
 
     def _route(self, topic: str) -> Route:
         self._start()
-        found = self._find_topic(topic)
-        if found is None:
-            raise errors.UnknownTopicOrPartition(f"there is no topic {topic!r}; create it first")
-        return self._routes.setdefault(topic, Route(found))
-
-    def _refresh(self, topic: str) -> Topic | None:
-        found = self._topics(topic, True)
-        if found is not None:
-            self.topic_changed(found)
-        return found
-
-    def topic_changed(self, topic: Topic) -> None:
-        """Hear what became of a topic: another limit, more partitions, or it was deleted and made again."""
-        with self._lock:
-            route = self._routes.get(topic.name)
-            if route is not None and topic.partition_ids[: route.count] != route.topic.partition_ids:
-                self._routes[topic.name] = Route(topic)
-                self._made_again(topic)
-            elif route is not None:
-                route.topic, route.limit = topic, topic.max_message_bytes
-                route.lanes += [None] * (len(topic.partition_ids) - route.count)
-                route.count = len(route.lanes)
-
-    def _made_again(self, topic: Topic) -> None:
-        """Have what is buffered for a topic go to the partitions that it has now. The caller holds the lock."""
-        self._accumulator.lead_to(topic)
-
-    def flush(self, timeout: float | None = None) -> None:
-        """Send everything now and wait for the answers. Failed sends do not raise here; raise `TimeoutError`."""
-        accumulator = self._accumulator
-        with accumulator.settled:
-            accumulator.close_all()
-            accumulator.work.notify_all()
-            if not accumulator.settled.wait_for(lambda: accumulator.unfinished == 0, timeout):
-                raise TimeoutError(f"{accumulator.unfinished} batches are not acknowledged after {timeout} s")
+        return self._routes.find(topic)
 
 
 def _unanswered(batch: PendingBatch) -> PendingBatch:

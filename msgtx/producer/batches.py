@@ -256,6 +256,7 @@ class Lane:
     open: PendingBatch | None = None
     ready: deque[PendingBatch] = field(default_factory=deque)
     in_flight: int = 0
+    next_sequence: int = 0  # of the next batch that is handed over
     broken: bool = False  # a batch was refused: later ones in flight will be, too, and are sent again in order
 
 
@@ -292,7 +293,10 @@ class Accumulator:
     def lead_to(self, topic: Topic) -> None:
         """Have the lanes of a topic lead to other partitions: it was made again. The caller holds the lock."""
         for key, lane in self.lanes.items():
-            if key.topic == topic.name and key.partition < len(topic.partition_ids):
+            if key.topic != topic.name:
+                continue
+            lane.next_sequence = 0  # nothing was sent there yet
+            if key.partition < len(topic.partition_ids):
                 lane.partition_id = topic.partition_ids[key.partition]
                 lane.log_append_time = topic.settings["timestamp_type"] == "LogAppendTime"
 
@@ -355,6 +359,28 @@ class Accumulator:
                 if not lane.ready:
                     self.filled.discard(key)
         return taken
+
+    def take_whole(self, *, most_lanes: int, most_bytes: int) -> list[PendingBatch] | None:
+        """Take all that is not in flight, ascending by partition, if it is a batch per lane and small; else None.
+
+        The caller holds the lock.
+        """
+        lanes = [self.lanes[key] for key in self.filled | self.opened]
+        batches = [batch for lane in lanes for batch in (*lane.ready, lane.open) if batch is not None]
+        if not 0 < len(lanes) <= most_lanes or len(batches) > len(lanes) or sum(b.size for b in batches) > most_bytes:
+            return None
+        self.close_all()
+        return sorted(self.take_ready(), key=lambda batch: self.lanes[batch.topic_partition].partition_id)
+
+    def flush(self, timeout: float | None, *, unless: Callable[[], bool] = lambda: False) -> bool:
+        """Have everything sent now, and wait until each batch is finished, at most `timeout` seconds, or until `unless`.
+
+        Returns whether the wait ended before the time was over.
+        """
+        with self.settled:
+            self.close_all()
+            self.work.notify_all()
+            return self.settled.wait_for(lambda: self.unfinished == 0 or unless(), timeout)
 
     def drop_unsent(self, error: BaseException) -> None:
         """Fail every batch that is not in flight."""

@@ -17,6 +17,7 @@ from msgtx.database.pool import Engine
 from msgtx.errors import DeliveryTimeout, FatalError, IllegalState, MsgtxError, UnknownTopicOrPartition
 from msgtx.producer.batches import Accumulator, PendingBatch
 from msgtx.producer.sender import MAX_BACKOFF_SECONDS, Wake
+from msgtx.producer.state import ProducerState
 from msgtx.store.append import PARTITIONS_AT_ONCE
 from msgtx.store.append_once import KeyedRecord, Placed, append_once
 from msgtx.store.topics import Topic
@@ -35,38 +36,37 @@ class Waiting:
 
 
 class Deduplicator:
-    """Sends keyed records, one call at a time; under the lock, the buffer and the count of the accumulator.
-
-    `on_failed(None, error)` hears of what fails the producer.
-    """
+    """Sends keyed records, one call at a time; under the lock, the buffer and the count of the accumulator."""
 
     def __init__(
         self,
         engine: Engine,
         accumulator: Accumulator,
         config: ProducerConfig,
+        state: ProducerState,
         *,
         wake: Wake,
         refresh_topic: Callable[[str], Topic | None],
-        on_failed: Callable[[int | None, MsgtxError], None],
     ) -> None:
         self._engine = engine
         self._accumulator = accumulator
         self._config = config
+        self._state = state
         self._wake = wake
         self._refresh_topic = refresh_topic
-        self._on_failed = on_failed
         self._work = threading.Condition(accumulator.lock)
         self._waiting: deque[Waiting] = deque()
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name="msgtx-deduplicator", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None  # from the first record on
 
     def add(self, record: KeyedRecord, batch: PendingBatch) -> None:
         """Take a record in. The caller holds the lock, and has seen to it that there is room in the buffer."""
         self._accumulator.buffered += batch.reserved
         self._accumulator.unfinished += 1
         self._waiting.append(Waiting(record, batch))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="msgtx-deduplicator", daemon=True)
+            self._thread.start()
         self._work.notify()
 
     def close(self, timeout: float | None = None) -> None:
@@ -76,7 +76,7 @@ class Deduplicator:
             dropped, self._waiting = self._waiting, deque()
             self._work.notify_all()
         self._fail(dropped, IllegalState("the producer was closed before this was sent"))
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+        if self._thread is not None and threading.current_thread() is not self._thread:
             self._thread.join(timeout)
 
     # ── the thread ──
@@ -189,7 +189,7 @@ class Deduplicator:
             self._work.wait_for(lambda: self._closing, seconds)
 
     def _fail_all(self, taken: list[Waiting], error: MsgtxError) -> None:
-        self._on_failed(None, error)  # first: no record is taken in any more
+        self._state.batch_failed(None, error)  # first: no record is taken in any more
         with self._work:
             waiting, self._waiting = self._waiting, deque()
         self._fail([*taken, *waiting], error)

@@ -26,10 +26,12 @@ from msgtx.database.translation import translated
 from msgtx.database.wire import Cursor
 from msgtx.errors import MsgtxError
 from msgtx.producer.batches import Accumulator, Lane, PendingBatch
+from msgtx.producer.calls import Calls
+from msgtx.producer.state import ProducerState
+from msgtx.rules.transaction import Call
 from msgtx.store.append import APPEND, APPEND_UNFLUSHED, PARTITIONS_AT_ONCE, append_arguments, read_appended
 from msgtx.store.producers import init_producer_id
 from msgtx.store.topics import Topic
-from msgtx.types import ProducerId, TopicPartition
 
 log = logging.getLogger("msgtx.producer")
 CALL_BYTES: Final = 2 * 1024 * 1024  # of batches in one call: enough to share a flush, little enough to hold locks shortly
@@ -56,32 +58,27 @@ class CallInFlight:
 
 
 class Sender:
-    """Sends what the accumulator holds.
-
-    `on_failed(transaction_number, error)` hears of every batch that failed, and with None of what fails the producer.
-    """
+    """Sends what the accumulator holds. What fails, fails in the producer's state, too."""
 
     def __init__(
         self,
         engine: Engine,
         accumulator: Accumulator,
         config: ProducerConfig,
+        state: ProducerState,
+        calls: Calls,
         *,
         wake: Wake,
         refresh_topic: Callable[[str], Topic | None],
-        on_failed: Callable[[int | None, MsgtxError], None],
     ) -> None:
         self._engine = engine
         self._accumulator = accumulator
         self._config = config
+        self._state = state
+        self._calls = calls
         self._wake = wake
         self._refresh_topic = refresh_topic
-        self._on_failed = on_failed
         self._host = socket.gethostname()
-        self.producer: ProducerId | None = None
-        self.next_sequences: dict[TopicPartition, int] = {}
-        self.handed: dict[TopicPartition, tuple[int, int]] = {}  # of the open transaction: partition id, last sequence
-        self.transaction_timeout_ms: int | None = None
         self._in_flight: deque[CallInFlight] = deque()
         self._partitions_at_once = PARTITIONS_AT_ONCE
         self._bump_needed = False
@@ -90,16 +87,28 @@ class Sender:
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="msgtx-sender", daemon=True)
 
+    @property
+    def started(self) -> bool:
+        """Whether the thread was started."""
+        return self._thread.ident is not None
+
     def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Start the thread, with the first record; an idempotent producer gets its id."""
+        with self._accumulator.lock:
+            if self.started:
+                return
+            if self._state.closed:
+                self._state.refuse(Call.SEND)
+            if self._config.enable_idempotence and not self._state.transactional:
+                self._state.producer = self._calls.answered(lambda: self._calls.initialize(None), self._calls.deadline())
+            self._thread.start()
 
     def close(self, timeout: float | None = None) -> None:
         """End the thread after what it has in flight; wait for that, at most `timeout` seconds."""
         with self._accumulator.lock:
             self._closing = True
             self._accumulator.work.notify_all()
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+        if self.started and threading.current_thread() is not self._thread:
             self._thread.join(timeout)
 
     @contextlib.contextmanager
@@ -210,10 +219,11 @@ class Sender:
         return min(oldest) + self._config.delivery_timeout_ms / 1000
 
     def _hand_over(self, connection: RawConnection, call: CallInFlight) -> None:
+        transaction = self._state.transaction
         function = APPEND if self._flushes(call.batches[0]) else APPEND_UNFLUSHED
         partition_ids = [lane.partition_id for lane in call.lanes]
         columns = [
-            batch.columns(partition_id, self.producer or (None, None))
+            batch.columns(partition_id, self._state.producer or (None, None))
             for partition_id, batch in zip(partition_ids, call.batches, strict=True)
         ]
         arguments = append_arguments(
@@ -221,7 +231,7 @@ class Sender:
             columns,
             durable=function is APPEND,
             wake=False,
-            timeout_ms=self.transaction_timeout_ms,
+            timeout_ms=None if transaction is None else transaction.timeout_ms,
             client_host=self._host,
             client_process=os.getpid(),
         )
@@ -274,14 +284,15 @@ class Sender:
     def number(self, lane: Lane, batch: PendingBatch) -> None:
         """Give a batch its sequence before it is handed over. The caller holds the lock."""
         batch.attempts += 1
-        if self.producer is not None and not batch.uncertain:
-            batch.base_sequence = self.next_sequences.get(lane.topic_partition, 0)
-            self.next_sequences[lane.topic_partition] = batch.base_sequence + len(batch)
+        if self._state.producer is not None and not batch.uncertain:
+            batch.base_sequence = lane.next_sequence
+            lane.next_sequence += len(batch)
         batch.uncertain = True
         batch.sent_to = lane.partition_id
         if batch.transaction_number is not None:
             assert batch.base_sequence is not None
-            self.handed[lane.topic_partition] = (lane.partition_id, batch.base_sequence + len(batch) - 1)
+            assert self._state.transaction is not None
+            self._state.transaction.tails[lane.topic_partition] = (lane.partition_id, batch.base_sequence + len(batch) - 1)
 
     # ── answers ──
 
@@ -328,12 +339,12 @@ class Sender:
         else:
             self._break(lane, batch)
             self._accumulator.finish(batch, error=error)
-            self._on_failed(batch.transaction_number, error)
+            self._state.batch_failed(batch.transaction_number, error)
 
     def _break(self, lane: Lane, batch: PendingBatch) -> None:
         # A refused batch uses up no sequence: the next one carries its numbers.
         if batch.base_sequence is not None and not lane.broken:
-            self.next_sequences[lane.topic_partition] = batch.base_sequence
+            lane.next_sequence = batch.base_sequence
         lane.broken = True
 
     def _requeue(self, lane: Lane, batch: PendingBatch) -> None:
@@ -361,7 +372,7 @@ class Sender:
         if not dropped or (batch.dropped and dropped.keys() <= batch.dropped.keys()):
             return False
         batch.dropped = {**(batch.dropped or {}), **dropped}
-        self._on_failed(batch.transaction_number, error)
+        self._state.batch_failed(batch.transaction_number, error)
         return True
 
     def _finds_anew(self, lane: Lane, batch: PendingBatch) -> bool:
@@ -405,30 +416,30 @@ class Sender:
             return
         late = self._accumulator.take_ready(self._late if attempted else self._overdue)
         for batch in late:
-            if batch.uncertain and self.producer is not None and batch.transaction_number is None:
+            if batch.uncertain and self._state.producer is not None and batch.transaction_number is None:
                 # It may be stored or still be on its way: a new epoch keeps it from mixing with what follows.
                 self._bump_needed = True
             seconds = self._config.delivery_timeout_ms / 1000
             why = "" if cause is None else f" ({cause})"
             error = errors.DeliveryTimeout(f"{batch.topic_partition}: not acknowledged within {seconds:g} s{why}")
             self._accumulator.finish(batch, error=error)
-            self._on_failed(batch.transaction_number, error)
+            self._state.batch_failed(batch.transaction_number, error)
 
     def _fail_all(self, error: MsgtxError) -> None:
         self._bump_needed = False
-        self._on_failed(None, error)
+        self._state.batch_failed(None, error)
         self._accumulator.drop_unsent(error)
 
     def _raise_epoch(self, connection: RawConnection) -> None:
-        assert self.producer is not None
-        self.producer = init_producer_id(
-            connection, None, timeout_ms=self._config.transaction_timeout_ms, expected=self.producer
+        assert self._state.producer is not None
+        self._state.producer = init_producer_id(
+            connection, None, timeout_ms=self._config.transaction_timeout_ms, expected=self._state.producer
         )
-        log.info("producer %s goes on with epoch %s", *self.producer)
+        log.info("producer %s goes on with epoch %s", *self._state.producer)
         with self._accumulator.lock:
-            self.next_sequences.clear()
             self._bump_needed = False
             for lane in self._accumulator.lanes.values():
+                lane.next_sequence = 0
                 lane.broken = False
 
 

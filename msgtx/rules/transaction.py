@@ -101,6 +101,7 @@ class Call(enum.StrEnum):
     PREPARE = "prepare"
     SEALED = "the seal's answer"
     PREPARED = "prepare's answer"
+    KEPT = "a prepared transaction that init_transactions has kept"
     ABORT = "abort_transaction"
     ENDED = "the decision's answer"
     FAILED = "an abortable error"
@@ -112,6 +113,7 @@ C = ClientState
 CLIENT_MOVES: Final[Mapping[tuple[ClientState, Call], ClientState]] = {
     (C.UNINITIALIZED, Call.INIT): C.READY,
     (C.READY, Call.BEGIN): C.IN_TRANSACTION,
+    (C.READY, Call.KEPT): C.PREPARED,
     (C.IN_TRANSACTION, Call.SEND): C.IN_TRANSACTION,
     (C.IN_TRANSACTION, Call.SEND_OFFSETS): C.IN_TRANSACTION,
     (C.IN_TRANSACTION, Call.COMMIT): C.COMMITTING,

@@ -22,6 +22,7 @@ from msgtx import errors
 from msgtx.database.calls import call
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
+from msgtx.database.retry import retried
 from msgtx.database.wire import BatchColumns
 from msgtx.rules.partitioner import PARTITIONERS
 from msgtx.spark_jobs.runtime.kept import lent
@@ -58,16 +59,8 @@ def persevering(engine: Engine, work: Callable[[RawConnection], T]) -> T:
 
 def again(work: Callable[[], T]) -> T:
     """Do what may be repeated, again and again while the condition passes: calls with the same names write once."""
-    until = time.monotonic() + UNREACHABLE_SECONDS
     pause, longest = BACKOFF_SECONDS
-    while True:
-        try:
-            return work()
-        except errors.MsgtxError as error:
-            if not error.retriable or time.monotonic() > until:
-                raise
-        time.sleep(pause)
-        pause = min(2 * pause, longest)
+    return retried(work, deadline=time.monotonic() + UNREACHABLE_SECONDS, pause=pause, longest=longest)
 
 
 @dataclass(frozen=True, slots=True)

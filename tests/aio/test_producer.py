@@ -249,8 +249,8 @@ def test_a_commit_that_is_cancelled_is_waited_for(database_url: str, topic: str,
 
     async def main() -> None:
         async with await aio.connect(database_url) as client, client.producer(transactional_id=unique("id")) as producer:
-            assert producer.sync._sender.producer is not None
-            with held(producer_id=producer.sync._sender.producer.producer_id) as waits:
+            assert producer.sync._state.producer is not None
+            with held(producer_id=producer.sync._state.producer.producer_id) as waits:
                 await producer.begin_transaction()
                 await producer.send(topic, b"one")
                 committing = asyncio.create_task(producer.commit_transaction())

@@ -202,12 +202,11 @@ def test_another_incarnation_fails_the_producer(client: msgtx.Client, topic: str
     with client.producer() as producer:
         cause = errors.IncarnationChanged("planted")
         producer.send(topic, b"x", dedup_key="a").result(SECONDS)
-        assert producer._deduplicator is not None
 
         def refuse(records: object) -> Any:
             raise cause
 
-        producer._deduplicator._call = refuse  # type: ignore[method-assign]
+        producer._keyed._call = refuse  # type: ignore[method-assign]
         assert producer.send(topic, b"x", dedup_key="b").exception(SECONDS) is cause
         with pytest.raises(errors.IncarnationChanged):
             producer.send(topic, b"x")
@@ -216,8 +215,7 @@ def test_another_incarnation_fails_the_producer(client: msgtx.Client, topic: str
 def test_a_bug_is_told_to_everybody_who_waits(client: msgtx.Client, topic: str, caplog: pytest.LogCaptureFixture) -> None:
     with client.producer() as producer:
         producer.send(topic, b"x", dedup_key="a").result(SECONDS)
-        assert producer._deduplicator is not None
-        producer._deduplicator._call = lambda records: []  # type: ignore[method-assign]
+        producer._keyed._call = lambda records: []  # type: ignore[method-assign]
         assert isinstance(producer.send(topic, b"x", dedup_key="b").exception(SECONDS), errors.FatalError)
     assert "deduplicator failed" in caplog.text
 
@@ -289,8 +287,9 @@ def test_close_gives_up_what_was_not_sent(
     assert isinstance(waits.exception(SECONDS), errors.IllegalState)
     holding()
     assert sent.result(SECONDS).offset == 0
-    producer._deduplicator._thread.join(SECONDS)  # type: ignore[union-attr]
-    assert not producer._deduplicator._thread.is_alive()  # type: ignore[union-attr]
+    assert producer._keyed._thread is not None
+    producer._keyed._thread.join(SECONDS)
+    assert not producer._keyed._thread.is_alive()
 
 
 def test_a_full_buffer_blocks_and_loses_nothing(client: msgtx.Client, wide: str, read: Read) -> None:

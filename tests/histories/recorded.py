@@ -66,7 +66,7 @@ class ProducerTape:
         except errors.MsgtxError as error:
             self._recorder.complete(Result.INFO, number, error=type(error).__name__)
             raise
-        self._recorder.complete(Result.OK, number, producer=list(self._producer._sender.producer or ()))
+        self._recorder.complete(Result.OK, number, producer=list(self._producer._state.producer or ()))
 
     def begin_transaction(self, timeout_ms: int | None = None) -> Any:
         self._sent, self._group, self._offsets = [], None, {}
@@ -81,7 +81,7 @@ class ProducerTape:
         return f"{self._producer.transaction_id} {self._attempt}"
 
     def _invoke(self, topic: str, partition: int | None, values: Iterable[bytes]) -> int:
-        in_transaction = self._transactional_id is not None and self._producer._open is not None
+        in_transaction = self._transactional_id is not None and self._producer._state.transaction is not None
         return self._recorder.invoke(
             "send",
             topic=topic,

@@ -12,7 +12,7 @@ C = ClientState
 # Written from semantics 4, and not from the code: for each state, what may be called, and where it leads.
 CLIENT: dict[ClientState, dict[Call, ClientState]] = {
     C.UNINITIALIZED: {Call.INIT: C.READY},
-    C.READY: {Call.BEGIN: C.IN_TRANSACTION},
+    C.READY: {Call.BEGIN: C.IN_TRANSACTION, Call.KEPT: C.PREPARED},
     C.IN_TRANSACTION: {
         Call.SEND: C.IN_TRANSACTION,
         Call.SEND_OFFSETS: C.IN_TRANSACTION,

@@ -256,8 +256,8 @@ def test_what_is_acknowledged_is_flushed_though_the_role_commits_asynchronously(
         with msgtx.connect(url) as client:
             producer = client.producer(linger_ms=0, **FAST)
             producer.send("topic", f"plain-{len(given)}".encode(), partition=0).result(PATIENCE_SECONDS)
-            assert producer._sender.producer is not None
-            given.append(producer._sender.producer.producer_id)
+            assert producer._state.producer is not None
+            given.append(producer._state.producer.producer_id)
             crashing.crash()
             producer.close()
     assert given[0] != given[1]

@@ -1,0 +1,37 @@
+"""Repeating calls that may be repeated: the same request again gets the same answer (STYLE 11)."""
+
+import math
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from msgtx.database.connection import until
+from msgtx.errors import MsgtxError
+
+Answer = TypeVar("Answer")
+
+
+def retried(
+    attempt: Callable[[], Answer],
+    *,
+    deadline: float,
+    pause: float,
+    longest: float = 0.0,
+    attempts: float = math.inf,
+    silence: float | None = None,
+) -> Answer:
+    """Call until there is an answer, an error that is not retriable, or no time for another attempt.
+
+    `deadline`: of `time.monotonic`; `pause`: seconds after the first attempt, then twice as many each time up to `longest`;
+    `silence`: seconds for a sign of life from the server within one attempt. Raise the last error.
+    """
+    while True:
+        attempts -= 1
+        try:
+            with until(deadline, silence=silence):
+                return attempt()
+        except MsgtxError as error:
+            if not error.retriable or attempts <= 0 or time.monotonic() + pause > deadline:
+                raise
+        time.sleep(pause)
+        pause = max(pause, min(2 * pause, longest))

@@ -1,0 +1,65 @@
+"""What a producer asks the database, by calls that may be repeated."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from msgtx.config import ProducerConfig
+from msgtx.database.pool import Engine
+from msgtx.database.retry import retried
+from msgtx.errors import DatabaseUnavailable, MsgtxError, OutcomeUnknown
+from msgtx.producer.state import ProducerState
+from msgtx.store.producers import init_producer_id
+from msgtx.types import ProducerId
+
+Answer = TypeVar("Answer")
+LONGEST_PAUSE_SECONDS = 1.0
+
+
+class Calls:
+    """Repeats calls until they are answered or time is over; a refusal fails the producer or its transaction."""
+
+    def __init__(self, engine: Engine, config: ProducerConfig, state: ProducerState) -> None:
+        self._engine = engine
+        self._config = config
+        self._state = state
+
+    def deadline(self, timeout: float | None = None) -> float:
+        """Return when a call has to be over that begins now: after `timeout` seconds, by default `max_block_ms`."""
+        return time.monotonic() + (self._config.max_block_ms / 1000 if timeout is None else timeout)
+
+    def answered(
+        self, attempt: Callable[[], Answer], deadline: float, when_late: type[MsgtxError] = DatabaseUnavailable
+    ) -> Answer:
+        """Return the answer to a call that may be repeated. Raise what refuses it, and `when_late` when time is over."""
+        try:
+            return retried(
+                attempt,
+                deadline=deadline,
+                pause=self._config.retry_backoff_ms / 1000,
+                longest=LONGEST_PAUSE_SECONDS,
+                silence=self._config.request_timeout_ms / 1000,
+            )
+        except MsgtxError as error:
+            if error.fatal:
+                raise self.refused(error) from error
+            if error.retriable and (isinstance(error, DatabaseUnavailable) or when_late is OutcomeUnknown):
+                raise when_late(f"no answer in time ({error}); the same call may be repeated") from error
+            raise
+
+    def refused(self, error: MsgtxError) -> MsgtxError:
+        """Fail with a refusal, or with the reason behind it. Returns what to raise."""
+        if error.fatal:
+            error = self._engine.cause_of(error)
+        self._state.fail(error)
+        return error
+
+    def initialize(self, transactional_id: str | None, *, keep_prepared: bool = False) -> ProducerId:
+        """Return a producer id and its epoch."""
+        with self._engine.connection() as connection:
+            return init_producer_id(
+                connection,
+                transactional_id,
+                timeout_ms=self._config.transaction_timeout_ms,
+                keep_prepared=keep_prepared,
+            )

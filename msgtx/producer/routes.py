@@ -1,0 +1,89 @@
+"""What a producer knows of the topics that it sends to."""
+
+import random
+from collections.abc import Callable
+
+from msgtx import errors
+from msgtx.producer.batches import Accumulator, Lane
+from msgtx.producer.calls import Calls
+from msgtx.producer.state import ProducerState
+from msgtx.store.topics import Topic
+
+Topics = Callable[[str, bool], Topic | None]  # by its name; True: as it is now, not as it is remembered
+
+
+class Route:
+    """A topic with its lanes: what `send` needs to know of it, kept so that a record costs one look-up."""
+
+    __slots__ = ("count", "lanes", "limit", "sticky", "topic")
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+        self.count = len(topic.partition_ids)
+        self.limit = topic.max_message_bytes
+        self.lanes: list[Lane | None] = [None] * self.count
+        self.sticky = random.randrange(self.count)  # noqa: S311 - spreads load, guards nothing
+
+
+class Routes:
+    """The topics of a producer. `known`: by name, those that it has sent to."""
+
+    def __init__(self, topics: Topics, accumulator: Accumulator, state: ProducerState, calls: Calls) -> None:
+        self.known: dict[str, Route] = {}
+        self._topics = topics
+        self._accumulator = accumulator
+        self._state = state
+        self._calls = calls
+
+    def find(self, name: str) -> Route:
+        """Return a topic's route. Raise `UnknownTopicOrPartition`; `DatabaseUnavailable` after `max_block_ms`."""
+        topic = self._calls.answered(lambda: self._topics(name, False), self._calls.deadline())
+        if topic is None:
+            raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}; create it first")
+        return self.known.setdefault(name, Route(topic))
+
+    def lane(self, route: Route, partition: int) -> Lane:
+        """Return the lane of a partition. The caller holds the lock."""
+        lane = route.lanes[partition]
+        if lane is None:
+            lane = route.lanes[partition] = self._accumulator.lane(route.topic, partition)
+        return lane
+
+    def partition_id(self, name: str, partition: int) -> int:
+        """Return the id of a partition. Raise `UnknownTopicOrPartition`."""
+        topic = self._topics(name, False)
+        if topic is None or not 0 <= partition < len(topic.partition_ids):
+            raise errors.UnknownTopicOrPartition(f"there is no partition {name}-{partition}")
+        return topic.partition_ids[partition]
+
+    def refresh(self, name: str) -> Topic | None:
+        """Look at a topic as it is now. Returns None if there is none."""
+        topic = self._topics(name, True)
+        if topic is not None:
+            self.changed(topic)
+        return topic
+
+    def changed(self, topic: Topic) -> None:
+        """Take over what became of a topic: another limit, more partitions, or it was deleted and made again."""
+        with self._state.lock:
+            route = self.known.get(topic.name)
+            if route is None:
+                return
+            if topic.partition_ids[: route.count] != route.topic.partition_ids:
+                self.known[topic.name] = Route(topic)
+                self._made_again(topic)
+            else:
+                route.topic, route.limit = topic, topic.max_message_bytes
+                route.lanes += [None] * (len(topic.partition_ids) - route.count)
+                route.count = len(route.lanes)
+
+    def _made_again(self, topic: Topic) -> None:
+        """Have what is buffered for a topic go to the partitions that it has now."""
+        self._accumulator.lead_to(topic)
+        transaction = self._state.transaction
+        if transaction is not None and any(tp.topic == topic.name for tp in transaction.tails):
+            self._state.fail(
+                errors.UnknownTopicOrPartition(
+                    f"{topic.name} was deleted and made again within the transaction: what it had is gone"
+                )
+            )

@@ -1,0 +1,133 @@
+"""What a producer may do now, and why it may do nothing: the one place where its state changes."""
+
+from dataclasses import dataclass, field
+from typing import Final, NoReturn
+
+from msgtx.errors import MsgtxError
+from msgtx.producer.batches import Accumulator, PendingBatch
+from msgtx.rules.transaction import Call, ClientState, client_move
+from msgtx.store.groups import OffsetRows
+from msgtx.types import ProducerId, TopicPartition, TransactionId
+
+FAILED: Final = frozenset({ClientState.ABORTABLE_ERROR, ClientState.FATAL_ERROR})
+DECIDED_ELSEWHERE: Final = frozenset({ClientState.SEALED, ClientState.PREPARED})
+# In these a failed batch is news; after it, or while the transaction is being aborted, it changes nothing.
+_WRITING: Final = frozenset({ClientState.IN_TRANSACTION, ClientState.COMMITTING, ClientState.SEALING})
+
+
+@dataclass(slots=True)
+class OpenTransaction:
+    """A transaction from its beginning until it is known how it was decided."""
+
+    id: TransactionId
+    timeout_ms: int | None = None
+    tails: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)  # handed over: partition id, last sequence
+    offsets: OffsetRows = field(default_factory=dict)
+    fused: list[PendingBatch] | None = None  # all of it, in one call with the decision; the answer is not known
+    decision_handed: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is in the database, nor on its way, and nothing has to be decided."""
+        return not (self.tails or self.offsets or self.decision_handed)
+
+    @property
+    def was_handed_over(self) -> bool:
+        """Whether the database may know its name, which then cannot be used again."""
+        return bool(self.tails) or self.decision_handed
+
+    def sequences(self) -> dict[int, int]:
+        """Return the last sequence that was handed over, by partition id: what a decision verifies."""
+        return dict(self.tails.values())
+
+
+class ProducerState:
+    """The state of a producer, its error and its transaction, under the lock of its accumulator."""
+
+    def __init__(self, accumulator: Accumulator, *, transactional: bool) -> None:
+        self.lock = accumulator.lock
+        self.transactional = transactional
+        self.error: MsgtxError | None = None
+        self.producer: ProducerId | None = None
+        self.transaction: OpenTransaction | None = None
+        self._accumulator = accumulator
+        self._enter(ClientState.UNINITIALIZED if transactional else ClientState.READY)
+
+    def _enter(self, value: ClientState) -> None:
+        self.value = value
+        self.may_send = value is (ClientState.IN_TRANSACTION if self.transactional else ClientState.READY)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether there is an error to raise: until the abort, or for good."""
+        return self.value in FAILED
+
+    @property
+    def closed(self) -> bool:
+        """Whether the producer was closed."""
+        return self.value is ClientState.CLOSED
+
+    def check(self, call: Call) -> None:
+        """Raise `IllegalState` if this cannot be called now."""
+        client_move(self.value, call)
+
+    def move(self, call: Call) -> None:
+        """Do what a call does to the state. Raise `IllegalState` if it cannot be called now; nothing has changed then."""
+        with self.lock:
+            self._enter(client_move(self.value, call))
+
+    def raise_fatal(self) -> None:
+        """Raise the error that has failed the producer for good, if there is one."""
+        if self.value is ClientState.FATAL_ERROR and self.error is not None:
+            raise self.error
+
+    def raise_failure(self) -> None:
+        """Raise the error of the transaction or of the producer, if there is one."""
+        if self.has_failed and self.error is not None:
+            raise self.error
+
+    def refuse(self, call: Call) -> NoReturn:
+        """Raise why this may not be called now."""
+        self.raise_failure()
+        client_move(self.value, call)
+        raise AssertionError(f"{call} while {self.value} is refused by the table of moves")
+
+    def fail(self, error: MsgtxError) -> None:
+        """Fail the transaction; after a fatal error, the producer. The first error counts."""
+        with self.lock:
+            if self.value in {ClientState.CLOSED, ClientState.FATAL_ERROR}:
+                return
+            if error.fatal:
+                self.error = error
+                self.move(Call.FATAL)
+            elif self.value in _WRITING:
+                self.error = error
+                self.move(Call.FAILED)
+            self._accumulator.settled.notify_all()  # a thread that waits for room learns of it
+
+    def batch_failed(self, number: int | None, error: MsgtxError) -> None:
+        """Fail what a batch belongs to, by the number of its transaction. None and a fatal error: the producer."""
+        with self.lock:
+            if error.fatal:
+                self.fail(error)
+            elif self.transaction is not None and number == self.transaction.id.transaction_number:
+                self.fail(error)
+                self._accumulator.drop_unsent(error)
+
+    def ended(self) -> None:
+        """Forget the transaction, whose decision is known; after a fatal error the state stays."""
+        with self.lock:
+            self.transaction = None
+            if self.value is not ClientState.FATAL_ERROR:
+                self.error = None
+                self.move(Call.ENDED)
+
+    def close(self) -> None:
+        """Take nothing any more."""
+        with self.lock:
+            self.move(Call.CLOSE)
+            self._accumulator.settled.notify_all()  # a thread that waits for room learns of it
+
+    def disown(self) -> None:
+        """Close it in a child process, without the lock: a thread of the parent may have held it."""
+        self._enter(ClientState.CLOSED)

@@ -1,0 +1,372 @@
+"""How a producer's transactions begin and end: the client's half of Kafka's transaction manager."""
+
+import contextlib
+import os
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import sqlalchemy
+
+from msgtx import errors
+from msgtx.database.connection import until
+from msgtx.database.pool import Engine
+from msgtx.errors import IllegalState, MsgtxError, OutcomeUnknown
+from msgtx.producer.batches import Accumulator, PendingBatch
+from msgtx.producer.calls import Calls
+from msgtx.producer.routes import Routes
+from msgtx.producer.sender import Sender, Wake
+from msgtx.producer.state import DECIDED_ELSEWHERE, OpenTransaction, ProducerState
+from msgtx.rules.transaction import Call, ClientState
+from msgtx.session.enlistment import Decision, Enlistment
+from msgtx.session.offsets import Offsets, as_offset
+from msgtx.store.append import PARTITIONS_AT_ONCE, Appended, append_and_decide
+from msgtx.store.decide import Decided, Ending, decide
+from msgtx.store.groups import NO_OFFSETS, OffsetColumns, columns_of, offset_rows
+from msgtx.store.seal import Kind, Sealed, Sealing, seal, undecided_prepared
+from msgtx.store.transactions import end_transaction, transaction_outcome
+from msgtx.types import GroupMetadata, Outcome, TransactionId
+
+FUSED_BYTES: Final = 1024 * 1024  # a transaction up to this size goes out as one call
+
+
+class SessionEnd:
+    """A transaction that a user's session ends. It may end in another thread than the producer's."""
+
+    def __init__(self, transactions: "Transactions", transaction_id: TransactionId) -> None:
+        self.transaction_id = transaction_id
+        self.is_lost = False
+        self.sealed = False
+        self._transactions = transactions
+
+    def lost(self) -> None:
+        """Abort at once what is sealed, so that it holds no reader up: the session was rolled back."""
+        self.is_lost = True
+        if self.sealed:
+            with contextlib.suppress(MsgtxError):
+                self._transactions.resolve(self.transaction_id)
+
+
+class Transactions:
+    """The transactions of one producer, one after the other. `decided`: called at the end of one that the database knows."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        accumulator: Accumulator,
+        state: ProducerState,
+        calls: Calls,
+        *,
+        sender: Sender,
+        routes: Routes,
+        wake: Wake,
+        decided: Callable[[], None],
+    ) -> None:
+        self._engine = engine
+        self._accumulator = accumulator
+        self._state = state
+        self._calls = calls
+        self._sender = sender
+        self._routes = routes
+        self._wake = wake
+        self._decided = decided
+        self._next_number = 0
+        self._ending = threading.Lock()
+        # In which session a sealed transaction ends.
+        self._rides: tuple[weakref.ref[sqlalchemy.Connection], Enlistment, SessionEnd] | None = None
+        self.last_id: TransactionId | None = None
+
+    def require(self, call: Call) -> None:
+        """Raise `IllegalState` if the producer has no transactions."""
+        if not self._state.transactional:
+            raise IllegalState(f"{call} needs a producer with a transactional_id")
+
+    def _current(self) -> OpenTransaction:
+        assert self._state.transaction is not None, "the table of moves lets nothing end that has not begun"
+        return self._state.transaction
+
+    # ── beginning ──
+
+    def init(self, transactional_id: str | None, timeout: float | None, *, keep_prepared: bool) -> None:
+        """See `Producer.init_transactions`."""
+        with self._sole_ending(Call.INIT):
+            self._state.check(Call.INIT)
+            deadline = self._calls.deadline(timeout)
+            self._state.producer = self._calls.answered(
+                lambda: self._calls.initialize(transactional_id, keep_prepared=keep_prepared), deadline
+            )
+            self._next_number = 0
+            self._state.move(Call.INIT)
+            kept = self._calls.answered(self._kept, deadline) if keep_prepared else None
+            if kept is not None:
+                with self._state.lock:
+                    self.last_id = kept
+                    self._state.transaction = OpenTransaction(kept, decision_handed=True)
+                    self._state.move(Call.KEPT)
+
+    def _kept(self) -> TransactionId | None:
+        assert self._state.producer is not None
+        with self._engine.connection() as connection:
+            return undecided_prepared(connection, self._state.producer.producer_id)
+
+    def begin(self, timeout_ms: int | None) -> OpenTransaction:
+        """See `Producer.begin_transaction`."""
+        if timeout_ms is not None and timeout_ms <= 0:
+            raise errors.InvalidTransactionTimeout(f"timeout_ms must be above 0, not {timeout_ms}")
+        self.settle()
+        state = self._state
+        with state.lock:
+            state.raise_fatal()
+            state.check(Call.BEGIN)
+            assert state.producer is not None
+            transaction = OpenTransaction(TransactionId(*state.producer, self._next_number), timeout_ms)
+            state.move(Call.BEGIN)
+            state.transaction = transaction
+            self.last_id = transaction.id
+        return transaction
+
+    def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
+        """See `Producer.send_offsets_to_transaction`."""
+        state = self._state
+        with state.lock:
+            if not state.may_send:
+                state.refuse(Call.SEND_OFFSETS)
+            try:
+                rows = {self._routes.partition_id(*tp): as_offset(tp, at) for tp, at in offsets.items()}
+            except MsgtxError as error:
+                if not isinstance(error, IllegalState):
+                    state.fail(error)
+                raise
+            self._current().offsets |= offset_rows(group, rows)
+
+    # ── committing ──
+
+    def commit(self, timeout: float | None) -> None:
+        """See `Producer.commit_transaction`."""
+        with self._sole_ending(Call.COMMIT):
+            with self._state.lock:
+                self._state.raise_failure()
+                self._state.move(Call.COMMIT)
+            self._commit(self._current(), self._calls.deadline(timeout))
+            self._ended()
+
+    def _commit(self, transaction: OpenTransaction, deadline: float) -> None:
+        with self._state.lock:
+            if transaction.fused is None and not transaction.was_handed_over:
+                transaction.fused = self._take_whole()
+        offsets = columns_of(transaction.offsets)
+        if transaction.fused:
+            self._commit_at_once(transaction, transaction.fused, offsets, deadline)
+            return
+        self._flush(transaction, deadline)
+        if transaction.is_empty:
+            return
+        transaction.decision_handed = True
+        answer = self._decide(transaction, "COMMIT", offsets, deadline)
+        if answer.error is not None:
+            raise self._calls.refused(answer.error)
+
+    def _take_whole(self) -> list[PendingBatch] | None:
+        """Take the transaction out of the lanes if it fits into one call."""
+        accumulator = self._accumulator
+        batches = accumulator.take_whole(most_lanes=PARTITIONS_AT_ONCE, most_bytes=FUSED_BYTES)
+        for batch in batches or ():
+            self._sender.number(accumulator.lanes[batch.topic_partition], batch)
+        return batches
+
+    def _commit_at_once(
+        self, transaction: OpenTransaction, batches: list[PendingBatch], offsets: OffsetColumns, deadline: float
+    ) -> None:
+        lanes = self._accumulator.lanes
+        columns = [batch.columns(lanes[batch.topic_partition].partition_id, transaction.id[:2]) for batch in batches]
+
+        def attempt() -> list[Appended]:
+            with self._engine.connection() as connection:
+                answers = append_and_decide(connection, transaction.id, columns, offsets=offsets, wake=False)
+            if (refused := _refusal(answers)) is not None and refused.retriable:
+                raise refused
+            self._wake.tell([column.partition_id for column in columns])
+            return answers
+
+        answers = self._calls.answered(attempt, deadline, OutcomeUnknown)
+        if (refused := _refusal(answers)) is not None:
+            if isinstance(refused, errors.UnknownTopicOrPartition):
+                for name in {batch.topic_partition.topic for batch in batches}:
+                    self._routes.refresh(name)  # the next transaction goes to what is there now
+            refused = self._calls.refused(refused)
+            for batch in batches:
+                self._accumulator.finish(batch, error=refused)
+            transaction.fused = None
+            raise refused
+        for batch, answer in zip(batches, answers, strict=True):
+            self._accumulator.stored(lanes[batch.topic_partition], batch, answer)
+
+    def _flush(self, transaction: OpenTransaction, deadline: float) -> None:
+        done = self._accumulator.flush(max(0.0, deadline - time.monotonic()), unless=lambda: self._state.has_failed)
+        self._state.raise_failure()
+        if not done:
+            raise OutcomeUnknown(f"transaction {transaction.id} is not decided yet: its records wait for the database")
+
+    def _decide(self, transaction: OpenTransaction, outcome: Ending, offsets: OffsetColumns, deadline: float) -> Decided:
+        tails = transaction.sequences()
+
+        def attempt() -> Decided:
+            with self._engine.connection() as connection:
+                answer = decide(connection, transaction.id, outcome, tails=tails, offsets=offsets, wake=False)
+            if answer.error is not None and answer.error.retriable:
+                raise answer.error
+            self._wake.tell(list(tails))
+            return answer
+
+        return self._calls.answered(attempt, deadline, OutcomeUnknown)
+
+    # ── decided by another party ──
+
+    def prepare(self, timeout: float | None) -> None:
+        """See `Producer.prepare_transaction`."""
+        if self._state.value is not ClientState.PREPARED:
+            self._seal("external", Call.PREPARE, self._calls.deadline(timeout))
+
+    def end_in(self, session: tuple[sqlalchemy.Connection, Enlistment], end: SessionEnd) -> None:
+        """Seal the transaction and leave its decision to a user's session."""
+        connection, enlistment = session
+        if end.is_lost or enlistment.over:
+            with self._state.lock:
+                self._state.fail(
+                    errors.TransactionAborted(f"the session was rolled back before {end.transaction_id} was sealed")
+                )
+                assert self._state.error is not None
+                raise self._state.error
+        sealed = self._seal("session", Call.SEAL, self._calls.deadline())
+        if sealed is not None:
+            end.sealed = True
+            self._rides = (weakref.ref(connection), enlistment, end)
+            enlistment.add(connection, Decision(sealed, end))
+
+    def _seal(self, kind: Kind, call: Call, deadline: float) -> Sealed | None:
+        """Seal the transaction. Returns None if nothing was sent, and there is nothing to decide."""
+        with self._sole_ending(call):
+            with self._state.lock:
+                self._state.raise_failure()
+                self._state.move(call)
+            transaction = self._current()
+            self._flush(transaction, deadline)
+            if kind == "session" and not transaction.tails and not transaction.offsets:
+                self._ended()
+                return None
+            transaction.decision_handed = True
+            answer = self._calls.answered(lambda: self._sealing(transaction, kind), deadline, OutcomeUnknown)
+            if answer.error is not None:
+                raise self._calls.refused(answer.error)
+            self._state.move(Call.SEALED if kind == "session" else Call.PREPARED)
+            return answer.sealed
+
+    def _sealing(self, transaction: OpenTransaction, kind: Kind) -> Sealing:
+        with self._engine.connection() as connection:
+            answer = seal(
+                connection,
+                transaction.id,
+                kind,
+                tails=transaction.sequences(),
+                offsets=columns_of(transaction.offsets),
+                timeout_ms=transaction.timeout_ms,
+                client_host=socket.gethostname(),
+                client_process=os.getpid(),
+            )
+        if answer.error is not None and answer.error.retriable:
+            raise answer.error
+        return answer
+
+    def settle(self) -> None:
+        """Learn how a sealed or prepared transaction was decided, so that the next one may begin."""
+        state = self._state
+        if state.value not in DECIDED_ELSEWHERE:
+            return
+        name = self._current().id
+        if state.value is ClientState.SEALED:
+            assert self._rides is not None
+            connection, enlistment, end = self._rides
+            if connection() is not None and not enlistment.over and not end.is_lost:
+                state.check(Call.BEGIN)  # the session is still to end
+        with self._sole_ending(Call.BEGIN):
+            ask = self._outcome if state.value is ClientState.PREPARED else self.resolve
+            if self._calls.answered(lambda: ask(name), self._calls.deadline()) is Outcome.OPEN:
+                state.check(Call.BEGIN)
+            self._rides = None
+            self._ended()
+
+    def _outcome(self, transaction_id: TransactionId) -> Outcome:
+        with self._engine.connection() as connection:
+            return transaction_outcome(connection, transaction_id).outcome
+
+    def resolve(self, transaction_id: TransactionId) -> Outcome:
+        """Return how a transaction ended; one that a session did not commit is aborted now."""
+        with until(self._calls.deadline()):
+            # A client that is closed has no pool, and gets none again.
+            checked_out = contextlib.closing(self._engine.dedicated()) if self._state.closed else self._engine.connection()
+            with checked_out as connection:
+                return end_transaction(connection, transaction_id, "resolve")
+
+    # ── aborting ──
+
+    def abort(self, timeout: float | None) -> None:
+        """See `Producer.abort_transaction`."""
+        with self._sole_ending(Call.ABORT):
+            with self._state.lock:
+                self._state.raise_fatal()
+                self._state.move(Call.ABORT)
+                self._drop_unsent()
+            deadline = self._calls.deadline(timeout)
+            try:
+                with self._sender.paused(deadline):
+                    self._drop_unsent()
+                    self._abort(self._current(), deadline)
+            except TimeoutError as error:
+                raise OutcomeUnknown(f"transaction {self.last_id} is not aborted yet: {error}") from error
+            self._ended()
+            self._state.raise_fatal()
+
+    def _drop_unsent(self) -> None:
+        self._accumulator.drop_unsent(
+            errors.TransactionAborted(f"transaction {self.last_id} was aborted by its producer before this was sent")
+        )
+
+    def _abort(self, transaction: OpenTransaction, deadline: float) -> None:
+        if not transaction.was_handed_over:
+            return
+        transaction.decision_handed = True
+        answer = self._decide(transaction, "ABORT", NO_OFFSETS, deadline)
+        if answer.error is not None:
+            raise self._calls.refused(answer.error)
+        with self._state.lock:
+            for topic_partition, (partition_id, _) in transaction.tails.items():
+                last = answer.last_sequences.get(partition_id)
+                lane = self._accumulator.lanes[topic_partition]
+                lane.next_sequence = 0 if last is None else last + 1
+                lane.broken = False
+
+    def _ended(self) -> None:
+        with self._state.lock:
+            transaction = self._current()
+            # A number is used up only when something of its transaction was handed to the connection.
+            if transaction.was_handed_over:
+                # One that was kept from before is of an older epoch.
+                self._next_number += transaction.id[:2] == self._state.producer
+                self._decided()
+            self._state.ended()
+
+    @contextlib.contextmanager
+    def _sole_ending(self, call: Call) -> Iterator[None]:
+        if not self._ending.acquire(blocking=False):
+            raise IllegalState(f"{call} while another thread ends the transaction: wait for it")
+        try:
+            yield
+        finally:
+            self._ending.release()
+
+
+def _refusal(answers: Sequence[Appended]) -> MsgtxError | None:
+    return next((answer.error for answer in answers if answer.error is not None), None)
