@@ -331,7 +331,7 @@ class Consumer:
 
     async def __aiter__(self) -> AsyncIterator[Record]:
         """Yield records for ever; `stop` ends it, also from a signal handler."""
-        self.sync._require_assignment()
+        self.sync._subscription.require_assignment()
         while not self.sync._stopped and not self.sync.closed:
             if await self._found(1.0):
                 for record in self.sync._fetched():

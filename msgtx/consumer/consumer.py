@@ -1,30 +1,34 @@
 """The consumer: polls and commits."""
 
+import contextlib
 import logging
 import os
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from msgtx import errors
 from msgtx.config import ConsumerConfig
-from msgtx.consumer.fetcher import Assigned
-from msgtx.consumer.positions import Topics
-from msgtx.consumer.subscription import Assignments
-from msgtx.consumer.wakeup import Listener
-from msgtx.database.connection import RawConnection, until
+from msgtx.consumer.calls import Calls, Topics
+from msgtx.consumer.commits import Commits
+from msgtx.consumer.fetcher import Assigned, Fetcher
+from msgtx.consumer.offsets import Offsets
+from msgtx.consumer.positions import Positions
+from msgtx.consumer.subscription import Callback, SubscriptionState
+from msgtx.consumer.wakeup import Listener, Waiter
+from msgtx.database.connection import until
 from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState, MsgtxError
-from msgtx.session.enlistment import UserSession, enlist
-from msgtx.store.groups import commit_offsets, offset_rows
-from msgtx.types import GroupMetadata, Isolation, OffsetAndMetadata, Record, TopicPartition
+from msgtx.session.enlistment import UserSession
+from msgtx.types import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, Record, TopicPartition
 
 log = logging.getLogger("msgtx.consumer")
 Deserializer = Callable[[bytes | None], Any]
 
 
-class Consumer(Assignments):
+class Consumer:
     """Reads records. Not to be shared by threads (only `stop` may come from another one). Made by `client.consumer()`."""
 
     def __init__(
@@ -38,13 +42,151 @@ class Consumer(Assignments):
         key_deserializer: Deserializer | None = None,
         value_deserializer: Deserializer | None = None,
     ) -> None:
-        super().__init__(engine, config, topics=topics, all_topics=all_topics, listener=listener)
+        self.config = config
+        self._engine = engine
+        calls = Calls(engine, config, topics)
+        self._fetcher = Fetcher(engine, config)
+        self._commits = Commits(calls.commit_offsets, timeout=config.request_timeout_ms / 1000)
+        self._positions = Positions(config, calls, self._fetcher, self._commits)
+        self._waiter = Waiter(listener)
+        self._subscription = SubscriptionState(
+            engine,
+            config,
+            calls,
+            fetcher=self._fetcher,
+            commits=self._commits,
+            waiter=self._waiter,
+            listener=listener,
+            all_topics=all_topics,
+            commit_positions=self._commit_positions,
+        )
+        self._offsets = Offsets(
+            engine,
+            config,
+            calls,
+            fetcher=self._fetcher,
+            commits=self._commits,
+            positions=self._positions,
+            subscription=self._subscription,
+        )
+        self._closed = False
+        self._user: int | None = None
+        self._pid = os.getpid()
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
         self._stopped = False
-        self._committed_since_poll = False
-        self._next_auto_commit = time.monotonic() + config.auto_commit_interval_ms / 1000
         self._failing_since: float | None = None
+
+    # ── what to read, and from where ──
+
+    def assignment(self) -> set[TopicPartition]:
+        """Return the partitions that this consumer reads."""
+        return set(self._fetcher.assigned)
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read exactly these partitions, from the group's committed offsets, else by `auto_offset_reset`.
+
+        Raise `IllegalState` after `subscribe` with a group: then its members divide the partitions.
+        """
+        with self._use():
+            self._subscription.assign(partitions)
+
+    def subscribe(
+        self,
+        topics: Sequence[str] = (),
+        *,
+        pattern: str | None = None,
+        on_assign: Callback | None = None,
+        on_revoke: Callback | None = None,
+        on_lost: Callback | None = None,
+    ) -> None:
+        """Read these topics, or those whose whole name matches `pattern`. Called again, it replaces the former.
+
+        With a group, its members divide the partitions: what is free is this one's when this returns, later ones change
+        hands within `poll`, which calls `on_assign` (partitions that it got), `on_revoke` (that it is about to give away:
+        commit there) and `on_lost` (that it no longer had: its session was over, or `max_poll_interval_ms`). Without a group
+        it reads all partitions. Raise `ConfigError` for a bad pattern, or another `assignment` than the group's.
+        """
+        with self._use():
+            self._subscription.subscribe(topics, pattern=pattern, on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
+
+    def rewind(self) -> None:
+        """Go back to the committed offsets, as after an aborted transaction; without one to where reading began."""
+        with self._use():
+            self._subscription.rewind()
+
+    def keep_partitions(self) -> contextlib.AbstractContextManager[None]:
+        """Give no partition away within the block, though the group asks for it: a transaction is being filled from them."""
+        return self._subscription.keep_partitions()
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Go on at `offset`. Raise `InvalidRequest` if it is negative, `IllegalState` if the partition is not assigned."""
+        with self._use():
+            self._positions.seek(partition, offset)
+
+    def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Go to the log start with the next poll."""
+        with self._use():
+            self._positions.seek_to_beginning(partitions)
+
+    def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Go to the end that this isolation may read, with the next poll."""
+        with self._use():
+            self._positions.seek_to_end(partitions)
+
+    def seek_to_time(self, timestamp_ms: int, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Go to the first record at or after a time; to the end if there is none."""
+        with self._use():
+            self._positions.seek_to_time(timestamp_ms, partitions)
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out nothing of these partitions until `resume`."""
+        self._positions.pause(partitions)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out these partitions again."""
+        self._positions.resume(partitions)
+
+    def position(self, partition: TopicPartition) -> int:
+        """Return the offset of the next record to be handed out.
+
+        Raise `UnstableOffset` if the group's offset is part of an undecided transaction for `request_timeout_ms`.
+        """
+        with self._use():
+            return self._positions.position(partition)
+
+    def committed(
+        self,
+        partitions: Iterable[TopicPartition] | None = None,
+        require_stable: bool | None = None,
+        timeout: float | None = None,
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return the group's committed offsets. Those of a sealed transaction are waited for, unless `require_stable=False`.
+
+        Raise `UnstableOffset` when time is over.
+        """
+        return self._positions.committed(partitions, require_stable, timeout)
+
+    def beginning_offsets(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+        """Return the log starts."""
+        return self._positions.beginning_offsets(partitions)
+
+    def end_offsets(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+        """Return the ends that this isolation may read: the last stable offset, or the log end."""
+        return self._positions.end_offsets(partitions)
+
+    def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Return, for each partition, its first record at or after a time in milliseconds; None if there is none."""
+        return self._positions.offsets_for_times(times)
+
+    def lag(self) -> dict[TopicPartition, int]:
+        """Return how many records each partition would still hand out; 0 when caught up."""
+        with self._use():
+            return self._positions.lag()
+
+    def offset_lag(self) -> dict[TopicPartition, int]:
+        """Return the readable end minus the position of each partition; aborted records count."""
+        return self._positions.offset_lag()
 
     # ── reading ──
 
@@ -63,7 +205,7 @@ class Consumer(Assignments):
 
     def __iter__(self) -> Iterator[Record]:
         """Yield records for ever; `stop`, from another thread or a signal handler, ends it."""
-        self._require_assignment()
+        self._subscription.require_assignment()
         while not self._stopped and not self._closed:
             if self._await_records(1.0):
                 yield from self._fetched()
@@ -80,10 +222,10 @@ class Consumer(Assignments):
     def _await_records(self, timeout: float) -> bool:
         """Wait until records are there to be handed out. Returns False when time is over, or after `stop`."""
         with self._use():
-            self._commit_automatically()
+            self._offsets.commit_automatically()
             found = self._wait_for_records(time.monotonic() + timeout)
             if found:
-                self._committed_since_poll = False
+                self._offsets.handed_out()
             return found
 
     def _taken(self, most: int) -> list[Record]:
@@ -91,12 +233,12 @@ class Consumer(Assignments):
 
     def _fetched(self) -> Iterator[Record]:
         for assigned in self._fetcher.in_turn():
-            if not assigned.paused and not self._membership_is_due:
+            if not assigned.paused and not self._subscription.is_due:
                 yield from self._hand_out(assigned)
 
     def _hand_out(self, assigned: Assigned) -> Iterator[Record]:
         # The position moves record by record, so that it is exact whenever the caller leaves the loop.
-        membership = self._membership
+        membership = self._subscription.membership
         for record in assigned.one_by_one(self.config.max_poll_records):
             yield self._deserialized([record])[0]
             if self._stopped or self._closed:
@@ -113,11 +255,11 @@ class Consumer(Assignments):
 
     def _wait_for_records(self, deadline: float) -> bool:
         """Fetch until something is buffered. Returns False when time is over, or after `stop`."""
-        self._require_assignment()
-        if self._membership is not None:
-            self._membership.polled()
+        self._subscription.require_assignment()
+        if self._subscription.membership is not None:
+            self._subscription.membership.polled()
         while True:
-            if self._fetcher.ready and not self._membership_is_due:
+            if self._fetcher.ready and not self._subscription.is_due:
                 return True
             if self._stopped:
                 return False
@@ -125,19 +267,19 @@ class Consumer(Assignments):
             began = time.monotonic()
             try:
                 with until(silence=self.config.request_timeout_ms / 1000):
-                    self._look_after_membership()
+                    self._subscription.follow_group()
                     if self._fetcher.ready:
                         return True
                     progress = self._fetcher.fetch()
                 self._failing_since = None
             except MsgtxError as error:
-                if isinstance(error, errors.UnknownTopicOrPartition) and self._membership is not None:
-                    self._membership.topics_changed()  # deleted; the group hears of it now
-                    if self._keeps or time.monotonic() >= deadline:
+                if isinstance(error, errors.UnknownTopicOrPartition) and self._subscription.membership is not None:
+                    self._subscription.membership.topics_changed()  # deleted; the group hears of it now
+                    if self._subscription.keeps or time.monotonic() >= deadline:
                         return False  # the next poll looks at what is there instead
                     time.sleep(self.config.retry_backoff_ms / 1000)
                     continue
-                if isinstance(error, errors.UnknownTopicOrPartition) and self._take_made_again():
+                if isinstance(error, errors.UnknownTopicOrPartition) and self._subscription.take_made_again():
                     continue
                 if not error.retriable or self._given_up(began):
                     raise
@@ -183,46 +325,11 @@ class Consumer(Assignments):
 
         Raise `NotAssigned` if the transaction may hold what came of partitions that were taken away: abort, and `rewind`.
         """
-        if self._taken_away:
-            raise errors.NotAssigned(
-                f"group {self.config.group!r}: {self._taken_away[0]} was taken away after records of it were handed out:"
-                " another member has them now; abort what was made of them, and rewind"
-            )
-        return self._group_metadata()
-
-    def _group_metadata(self) -> GroupMetadata:
-        identities = {a.partition_id: a.read_identity for a in self._fetcher.assigned.values()}
-        member = self._membership
-        if member is None or member.member_id is None:
-            return GroupMetadata(self._group(), read_identities=identities)
-        return GroupMetadata(
-            self._group(), member.member_id, member.generation, self.config.group_instance_id, read_identities=identities
-        )
+        return self._offsets.group_metadata()
 
     def transaction_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the positions of all assigned partitions, for a transaction. Raise `IllegalState` if they may not be."""
-        self._group()
-        if self.config.enable_auto_commit:
-            raise IllegalState("enable_auto_commit is on: set it to false to commit offsets with a transaction")
-        if self.config.isolation is not Isolation.READ_COMMITTED:
-            raise IllegalState("isolation is read_uncommitted: a transaction must not depend on what may be taken back")
-        if self._committed_since_poll:
-            raise IllegalState(
-                "offsets were committed by hand since the last poll: use one way, commit() or the transaction"
-            )
-        self._commits.settle()  # an older offset must not be written after the transaction's
-        positions = self._positions()
-        self._settle(positions)
-        return positions
-
-    def _positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        return {tp: OffsetAndMetadata(at) for tp, a in self._fetcher.assigned.items() if (at := a.position) is not None}
-
-    def _settle(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note that what was handed out of these is in somebody's commit."""
-        for tp in partitions:
-            if tp in self._fetcher.assigned:
-                self._fetcher.assigned[tp].handed = False
+        return self._offsets.of_transaction()
 
     def commit(
         self,
@@ -239,65 +346,17 @@ class Consumer(Assignments):
         `enable_auto_commit` is on.
         """
         with self._use():
-            group = self._group_metadata() if session is None else self.group_metadata()
-            if session is not None and self.config.enable_auto_commit:
-                raise IllegalState("enable_auto_commit is on: set it to false to commit offsets with a session")
-            if offsets is None:
-                positions = self._positions()
-            else:
-                positions = {
-                    TopicPartition(*tp): at if isinstance(at, OffsetAndMetadata) else OffsetAndMetadata(at)
-                    for tp, at in offsets.items()
-                }
-            assigned = self._fetcher.assigned
-            by_id = {
-                assigned[tp].partition_id if tp in assigned else self._partition_id(tp): at for tp, at in positions.items()
-            }
             if session is not None:
-                self._commits.settle()
-                connection, enlistment = enlist(session, self._engine)
-                enlistment.add(connection, offset_rows(group, by_id))
-                self._settle(positions)
-                return
-            self._committed_since_poll = True
-            self._taken_away.clear()
-            self._settle(positions)
-            if wait:
-                self._commits.commit(group, by_id)
+                self._offsets.commit_in(session, offsets)
             else:
-                self._commits.hand_over(group, by_id)
-
-    def _commit_automatically(self) -> None:
-        if not self.config.enable_auto_commit or time.monotonic() < self._next_auto_commit:
-            return
-        self._next_auto_commit = time.monotonic() + self.config.auto_commit_interval_ms / 1000
-        self._commit_positions()
-
-    def _commit_positions(self) -> None:
-        self._taken_away.clear()
-        assigned = self._fetcher.assigned
-        self._settle(assigned)
-        by_id = {assigned[tp].partition_id: at for tp, at in self._positions().items()}
-        if by_id:
-            self._commits.hand_over(self._group_metadata(), by_id)
+                self._offsets.commit(offsets, wait=wait)
 
     def commit_starts(self) -> None:
         """Commit where a reset to `latest` leads, before anything is read from there: whoever is next goes on there."""
-        self._group()
-        self._fetcher.commit_starts = self._commit_starts
+        self._offsets.commit_starts()
 
-    def _commit_starts(self, connection: RawConnection, starts: Mapping[int, int]) -> bool:
-        try:
-            commit_offsets(
-                connection, {self._group_metadata(): {each: OffsetAndMetadata(offset) for each, offset in starts.items()}}
-            )
-        except (errors.IllegalGeneration, errors.NotAssigned, errors.UnknownMember, errors.FencedInstance) as error:
-            log.info("group %r: partitions changed hands before they were read: %s", self.config.group, error)
-            if self._membership is None:
-                raise
-            self._membership.due = True
-            return False
-        return True
+    def _commit_positions(self) -> None:
+        self._offsets.commit_positions()
 
     @property
     def closed(self) -> bool:
@@ -314,16 +373,31 @@ class Consumer(Assignments):
         if self._pid == os.getpid():
             try:
                 if self.config.enable_auto_commit:
-                    self._commit_positions()
+                    self._offsets.commit_positions()
                 self._commits.settle()
             except errors.DatabaseUnavailable as error:
                 log.warning("group %r: %s", self.config.group, error)
             finally:
                 self._commits.give_up()
-                if self._membership is not None:
-                    self._membership.close()
+                if self._subscription.membership is not None:
+                    self._subscription.membership.close()
         self._waiter.watch(())
         self._closed = True
+
+    @contextlib.contextmanager
+    def _use(self) -> Iterator[None]:
+        if self._closed or self._pid != os.getpid():
+            raise IllegalState("the consumer is closed" if self._closed else "the consumer was made before a fork")
+        me = threading.get_ident()
+        if self._user not in {None, me}:
+            raise IllegalState("a consumer is for one thread at a time; only stop() may come from another")
+        nested = self._user == me
+        self._user = me
+        try:
+            yield
+        finally:
+            if not nested:
+                self._user = None
 
     def __enter__(self) -> Self:
         """Return itself."""

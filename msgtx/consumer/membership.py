@@ -17,6 +17,7 @@ from msgtx.config import ConsumerConfig
 from msgtx.consumer.wakeup import Waiter
 from msgtx.database.connection import RawConnection, until
 from msgtx.database.pool import Engine
+from msgtx.database.retry import retried
 from msgtx.errors import FencedInstance, MsgtxError, UnknownMember
 from msgtx.rules.assignment import Subscriber, assign, subscribed
 from msgtx.store.members import (
@@ -179,20 +180,16 @@ class Membership:
             self._thread.join()
         self._waiter.watch(())
         if self._config.group_instance_id is None:
-            with until(time.monotonic() + self._config.request_timeout_ms / 1000):
-                self._leave_at_last(self.member_id or self._next_id)
+            self._leave_at_last(self.member_id or self._next_id)
         self._member = None
 
     def _leave_at_last(self, member_id: str) -> None:
         """Leave, also if only the answer to the join is missing."""
-        for attempt in range(1, MOST_LEAVES + 1):
-            try:
-                self._leave(member_id)
-            except MsgtxError as error:
-                if error.retriable and attempt < MOST_LEAVES:
-                    continue
-                log.warning("group %r: %s could not leave, its session has to end: %s", self.group, member_id, error)
-            return
+        deadline = time.monotonic() + self._config.request_timeout_ms / 1000
+        try:
+            retried(lambda: self._leave(member_id), deadline=deadline, pause=0, attempts=MOST_LEAVES)
+        except MsgtxError as error:
+            log.warning("group %r: %s could not leave, its session has to end: %s", self.group, member_id, error)
 
     def _join(self, connection: RawConnection) -> None:
         member_id = self._next_id if self._member is None else self._member.member_id

@@ -10,9 +10,10 @@ from typing import Final
 
 from msgtx import errors
 from msgtx.config import ConsumerConfig
-from msgtx.consumer.fetcher import Assigned
+from msgtx.consumer.calls import Calls
+from msgtx.consumer.commits import Commits
+from msgtx.consumer.fetcher import Assigned, Fetcher
 from msgtx.consumer.membership import Membership, Subscription
-from msgtx.consumer.positions import Places, Topics
 from msgtx.consumer.wakeup import Listener, Waiter
 from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState
@@ -24,49 +25,54 @@ LOOK_SECONDS: Final = 5.0  # between two looks for new partitions of what was su
 Callback = Callable[[list[TopicPartition]], object]
 
 
-class Assignments(Places):
-    """What a consumer may read, and how that changes: within its polls."""
+class SubscriptionState:
+    """What a consumer may read, and how that changes: within its polls.
+
+    `membership`: its place in its group, if it has subscribed as a member of one. `taken_away`: partitions with records that
+    were handed out and are committed nowhere. `keeps`: a transaction is being filled, no partition is given away now.
+    """
 
     def __init__(
         self,
         engine: Engine,
         config: ConsumerConfig,
+        calls: Calls,
         *,
-        topics: Topics,
-        all_topics: Callable[[], Iterable[str]],
+        fetcher: Fetcher,
+        commits: Commits,
+        waiter: Waiter,
         listener: Listener,
+        all_topics: Callable[[], Iterable[str]],
+        commit_positions: Callable[[], None],
     ) -> None:
-        super().__init__(engine, config, topics)
-        self._all_topics = all_topics
+        self._engine = engine
+        self._config = config
+        self._calls = calls
+        self._fetcher = fetcher
+        self._commits = commits
+        self._waiter = waiter
         self._listener = listener
-        self._waiter = Waiter(listener)
-        self._membership: Membership | None = None
+        self._all_topics = all_topics
+        self._commit_positions = commit_positions
         self._subscribed: Subscription | None = None  # without a group
         self._next_look = time.monotonic() + LOOK_SECONDS
         self._told: dict[str, Callback | None] = {}
-        self._keeps = False  # a transaction is being filled: partitions are not given away now
-        self._taken_away: list[TopicPartition] = []  # with records that were handed out and are committed nowhere
-
-    def _commit_positions(self) -> None:
-        """Commit where this consumer stands; a failure is only logged."""
-        raise NotImplementedError
+        self.membership: Membership | None = None
+        self.keeps = False
+        self.taken_away: list[TopicPartition] = []
 
     # ── what to read ──
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions, from the group's committed offsets, else by `auto_offset_reset`.
-
-        Raise `IllegalState` after `subscribe` with a group: then its members divide the partitions.
-        """
-        with self._use():
-            if self._membership is not None:
-                raise IllegalState("this consumer subscribed: its group gives it partitions; assign is for another one")
-            self._subscribed = None
-            wanted = [TopicPartition(*partition) for partition in partitions]
-            for name in {topic for topic, _ in wanted}:
-                self._topic(name, fresh=True)  # it may have been deleted and made again
-            self._take(wanted)
-            self._fetcher.forget_starts()
+        """See `Consumer.assign`."""
+        if self.membership is not None:
+            raise IllegalState("this consumer subscribed: its group gives it partitions; assign is for another one")
+        self._subscribed = None
+        wanted = [TopicPartition(*partition) for partition in partitions]
+        for name in {topic for topic, _ in wanted}:
+            self._calls.topic(name, fresh=True)  # it may have been deleted and made again
+        self._take(wanted)
+        self._fetcher.forget_starts()
 
     def _take(
         self,
@@ -79,7 +85,7 @@ class Assignments(Places):
             [
                 known[tp]
                 if tp in known and tp not in new
-                else Assigned(tp, ids.get(tp) or self._partition_id(tp), new=tp in new)
+                else Assigned(tp, ids.get(tp) or self._calls.partition_id(tp), new=tp in new)
                 for tp in wanted
             ]
         )
@@ -94,13 +100,7 @@ class Assignments(Places):
         on_revoke: Callback | None = None,
         on_lost: Callback | None = None,
     ) -> None:
-        """Read these topics, or those whose whole name matches `pattern`. Called again, it replaces the former.
-
-        With a group, its members divide the partitions: what is free is this one's when this returns, later ones change
-        hands within `poll`, which calls `on_assign` (partitions that it got), `on_revoke` (that it is about to give away:
-        commit there) and `on_lost` (that it no longer had: its session was over, or `max_poll_interval_ms`). Without a group
-        it reads all partitions. Raise `ConfigError` for a bad pattern, or another `assignment` than the group's.
-        """
+        """See `Consumer.subscribe`."""
         if isinstance(topics, str):
             raise TypeError("topics is a list of names; for one topic write [name]")
         if bool(topics) == (pattern is not None):
@@ -110,29 +110,26 @@ class Assignments(Places):
                 re.compile(pattern)
             except re.error as error:
                 raise errors.ConfigError(f"pattern {pattern!r}: {error}") from error
-        with self._use():
-            for name in topics:
-                self._topic(name)
-            self._told = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
-            subscription = Subscription(None if pattern is not None else list(topics), pattern)
-            if self.config.group is None:
-                self._subscribed = subscription
-                self._take(self._all_of(subscription))
-                self._tell("assign", list(self._fetcher.assigned))
-                return
-            if self._membership is None:
-                waiter = Waiter(self._listener)
-                self._membership = Membership(
-                    self._engine, self.config, self.config.group, waiter=waiter, wakes=self._waiter
-                )
-            self._membership.subscribe(subscription)
-            self._retried(self._look_after_membership)
+        for name in topics:
+            self._calls.topic(name)
+        self._told = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
+        subscription = Subscription(None if pattern is not None else list(topics), pattern)
+        if self._config.group is None:
+            self._subscribed = subscription
+            self._take(self._all_of(subscription))
+            self._tell("assign", list(self._fetcher.assigned))
+            return
+        if self.membership is None:
+            waiter = Waiter(self._listener)
+            self.membership = Membership(self._engine, self._config, self._config.group, waiter=waiter, wakes=self._waiter)
+        self.membership.subscribe(subscription)
+        self._calls.answered(self.follow_group)
 
     def _all_of(self, subscription: Subscription) -> list[TopicPartition]:
         names = subscription.topics
         if names is None:
             names = sorted(subscribed(None, subscription.pattern, list(self._all_topics())))
-        counts = {name: len(self._topic(name, fresh=True).partition_ids) for name in names}
+        counts = {name: len(self._calls.topic(name, fresh=True).partition_ids) for name in names}
         return [TopicPartition(name, at) for name, count in counts.items() for at in range(count)]
 
     def _look_for_partitions(self) -> None:
@@ -145,13 +142,13 @@ class Assignments(Places):
             self._take([*self._fetcher.assigned, *gained], new=gained)
             self._tell("assign", gained)
 
-    def _take_made_again(self) -> bool:
+    def take_made_again(self) -> bool:
         """Read topics that were deleted and made again, from their beginning. Returns whether there are any."""
         assigned = self._fetcher.assigned
         again: list[TopicPartition] = []
         for name in {tp.topic for tp in assigned}:
             with contextlib.suppress(errors.UnknownTopicOrPartition):
-                ids = self._topic(name, fresh=True).partition_ids
+                ids = self._calls.topic(name, fresh=True).partition_ids
                 of_topic = [tp for tp in assigned if tp.topic == name and tp.partition < len(ids)]
                 again += [tp for tp in of_topic if ids[tp.partition] != assigned[tp].partition_id]
         if again:
@@ -160,39 +157,39 @@ class Assignments(Places):
         return bool(again)
 
     def rewind(self) -> None:
-        """Go back to the committed offsets, as after an aborted transaction; without one to where reading began."""
-        with self._use():
-            self._commits.settle()  # they count
-            self._fetcher.rewind()
-            self._taken_away.clear()
-            if self._membership is not None:
-                self._membership.due = True  # what was refused may have been refused because partitions were taken away
+        """See `Consumer.rewind`."""
+        self._commits.settle()  # they count
+        self._fetcher.rewind()
+        self.taken_away.clear()
+        if self.membership is not None:
+            self.membership.due = True  # what was refused may have been refused because partitions were taken away
 
     # ── the group ──
 
     @contextlib.contextmanager
     def keep_partitions(self) -> Iterator[None]:
-        """Give no partition away within the block, though the group asks for it: a transaction is being filled from them."""
-        self._keeps = True
+        """See `Consumer.keep_partitions`."""
+        self.keeps = True
         try:
             yield
         finally:
-            self._keeps = False
+            self.keeps = False
 
     @property
-    def _membership_is_due(self) -> bool:
-        return self._membership is not None and self._membership.due and not self._keeps
+    def is_due(self) -> bool:
+        """Whether the group is to be looked at before records are handed out."""
+        return self.membership is not None and self.membership.due and not self.keeps
 
-    def _look_after_membership(self) -> None:
+    def follow_group(self) -> None:
         """Take over what became this member's, and give away what is no longer."""
-        if self._membership is None:
+        if self.membership is None:
             self._look_for_partitions()
             return
-        while self._membership_is_due:
+        while self.is_due:
             try:
-                self._follow(self._membership)
+                self._follow(self.membership)
             except BaseException:
-                self._membership.due = True  # what was not done to its end is to be done again
+                self.membership.due = True  # what was not done to its end is to be done again
                 raise
 
     def _follow(self, membership: Membership) -> None:
@@ -219,33 +216,34 @@ class Assignments(Places):
             self._tell("assign", gained)
 
     def _give_away(self, partitions: list[TopicPartition], ids: Collection[int]) -> None:
-        assert self._membership is not None
-        self._membership.due = True  # until it is done
+        assert self.membership is not None
+        self.membership.due = True  # until it is done
         if partitions:
-            if self.config.enable_auto_commit:
+            if self._config.enable_auto_commit:
                 self._commit_positions()
             self._tell("revoke", partitions)
             self._drop(partitions)
         self._commits.settle()  # an owner may commit until it releases
         with self._engine.connection() as connection:
-            self._membership.release(connection, ids)
+            self.membership.release(connection, ids)
 
     def _give_up(self, partitions: Iterable[TopicPartition]) -> None:
         if lost := list(partitions):
-            log.warning("group %r: %s were lost", self.config.group, ", ".join(map(str, lost)))
+            log.warning("group %r: %s were lost", self._config.group, ", ".join(map(str, lost)))
             self._drop(lost)
             self._tell("lost", lost)
 
     def _drop(self, partitions: Iterable[TopicPartition]) -> None:
         gone = set(partitions)
         assigned = self._fetcher.assigned
-        self._taken_away += [tp for tp in gone if assigned[tp].handed]
+        self.taken_away += [tp for tp in gone if assigned[tp].handed]
         self._take([tp for tp in assigned if tp not in gone])
 
     def _tell(self, event: str, partitions: list[TopicPartition]) -> None:
         if (callback := self._told.get(event)) is not None:
             callback(partitions)
 
-    def _require_assignment(self) -> None:
-        if not self._fetcher.assigned and self._membership is None:
+    def require_assignment(self) -> None:
+        """Raise `IllegalState` if there is nothing to read."""
+        if not self._fetcher.assigned and self.membership is None:
             raise IllegalState("nothing is assigned: subscribe or assign first")

@@ -249,15 +249,15 @@ class Producer:
         a session elsewhere, in autocommit or two phases.
         """
         rides = None if session is None else enlist(session, self._engine)
-        self._transactions.require(Call.BEGIN)
-        opened = self._transactions.begin(timeout_ms)
-        end = SessionEnd(self._transactions, opened.id)
+        transaction = self.begin_transaction(timeout_ms)
+        opened = self._state.transaction
+        end = SessionEnd(self._transactions, transaction.id)
         writing = Writing(end)
         if rides is not None:
             rides[1].add(rides[0], writing)
         state = self._state
         try:
-            yield Transaction(self, opened.id)
+            yield transaction
         except BaseException as error:
             writing.open = False
             if state.transaction is opened and state.value not in {ClientState.FATAL_ERROR, *DECIDED_ELSEWHERE}:

@@ -59,7 +59,7 @@ class Members:
     def die(self, consumer: Consumer) -> None:
         """No heartbeat comes any more, nothing is said to the group."""
         self.alive.remove(consumer)
-        membership = consumer._membership
+        membership = consumer._subscription.membership
         assert membership is not None
         membership._closing = True
         membership._waiter.wake()

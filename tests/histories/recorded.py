@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy
 
 from msgtx import Client, Consumer, Producer, Record, TopicPartition, errors
+from msgtx.producer.state import DECIDED_ELSEWHERE
 from tests.histories.history import Recorder, Result
 
 _labels = itertools.count()
@@ -81,7 +82,8 @@ class ProducerTape:
         return f"{self._producer.transaction_id} {self._attempt}"
 
     def _invoke(self, topic: str, partition: int | None, values: Iterable[bytes]) -> int:
-        in_transaction = self._transactional_id is not None and self._producer._state.transaction is not None
+        state = self._producer._state
+        in_transaction = state.transaction is not None and state.value not in DECIDED_ELSEWHERE
         return self._recorder.invoke(
             "send",
             topic=topic,

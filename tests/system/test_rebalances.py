@@ -55,7 +55,7 @@ def handled(consumer: Consumer, count: int) -> Counter[bytes | None]:
 
 def no_heartbeat(consumer: Consumer) -> None:
     """As if its process were stopped: nothing is said to the group, and nothing is heard."""
-    membership = consumer._membership
+    membership = consumer._subscription.membership
     assert membership is not None
     membership._closing = True
     membership._waiter.wake()

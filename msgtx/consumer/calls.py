@@ -1,0 +1,69 @@
+"""What a consumer asks the database, by calls that may be repeated, and the names by which it asks."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from msgtx import errors
+from msgtx.config import ConsumerConfig
+from msgtx.database.connection import RawConnection
+from msgtx.database.pool import Engine
+from msgtx.database.retry import retried
+from msgtx.errors import IllegalState
+from msgtx.store.groups import commit_offsets
+from msgtx.store.topics import Topic
+from msgtx.types import GroupMetadata, OffsetAndMetadata, TopicPartition
+
+Topics = Callable[[str, bool], Topic | None]  # by its name; True: as it is now, not as it is remembered
+Answer = TypeVar("Answer")
+
+
+class Calls:
+    """Repeats calls until they are answered or `request_timeout_ms` are over."""
+
+    def __init__(self, engine: Engine, config: ConsumerConfig, topics: Topics) -> None:
+        self._engine = engine
+        self._config = config
+        self._topics = topics
+
+    def answered(self, attempt: Callable[[], Answer]) -> Answer:
+        """Return the answer to a call that may be repeated."""
+        seconds = self._config.request_timeout_ms / 1000
+        return retried(
+            attempt, deadline=time.monotonic() + seconds, pause=self._config.retry_backoff_ms / 1000, silence=seconds
+        )
+
+    def asked(self, question: Callable[[RawConnection], Answer]) -> Answer:
+        """Return what the database answers to a question that may be repeated."""
+
+        def attempt() -> Answer:
+            with self._engine.connection() as connection:
+                return question(connection)
+
+        return self.answered(attempt)
+
+    def commit_offsets(self, group: GroupMetadata, offsets: Mapping[int, OffsetAndMetadata]) -> None:
+        """Commit offsets, by partition id, and wait."""
+        self.asked(lambda connection: commit_offsets(connection, {group: offsets}))
+
+    def group(self) -> str:
+        """Return the group's name. Raise `IllegalState` if there is none."""
+        if self._config.group is None:
+            raise IllegalState("this consumer has no group: give it one (group=…) to commit offsets")
+        return self._config.group
+
+    def topic(self, name: str, *, fresh: bool = False) -> Topic:
+        """Return a topic; `fresh`: as it is now. Raise `UnknownTopicOrPartition`."""
+        topic = self.answered(lambda: self._topics(name, fresh))
+        if topic is None:
+            raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}; create it first")
+        return topic
+
+    def partition_id(self, partition: TopicPartition) -> int:
+        """Return the id of a partition. Raise `UnknownTopicOrPartition`."""
+        topic = self.topic(partition[0])
+        if not 0 <= partition[1] < len(topic.partition_ids):
+            raise errors.UnknownTopicOrPartition(
+                f"{partition[0]} has partitions 0 to {len(topic.partition_ids) - 1}, and not {partition[1]}"
+            )
+        return topic.partition_ids[partition[1]]

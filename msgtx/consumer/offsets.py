@@ -1,0 +1,161 @@
+"""The offsets that a consumer commits for its group: by itself, in a user's session, or with a transaction."""
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+
+from msgtx import errors
+from msgtx.config import ConsumerConfig
+from msgtx.consumer.calls import Calls
+from msgtx.consumer.commits import Commits
+from msgtx.consumer.fetcher import Fetcher
+from msgtx.consumer.positions import Positions
+from msgtx.consumer.subscription import SubscriptionState
+from msgtx.database.connection import RawConnection
+from msgtx.database.pool import Engine
+from msgtx.errors import IllegalState
+from msgtx.session.enlistment import UserSession, enlist
+from msgtx.store.groups import commit_offsets, offset_rows
+from msgtx.types import GroupMetadata, Isolation, OffsetAndMetadata, TopicPartition
+
+log = logging.getLogger("msgtx.consumer")
+Wanted = Mapping[TopicPartition, int | OffsetAndMetadata]
+
+
+class Offsets:
+    """What of a consumer's positions goes into which commit."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        config: ConsumerConfig,
+        calls: Calls,
+        *,
+        fetcher: Fetcher,
+        commits: Commits,
+        positions: Positions,
+        subscription: SubscriptionState,
+    ) -> None:
+        self._engine = engine
+        self._config = config
+        self._calls = calls
+        self._fetcher = fetcher
+        self._commits = commits
+        self._positions = positions
+        self._subscription = subscription
+        self._by_hand = False  # since records were handed out last
+        self._next_commit = time.monotonic() + config.auto_commit_interval_ms / 1000
+
+    def group_metadata(self) -> GroupMetadata:
+        """See `Consumer.group_metadata`."""
+        if taken_away := self._subscription.taken_away:
+            raise errors.NotAssigned(
+                f"group {self._config.group!r}: {taken_away[0]} was taken away after records of it were handed out:"
+                " another member has them now; abort what was made of them, and rewind"
+            )
+        return self._member()
+
+    def _member(self) -> GroupMetadata:
+        group = self._calls.group()
+        identities = {a.partition_id: a.read_identity for a in self._fetcher.assigned.values()}
+        member = self._subscription.membership
+        if member is None or member.member_id is None:
+            return GroupMetadata(group, read_identities=identities)
+        instance_id = self._config.group_instance_id
+        return GroupMetadata(group, member.member_id, member.generation, instance_id, read_identities=identities)
+
+    def handed_out(self) -> None:
+        """Note that records are handed out: what they lead to may be committed in another way than before."""
+        self._by_hand = False
+
+    def of_transaction(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """See `Consumer.transaction_offsets`."""
+        self._calls.group()
+        if self._config.enable_auto_commit:
+            raise IllegalState("enable_auto_commit is on: set it to false to commit offsets with a transaction")
+        if self._config.isolation is not Isolation.READ_COMMITTED:
+            raise IllegalState("isolation is read_uncommitted: a transaction must not depend on what may be taken back")
+        if self._by_hand:
+            raise IllegalState(
+                "offsets were committed by hand since the last poll: use one way, commit() or the transaction"
+            )
+        self._commits.settle()  # an older offset must not be written after the transaction's
+        positions = self._positions.known()
+        self._settle(positions)
+        return positions
+
+    def commit(self, wanted: Wanted | None, *, wait: bool) -> None:
+        """Commit these offsets, by default all positions."""
+        group = self._member()
+        positions = self._wanted(wanted)
+        by_id = self._by_id(positions)
+        self._by_hand = True
+        self._subscription.taken_away.clear()
+        self._settle(positions)
+        if wait:
+            self._commits.commit(group, by_id)
+        else:
+            self._commits.hand_over(group, by_id)
+
+    def commit_in(self, session: UserSession, wanted: Wanted | None) -> None:
+        """Have these offsets committed with a user's session."""
+        group = self.group_metadata()
+        if self._config.enable_auto_commit:
+            raise IllegalState("enable_auto_commit is on: set it to false to commit offsets with a session")
+        positions = self._wanted(wanted)
+        by_id = self._by_id(positions)
+        self._commits.settle()
+        connection, enlistment = enlist(session, self._engine)
+        enlistment.add(connection, offset_rows(group, by_id))
+        self._settle(positions)
+
+    def commit_automatically(self) -> None:
+        """Commit all positions if that is this consumer's to do, and due."""
+        if self._config.enable_auto_commit and time.monotonic() >= self._next_commit:
+            self._next_commit = time.monotonic() + self._config.auto_commit_interval_ms / 1000
+            self.commit_positions()
+
+    def commit_positions(self) -> None:
+        """Commit all positions in the background; a failure is only logged."""
+        self._subscription.taken_away.clear()
+        positions = self._positions.known()
+        self._settle(self._fetcher.assigned)
+        if positions:
+            self._commits.hand_over(self._member(), self._by_id(positions))
+
+    def commit_starts(self) -> None:
+        """See `Consumer.commit_starts`."""
+        self._calls.group()
+        self._fetcher.commit_starts = self._commit_starts
+
+    def _commit_starts(self, connection: RawConnection, starts: Mapping[int, int]) -> bool:
+        positions = {partition_id: OffsetAndMetadata(offset) for partition_id, offset in starts.items()}
+        try:
+            commit_offsets(connection, {self._member(): positions})
+        except (errors.IllegalGeneration, errors.NotAssigned, errors.UnknownMember, errors.FencedInstance) as error:
+            log.info("group %r: partitions changed hands before they were read: %s", self._config.group, error)
+            if self._subscription.membership is None:
+                raise
+            self._subscription.membership.due = True
+            return False
+        return True
+
+    def _wanted(self, wanted: Wanted | None) -> dict[TopicPartition, OffsetAndMetadata]:
+        if wanted is None:
+            return self._positions.known()
+        return {
+            TopicPartition(*tp): at if isinstance(at, OffsetAndMetadata) else OffsetAndMetadata(at)
+            for tp, at in wanted.items()
+        }
+
+    def _by_id(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[int, OffsetAndMetadata]:
+        assigned = self._fetcher.assigned
+        return {
+            assigned[tp].partition_id if tp in assigned else self._calls.partition_id(tp): at for tp, at in positions.items()
+        }
+
+    def _settle(self, partitions: Iterable[TopicPartition]) -> None:
+        """Note that a commit holds what was handed out of these."""
+        for tp in partitions:
+            if tp in self._fetcher.assigned:
+                self._fetcher.assigned[tp].handed = False
