@@ -1,7 +1,7 @@
 """Settings: names, defaults and contradictions, checked before anything is sent.
 
 Keyword arguments in snake_case; Kafka's dotted names come in through `config={…}`; a keyword wins. Over the defaults stand
-the file `msgtx.toml`, then the environment (`MSGTX_…`), then what the caller gives. Source: api, Configuration.
+the file `msgtx.toml`, then the environment (`MSGTX_…`), then what the caller gives. Source: README.md, Settings.
 """
 
 import difflib

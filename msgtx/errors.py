@@ -3,7 +3,7 @@
 Four families tell a caller what to do: `RetriableError` (the library retries by itself), `AbortableError` (abort the
 transaction, begin again), `FatalError` (close the producer, make a new one), `UsageError` (mend the program). The first
 line of each docstring says what happened, the second what to do. `code` is Kafka's number where Kafka has one.
-Source: semantics 9.
+Source: internals: errors-and-retries.
 """
 
 from typing import ClassVar

@@ -254,7 +254,10 @@ def decide_sealed(connection: sqlalchemy.Connection, sealed: Seal) -> None:
 
 
 def find_coordinator(connection: sqlalchemy.Connection, transactional_id: str) -> Coordinator:
-    """Return who leads the shard of a transactional id (semantics 5). Raise `CoordinatorNotAvailable`, nobody leading it."""
+    """Return which coordinator leads the shard of a transactional id. Raise `CoordinatorNotAvailable` if none does.
+
+    Source: internals: coordinator#shards-and-leases.
+    """
     return store_coordinators.find_coordinator(driver_of(connection), transactional_id)
 
 

@@ -1,4 +1,4 @@
-"""Snapshots: consistent cuts as values, taken, kept under names, measured and read (semantics 6)."""
+"""Snapshots: consistent cuts as values, taken, kept under names, measured and read (internals: visibility)."""
 
 import builtins
 from collections.abc import Iterable, Iterator, Mapping

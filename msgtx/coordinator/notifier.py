@@ -1,4 +1,7 @@
-"""Telling listeners of a client's commits (architecture 3): the thread that commits does it, while commits come slowly."""
+"""Notifying listeners of a client's commits: the committing thread does it, while commits come slowly.
+
+Source: internals: notifications.
+"""
 
 import contextlib
 import logging

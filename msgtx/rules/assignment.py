@@ -1,7 +1,7 @@
 """Which member of a consumer group gets which partition: Kafka's `range`, `roundrobin` and `cooperative-sticky`.
 
 The answer depends on its arguments alone, and not on their order. Who holds a partition until its new owner may have it is
-the protocol's business (semantics 7); here only the goal is named.
+the protocol's business (internals: groups#assignment-and-handover); here only the goal is named.
 Source: Kafka's `RangeAssignor`, `RoundRobinAssignor`, `CooperativeStickyAssignor`.
 """
 

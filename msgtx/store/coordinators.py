@@ -1,4 +1,4 @@
-"""Coordinators: who leads which shard, at which epoch, for how long (semantics 5)."""
+"""Coordinators: who leads which shard, at which epoch, for how long (internals: coordinator#shards-and-leases)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Members of consumer groups: who they are, what each owns, and what each shall own (semantics 7).
+"""Members of consumer groups: who they are, what each owns, and what each shall own (internals: groups#membership).
 
 A member's partitions are handed over in steps: an assignment says who shall own what, and takes effect at once where nobody
 owns; a partition that has another owner stays with it until that one releases it, leaves, or dies.

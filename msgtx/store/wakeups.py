@@ -1,4 +1,7 @@
-"""Whom commits concern: told by who committed, afterwards, or left in a table for listeners to look at (architecture 3)."""
+"""Which readers a commit concerns: notified afterwards by the committer, or left in a table for listeners to look at.
+
+Source: internals: notifications.
+"""
 
 from collections.abc import Iterable
 from typing import Final

@@ -1,4 +1,4 @@
-"""Transactions as users see them: the five calls, the context manager, fencing, offsets (semantics 4 and 7)."""
+"""Transactions as users see them: five calls, the context manager, fencing, offsets (internals: transactions, groups)."""
 
 import threading
 from collections.abc import Callable

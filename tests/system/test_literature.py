@@ -322,7 +322,7 @@ def test_a_commit_whose_outcome_is_unknown_can_be_asked_for_later(
 
 @pytest.mark.parametrize("side", ["before", "after"])
 def test_an_abort_goes_on_from_what_is_really_stored(side: str, client: Client, faulty: Callable[[Faults], Client]) -> None:
-    """A batch was handed over and never answered, stored or not, when its transaction is aborted (semantics 4)."""
+    """A batch was sent and never answered, stored or not, when its transaction is aborted (internals: transactions)."""
     topic = f"unanswered-{side}"
     client.topics.create(topic, partitions=2)
     faults = Faults()
