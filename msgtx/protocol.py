@@ -120,7 +120,7 @@ def init_producer_id(
     timeout_ms: int,
     expected: ProducerId | None = None,
 ) -> ProducerId:
-    """Return a producer id and epoch, and fence older ones (I7). Semantics 2."""
+    """Return a producer id and epoch, and fence older ones (I7; internals: producers)."""
     return store_producers.init_producer_id(
         driver_of(connection), transactional_id, timeout_ms=timeout_ms, expected=expected
     )

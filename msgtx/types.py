@@ -303,7 +303,7 @@ class MemberDescription:
     """A member of a consumer group. Times are in milliseconds since 1970 UTC; `heartbeat_at`: of its newest one.
 
     `topics`: what it subscribes to; with a `pattern`, what it has found by that.
-    `session_over`: the next heartbeat of another member removes it. `target`: what it shall own; a partition
+    `session_over`: the next heartbeat of another member removes it. `target`: what it is to own; a partition
     that another member still owns is handed over when that one releases it.
     """
 
@@ -323,7 +323,7 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True)
 class ShiftBy:
-    """A target of `client.admin.groups.reset`: so many offsets further; negative: back."""
+    """A target of `client.admin.groups.reset`: this many offsets further; negative: back."""
 
     offsets: int
 

@@ -139,7 +139,7 @@ def pieces(connection: RawConnection, look: Look, key: Any) -> Iterator[Piece]:
 
 
 def violation(partition: TopicPartition, offset: int | None, name: str, facts: Mapping[str, Any]) -> Violation:
-    """Return what to tell of a row that breaks a rule: the rule's words with the row's facts."""
+    """Return what to report of a row that breaks a rule: the rule's words with the row's facts."""
     rule = RULES[name]
     more = dict(facts)
     if facts.get("transaction_number") is not None:

@@ -45,7 +45,7 @@ def assign(
     partitions: Mapping[str, Sequence[int]],
     owners: Mapping[int, int],
 ) -> dict[int, int]:
-    """Return the member number of each partition id that somebody subscribes to.
+    """Return the member number of each partition id that a member subscribes to.
 
     `partitions`: ids by topic, in order of their index. `owners`: who has a partition now, which `cooperative-sticky` keeps
     as far as the balance allows; others do not look at it.

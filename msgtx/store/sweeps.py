@@ -37,7 +37,7 @@ ENDS_THE_ROUND: Final = (DatabaseUnavailable, CoordinatorFenced, NotCoordinator)
 class Swept:
     """What one call did, by field of `SweepReport`, and where the next one goes on; None: it has come to the end.
 
-    `is_busy`: the round goes on also when nothing was done: somebody waits for what comes last, too.
+    `is_busy`: the round goes on also when nothing was done: readers wait for what comes last, too.
     """
 
     done: dict[str, int]
