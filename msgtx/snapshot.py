@@ -108,7 +108,7 @@ class Snapshots:
         return take(self._engine, topics)
 
     def save(self, name: str, cut: Snapshot, *, replace: bool = False) -> SavedSnapshot:
-        """Keep a cut under a name, for every role that may consume. A snapshot holds nothing back: retention does not wait for it.
+        """Keep a cut under a name, for all roles that may consume. A snapshot holds nothing back: retention does not wait.
 
         The same cut again changes nothing. Raise `SnapshotExists` for another one without `replace`, `IncarnationChanged`
         for one of another database, `InvalidRequest` for a name that is not 1 to 249 of a-z A-Z 0-9 . _ -

@@ -1,4 +1,4 @@
-"""Compaction: a log's keys go to the process that decides, and the records that stay come back as bits; values never travel."""
+"""Compaction: keys go to the process that decides, and the records that stay come back as bits; values never travel."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

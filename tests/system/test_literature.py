@@ -93,7 +93,7 @@ def test_a_lost_acknowledgement_is_retried_and_stored_once(
 def test_the_first_batch_is_refused_the_second_arrives_and_the_first_is_retried_in_order(
     client: Client, topic: str, database_url: str
 ) -> None:
-    """internals: append#retries-and-recovery: a batch cannot be overtaken by a later one; the second is refused until the first is there."""
+    """internals: append: a batch cannot be overtaken by a later one; the second is refused until the first is there."""
     partition = _ids(client, topic)[0]
     with connect(database_url) as connection:
         who = init_producer_id(connection, None, timeout_ms=1_000)
