@@ -57,7 +57,7 @@ test-spark: $(VENV)/spark ## all tests of Spark: `make test` leaves out those th
 test-mutants: $(VENV)/spark ## planted bugs: each must be caught by the tests that it names
 	@$(BIN)/python -m tests.mutants
 
-test-mutants-all: $(VENV)/installed ## mutants in bulk: every statement and condition changed, some test must fail (hours; goes on where it was; ONLY=PATTERN)
+test-mutants-all: $(VENV)/installed ## mutants in bulk: every statement and condition changed, some test must fail (hours; continues where it stopped; ONLY=PATTERN)
 	@$(BIN)/python -m tests.mutants_all $(if $(ONLY),--only "$(ONLY)") $(if $(filter command line,$(origin MINUTES)),--minutes "$(MINUTES)")
 
 test-long: $(VENV)/installed ## random histories with faults, a storm of workers, and the model, for MINUTES (60); prints seeds and what was checked
@@ -69,7 +69,7 @@ lint: $(VENV)/spark ## ruff, mypy, import-linter
 	@$(BIN)/mypy -p msgtx -p pyspark_msgtx -p examples.orders
 	@$(BIN)/lint-imports
 
-format: $(VENV)/installed ## let ruff format and mend what it can
+format: $(VENV)/installed ## let ruff format and fix what it can
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
 

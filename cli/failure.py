@@ -40,7 +40,7 @@ class Failed(click.ClickException):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What to tell, and the exit code."""
+    """What to print, and the exit code."""
 
     message: str
     exit_code: int

@@ -72,7 +72,7 @@ def _read_stream(stream: io.BufferedReader, source: str, stop: Stop, *, longest:
     length = 0
     while True:
         with stop.interruptible():
-            # A read of more than the buffer's size leaves nothing in the buffer, so `select` tells the truth.
+            # A read of more than the buffer's size leaves nothing in the buffer, so `select` can be trusted.
             came = not waits or bool(select.select([stream], [], [], idle_s)[0])
             block = stream.read1(BLOCK_BYTES) if came else None
         if block is None:

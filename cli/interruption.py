@@ -23,7 +23,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Stop(threading.Event):
-    """Whether the verb shall end, for its loop and for `client.process`. Nothing waits for it: it is looked at."""
+    """Whether the verb is to end, for its loop and for `client.process`. Nothing waits for it: it is looked at."""
 
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Stop(threading.Event):
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Let a signal raise at once: around a read that may wait for ever."""
+        """Let a signal raise at once: around a read that may wait forever."""
         self.at_once = True
         try:
             if self.signal is not None:

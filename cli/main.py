@@ -27,7 +27,7 @@ def run(arguments: Sequence[str]) -> int:
         code = _invoke(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
-        return 0  # whoever read our output has seen enough
+        return 0  # the reader of our output has seen enough
     except KeyboardInterrupt:
         return interruption.INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the end of the program, and users see no traceback

@@ -51,7 +51,7 @@ def set_debug(context: click.Context, parameter: click.Parameter, value: bool) -
     context.ensure_object(Invocation).debug |= value
     logging.basicConfig(level=logging.DEBUG if value else logging.WARNING, format="msgtx: %(message)s")
     if not value:
-        logging.getLogger("psycopg").setLevel(logging.ERROR)  # a lost connection is told once, by us
+        logging.getLogger("psycopg").setLevel(logging.ERROR)  # a lost connection is reported once, by us
 
 
 class Command(click.Command):

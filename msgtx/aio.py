@@ -155,7 +155,7 @@ class Delivery(Generic[Place]):
                     settled.set_result(None)
 
             def tell(_: object) -> None:
-                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits
                     loop.call_soon_threadsafe(settle)
 
             self._future.add_done_callback(tell)
@@ -276,7 +276,7 @@ class Producer:
             await self._run(block.close)
         except BaseException as error:
             # A commit that has begun leaves nothing to do here. One that was cancelled before a thread was free is an abort;
-            # that is waited for, however often this is cancelled: nobody else would do it.
+            # that is waited for, however often this is cancelled: nothing else would do it.
             await _surely(self._run(block.__exit__, type(error), error, error.__traceback__))
             raise
 
@@ -330,7 +330,7 @@ class Consumer:
         return []
 
     async def __aiter__(self) -> AsyncIterator[Record]:
-        """Yield records for ever; `stop` ends it, also from a signal handler."""
+        """Yield records forever; `stop` ends it, also from a signal handler."""
         self.sync._subscription.require_assignment()
         while not self.sync._stopped and not self.sync.closed:
             if await self._found(1.0):

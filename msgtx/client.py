@@ -68,7 +68,7 @@ class Admin:
             return list_shards(connection)
 
     def doctor(self, *, most: int = doctor.MOST, limits: Limits | None = None) -> list[Finding]:
-        """Tell what holds partitions back, what hurts, and what to do; the worst first.
+        """Report what holds partitions back, what hurts, and what to do; the worst first.
 
         `most`: findings of one kind, further ones are counted. What the role may not see (others' sessions need
         pg_read_all_stats) is a finding, too.
@@ -160,7 +160,7 @@ class Client:
             try:
                 consumer.subscribe(topics, pattern=pattern)
             except BaseException:
-                consumer.close()  # nobody else can: as a member it would keep partitions that nobody reads
+                consumer.close()  # nothing else can: as a member it would keep partitions that no one reads
                 raise
         self._remember(consumer)
         return consumer
@@ -240,7 +240,8 @@ class Client:
     def transaction_outcome(self, transaction_id: TransactionId | str, *, resolve: bool = False) -> Outcome:
         """Return how a transaction ended: OPEN, COMMITTED, ABORTED or UNKNOWN. Never raises for an id it does not know.
 
-        `resolve=True` decides ABORT if it is open and nobody else may be about to commit it from outside. Semantics 4.
+        `resolve=True` decides ABORT if it is open and is not prepared for an outside decision.
+        Source: internals: transactions#the-outcome-asked-later.
         """
         name = TransactionId.parse(transaction_id) if isinstance(transaction_id, str) else TransactionId(*transaction_id)
         with self.engine.connection() as connection:
@@ -267,7 +268,7 @@ class Client:
     def sweep(self, *, only: Iterable[str] = (), dry_run: bool = False) -> SweepReport:
         """Do one round of everything that time brings: see `msgtx sweep --help`.
 
-        `only`: names of sweeps; `dry_run`: tell what would be done. Raise `ConfigError` for a name that is not known.
+        `only`: names of sweeps; `dry_run`: only return what would be done. Raise `ConfigError` for a name that is not known.
         """
         self._require_open()
         return sweep(self.engine, only=only, dry_run=dry_run)

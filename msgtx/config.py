@@ -1,7 +1,7 @@
 """Settings: names, defaults and contradictions, checked before anything is sent.
 
 Keyword arguments in snake_case; Kafka's dotted names come in through `config={…}`; a keyword wins. Over the defaults stand
-the file `msgtx.toml`, then the environment (`MSGTX_…`), then what the caller gives. Source: api, Configuration.
+the file `msgtx.toml`, then the environment (`MSGTX_…`), then what the caller gives. Source: README.md, Settings.
 """
 
 import difflib
@@ -18,7 +18,7 @@ from msgtx.types import Isolation, Strategy
 Acks = Literal["0", "1", "all"]
 OffsetReset = Literal["earliest", "latest", "none"]
 Partitioner = Literal["crc32", "murmur2"]
-MAX_IDEMPOTENT_IN_FLIGHT: Final = 5  # Kafka's bound; more requests than this cannot be told from reordering
+MAX_IDEMPOTENT_IN_FLIGHT: Final = 5  # Kafka's bound; with more requests a lost one cannot be distinguished from reordering
 
 KAFKA_NAMES: Final = {
     "enable.idempotence": "enable_idempotence",
@@ -201,7 +201,8 @@ def resolve(kind: type[Config], keywords: Mapping[str, object], config: Mapping[
 
 
 def _without_contradiction(config: ProducerConfig, given: set[str]) -> ProducerConfig:
-    # Semantics 1: idempotence demands acks=all, retries > 0 and at most 5 in flight; a transactional id demands it.
+    # Idempotence demands acks=all, retries > 0 and at most 5 in flight; a transactional id demands idempotence
+    # (internals: producers#delivery-levels).
     conflicts = [
         f"{name}={getattr(config, name)}"
         for name, fine in (

@@ -1,9 +1,9 @@
 """Every error of msgtx, as one module.
 
 Four families tell a caller what to do: `RetriableError` (the library retries by itself), `AbortableError` (abort the
-transaction, begin again), `FatalError` (close the producer, make a new one), `UsageError` (mend the program). The first
+transaction, begin again), `FatalError` (close the producer, make a new one), `UsageError` (fix the program). The first
 line of each docstring says what happened, the second what to do. `code` is Kafka's number where Kafka has one.
-Source: semantics 9.
+Source: internals: errors-and-retries.
 """
 
 from typing import ClassVar
@@ -38,7 +38,7 @@ class FatalError(MsgtxError):
 
 
 class UsageError(MsgtxError, ValueError):
-    """The call is wrong. Mend the program; nothing was changed."""
+    """The call is wrong. Fix the program; nothing was changed."""
 
 
 class DatabaseUnavailable(RetriableError):
@@ -173,7 +173,7 @@ class RecordTooLarge(AbortableError):
 class InvalidRecord(AbortableError):
     """The record cannot be stored as it is.
 
-    Mend the record (a `compact` topic needs a key).
+    Fix the record (a `compact` topic needs a key).
     """
 
     code = 87
@@ -266,7 +266,7 @@ class AuthorizationFailed(FatalError):
 class ConfigError(UsageError):
     """A setting is unknown, out of range, or contradicts another one.
 
-    Mend the setting that the message names.
+    Fix the setting that the message names.
     """
 
     code = 40
@@ -282,7 +282,7 @@ class IllegalState(UsageError):
 class InvalidRequest(UsageError):
     """An argument cannot be right.
 
-    Mend the argument that the message names.
+    Fix the argument that the message names.
     """
 
     code = 42
@@ -309,7 +309,7 @@ class InvalidTransactionState(UsageError):
 class UnknownTopicOrPartition(UsageError):
     """There is no such topic or partition.
 
-    Create the topic (`msgtx topics create`), or mend the name.
+    Create the topic (`msgtx topics create`), or fix the name.
     """
 
     code = 3
@@ -352,7 +352,7 @@ class OffsetOutOfRange(UsageError):
 class GroupNotFound(UsageError):
     """There is no such consumer group.
 
-    Mend the name; a group begins with its first commit or member.
+    Fix the name; a group begins with its first commit or member.
     """
 
     code = 69
@@ -404,7 +404,7 @@ class CheckpointLost(UsageError):
 class TransactionalIdNotFound(UsageError):
     """There is no such transactional id.
 
-    Mend the name; an id begins with `init_transactions`, and expires when idle.
+    Fix the name; an id begins with `init_transactions`, and expires when idle.
     """
 
     code = 105
@@ -413,7 +413,7 @@ class TransactionalIdNotFound(UsageError):
 class SnapshotNotFound(UsageError):
     """No snapshot is saved under this name.
 
-    Mend the name; `client.snapshots.list()` returns those that are there.
+    Fix the name; `client.snapshots.list()` returns those that are there.
     """
 
 
@@ -427,7 +427,7 @@ class SnapshotExists(UsageError):
 class DeserializationError(UsageError):
     """A deserializer failed on a record.
 
-    Mend the deserializer, or seek past the record that the message names.
+    Fix the deserializer, or seek past the record that the message names.
     """
 
 

@@ -74,7 +74,7 @@ def process(
     report = ProcessReport()
     started = last_input = time.monotonic()
     failures = 0
-    consumer.commit_starts()  # with `latest`, what comes before the first commit would be passed by whoever goes on
+    consumer.commit_starts()  # with `latest`, what comes before the first commit would be skipped by the next process
     filler = _Filler(consumer, producer, to, transform, transaction_ms / 1000, stop, batch, on_error, dead_letter)
     while not (stop is not None and stop.is_set()):
         records = consumer.poll(POLL_SECONDS if idle_timeout is None else min(POLL_SECONDS, idle_timeout), filler.chunk)

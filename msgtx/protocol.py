@@ -120,7 +120,7 @@ def init_producer_id(
     timeout_ms: int,
     expected: ProducerId | None = None,
 ) -> ProducerId:
-    """Return a producer id and epoch, and fence older ones (I7). Semantics 2."""
+    """Return a producer id and epoch, and fence older ones (I7; internals: producers)."""
     return store_producers.init_producer_id(
         driver_of(connection), transactional_id, timeout_ms=timeout_ms, expected=expected
     )
@@ -254,7 +254,10 @@ def decide_sealed(connection: sqlalchemy.Connection, sealed: Seal) -> None:
 
 
 def find_coordinator(connection: sqlalchemy.Connection, transactional_id: str) -> Coordinator:
-    """Return who leads the shard of a transactional id (semantics 5). Raise `CoordinatorNotAvailable`, nobody leading it."""
+    """Return which coordinator leads the shard of a transactional id. Raise `CoordinatorNotAvailable` if none does.
+
+    Source: internals: coordinator#shards-and-leases.
+    """
     return store_coordinators.find_coordinator(driver_of(connection), transactional_id)
 
 

@@ -1,4 +1,4 @@
-"""Snapshots: consistent cuts as values, taken, kept under names, measured and read (semantics 6)."""
+"""Snapshots: consistent cuts as values, taken, kept under names, measured and read (internals: visibility)."""
 
 import builtins
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,7 +34,7 @@ def take(engine: Engine, topics: Iterable[str] | None) -> TakenSnapshot:
     with engine.connection() as connection:
         places = partitions_of(require_topics(connection, None if topics is None else list(topics)).values())
         cut = stable_cut(connection, places)
-        # Only told: what blocks a partition is asked for after the cut, and may have ended in between.
+        # Only reported: what blocks a partition is asked for after the cut, and may have ended in between.
         ends = fetch(
             connection,
             {partition: Position(at.end) for partition, at in cut.items()},
@@ -108,7 +108,7 @@ class Snapshots:
         return take(self._engine, topics)
 
     def save(self, name: str, cut: Snapshot, *, replace: bool = False) -> SavedSnapshot:
-        """Keep a cut under a name, for whoever may consume. A snapshot holds nothing back: retention does not wait for it.
+        """Keep a cut under a name, for all roles that may consume. A snapshot holds nothing back: retention does not wait.
 
         The same cut again changes nothing. Raise `SnapshotExists` for another one without `replace`, `IncarnationChanged`
         for one of another database, `InvalidRequest` for a name that is not 1 to 249 of a-z A-Z 0-9 . _ -

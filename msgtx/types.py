@@ -32,7 +32,7 @@ class Snapshot:
     """A consistent cut: for each partition the end below which it has all of a transaction or nothing (I15). Picklable.
 
     `incarnation`: of the database that it was taken of. `str` and `parse` are each other's inverse:
-    `INCARNATION orders:0=42,1=17 invoices:0=9`. Source: semantics 6.
+    `INCARNATION orders:0=42,1=17 invoices:0=9`. Source: internals: visibility#consistent-cuts.
     """
 
     ends: Mapping[TopicPartition, int]
@@ -98,14 +98,14 @@ class CommittedRange:
 
 
 class Isolation(enum.StrEnum):
-    """What a reader sees: everything, or committed data below the last stable offset (semantics 6)."""
+    """What a reader sees: everything, or committed data below the last stable offset (internals: visibility)."""
 
     READ_COMMITTED = "read_committed"
     READ_UNCOMMITTED = "read_uncommitted"
 
 
 class Outcome(enum.StrEnum):
-    """How a transaction ended, as any process may ask (semantics 4)."""
+    """How a transaction ended, as any process may ask (internals: transactions#the-outcome-asked-later)."""
 
     OPEN = "OPEN"
     COMMITTED = "COMMITTED"
@@ -303,7 +303,7 @@ class MemberDescription:
     """A member of a consumer group. Times are in milliseconds since 1970 UTC; `heartbeat_at`: of its newest one.
 
     `topics`: what it subscribes to; with a `pattern`, what it has found by that.
-    `session_over`: the next heartbeat of another member removes it. `target`: what it shall own; a partition
+    `session_over`: the next heartbeat of another member removes it. `target`: what it is to own; a partition
     that another member still owns is handed over when that one releases it.
     """
 
@@ -323,7 +323,7 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True)
 class ShiftBy:
-    """A target of `client.admin.groups.reset`: so many offsets further; negative: back."""
+    """A target of `client.admin.groups.reset`: this many offsets further; negative: back."""
 
     offsets: int
 
@@ -454,7 +454,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A place where the log contradicts a promise (ARCHITECTURE, I1 to I16).
+    """A place where the log contradicts a promise (I1 to I16, architecture: promises).
 
     `check`: the name of the rule. `offset`: None where the partition as a whole is meant.
     """

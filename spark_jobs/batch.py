@@ -61,7 +61,7 @@ def make_target(
 
 
 def begins_again(engine: Engine, batch: BatchName, *, run_id: str = "") -> bool:
-    """Say whether the batch is committed; if not, abort what an earlier run of it left, so that it holds nobody up.
+    """Say whether the batch is committed; if not, abort what an earlier run of it left, so that it holds no reader back.
 
     Raise `BatchConflict` for a stream's batch that is committed and can be no repetition.
     """
@@ -109,7 +109,7 @@ def decide(
         with engine.transaction() as connection:
             if statements is not None:
                 statements(connection)
-            # Nothing tells a batch without attempts whose answer was lost from one that is written twice in a run.
+            # A batch without attempts whose answer was lost looks like one that is written twice in a run.
             run = run_id if accepted or asked == 1 else ""
             decided = decide_batch(
                 driver_of(connection), batch, accepted, group=group, ranges=ranges, run_id=run, whole_query=whole_query

@@ -46,11 +46,11 @@ def run(
     on_round: Callable[[SweepReport], None] | None = None,
     on_failure: Callable[[errors.RetriableError], None] | None = None,
 ) -> ExpireReport:
-    """Do one round of sweeps, or one every so many seconds until `stop` is set; a round that takes longer delays the next.
+    """Do one round of sweeps, or one every `every` seconds until `stop` is set; a round that takes longer delays the next.
 
     `spark` is not used: a session may be there or not. `url` as in `msgtx.connect`; `only` and `dry_run` as in
     `Client.sweep`. Raise `ConfigError` for a sweep that is not known, `InvalidRequest` for less than a hundredth of a
-    second; of `every` only what no next round mends.
+    second; of `every` only what no later round can fix.
     """
     if every is not None and not every >= LEAST_SECONDS:
         raise errors.InvalidRequest(f"rounds begin at least every {LEAST_SECONDS:g} s, not every {every:g}")

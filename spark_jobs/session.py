@@ -104,7 +104,7 @@ def end() -> None:
 
 
 def told_by_jvm() -> str:
-    """Return the end of what the JVM that we started wrote; empty if it is somebody else's."""
+    """Return the end of what the JVM that we started wrote; empty if another program started it."""
     return "" if _output is None else _output.tail()
 
 
@@ -205,7 +205,7 @@ def _reason(told: str) -> str:
 
 
 def _defaults(*, local: bool) -> dict[str, str]:
-    """Return what suits our jobs where nobody says otherwise."""
+    """Return what suits our jobs where nothing else is set."""
     if not local:
         return dict(USUAL)
     least, most = DRIVER_MEMORY_GIB
@@ -257,7 +257,7 @@ def _wait_for(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _load_driver(spark: SparkSession) -> None:
-    """Give the driver to a session that somebody else started without it."""
+    """Give the driver to a session that another program started without it."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None, "a session has its JVM"
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()

@@ -1,4 +1,4 @@
-"""The exactly-once sink: a DataFrame's rows as one transaction over all its tasks (architecture 5; P20)."""
+"""The exactly-once sink: a DataFrame's rows as one transaction over all its tasks (internals: spark; P20)."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

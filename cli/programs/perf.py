@@ -158,7 +158,7 @@ class Measured(Generic[Settings, Figures]):
     median: Figures
 
 
-Told = Callable[[int, Figures], object]  # hears of each run: its index and its figures
+Told = Callable[[int, Figures], object]  # is called after each run with its index and its figures
 
 
 # The three measurements
@@ -481,7 +481,7 @@ def end_to_end_once(client: Client, topic: str, settings: EndToEndSettings, *, u
 
 
 def read_delays(url: str | None, topic: str, count: int, pipe: Connection) -> None:
-    """Be the reader's process: tell that it reads, then the delays of `count` records."""
+    """Be the reader's process: report that it reads, then the delays of `count` records."""
     delays: list[float] = []
     with connect(url) as client, client.consumer(topic, auto_offset_reset="latest") as consumer:
         consumer.poll(0.1)

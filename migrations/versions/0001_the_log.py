@@ -1,4 +1,4 @@
-"""The log, its producers, its transactions and the groups' offsets (architecture 4)."""
+"""The log, its producers, its transactions and the groups' offsets (architecture: tables)."""
 
 from alembic import op
 

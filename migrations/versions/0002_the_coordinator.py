@@ -1,4 +1,4 @@
-"""Coordinators, their shards and what sweeps look for (architecture 4)."""
+"""Coordinators, their shards and what sweeps look for (architecture: tables)."""
 
 import sqlalchemy
 from alembic import op

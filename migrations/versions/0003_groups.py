@@ -1,4 +1,4 @@
-"""Members of consumer groups, what retention and compaction remember, and rights (architecture 4)."""
+"""Members of consumer groups, what retention and compaction remember, and rights (architecture: tables)."""
 
 from alembic import op
 

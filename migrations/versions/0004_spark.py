@@ -1,4 +1,4 @@
-"""Named snapshots, and what makes Spark's batches exactly once (architecture 4)."""
+"""Named snapshots, and what makes Spark's batches exactly once (architecture: tables)."""
 
 from alembic import op
 

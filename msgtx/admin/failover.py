@@ -1,4 +1,4 @@
-"""After a failover or a restore: nobody goes on as if nothing had been lost."""
+"""After a failover or a restore: no client goes on as if nothing had been lost."""
 
 import uuid
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ def after_failover(engine: Engine) -> FailoverReport:
     """Declare that this database may lack what was acknowledged: it was promoted from an asynchronous standby, or restored.
 
     The incarnation changes (clients made before get `IncarnationChanged`), the epoch of every producer rises, every id skips
-    ahead, nobody leads a shard. What is prepared for an outside decision stays. May be repeated; interrupted, it must be.
+    ahead, no shard has a leader. What is prepared for an outside decision stays. May be repeated; interrupted, it must be.
     """
     with until(silence=LONG_ANSWER_SECONDS), engine.connection() as connection:
         incarnation = change_incarnation(connection)

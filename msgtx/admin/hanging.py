@@ -1,4 +1,4 @@
-"""Transactions that nobody ends: which, why, and what to do about each."""
+"""Transactions that nothing ends: which, why, and what to do about each."""
 
 import shlex
 from collections.abc import Sequence

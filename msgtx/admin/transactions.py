@@ -93,7 +93,7 @@ class TransactionsAdmin:
             return transaction_outcome(connection, transaction_id)
 
     def prepared(self, most: int = 1_000) -> "builtins.list[PreparedListing]":
-        """Return transactions that wait for an outside decision, the oldest first, at most so many.
+        """Return transactions that wait for an outside decision, the oldest first, at most `most`.
 
         `client.complete(listing.token, commit=…)` decides one.
         """
@@ -112,7 +112,7 @@ class TransactionsAdmin:
         ]
 
     def fence(self, transactional_id: str) -> ProducerId:
-        """Fence whoever uses a transactional id now, and abort what is open. Raise `TransactionalIdNotFound`."""
+        """Fence the producer that uses a transactional id now, and abort what is open. Raise `TransactionalIdNotFound`."""
         with self._engine.connection() as connection:
             return fence_producer(connection, transactional_id)
 

@@ -1,7 +1,7 @@
 """`client.admin.verify()`: read everything of a log and compare it with what msgtx promises.
 
 One partition after the other, in pieces of one snapshot each, so it runs beside writers and in constant memory. The database
-looks at the rows (`msgtx/sql/verify_….sql`) and names the rules that they break; the rules' words are here.
+looks at the rows (`msgtx/sql/verify/`) and names the rules that they break; the rules' words are here.
 """
 
 import time
@@ -54,8 +54,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "array_lengths": Rule(
         "I1", "{record_count} entries in every array", "{lengths} values, keys, timestamps, header counts, offset deltas"
     ),
-    "byte_size": Rule("semantics 8", "a byte size of {bytes}", "{byte_size}"),
-    "timestamps": Rule("semantics 6", "no timestamp above max_timestamp {max_timestamp}", "{newest_timestamp}"),
+    "byte_size": Rule("internals: cleaning#retention", "a byte size of {bytes}", "{byte_size}"),
+    "timestamps": Rule("internals: visibility", "no timestamp above max_timestamp {max_timestamp}", "{newest_timestamp}"),
     "producer_columns": Rule("I1", "producer id, epoch and sequences together", "some of them"),
     "sequence_span": Rule("I1", "as many sequences as offsets", "{base_sequence} to {last_sequence}"),
     "sequence": Rule(
@@ -139,7 +139,7 @@ def pieces(connection: RawConnection, look: Look, key: Any) -> Iterator[Piece]:
 
 
 def violation(partition: TopicPartition, offset: int | None, name: str, facts: Mapping[str, Any]) -> Violation:
-    """Return what to tell of a row that breaks a rule: the rule's words with the row's facts."""
+    """Return what to report of a row that breaks a rule: the rule's words with the row's facts."""
     rule = RULES[name]
     more = dict(facts)
     if facts.get("transaction_number") is not None:

@@ -33,7 +33,7 @@ class Completion:
         self._thread: threading.Thread | None = None
 
     def decided(self) -> None:
-        """Hear that a transaction was decided: its markers follow within a second."""
+        """Take note that a transaction was decided: its markers follow within a second."""
         with self._changed:
             if self._mark_due is None:
                 self._mark_due = time.monotonic() + MARK_SECONDS

@@ -23,23 +23,23 @@ BACKOFF_LAST_SECONDS: Final = 5.0
 
 
 class Stop(Protocol):
-    """Tells the daemon when to end: `threading.Event`, or the command line's handler of signals."""
+    """Says when the daemon is to end: `threading.Event`, or the command line's handler of signals."""
 
     def is_set(self) -> bool:
         """Return whether to stop."""
 
 
 class Observer(Protocol):
-    """Hears what the daemon does: its metrics."""
+    """Learns what the daemon does: its metrics."""
 
     def leased(self, leases: Leases | None) -> None:
-        """Hear of the shards that are led now; None: of none."""
+        """Take note of the shards that are led now; None: of none."""
 
     def swept(self, report: SweepReport, sweeper: Sweeper, seconds: float) -> None:
-        """Hear what a round did, and how long it took."""
+        """Take note of what a round did, and how long it took."""
 
     def failed(self, error: Exception) -> None:
-        """Hear that a round could not be done."""
+        """Take note that a round could not be done."""
 
 
 class Daemon:
@@ -60,7 +60,7 @@ class Daemon:
         self._away = 0  # attempts since the database answered last
 
     def run(self, stop: Stop) -> None:
-        """Work until `stop` is set, then release the shards. Raise what no waiting mends: rights, schema, incarnation."""
+        """Work until `stop` is set, then release the shards. Raise what no wait can fix: rights, schema, incarnation."""
         log.info("coordinator %s:%d starts", socket.gethostname(), os.getpid(), extra={"event": "start"})
         try:
             while not stop.is_set():
@@ -97,7 +97,7 @@ class Daemon:
         return min(self._leases.sweep_interval_ms / 1000, max(0.0, self._renew_at - time.monotonic()))
 
     def _take(self, leases: Leases) -> None:
-        """Note and tell what is led now."""
+        """Note and report what is led now."""
         before = {} if self._leases is None else self._leases.epochs
         gained = sorted(shard for shard, epoch in leases.epochs.items() if before.get(shard) != epoch)
         lost = sorted(before.keys() - leases.epochs.keys())

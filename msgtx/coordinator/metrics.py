@@ -19,7 +19,7 @@ ROUND_BUCKETS: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  
 
 
 class Metrics:
-    """The daemon's observer; `serve` opens the endpoint `/metrics`. Names are listed in ARCHITECTURE.md."""
+    """The daemon's observer; `serve` opens the endpoint `/metrics`. Names: internals: coordinator#metrics."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

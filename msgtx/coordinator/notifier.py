@@ -1,4 +1,7 @@
-"""Telling listeners of a client's commits (architecture 3): the thread that commits does it, while commits come slowly."""
+"""Notifying listeners of a client's commits: the committing thread does it, while commits come slowly.
+
+Source: internals: notifications.
+"""
 
 import contextlib
 import logging
@@ -47,7 +50,7 @@ class Notifier:
         self.due: float | None = None
 
     def tell(self, partition_ids: Iterable[int]) -> None:
-        """Have readers of these partitions told of a commit that is done. Does not wait."""
+        """Have readers of these partitions notified of a commit that is done. Does not wait."""
         with self._changed:
             self.waiting.update(partition_ids)
             self._commits += 1

@@ -44,7 +44,7 @@ STEPS: Final[Mapping[str, Step | type[Compactor]]] = MappingProxyType(
 # For one step, which looks at a bounded number of rows: many times what it takes on a slow disk. A daemon that hangs for so
 # long has lost its leases, and others do its work.
 STEP_ANSWER_SECONDS: Final = 600.0
-# In rounds that come again and again these rest for so many seconds after a pass: what they look for takes its time.
+# These steps pause for this many seconds after a pass: their work builds up slowly.
 REST_SECONDS: Final[Mapping[str, float]] = MappingProxyType({"retention": 10.0, "compaction": 15.0})
 
 
@@ -69,7 +69,7 @@ class Sweeper:
     def round(
         self, connection: RawConnection, leases: Leases | None = None, *, step_seconds: float | None = None
     ) -> SweepReport:
-        """Do every step: to its end (None), or for about so many seconds. A step that fails does not stop the others."""
+        """Do every step: to its end (None), or for about `step_seconds`. A step that fails does not stop the others."""
         done: dict[str, int] = {}
         self.failures.clear()
         for name, step in self._steps.items():
@@ -99,7 +99,7 @@ class Sweeper:
 
 
 def sweep(engine: Engine, *, only: Iterable[str] = (), dry_run: bool = False) -> SweepReport:
-    """Do one round of everything and tell what it did. Tries locks and never waits; may run anywhere, beside anything (I12).
+    """Do one round of everything and return what it did. Tries locks, never waits; may run anywhere, beside anything (I12).
 
     `dry_run`: do it in one SQL transaction, and take that back. Raise the first failure of a step, after the others.
     """

@@ -1,11 +1,11 @@
 """Our own connections: one loop that sends and receives, and a limit on each wait for an answer.
 
-psycopg hands everything that a connection says or hears to `Connection.wait`, as a generator that tells what it waits for.
-Here two things are added. While it waits for an answer, what libpq still holds of the question is sent: psycopg's pipeline
-flushes once and then only reads, and the server would wait for the rest as we wait for it. And no wait is without an end: a
-server that is stopped, or a COMMIT that waits for a standby, answers nothing, and the system's own timeouts see a
-connection in good order. When time is over the connection is closed, so that no late answer is taken for that of another
-call; what was asked may still be done.
+psycopg hands everything that a connection sends or receives to `Connection.wait`, as a generator that yields what it
+waits for. Here two things are added. While it waits for an answer, what libpq still holds of the question is sent:
+psycopg's pipeline flushes once and then only reads, and the server would wait for the rest as we wait for it. And no
+wait is without an end: a server that is stopped, or a COMMIT that waits for a standby, answers nothing, and the
+system's own timeouts see a connection in good order. When time is over the connection is closed, so that no late answer
+is taken for that of another call; what was asked may still be done.
 """
 
 import contextlib
@@ -130,7 +130,7 @@ _PSYCOPGS: Final = {"autocommit", "prepare_threshold", "context", "row_factory",
 
 
 def _resolved(given: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """Return parameters with the addresses of their hosts. Nobody can interrupt the system's look-up: a thread does it."""
+    """Return parameters with the addresses of their hosts. The system's look-up cannot be interrupted: a thread does it."""
     hosts = str(given.get("host") or "").split(",")
     if given.get("hostaddr") or not any(map(_is_name, hosts)):
         return given

@@ -22,7 +22,7 @@ from msgtx.database.calls import query
 from msgtx.database.connection import ANSWER_SECONDS, Connection, RawConnection, readable, seconds_left
 from msgtx.database.translation import READ_ONLY, translated
 
-Lent = TypeVar("Lent")
+CheckedOut = TypeVar("CheckedOut")
 
 POOL_SIZE: Final = 10  # connections of one client; producers and consumers borrow one for the length of a call
 POOL_TIMEOUT_SECONDS: Final = 30.0
@@ -167,7 +167,7 @@ class Engine:
         """Borrow an autocommitting connection for the length of a call. A broken one leaves the pool."""
         with self._slot():
             with translated():  # the pool's first connection says more than hello
-                proxied = _lent(self.sqlalchemy.pool.connect)
+                proxied = _checked_out(self.sqlalchemy.pool.connect)
             connection: RawConnection = proxied.dbapi_connection  # type: ignore[assignment]  # the pool's creator made it
             healthy = False
             try:
@@ -175,7 +175,7 @@ class Engine:
                     yield connection
                 healthy = True
             finally:
-                # To a pool that was closed meanwhile nothing comes back: nobody would close it.
+                # A connection does not go back to a pool that was closed meanwhile: nothing would close it there.
                 if connection.closed or self._closed or (not healthy and connection.info.transaction_status != 0):
                     proxied.invalidate()
                 proxied.close()
@@ -201,7 +201,7 @@ class Engine:
 
         A broken connection leaves the pool.
         """
-        with self._slot(), translated(), _lent(self.sqlalchemy.connect) as connection:
+        with self._slot(), translated(), _checked_out(self.sqlalchemy.connect) as connection:
             driver: Any = connection.connection.driver_connection
             try:
                 with _primary(driver):
@@ -224,7 +224,7 @@ class Engine:
                 yield connection
 
     def close(self) -> None:
-        """Close the pool's connections; one that is lent, as it comes back."""
+        """Close the pool's connections; one that is checked out, when it is returned."""
         self._closed = True
         self.sqlalchemy.dispose()
 
@@ -239,9 +239,9 @@ class Engine:
         self.close()
 
 
-def _lent(lend: Callable[[], Lent]) -> Lent:
-    """Have the pool lend a connection. One that has died it replaces, but not for ever."""
+def _checked_out(check_out: Callable[[], CheckedOut]) -> CheckedOut:
+    """Check out a connection. The pool replaces one that has died, but not forever."""
     try:
-        return lend()
+        return check_out()
     except sqlalchemy.exc.InvalidRequestError as error:
         raise errors.DatabaseUnavailable("the server ended one connection after the other") from error

@@ -44,7 +44,7 @@ BY_SQLSTATE: Final[dict[str, type[errors.MsgtxError]]] = {
     "3D000": errors.ConfigError,
 }
 _NO_SCHEMA: Final = {"3F000", "42P01", "42883", "42704", "42703"}
-_NAMED: Final = "MX000"  # the error's name is told as a column
+_NAMED: Final = "MX000"  # the error's name comes as a column
 _LACKS_A_RIGHT: Final = "42501"
 READ_ONLY: Final = "25006"
 _CANCELED: Final = "57014"

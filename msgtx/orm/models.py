@@ -1,6 +1,6 @@
 """The views as mapped classes, read-only: they show a role the topics on which it has rights.
 
-Their tables are not mapped: nobody but the owner may read them. Whoever writes through a Session gets `IllegalState`;
+Their tables are not mapped: only the owner may read them. Writing through a Session raises `IllegalState`;
 through a Connection the database refuses, since none of the views can be written.
 """
 
@@ -63,7 +63,7 @@ def _refuse_statement(state: ORMExecuteState) -> None:
 
 
 class Topic(ReadOnly):
-    """A topic with its settings, as `client.topics.describe` tells them. `partitions`: how many."""
+    """A topic with its settings, as `client.topics.describe` returns them. `partitions`: how many."""
 
     __tablename__ = "topics"
     written_by = "client.topics"

@@ -1,4 +1,4 @@
-"""Messages that are atomic with the user's own rows: `publish` (architecture 5, SQL mode)."""
+"""Messages that are atomic with the user's own rows: `publish` (internals: sessions)."""
 
 import time
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ def publish(
     and appended just before the COMMIT, after the session's flush; a rolled-back savepoint takes it back, too. Several go in
     partition order. Works at every isolation level. A key chooses the partition (crc32, as the producer's default); the
     records of a topic without one go to one partition. Raise `ConfigError`, `IllegalState`, `UnknownTopicOrPartition`,
-    `RecordTooLarge`, `InvalidRecord`, `TypeError`. Source: architecture 5; I6.
+    `RecordTooLarge`, `InvalidRecord`, `TypeError`. Source: internals: sessions; I6.
     """
     value, key = as_bytes(value, "value"), as_bytes(key, "key")
     pairs = () if headers is None else as_headers(headers)

@@ -1,7 +1,7 @@
 """Which member of a consumer group gets which partition: Kafka's `range`, `roundrobin` and `cooperative-sticky`.
 
 The answer depends on its arguments alone, and not on their order. Who holds a partition until its new owner may have it is
-the protocol's business (semantics 7); here only the goal is named.
+the protocol's business (internals: groups#assignment-and-handover); here only the goal is named.
 Source: Kafka's `RangeAssignor`, `RoundRobinAssignor`, `CooperativeStickyAssignor`.
 """
 
@@ -45,7 +45,7 @@ def assign(
     partitions: Mapping[str, Sequence[int]],
     owners: Mapping[int, int],
 ) -> dict[int, int]:
-    """Return the member number of each partition id that somebody subscribes to.
+    """Return the member number of each partition id that a member subscribes to.
 
     `partitions`: ids by topic, in order of their index. `owners`: who has a partition now, which `cooperative-sticky` keeps
     as far as the balance allows; others do not look at it.

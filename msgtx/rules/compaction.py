@@ -1,4 +1,4 @@
-"""Compaction: which records of a log's row stay (semantics 8)."""
+"""Compaction: which records of a log's row stay (internals: cleaning#compaction)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

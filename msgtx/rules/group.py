@@ -16,7 +16,7 @@ def state_of(*, members: int, overdue: int, settled: bool, has_offsets: bool) ->
     """Return the state of a group.
 
     `members`, `overdue`: whose session is not over, and whose is. `settled`: the assignment was made of these members and of
-    today's topics, and each partition is owned by whom it shall be.
+    today's topics, and each partition is owned by the member that is to own it.
     """
     if not members:
         return State.EMPTY if has_offsets or overdue else State.DEAD

@@ -89,7 +89,7 @@ def _divided(whole: OffsetRange, parts: int) -> list[OffsetRange]:
 def limit(ranges: Sequence[OffsetRange], most: int) -> list[OffsetRange]:
     """Return the fronts of ranges, together about `most` offsets, each in proportion to what it holds.
 
-    A range that holds anything keeps one offset at least, so that no partition waits for ever; by so many the sum may be
+    A range that holds anything keeps one offset at least, so that no partition waits forever; by that many the sum may be
     above `most`. An end that was moved is below the last stable offset still, and may divide a transaction.
     """
     total = sum(each.size for each in ranges)

@@ -1,6 +1,6 @@
-"""Two tables of legal moves: a transaction as its rows tell it, and a transactional producer's own state.
+"""Two tables of legal moves: a transaction as its rows show it, and a transactional producer's own state.
 
-What is absent from a table is illegal. Source: semantics 4; Kafka's `TransactionState` and `TransactionManager`.
+What is absent from a table is illegal. Source: internals: transactions; Kafka's `TransactionState` and `TransactionManager`.
 """
 
 import enum

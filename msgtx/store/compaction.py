@@ -1,4 +1,4 @@
-"""Compaction: a log's keys go to whoever decides, and the records that stay come back as bits; values never travel."""
+"""Compaction: keys go to the process that decides, and the records that stay come back as bits; values never travel."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ class DirtyLog:
 
 @dataclass(frozen=True, slots=True)
 class ReadBatch:
-    """A row as compaction looks at it; `identity` and the count of its records tell whether it is still the same."""
+    """A row as compaction looks at it; `identity` and the count of its records show whether it is still the same."""
 
     keyed: KeyedBatch
     last_offset: int

@@ -1,4 +1,4 @@
-"""Coordinators: who leads which shard, at which epoch, for how long (semantics 5)."""
+"""Coordinators: who leads which shard, at which epoch, for how long (internals: coordinator#shards-and-leases)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ LED: Final = {"shards": "int4[]", "epochs": "int4[]"}  # arguments of functions 
 
 
 def led(leases: Leases | None) -> tuple[Int4Array | None, Int4Array | None]:
-    """Return the arguments `LED`; without leases the call is for all shards, in nobody's name."""
+    """Return the arguments `LED`; without leases the call is for all shards, in no coordinator's name."""
     return (None, None) if leases is None else (Int4Array(leases.epochs), Int4Array(leases.epochs.values()))
 
 

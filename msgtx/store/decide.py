@@ -33,7 +33,7 @@ DECIDE: Final = Function(
 class Decided:
     """The answer to a decision.
 
-    `outcome` is how the transaction ended, None if nothing is decided; `last_sequences` tells, after an ABORT, the last
+    `outcome` is how the transaction ended, None if nothing is decided; `last_sequences` has, after an ABORT, the last
     stored sequence by partition id: −1 if none, None if the partition is gone.
     """
 

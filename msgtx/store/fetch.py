@@ -31,7 +31,7 @@ LATEST: Final = -1
 class FetchedBatch:
     """A row of the log that may be delivered, as columns. Sparse rows carry `offset_deltas`.
 
-    `identity`: what tells it from another row at the same offsets; `previous_identity`: of the row before it.
+    `identity`: what distinguishes it from another row at the same offsets; `previous_identity`: of the row before it.
     """
 
     base_offset: int
@@ -54,7 +54,7 @@ class FetchedBatch:
 
 @dataclass(slots=True)
 class FetchedPartition:
-    """What a fetch tells about one partition.
+    """What a fetch returns about one partition.
 
     `position` is the next one to fetch from (aborted data is passed), `token` goes with it. `blocked_by`: the undecided
     transaction that holds the last stable offset back; `blocked_overdue`: anyone may abort it now.

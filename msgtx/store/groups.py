@@ -134,7 +134,7 @@ def committed_offsets(
 
 @dataclass(frozen=True, slots=True)
 class ListedGroup:
-    """A group as its rows tell it; see `list_groups.sql`."""
+    """A group as its rows show it; see `list_groups.sql`."""
 
     name: str
     generation: int
@@ -152,7 +152,7 @@ def list_groups(connection: RawConnection, names: Sequence[str] | None) -> list[
 
 @dataclass(frozen=True, slots=True)
 class Neglected:
-    """A group in which nobody does what is to be done; see `neglected_groups.sql`. `members`: those that live."""
+    """A group in which no member does what is to be done; see `neglected_groups.sql`. `members`: those that live."""
 
     name: str
     generation: int
@@ -166,7 +166,7 @@ class Neglected:
 
 
 def neglected_groups(connection: RawConnection, *, most: int) -> tuple[list[Neglected], int]:
-    """Return such groups, the oldest first, at most so many; and how many there are."""
+    """Return such groups, the oldest first, at most `most`; and how many there are."""
     rows = call(connection, NEGLECTED, most)
     return [Neglected(*row[:-1]) for row in rows], rows[0][-1] if rows else 0
 

@@ -39,7 +39,7 @@ class Holder:
 def expire_holders(connection: RawConnection, partition_ids: Collection[int], group: str | None = None) -> list[Holder]:
     """Abort overdue transactions that hold readers of these partitions back, trying locks only. Returns all that hold.
 
-    `group`: those that its offsets there wait for. A connection that may only read is told, and aborts nothing.
+    `group`: those that its offsets there wait for. A connection that may only read gets the report, and aborts nothing.
     """
     if not partition_ids:
         return []
@@ -77,7 +77,7 @@ def stable_offsets(
 ) -> tuple[dict[int, groups.CommittedOffset], dict[int, Holder]]:
     """Return a group's offsets behind what is overdue, by partition id; and what those wait for that are still pending.
 
-    What they wait for is only told: a transaction that was sealed meanwhile is not in it.
+    What they wait for is only reported: a transaction that was sealed meanwhile is not in it.
     """
     found = groups.committed_offsets(connection, group, partition_ids)
     pending = [partition_id for partition_id, at in found.items() if at.pending]

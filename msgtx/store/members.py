@@ -1,6 +1,6 @@
-"""Members of consumer groups: who they are, what each owns, and what each shall own (semantics 7).
+"""Members of consumer groups: who they are, what each owns, and what each is to own (internals: groups#membership).
 
-A member's partitions are handed over in steps: an assignment says who shall own what, and takes effect at once where nobody
+A member's partitions are handed over in steps: an assignment says who is to own what, and takes effect at once where nothing
 owns; a partition that has another owner stays with it until that one releases it, leaves, or dies.
 """
 
@@ -79,9 +79,9 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a member owns, by partition id with the generation since which it does, and what it shall own.
+    """What a member owns, by partition id with the generation since which it does, and what it is to own.
 
-    What it owns and shall not, it releases; what it shall own and does not, another one still has.
+    What it owns and is not to own, it releases; what it is to own and does not, another one still has.
     """
 
     generation: int
@@ -171,7 +171,7 @@ def describe_members(connection: RawConnection, group: str) -> GroupState | None
 def assign_partitions(
     connection: RawConnection, group: str, *, generation: int, topics_version: int, targets: Mapping[int, int]
 ) -> bool:
-    """Say which member, by number, shall own each partition, by id; what is not named shall be nobody's.
+    """Say which member, by number, is to own each partition, by id; what is not named gets no owner.
 
     Return False, and change nothing, if the group is not at `generation` any more: look again. `topics_version`: of the
     state that this was made of.
@@ -184,7 +184,7 @@ def assign_partitions(
 def release_partitions(connection: RawConnection, group: str, member_number: int, partition_ids: Collection[int]) -> int:
     """End a member's ownership of these partitions. Return the group's generation.
 
-    One that shall be the member's own (again) is given back to it, since the new generation. Raise `GroupNotFound`.
+    One that is to be the member's own (again) is given back to it, since the new generation. Raise `GroupNotFound`.
     """
     ((generation,),) = call(connection, RELEASE, group, member_number, Int4Array(partition_ids))
     if generation is None:
@@ -193,7 +193,7 @@ def release_partitions(connection: RawConnection, group: str, member_number: int
 
 
 def leave_group(connection: RawConnection, group: str, member_id: str) -> bool:
-    """Remove a member; what it owned goes at once to those that shall own it. Return whether it was there."""
+    """Remove a member; what it owned goes at once to those that are to own it. Return whether it was there."""
     ((left,),) = call(connection, LEAVE, group, member_id)
     return bool(left)
 
@@ -220,7 +220,7 @@ def heartbeat(
 
 
 def member_assignment(connection: RawConnection, group: str, member_number: int) -> Assignment:
-    """Return what a member owns and shall own. Raise `UnknownMember` if it is not a member any more."""
+    """Return what a member owns and is to own. Raise `UnknownMember` if it is not a member any more."""
     rows = call(connection, ASSIGNMENT, group, member_number)
     if not rows:
         raise UnknownMember(f"group {group} has no member of number {member_number} (any more)")

@@ -32,7 +32,7 @@ def init_producer_id(
     expected: ProducerId | None = None,
     keep_prepared: bool = False,
 ) -> ProducerId:
-    """Return a producer id and epoch; an older epoch of the id can do nothing after this (I7). Semantics 2.
+    """Return a producer id and epoch; an older epoch of the id can do nothing after this (I7; internals: producers).
 
     `keep_prepared`: what is prepared for an outside decision is not aborted. Raise `InvalidRequest` for what is no name.
     """

@@ -1,4 +1,4 @@
-"""Seals: transactions whose decision is somebody else's, a user's SQL transaction or an outside party."""
+"""Seals: transactions that another party decides, a user's SQL transaction or an outside system."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What time brings, one function each: bounded, resumable, trying locks and never waiting for one (architecture 5)."""
+"""The sweeps, one function each: bounded, resumable, trying locks and never waiting (internals: coordinator#the-sweeps)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ ENDS_THE_ROUND: Final = (DatabaseUnavailable, CoordinatorFenced, NotCoordinator)
 class Swept:
     """What one call did, by field of `SweepReport`, and where the next one goes on; None: it has come to the end.
 
-    `is_busy`: the round goes on also when nothing was done: somebody waits for what comes last, too.
+    `is_busy`: the round goes on also when nothing was done: readers wait for what comes last, too.
     """
 
     done: dict[str, int]
@@ -81,7 +81,7 @@ def _resume(
 
 # Removes transactional ids and producer ids that are idle for longer than their expiry (I13).
 remove_idle_producers: Step = partial(_resume, function=REMOVE_PRODUCERS, field="producer_ids_removed")
-# Removes complete transactions that are past their history (semantics 4).
+# Removes complete transactions that are past their history (internals: transactions#history).
 purge_transactions: Step = partial(_resume, function=PURGE, field="transactions_purged")
 # Removes committed offsets for which a newer one counts.
 remove_superseded_offsets: Step = partial(_resume, function=REMOVE_OFFSETS, field="offsets_removed")
@@ -91,7 +91,7 @@ remove_superseded_floors: Step = partial(_resume, function=REMOVE_FLOORS, field=
 remove_members: Step = partial(_resume, function=REMOVE_MEMBERS, field="members_removed", is_busy=True)
 # Removes heartbeats below the newest of their member, and those of members that are gone.
 remove_heartbeats: Step = partial(_resume, function=REMOVE_HEARTBEATS, field="heartbeats_removed")
-# Removes what retention has let go from the fronts of logs (semantics 8).
+# Removes what retention has let go from the fronts of logs (internals: cleaning).
 remove_old_batches: Step = partial(_resume, function=REMOVE_BATCHES, field="batches_removed")
 # Removes what Spark's batches left: decided attempts, and what newer batches have superseded.
 remove_spark_history: Step = partial(_resume, function=REMOVE_SPARK_HISTORY, field="spark_rows_removed")

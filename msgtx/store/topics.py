@@ -56,7 +56,7 @@ def alter_topic(connection: RawConnection, name: str, partitions: int | None, se
 
 
 def delete_topic(connection: RawConnection, name: str) -> None:
-    """Delete a topic, at once for everybody, and its log, in steps. Raise `UnknownTopicOrPartition`.
+    """Delete a topic, at once for all clients, and its log, in steps. Raise `UnknownTopicOrPartition`.
 
     What is left when this process ends on the way goes with the next sweep.
     """

@@ -86,7 +86,7 @@ def undecided_transactions(
     overdue_only: bool = False,
     limit_ms: int | None = None,
 ) -> tuple[list[Undecided], int]:
-    """Return undecided transactions per partition, the oldest first, at most so many; and how many there are.
+    """Return undecided transactions per partition, the oldest first, at most `most`; and how many there are.
 
     `overdue_only`: older than `limit_ms` (None: than their own timeout), or without transaction or producer row.
     """
@@ -101,12 +101,12 @@ def _undecided(row: tuple[Any, ...]) -> Undecided:
 
 
 def undecided_seals(connection: RawConnection, *, most: int) -> tuple[list[UndecidedSeal], int]:
-    """Return prepared transactions, the oldest first, at most so many; and how many there are."""
+    """Return prepared transactions, the oldest first, at most `most`; and how many there are."""
     rows = call(connection, SEALS, most)
     return [UndecidedSeal(TransactionId(*row[:3]), *row[3:-1]) for row in rows], rows[0][-1] if rows else 0
 
 
 def unfinished_decisions(connection: RawConnection, *, older_than_ms: int, most: int) -> tuple[list[Unfinished], int]:
-    """Return decided transactions that are not complete, the oldest first, at most so many; and how many there are."""
+    """Return decided transactions that are not complete, the oldest first, at most `most`; and how many there are."""
     rows = call(connection, UNFINISHED, older_than_ms, most)
     return [Unfinished(TransactionId(*row[:3]), *row[3:-1]) for row in rows], rows[0][-1] if rows else 0

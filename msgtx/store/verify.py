@@ -1,6 +1,6 @@
 """Verify: the next piece of a log, of its transactions and of its groups, and what is wrong with it.
 
-Each call looks at so many rows on one snapshot and says where it came to; `after` None is the beginning.
+Each call looks at a bounded number of rows on one snapshot and says where it stopped; `after` None is the beginning.
 """
 
 from collections.abc import Mapping, Sequence

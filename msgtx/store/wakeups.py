@@ -1,4 +1,7 @@
-"""Whom commits concern: told by who committed, afterwards, or left in a table for listeners to look at (architecture 3)."""
+"""Which readers a commit concerns: notified afterwards by the committer, or left in a table for listeners to look at.
+
+Source: internals: notifications.
+"""
 
 from collections.abc import Iterable
 from typing import Final
@@ -16,7 +19,7 @@ REMOVE: Final = Function("remove_wake_ups", {"in_after": "int8[]"}, flushed=Fals
 
 
 def notify(connection: RawConnection, words: str) -> None:
-    """Tell listeners now. In a SQL transaction of its own: PostgreSQL lets one notifying COMMIT through at a time."""
+    """Notify listeners now. In a SQL transaction of its own: PostgreSQL lets one notifying COMMIT through at a time."""
     query(connection, "select pg_catalog.pg_notify('msgtx', %s)", words)
 
 
@@ -32,7 +35,7 @@ def tell_readers(connection: RawConnection, partition_ids: Iterable[int]) -> Non
 
 
 def woken_since(connection: RawConnection, snapshot: str | None) -> tuple[str, str | None]:
-    """Return the snapshot for the next call, and whom commits since the last one concern (None: nobody)."""
+    """Return the snapshot for the next call, and whom commits since the last one concern (None: none)."""
     ((next_snapshot, words),) = call(connection, WOKEN, snapshot)
     return next_snapshot, words
 

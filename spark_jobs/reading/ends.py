@@ -14,7 +14,7 @@ from msgtx.rules.boundary import Span, lowered
 from msgtx.rules.ranges import OffsetRange, limit
 
 CUT_DELAY_MS: Final = 1_000  # a few micro-batches; transactions that were decided in the meantime are whole in the next look
-# A transaction is kept whole if it fits into so many times `maxOffsetsPerTrigger`. Who sets a limit fears long batches; a
+# A transaction is kept whole if it fits into this many times `maxOffsetsPerTrigger`. A limit is set to avoid long batches; a
 # batch of eight times the time is bearable once, and twice the largest transaction is the limit that people are told to set.
 LIMIT_FACTORS: Final = (1, 2, 4, 8)
 

@@ -1,7 +1,7 @@
 """What to read, planned on the driver: options become ranges of offsets below the last stable offset (I14, I15).
 
 A batch is `plan`. A stream is `begin` for its first offset, `latest` for how far it may go, and `between` for the ranges of
-two offsets, which are snapshots. Ends that nobody named are a consistent cut.
+two offsets, which are snapshots. Ends that are not named are a consistent cut.
 """
 
 import contextlib
@@ -109,7 +109,7 @@ def between(engine: Engine, options: ReadOptions, start: Snapshot, end: Snapshot
 
 @contextlib.contextmanager
 def reader(engine: Engine, options: ReadOptions, plan: Plan) -> Iterator[Engine]:
-    """Lend the engine of the database that tasks read from: a replica, which has all that is planned then, or the given one.
+    """Check out the engine of the database that tasks read from: a replica that has all that is planned, or the given one.
 
     Raise what `await_replica` does.
     """

@@ -185,7 +185,7 @@ def _text(given: Mapping[str, object], name: str) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or not value:
-        # A value may hold a password: it is not told.
+        # A value may hold a password: it is not shown.
         raise ConfigError(f"{name} is a text that is not empty, not {type(value).__name__ if value else 'empty'}")
     return value
 

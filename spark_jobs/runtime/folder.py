@@ -82,7 +82,7 @@ class Folder:
         self._system.delete(self._at(name), True)
 
     def rename(self, source: str, target: str) -> bool:
-        """Give a folder with something in it a name that nobody has. Returns False if somebody has it.
+        """Give a folder with something in it a name that is free. Returns False if the name is taken.
 
         In one step on local disks and HDFS: of two at once, one gets the name. Object stores copy file by file.
         """

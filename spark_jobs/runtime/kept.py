@@ -1,7 +1,7 @@
 """Connections that Spark's Python workers keep: a worker does many small tasks, and a new connection costs more than most.
 
-Each process has its own. What nobody has used for a while is closed, so that idle workers hold no sessions; a worker that
-ends takes its connection along.
+Each process has its own. A connection that was not used for a while is closed, so that idle workers hold no sessions; a
+worker that ends takes its connection along.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ _lock: Final = threading.Lock()
 
 @contextlib.contextmanager
 def lent(url: str, incarnation: str | None) -> Iterator[Engine]:
-    """Lend this process's engine for a database, of one connection. Raise `IncarnationChanged` if it is another one now."""
+    """Check out this process's engine for a database, of one connection. Raise `IncarnationChanged` if it changed."""
     key = (os.getpid(), url, incarnation)
     with _lock:
         kept = _kept.get(key)

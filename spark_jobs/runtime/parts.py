@@ -20,7 +20,7 @@ from msgtx.database.connection import LONG_ANSWER_SECONDS, RawConnection
 from msgtx.database.pool import Engine
 from msgtx.types import Snapshot
 
-TASKS_PER_CORE: Final = 4  # at least, as long as there is work, so that a slow one at the end does not hold everybody up
+TASKS_PER_CORE: Final = 4  # at least, as long as there is work, so that a slow one at the end does not hold up the rest
 MOST_TASKS: Final = 10_000  # of one job: the driver keeps each of them
 PIECES_OF_A_TASK: Final = 8  # dealt around, so that no task gets all of a slow log; a task's connection serves them all
 TRIES: Final = 3  # of tasks that met a passing condition: the database was away for a moment
@@ -78,7 +78,7 @@ def on_executors(
     database: Database,
     tasks: int,
 ) -> list[Answer]:
-    """Deal parts to about so many tasks, and return what `look` says of each hand. What it needs travels by pickle.
+    """Deal parts to about `tasks` tasks, and return what `look` says of each hand. What it needs travels by pickle.
 
     A task whose error is retriable is done again, a few times; its answer counts once. Raise the error of one that fails.
     """

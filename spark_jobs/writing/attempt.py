@@ -1,6 +1,6 @@
 """One attempt of one task of a batch: rows in, records under a transaction of its own out. Knows Arrow, not Spark.
 
-Nobody else gets the attempt's producer id, so no other attempt can fence it. It only writes; whether that counts is decided
+No other attempt gets this one's producer id, so none can fence it. It only writes; whether that counts is decided
 on the driver, with all other attempts of the batch.
 """
 
@@ -163,7 +163,7 @@ class AttemptWriter:
     def _give_up(self) -> None:
         """Abort what was written, so that it holds no reader up: the driver of a stream need not learn of a failed task."""
         name = TransactionId(self._producer_id, 0, 0)
-        # Why the task fails is told already; a decision about the batch, or the timeout, ends what is left.
+        # Why the task fails is reported already; a decision about the batch, or the timeout, ends what is left.
         with contextlib.suppress(errors.MsgtxError), self._engine.connection() as connection:
             end_transaction(connection, name, "resolve")
 

@@ -76,7 +76,7 @@ class _Writer:
             )
 
     def aborted(self, batch: BatchName, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Abort. Where no task has ended, nobody has told the query: then it is for every one of the application."""
+        """Abort. Where no task has ended, the query is not known: then it is for every one of the application."""
         named = next((each.batch for each in messages if isinstance(each, Written)), None)
         with lent(self.target.url, self.target.incarnation) as engine:
             abort(engine, named or batch, of_any_query=named is None)

@@ -1,4 +1,4 @@
-"""`client.admin.groups`: who reads what, how far it is, and putting offsets elsewhere (semantics 7)."""
+"""`client.admin.groups`: who reads what, how far it is, and putting offsets elsewhere (internals: groups)."""
 
 import itertools
 import os

@@ -246,9 +246,9 @@ def test_a_log_is_verified_beside_its_writers(client: msgtx.Client, place: Place
         ("offset_deltas = '{0,1,1}'", "offset_deltas", "I2"),
         ("offset_deltas = '{0,1,3}'", "offset_deltas", "I2"),
         ("offset_deltas = '{-1,1,2}'", "offset_deltas", "I2"),
-        ("byte_size = byte_size + 13", "byte_size", "semantics 8"),
-        ("byte_size = byte_size - 13", "byte_size", "semantics 8"),
-        ("timestamps = '{1,2000,3}'", "timestamps", "semantics 6"),
+        ("byte_size = byte_size + 13", "byte_size", "internals: cleaning#retention"),
+        ("byte_size = byte_size - 13", "byte_size", "internals: cleaning#retention"),
+        ("timestamps = '{1,2000,3}'", "timestamps", "internals: visibility"),
         ("producer_id = 1", "producer_columns", "I1"),
         ("base_sequence = 1", "producer_columns", "I1"),
         ("transaction_number = 1", "producer_columns", "I1"),
@@ -560,7 +560,7 @@ def test_every_rule_is_broken_by_a_test_and_worded() -> None:
         for text in (rule.expected, rule.found):
             facts |= dict.fromkeys(fields(text), "x")
             text.format_map(facts)
-        assert rule.promise.startswith(("I", "semantics "))
+        assert rule.promise.startswith(("I", "internals: "))
 
 
 def fields(text: str) -> Iterable[str]:

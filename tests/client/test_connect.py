@@ -1,4 +1,4 @@
-"""Connecting: addresses, schemas, rights; what is wrong is said in one line (semantics 9; api)."""
+"""Connecting: addresses, schemas, rights; what is wrong is said in one line (internals: errors-and-retries)."""
 
 import concurrent.futures
 import socket

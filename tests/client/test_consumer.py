@@ -1,4 +1,4 @@
-"""A consumer: positions, polls, commits, waiting, trouble (semantics 6 and 7; api)."""
+"""A consumer: positions, polls, commits, waiting, trouble (internals: visibility, groups)."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""After a failover or a restore: every client made before learns of it, and nothing is given out twice (architecture 7)."""
+"""After a failover or a restore: clients learn of it, no id is given out twice (internals: operations#after-a-failover)."""
 
 from collections.abc import Callable, Iterator
 

@@ -1,4 +1,4 @@
-"""Consumers that share a group: joining, leaving, dying, handing over (semantics 7)."""
+"""Consumers that share a group: joining, leaving, dying, handing over (internals: groups)."""
 
 import threading
 import time

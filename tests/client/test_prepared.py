@@ -1,4 +1,4 @@
-"""Transactions that are prepared for an outside decision (semantics 4; KIP-939)."""
+"""Transactions that are prepared for an outside decision (internals: sessions; KIP-939)."""
 
 import os
 import subprocess

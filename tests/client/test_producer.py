@@ -1,4 +1,4 @@
-"""A producer outside transactions: futures, batches, back-pressure, errors (semantics 1 and 3; api)."""
+"""A producer outside transactions: futures, batches, back-pressure, errors (internals: producers, append)."""
 
 import os
 import threading

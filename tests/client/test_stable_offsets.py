@@ -1,4 +1,4 @@
-"""Consumers beside transactions that wait for their decision, and beside overdue ones (I10, I12; semantics 7)."""
+"""Consumers beside transactions that wait for their decision, and beside overdue ones (I10, I12; internals: groups)."""
 
 import logging
 import threading

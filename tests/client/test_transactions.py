@@ -1,4 +1,4 @@
-"""Transactions as users see them: the five calls, the context manager, fencing, offsets (semantics 4 and 7)."""
+"""Transactions as users see them: five calls, the context manager, fencing, offsets (internals: transactions, groups)."""
 
 import threading
 from collections.abc import Callable
@@ -724,7 +724,7 @@ def test_what_is_no_transaction_id_is_refused(client: msgtx.Client, text: str) -
 
 @pytest.mark.parametrize("text", ["9999999999999999999.0.0", "1.9999999999.0", "1.0.9999999999999999999", "77777.0.0"])
 def test_an_id_that_is_not_known_is_unknown_and_never_raises(client: msgtx.Client, text: str) -> None:
-    """Semantics 4; an id that cannot be (too large) may be refused as such."""
+    """internals: transactions#the-outcome-asked-later; an id that cannot be (too large) may be refused as such."""
     try:
         assert client.transaction_outcome(text) is Outcome.UNKNOWN
     except errors.InvalidRequest:

@@ -2,7 +2,9 @@
 
 import dataclasses
 import re
+import tomllib
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -12,8 +14,45 @@ from msgtx.config import ConsumerConfig, ProducerConfig
 from msgtx.coordinator.gauges import Gauges
 from msgtx.coordinator.metrics import Metrics
 from msgtx.database.pool import Engine
+from msgtx.database.schema.migrate import UPGRADE_LOCK
+from tests.house.test_sql import TABLES
 
-ROOT = Path(msgtx.__file__).parent.parent
+ROOT: Final = Path(msgtx.__file__).parent.parent
+DOCUMENTS: Final = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
+)
+# How comments refer to pages of docs/internals (and a section of one), and to sections of ARCHITECTURE.md.
+REFERENCE: Final = re.compile(r"\b(internals|architecture): ([a-z]+(?:[#-][a-z]+)*(?:, [a-z]+(?:[#-][a-z]+)*)*)")
+
+
+def sources(*folders: str) -> list[Path]:
+    """Return the files of these folders that hold code; each once, not also by a link to its folder."""
+    found = (path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in {".py", ".sql"})
+    return sorted(path for path in found if not path.is_symlink() and "__pycache__" not in path.parts)
+
+
+CODE: Final = sources("msgtx", "cli", "spark_jobs", "migrations", "tests", "examples", "pyspark_msgtx")
+
+
+def anchors(document: Path) -> set[str]:
+    """Return the names of a document's sections, as a link to one spells them."""
+    headings = re.findall(r"(?m)^#+ (.+)$", document.read_text(encoding="utf-8"))
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def missing(reference: re.Match[str]) -> set[str]:
+    """Return what a reference names and is not there."""
+    kind, names = reference[1], reference[2].split(", ")
+    if kind == "architecture":
+        return set(names) - anchors(ROOT / "ARCHITECTURE.md")
+    return {name for name in names if not is_in_internals(name)}
+
+
+def is_in_internals(name: str) -> bool:
+    page, _, section = name.partition("#")
+    document = ROOT / "docs" / "internals" / f"{page}.md"
+    return document.exists() and (not section or section in anchors(document))
 
 
 def test_the_settings_in_the_readme_are_the_ones_that_are_known() -> None:
@@ -26,12 +65,99 @@ def test_the_settings_in_the_readme_are_the_ones_that_are_known() -> None:
     assert known - named <= rarely_changed
 
 
-@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "STYLE.md"])
+@pytest.mark.parametrize("name", DOCUMENTS)
 def test_the_paths_in_a_document_exist(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
-    paths = set(re.findall(r"`((?:msgtx|cli|migrations|tests|spark_jobs)/[\w./-]+)`", text))
-    later = {path for path in paths if path.startswith("spark_jobs")}
-    assert {path for path in paths - later if not (ROOT / path).exists()} == set()
+    paths = set(re.findall(r"`((?:msgtx|cli|migrations|tests|spark_jobs|docs)/[\w./-]+)`", text))
+    named = {path for path in paths if not re.search(r"[A-Z]{4}", path)}  # in capitals: any name
+    assert {path for path in named if not (ROOT / path).exists()} == set()
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_the_links_in_a_document_lead_somewhere(name: str) -> None:
+    document = ROOT / name
+    for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text(encoding="utf-8")):
+        if target.startswith(("http:", "https:")):
+            continue
+        path, _, section = target.partition("#")
+        found = (document.parent / path).resolve() if path else document
+        assert found.exists(), target
+        assert not section or section in anchors(found), target
+
+
+def test_a_reference_in_the_code_names_a_page_that_is_there() -> None:
+    wrong = {
+        (path.relative_to(ROOT).as_posix(), name)
+        for path in CODE
+        for reference in REFERENCE.finditer(path.read_text(encoding="utf-8"))
+        for name in missing(reference)
+    }
+    assert wrong == set()
+
+
+def test_no_comment_refers_to_a_chapter_by_its_number() -> None:
+    numbered = re.compile(r"\b(?:semantics|architecture) (?:[1-9]\b|and\b)|[(;][ ]?api\b", re.IGNORECASE)
+    found = {
+        (path.relative_to(ROOT).as_posix(), reference[0])
+        for path in [*CODE, *(ROOT / name for name in DOCUMENTS)]
+        for reference in numbered.finditer(path.read_text(encoding="utf-8"))
+    }
+    assert found == set()
+
+
+@pytest.mark.parametrize("folder", ["decisions", "internals"])
+def test_an_index_lists_every_page_of_its_folder(folder: str) -> None:
+    index = ROOT / "docs" / folder / "README.md"
+    linked = re.findall(r"\]\(([\w-]+\.md)\)", index.read_text(encoding="utf-8"))
+    assert sorted(linked) == sorted(path.name for path in index.parent.glob("*.md") if path != index)
+
+
+def test_a_decision_has_a_number_a_title_and_a_date() -> None:
+    pages = sorted(path for path in (ROOT / "docs" / "decisions").glob("*.md") if path.name != "README.md")
+    for number, page in enumerate(pages, start=1):
+        assert re.match(rf"# {number:04d}\. .+\n\nDate: \d{{4}}-\d\d-\d\d\n\n", page.read_text(encoding="utf-8")), page.name
+        assert page.name.startswith(f"{number:04d}-")
+
+
+def test_the_floors_of_the_architecture_are_those_of_the_import_contract() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    layers = settings["tool"]["importlinter"]["contracts"][0]["layers"]
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    text = text[text.index("| floor |") : text.index("```mermaid", text.index("| floor |"))]
+    told = [(int(floor), re.findall(r"`(\w+)`", rooms)) for floor, rooms in re.findall(r"(?m)^\| (\d+) \| ([^|]+) \|", text)]
+    assert told == [(len(layers) - place, re.findall(r"\w+", layer)) for place, layer in enumerate(layers)]
+
+
+def test_the_locks_of_the_architecture_are_those_of_the_code() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"(?m)^\| (18362795\d\d) \|", text))
+    used = {
+        lock
+        for path in (ROOT / "msgtx" / "sql").rglob("*.sql")
+        for lock in re.findall(r"\b18362795\d\d\b", path.read_text())
+    }
+    assert told == used | {str(UPGRADE_LOCK[0])}
+
+
+def test_the_tables_of_the_architecture_are_those_of_the_schema() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    start = text.index("| table | key |")
+    cells = re.findall(r"(?m)^\| ((?:`\w+`(?:, )?)+) \|", text[start : text.index("\n\n", start)])
+    assert sorted(name for cell in cells for name in re.findall(r"`(\w+)`", cell)) == sorted(TABLES)
+
+
+def test_a_cited_item_of_the_style_is_there() -> None:
+    items = set(re.findall(r"(?m)^(\d+)\. ", (ROOT / "STYLE.md").read_text(encoding="utf-8")))
+    files = [*CODE, ROOT / "pyproject.toml"]
+    cited = {number for path in files for number in re.findall(r"STYLE (\d+)", path.read_text(encoding="utf-8"))}
+    assert cited <= items
+
+
+def test_the_targets_that_a_document_names_are_in_the_makefile() -> None:
+    there = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8")))
+    for name in DOCUMENTS:
+        targets = set(re.findall(r"(?:`|^    )make ([a-z-]+)", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE))
+        assert targets <= there, name
 
 
 def test_a_release_has_its_lines_in_the_changelog() -> None:
@@ -40,15 +166,14 @@ def test_a_release_has_its_lines_in_the_changelog() -> None:
     assert version[1] in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
-def test_the_metrics_of_the_architecture_are_those_of_a_daemon(client: msgtx.Client) -> None:
+def test_the_metrics_of_the_documents_are_those_of_a_daemon(client: msgtx.Client) -> None:
     metrics = Metrics()
     metrics.watch(client.engine)
     metrics.failed(errors.DatabaseUnavailable("planted"))
     samples = {sample.name for family in metrics.registry.collect() for sample in family.samples}
     shown = {re.sub(r"_(bucket|count|sum)$", "", name) for name in samples if not name.endswith("_created")}
-    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    start = text.index("**Metrics**")
-    named = set(re.findall(r"`(msgtx_\w+)", text[start : text.index("\n\n", start)]))
+    text = (ROOT / "docs" / "internals" / "coordinator.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(msgtx_\w+)", text[text.index("## Metrics") :]))
     assert named == shown
 
 

@@ -8,6 +8,7 @@ import pytest
 
 import msgtx
 from msgtx.database.schema.privileges import MANAGED
+from msgtx.database.translation import BY_SQLSTATE
 from msgtx.rules.transaction import State
 from tests import interface
 from tests.databases import Connection
@@ -132,6 +133,13 @@ def test_nothing_updates_or_deletes_on_the_hot_path() -> None:
             continue
         changed = set(re.findall(r"\b(?:update|delete from) msgtx\.(\w+)", parts(path)[1]))
         assert not changed & insert_only, path.name
+
+
+def test_an_error_that_sql_raises_has_a_class() -> None:
+    """MX000 names its class as a column of the error."""
+    for path in FILES:
+        raised = set(re.findall(r"'(MX\d{3})'", parts(path)[1]))
+        assert raised <= BY_SQLSTATE.keys() | {"MX000"}, path.name
 
 
 def test_nobody_asks_for_the_time_of_the_sql_transaction() -> None:

@@ -22,7 +22,7 @@ def test_modules_import_from_lower_floors_only() -> None:
 
 
 def test_no_module_holds_sql_outside_the_database_floor() -> None:
-    """STYLE 15."""
+    """STYLE 13."""
     allowed = {ROOT / "database", ROOT / "migrations"}
     for path in ROOT.rglob("*.py"):
         if any(folder in path.parents for folder in allowed):
@@ -41,7 +41,7 @@ def test_no_module_holds_sql_outside_the_database_floor() -> None:
 
 
 def test_only_the_engine_commits() -> None:
-    """STYLE 12."""
+    """STYLE 9."""
     for path in ROOT.rglob("*.py"):
         if path.is_relative_to(ROOT / "database"):
             continue

@@ -1,5 +1,6 @@
-"""A group with members: they come, go, die, divide the partitions, hand them over, and commit offsets (I11, semantics 7).
+"""A group with members: they come, go, die, divide the partitions, hand them over, and commit offsets (I11).
 
+Source: internals: groups.
 Each step of membership is the store's own call; so a member may be late with any of them, and commit with anything that it
 was ever told. What the library's consumers make of it is told elsewhere.
 """

@@ -1,6 +1,7 @@
 """A consumer group as it must be: who is a member, who owns what, whose offsets are taken (I11). Never imports msgtx.
 
-Written from semantics 7. Every change returns another group; each but a heartbeat is a generation of its own.
+Written from a page, not from the code (internals: groups). Every change returns another group; each but a heartbeat is a
+generation of its own.
 """
 
 from collections.abc import Collection, Mapping

@@ -1,4 +1,4 @@
-"""Who gets which partition: Kafka's documented examples, and what holds for every group (semantics 7)."""
+"""Who gets which partition: Kafka's documented examples, and what holds for every group (internals: groups)."""
 
 import time
 from collections import Counter

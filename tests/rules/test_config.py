@@ -1,4 +1,4 @@
-"""Settings: names, order of sources, contradictions (semantics 1; api, Configuration)."""
+"""Settings: names, order of sources, contradictions (internals: producers#delivery-levels)."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Where a reset puts an offset: Kafka's targets, within the log (semantics 7)."""
+"""Where a reset puts an offset: Kafka's targets, within the log (internals: groups#for-an-administrator)."""
 
 from datetime import UTC, datetime, timedelta, timezone
 

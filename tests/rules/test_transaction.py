@@ -1,4 +1,4 @@
-"""The two tables of legal moves: what is absent is illegal (semantics 4)."""
+"""The two tables of legal moves: what is absent is illegal (internals: transactions#states)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,8 @@ from msgtx.errors import IllegalState
 from msgtx.rules.transaction import CLIENT_MOVES, MOVES, NUMBERS, Call, ClientState, Event, State, client_move
 
 C = ClientState
-# Written from semantics 4, and not from the code: for each state, what may be called, and where it leads.
+# Written from a page, not from the code (internals: transactions): for each state, what may be
+# called, and where it leads.
 CLIENT: dict[ClientState, dict[Call, ClientState]] = {
     C.UNINITIALIZED: {Call.INIT: C.READY},
     C.READY: {Call.BEGIN: C.IN_TRANSACTION, Call.KEPT: C.PREPARED},
@@ -38,7 +39,7 @@ CLIENT: dict[ClientState, dict[Call, ClientState]] = {
     C.FATAL_ERROR: {},
     C.CLOSED: {},
 }
-# From the table of states in semantics 4: what each may be followed by.
+# From the table of states (internals: transactions#states): what each may be followed by.
 FOLLOWED_BY = {
     State.EMPTY: {State.ONGOING, State.DEAD},
     State.ONGOING: {State.PREPARE_COMMIT, State.PREPARE_ABORT, State.PREPARED},
@@ -61,7 +62,7 @@ def reachable(moves: Mapping[tuple[Any, Any], Any], start: Any) -> set[Any]:
 
 
 @pytest.mark.parametrize("state", State)
-def test_a_state_is_followed_by_what_semantics_4_says(state: State) -> None:
+def test_a_state_is_followed_by_what_the_page_says(state: State) -> None:
     after = {target for (before, _), target in MOVES.items() if before is state}
     assert FOLLOWED_BY[state] <= after
     extra = after - FOLLOWED_BY[state]

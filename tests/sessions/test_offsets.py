@@ -1,4 +1,4 @@
-"""consumer.commit(session=…): rows that are made of records are there exactly once (architecture 5; I10, I11, P39)."""
+"""consumer.commit(session=…): rows that are made of records are there exactly once (internals: sessions; I10, I11, P39)."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Records that come with the user's COMMIT, and go with his rollback (architecture 5, SQL mode; I6)."""
+"""Records that come with the user's COMMIT, and go with his rollback (internals: sessions; I6)."""
 
 import threading
 import time

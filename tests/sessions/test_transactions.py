@@ -1,4 +1,4 @@
-"""producer.transaction(session=…): a long transaction that the user's COMMIT decides (architecture 5, SQL mode; I6, I7)."""
+"""producer.transaction(session=…): a long transaction that the user's COMMIT decides (internals: sessions; I6, I7)."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""append: the order of its checks, each refusal, each branch (semantics 3)."""
+"""append: the order of its checks, each refusal, each branch (internals: append#the-order-of-the-checks)."""
 
 from collections.abc import Callable
 
@@ -555,7 +555,7 @@ def test_outside_a_transaction_while_one_is_open_is_refused(connection: Connecti
 
 
 def test_the_checks_come_in_their_documented_order(connection: Connection) -> None:
-    """Each later fault is there as well, and the earlier one is named (architecture 5)."""
+    """Each later fault is there as well, and the earlier one is named (internals: append#the-order-of-the-checks)."""
     partition = new_partition(connection, max_message_bytes=5, cleanup_policy="compact")
     writer = Writer(connection)
     stored = writer.row(partition, b"a", keys=[b"k"])

@@ -1,4 +1,4 @@
-"""append_once: a key of deduplication lets one record in, whoever says it again (semantics 3)."""
+"""append_once: a key of deduplication lets one record in, whoever says it again (internals: append#deduplication-by-key)."""
 
 import random
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Random histories with cleanings: whatever was removed, a reader gets what a naive replay says (semantics 8).
+"""Random histories with cleanings: whatever was removed, a reader gets what a naive replay says (internals: cleaning).
 
 Cleanings of every kind, also passes that end anywhere, between appends, transactions and aborts; read_committed from the
 log start is exactly the committed records, on a compacted topic without those that a newer committed one supersedes.

@@ -1,4 +1,4 @@
-"""Compaction: the newest committed record of each key stays, where it was; nobody else notices (semantics 8)."""
+"""Compaction: the newest committed record of each key stays, where it was; nobody else notices (internals: cleaning)."""
 
 import itertools
 from collections.abc import Callable, Iterator

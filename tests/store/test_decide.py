@@ -1,4 +1,4 @@
-"""decide: every line of semantics 4, "Decide looks for a decision of its name first, then at the epoch"."""
+"""decide: every line of its table (internals: transactions#decide)."""
 
 from collections.abc import Callable
 from typing import Literal

@@ -1,4 +1,4 @@
-"""fetch: what a log reader is given, and where it stands afterwards (semantics 6)."""
+"""fetch: what a log reader is given, and where it stands afterwards (internals: visibility#fetch)."""
 
 from collections.abc import Callable
 

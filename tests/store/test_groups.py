@@ -1,4 +1,4 @@
-"""What an administrator asks of consumer groups, and does to them (semantics 7)."""
+"""What an administrator asks of consumer groups, and does to them (internals: groups)."""
 
 import concurrent.futures
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Heartbeats: who lives, who is removed, by whom; the sweeps of members and of their heartbeats (semantics 7)."""
+"""Heartbeats: who lives, who is removed, by whom; the sweeps of members and of their heartbeats (internals: groups)."""
 
 import contextlib
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""History: complete transactions past their time go, and nobody who reads notices (semantics 4; P29, P37)."""
+"""History: complete transactions past their time go, and nobody who reads notices (internals: transactions; P29, P37)."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -349,7 +349,7 @@ def _offsets(connection: Connection, group: str, partition: int) -> list[Any]:
 def test_a_late_request_by_the_name_of_what_was_purged_writes_nothing(
     connection: Connection, clock: Clock, call: str, outcome: Any
 ) -> None:
-    """I4, I8: semantics 4: a number that is not the newest and has no rows is over."""
+    """I4, I8 (internals: transactions#the-name): a number that is not the newest and has no rows is over."""
     partition, writer = new_partition(connection), Writer(connection)
     row = writer.row(partition, b"a")
     writer.send(partition, b"a")

@@ -1,4 +1,4 @@
-"""Leases: who leads which shard, at which coordinator epoch, and who is refused (semantics 5)."""
+"""Leases: who leads which shard, at which coordinator epoch, and who is refused (internals: coordinator)."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Looking without reading: offsets by time, counts, views (semantics 6)."""
+"""Looking without reading: offsets by time, counts, views (internals: visibility)."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

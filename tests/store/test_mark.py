@@ -1,4 +1,4 @@
-"""mark: phase two and the floors (semantics 4; architecture 5)."""
+"""mark: phase two and the floors (internals: transactions#markers)."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

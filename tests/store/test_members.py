@@ -1,4 +1,4 @@
-"""Members of consumer groups: joining, who owns what, handing over, leaving (semantics 7, I11)."""
+"""Members of consumer groups: joining, who owns what, handing over, leaving (internals: groups, I11)."""
 
 import random
 from collections.abc import Callable

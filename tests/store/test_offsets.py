@@ -1,4 +1,4 @@
-"""Consumer offsets: which row counts (semantics 7)."""
+"""Consumer offsets: which row counts (internals: groups#committing-offsets)."""
 
 import re
 from collections.abc import Callable

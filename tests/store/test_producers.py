@@ -1,4 +1,4 @@
-"""init and fence: ids and epochs (semantics 2)."""
+"""init and fence: ids and epochs (internals: producers)."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The public face of the store, in the caller's SQL transaction (api, `msgtx.protocol`)."""
+"""The public face of the store, in the caller's SQL transaction (`msgtx.protocol`)."""
 
 from collections.abc import Iterator
 

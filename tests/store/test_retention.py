@@ -1,4 +1,4 @@
-"""Retention: the log start moves, rows go from the front, and nothing else changes (semantics 8)."""
+"""Retention: the log start moves, rows go from the front, and nothing else changes (internals: cleaning#retention)."""
 
 from collections.abc import Callable
 from typing import Any

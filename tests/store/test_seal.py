@@ -1,4 +1,4 @@
-"""Seals: a transaction whose decision is somebody else's (semantics 4 and 7; P23, P24, P32, P37, P42, P43)."""
+"""Seals: a transaction whose decision is somebody else's (internals: transactions, groups; P23, P24, P32, P37, P42, P43)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

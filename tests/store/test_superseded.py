@@ -112,7 +112,7 @@ def days(number: float) -> str:
 
 
 def test_the_last_offset_of_a_group_without_members_expires(connection: Connection, clock: Clock) -> None:
-    """Semantics 7: since its last commit there."""
+    """internals: coordinator#the-sweeps: since its last commit there."""
     first, second = new_topic(connection, 2)
     clock(days(0))
     commit(connection, "group", first, 1, 2)
@@ -146,7 +146,7 @@ def test_offsets_of_a_group_with_members_do_not_expire_and_then_count_from_the_l
 
 
 def test_an_offset_does_not_expire_beside_a_pending_one(connection: Connection, clock: Clock) -> None:
-    """Semantics 7: it may be the one that counts again."""
+    """internals: groups#committing-offsets: it may be the one that counts again."""
     partition, writer = new_partition(connection), Writer(connection)
     clock(days(0))
     commit(connection, "group", partition, 1)

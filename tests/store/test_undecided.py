@@ -1,4 +1,4 @@
-"""What an operator asks about producers and undecided transactions (semantics 4 and 5)."""
+"""What an operator asks about producers and undecided transactions (internals: transactions, coordinator)."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Retention and compaction beside producers and consumers of the library, all at once (semantics 8)."""
+"""Retention and compaction beside producers and consumers of the library, all at once (internals: cleaning)."""
 
 import concurrent.futures
 import random

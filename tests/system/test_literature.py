@@ -93,7 +93,7 @@ def test_a_lost_acknowledgement_is_retried_and_stored_once(
 def test_the_first_batch_is_refused_the_second_arrives_and_the_first_is_retried_in_order(
     client: Client, topic: str, database_url: str
 ) -> None:
-    """Semantics 3: a batch cannot be overtaken by a later one; the second is refused until the first is there."""
+    """internals: append: a batch cannot be overtaken by a later one; the second is refused until the first is there."""
     partition = _ids(client, topic)[0]
     with connect(database_url) as connection:
         who = init_producer_id(connection, None, timeout_ms=1_000)
@@ -130,7 +130,7 @@ def test_a_refused_batch_leaves_the_others_of_its_call_where_they_belong(
 def test_a_producer_goes_on_after_out_of_order_sequence_without_loss_or_doubling(
     client: Client, topic: str, database_url: str
 ) -> None:
-    """Semantics 3: it raises its epoch and renumbers what was refused, and only that."""
+    """internals: append#retries-and-recovery: it raises its epoch and renumbers what was refused, and only that."""
     with client.producer(linger_ms=0, **FAST) as producer:
         sent = [f"before-{number}" for number in range(3)]
         for value in sent:
@@ -240,7 +240,7 @@ def test_markers_that_are_written_twice_are_there_once(client: Client, topic: st
 def test_of_two_interleaved_transactions_the_later_one_commits_first_and_waits_for_the_earlier(
     client: Client, topic: str
 ) -> None:
-    """Semantics 6: offset order, not commit order; what is behind an undecided record waits."""
+    """internals: visibility: offset order, not commit order; what is behind an undecided record waits."""
     with (
         client.producer(transactional_id=f"{topic}-1", **FAST) as early,
         client.producer(transactional_id=f"{topic}-2", **FAST) as later,
@@ -322,7 +322,7 @@ def test_a_commit_whose_outcome_is_unknown_can_be_asked_for_later(
 
 @pytest.mark.parametrize("side", ["before", "after"])
 def test_an_abort_goes_on_from_what_is_really_stored(side: str, client: Client, faulty: Callable[[Faults], Client]) -> None:
-    """A batch was handed over and never answered, stored or not, when its transaction is aborted (semantics 4)."""
+    """A batch was sent and never answered, stored or not, when its transaction is aborted (internals: transactions)."""
     topic = f"unanswered-{side}"
     client.topics.create(topic, partitions=2)
     faults = Faults()

@@ -13,7 +13,7 @@ from msgtx.database.pool import Engine
 from msgtx.store.server import describe_server
 from msgtx.types import Finding, Level
 
-MOST: Final = 20  # findings of one kind: whoever has more of them begins with the oldest
+MOST: Final = 20  # findings of one kind: an operator who has more of them begins with the oldest
 ORDER: Final = tuple(Level)
 
 Check = Callable[[Look], Iterable[Finding]]
@@ -55,7 +55,7 @@ def examine(engine: Engine, *, most: int = MOST, limits: Limits | None = None) -
 
 
 def _checked(name: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """Run one check. One that fails is told and does not stop the others; without a database none can be made."""
+    """Run one check. One that fails is reported and does not stop the others; without a database none can be made."""
     try:
         return list(check())
     except errors.AuthorizationFailed as error:

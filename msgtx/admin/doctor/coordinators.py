@@ -1,4 +1,4 @@
-"""Leases: whether somebody leads every shard."""
+"""Leases: whether every shard has a leader."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ WITHOUT = "readers abort what is overdue and holds them back, and clients write 
 
 
 def leases(look: Look) -> Iterator[Finding]:
-    """Tell who leads which shards, and find those that nobody leads."""
+    """Report who leads which shards, and find those without a leader."""
     shards = list_shards(look.connection)
     owners: dict[int, list[Shard]] = {}
     for shard in shards:

@@ -1,4 +1,4 @@
-"""What all checks of `doctor` share: what they look at, from when on something is told, and how it is worded."""
+"""What all checks of `doctor` share: what they look at, from when on something is reported, and how it is worded."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ from msgtx.store.server import Server
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """From when on `doctor` tells of something, or calls it a problem."""
+    """From when on `doctor` reports something, or calls it a problem."""
 
     grace_seconds: float = 5.0  # an overdue transaction, a missing marker: who is to see to it comes once a second
     lock_seconds: float = 5.0  # a session that holds msgtx's locks: the library's own hold them for milliseconds
     idle_seconds: float = 60.0  # a session that is idle in a SQL transaction
     snapshot_seconds: float = 600.0  # a snapshot of a session that works, or a transaction prepared for an outside party
     snapshot_age: int = 10_000_000  # transactions: half of what autovacuum freezes after is a tenth of this away
-    retained_wal_bytes: int = 10 * 1024**3  # of an active slot; the disk fills while nobody looks
+    retained_wal_bytes: int = 10 * 1024**3  # of an active slot; the disk fills unnoticed
     connections_warning: float = 0.80  # of those that ordinary roles may have
     connections_problem: float = 0.95
     locks_warning: float = 0.5  # of the lock table: a moment's peak takes the rest

@@ -1,4 +1,4 @@
-"""Consumer groups in which nobody does what is to be done."""
+"""Consumer groups in which no member does what is to be done."""
 
 from collections.abc import Iterator
 

@@ -121,7 +121,7 @@ def lock_table(look: Look) -> Iterator[Finding]:
 
 
 def notifications(look: Look) -> Iterator[Finding]:
-    """Find a queue of notifications that somebody holds back. When it is full, every NOTIFY fails."""
+    """Find a queue of notifications that a session holds back. When it is full, every NOTIFY fails."""
     queue, limits = describe_notifications(look.connection), look.limits
     if queue.usage < limits.notifications_warning:
         return
@@ -152,7 +152,7 @@ def frozen_age(look: Look) -> Iterator[Finding]:
 
 
 def tables(look: Look) -> Iterator[Finding]:
-    """Tell the size of each table, its dead rows and when it was last vacuumed."""
+    """Report the size of each table, its dead rows and when it was last vacuumed."""
     for table in table_statistics(look.connection):
         yield _table(table, look)
 

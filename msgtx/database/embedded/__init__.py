@@ -3,7 +3,7 @@
 It starts a server in a folder (`MSGTX_HOME`) with programs that are there already (`binaries`). One server serves all
 processes of that folder and outlives the command that started it; `stop` ends it. It listens on 127.0.0.1 with SCRAM
 passwords, never on a Unix socket: JDBC needs TCP. Its addresses ask for SCRAM, which shows that the server knows the
-password: whoever else listens on the port while it is down is told nothing, and is not believed.
+password: another program that listens on the port while it is down learns nothing, and is not believed.
 
 The folder holds `data/`, `log/`, `port`, `lock` and two password files of mode 600: `password` of the role `msgtx`, an
 ordinary role that owns the database `msgtx`, and `superuser-password` of `postgres`.
@@ -71,7 +71,7 @@ host    all       all   127.0.0.1/32  scram-sha-256
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A running server. `url` holds the password; `started` tells whether this call started it."""
+    """A running server. `url` holds the password; `started`: whether this call started it."""
 
     url: str
     home: Path
@@ -319,7 +319,7 @@ def _create(home: Path, user: Account, *, programs: Binaries) -> None:
 
 
 def _create_cluster(data: Path, user: Account, *, programs: Binaries, passwords: dict[str, str]) -> None:
-    """Make an empty server that nobody can log in to, then its roles and its rules, without ever starting it."""
+    """Make an empty server without any login, then its roles and its rules, without ever starting it."""
     initdb = user.run(
         programs.folder / "initdb", "--no-sync", "--locale=C", "--encoding=UTF8", "--auth=reject",
         f"--username={SUPERUSER}", f"--pgdata={data.name}", cwd=data.parent,

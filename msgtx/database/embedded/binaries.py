@@ -63,19 +63,19 @@ class Account:
             os.chown(path, self.uid, self.gid)
 
     def enter(self, folder: Path) -> None:
-        """Let this user's group through a folder of ours, and nobody else."""
+        """Let this user's group through a folder of ours, and no one else."""
         if self.gid is not None:
             os.chown(folder, -1, self.gid)
             folder.chmod(0o710)
 
     def can_write(self, folder: Path) -> bool:
-        """Tell whether this user gets into the folder and may write there."""
+        """Return whether this user gets into the folder and may write there."""
         if self.uid is None:
             return os.access(folder, os.W_OK | os.X_OK)
         return self.run("/usr/bin/test", "-w", folder, "-a", "-x", folder, cwd=ROOT).returncode == 0
 
     def can_run(self, folder: Path) -> bool:
-        """Tell whether this user can run the programs of a folder, libraries included."""
+        """Return whether this user can run the programs of a folder, libraries included."""
         try:
             return all(self.run(folder / name, "--version", cwd=ROOT).returncode == 0 for name in PROGRAMS)
         except PermissionError:

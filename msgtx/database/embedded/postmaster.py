@@ -52,12 +52,12 @@ def settled(data: Path) -> PidFile | None:
 
 
 def runs(data: Path, pid: int) -> bool:
-    """Tell whether a process is the server of this folder, and not about to end."""
+    """Return whether a process is the server of this folder, and not about to end."""
     return works_in(data, pid) and not _is_ending(pid)
 
 
 def works_in(data: Path, pid: int) -> bool:
-    """Tell whether a process is one of PostgreSQL's in this folder."""
+    """Return whether a process is one of PostgreSQL's in this folder."""
     process = Path("/proc", str(pid))
     try:
         state = _fields(pid)[0]
@@ -68,14 +68,14 @@ def works_in(data: Path, pid: int) -> bool:
 
 
 def await_orphans(data: Path) -> None:
-    """Wait for the children of a server that was killed: while one lives, nobody may touch the data."""
+    """Wait for the children of a server that was killed: while one lives, the data must not be touched."""
     if not wait_until(lambda: not _processes(data), READY_S):
         left = ", ".join(map(str, _processes(data)))
         raise DatabaseUnavailable(f"processes {left} of a killed server still use {data}: end them")
 
 
 def remove_misleading_pid_file(data: Path) -> None:
-    """Remove a pid file whose number belongs to a stranger by now, or to a dead process that nobody reaped.
+    """Remove a pid file whose number belongs to a stranger by now, or to a dead process that was not reaped.
 
     PostgreSQL would take both for a living server. What else a pid file can mean it knows better than we do.
     """

@@ -109,7 +109,7 @@ def create(connection: Connection, given: Iterable[Grant]) -> None:
     for trigger in created:
         if trigger.kind == "trigger":
             # Also where session_replication_role is replica, as in a subscription's worker: no COMMIT leaves out what a
-            # trigger of ours shall write.
+            # trigger of ours is to write.
             name, _, table = trigger.identity.partition(" on ")
             _run(connection, f"alter table {table} enable always trigger {name}")
     there = {(found.kind, found.identity) for found in created}

@@ -37,7 +37,7 @@ class Upgrade:
     functions_renewed: bool
 
 
-# A statement may rewrite or index a whole log, for hours: whoever runs it, watches it.
+# A statement may rewrite or index a whole log, for hours; it is run by an operator who watches it.
 @until(silence=math.inf)
 def upgrade(connection: Connection) -> Upgrade:
     """Bring the schema to the version of this package, and its functions and views to the text of `msgtx/sql`.

@@ -30,8 +30,8 @@ class Right(StrEnum):
     ADMIN = "admin"
 
 
-# Every call of the library stands here, or is the owner's. `fetch_batches` tells everybody who has a right on a topic its
-# ends, for view `partitions`; records it gives to those who may consume.
+# Every call of the library stands here, or is the owner's. `fetch_batches` shows a topic's ends to every
+# role with a right on it, for view `partitions`; records only to roles that may consume.
 _EVERYBODY: Final = frozenset(
     {
         "describe_installation",

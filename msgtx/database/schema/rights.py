@@ -1,8 +1,8 @@
 """Rights of roles, in table `msgtx.role_right`: for the schema's owner to see and to change.
 
-On topics a role has the rights that it was granted. Consumer groups and transactional ids are open to whoever may consume,
-or produce, until a grant names them: then they belong to the roles that were granted them. A role that was granted any
-group may use those alone; so with transactional ids.
+On topics a role has the rights that it was granted. Consumer groups and transactional ids are open to roles that may
+consume or produce, until a grant names them: then they belong to the roles that were granted them. A role that was
+granted any group may use those alone; so with transactional ids.
 """
 
 import re

@@ -2,7 +2,7 @@
 -- batch does not undo the others. Repeated, it answers the same with duplicate = true (I1).
 --   durable       raise synchronous_commit from off to on (appends outside a transaction with acks=all)
 --   timeout_ms    of the transaction that these batches open; null: the producer's
---   wake          have waiting consumers woken, who hear of it from nobody else
+--   wake          have waiting consumers woken, which no other client notifies
 -- Locks producers (share, ascending), partitions (exclusive, ascending); inserts the transaction row last: it can wait.
 -- Writes record_batch, transaction_partition, transaction.
 create function msgtx.append(

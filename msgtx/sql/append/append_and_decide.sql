@@ -1,6 +1,6 @@
 -- append_and_decide(name, batches, offsets) is a whole transaction in one call, one SQL transaction and one flush: batches,
 -- offsets and the COMMIT, all or nothing. No row of transaction or transaction_partition. Repeated, it answers with the
--- stored offsets. A name that has rows may not use it. wake: waiting consumers hear of it from nobody else.
+-- stored offsets. A name that has rows may not use it. wake: no other client notifies waiting consumers of it.
 --   one row per batch: error, detail, base_offset, appended_at, duplicate; if any has an error, nothing was written
 --   one row with an error alone: the transaction itself was refused
 -- Locks the producer (exclusive from the start: share first would deadlock an original with its retry), groups (share),

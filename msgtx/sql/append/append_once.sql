@@ -1,10 +1,10 @@
 -- append_once(partition_ids, dedup_keys, …) stores each record whose key its topic does not hold within dedup_window_ms (counted from
 -- the first one's append), outside transactions; one answer per record, in their order. A key that is held answers with the place
 -- and time of the first record, duplicate = true, whatever this one's content is and also if retention has removed the first. A key
--- that comes twice in a call is answered as its first. A refused record keeps no key, so it may come again, mended; records of one
+-- that comes twice in a call is answered as its first. A refused record keeps no key, so it may come again, corrected; records of one
 -- partition are refused together, as a batch is. Whatever is answered is flushed.
 --   header_counts   of each record, null: there are no headers
---   wake            tell waiting consumers at COMMIT
+--   wake            wake waiting consumers at COMMIT
 -- Locks rows of dedup_key (ascending by topic and key, also those that are held), and only then, through append, partitions
 -- (ascending): first in the order of locks, for a SQL transaction of its own. Inserts of one key wait for each other there.
 -- Reads partition, record_batch. Writes dedup_key, and through append record_batch.

@@ -1,5 +1,5 @@
 -- append_plain(batches) stores a set of batches without a producer, as `append` does, in one statement. Returns false, and stores
--- nothing, if one of them may be refused or has a producer: then `append` tells. Flushed; has waiting consumers woken.
+-- nothing, if one of them may be refused or has a producer: then `append` says why. Flushed; has waiting consumers woken.
 -- For SQL transactions at READ COMMITTED, which the caller has made sure of. Locks partitions (exclusive, ascending).
 -- Reads partition, topic. Writes record_batch.
 create function msgtx.append_plain(batches msgtx.batch[]) returns boolean

@@ -65,7 +65,7 @@ begin
             cross join lateral unnest(d.partitions, d.first_offsets, d.last_offsets) s(id, first_offset, last_offset)
             where d.outcome = 'COMMIT'
             union all
-            -- Its history is gone: it was decided long ago, and its rows tell where it is.
+            -- Its history is gone: it was decided long ago, and its rows show where it is.
             select a.*, p.id, gone.first_offset, gone.last_offset
             from above a
             cross join place p

@@ -1,4 +1,4 @@
--- count_bytes(partition) → the bytes of all rows of a log (their byte_size); null while so many rows are uncounted that one call
+-- count_bytes(partition) → the bytes of all rows of a log (their byte_size); null while more rows are uncounted than one call
 -- does not come to the end. What was counted is kept, for many rows at once, so that the next call reads only what came since.
 -- The caller has locked the partition's row.
 -- Reads record_batch. Writes partition.
@@ -6,7 +6,7 @@ create function msgtx.count_bytes(in_partition_id int) returns bigint language p
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 declare
     rows_at_once constant int := 10000;  -- some milliseconds
-    rows_uncounted constant int := 1000;  -- so many are read again and again, fewer updates of the partition's row
+    rows_uncounted constant int := 1000;  -- these are read again and again; it saves updates of the partition's row
     counted record;
     more record;
 begin

@@ -3,7 +3,7 @@
 -- transactions that its newest offsets wait for. → each of them, and whether it is aborted by timeout now.
 --   kind      of its seal: session, or external, which has no timeout; null without a seal
 --   expired   it was overdue, its producer's lock was free, and the caller may write; a hot standby, a read-only session or one
---             above READ COMMITTED is only told
+--             above READ COMMITTED only gets the report
 -- At most 100 are aborted in a call: who is still held back comes again. One bad row does not stop the rest (P12).
 -- Tries producers' locks and never waits. Reads partition_floor, transaction tables, consumer_group, group_offset. Writes
 -- transaction_decision. Flushed.

@@ -11,7 +11,7 @@
 --   max_bytes        of visible rows and partition, more only to return one row; max_rows: of rows and partition
 --   total_bytes      of visible rows of all partitions, more only to return the first row of all: partitions named first come
 --                    first. Each one that has something to read gets an equal share, rounded up to a row. null: no limit
--- Whoever may not consume a topic gets 42501; its ends alone (max_rows 0) are for all who have any right on it.
+-- A role that may not consume a topic gets 42501; its ends alone (max_rows 0) are for all who have any right on it.
 -- Below the floor, absence of an ABORT marker means committed; above it, only a COMMIT decision does.
 -- STABLE: bound and rows must agree. Reads only. Rows of a partition come in the order of their offsets. No sort and no bitmap
 -- scan: a plan that was made while the log was empty must not read a whole partition later.

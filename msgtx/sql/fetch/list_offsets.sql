@@ -1,5 +1,5 @@
 -- list_offsets(partitions, times, isolation) → per partition its three ends and the offset for a time: −2 the log start,
--- −1 the end that this isolation may read, else the first record at or after so many milliseconds (null: none).
+-- −1 the end that this isolation may read, else the first record at or after this time in milliseconds (null: none).
 -- read_committed never looks past the last stable offset, nor at aborted records.
 -- Reads partition, record_batch, partition_floor, transaction tables.
 create function msgtx.list_offsets(partition_ids int[], times bigint[], isolation text)

@@ -2,7 +2,7 @@
 --   SnapshotExists       the name holds another one, and it is not to be replaced: the same one again changes nothing
 --   IncarnationChanged   it is of another incarnation than the database, so it could never be read
 --   InvalidRequest       the name is not made of 1 to 249 of a-z A-Z 0-9 . _ -; or the snapshot is longer than any is
--- Names are no topics: whoever may consume shares them, as groups. Two at once: the second one waits, and is refused.
+-- Names are no topics: all roles that may consume share them, as they share groups. Two at once: the second one waits, and is refused.
 -- Writes named_snapshot. Flushed.
 create function msgtx.save_snapshot(
     in_name text, in_snapshot text, in_replace boolean, out error text, out detail text, out taken_at timestamptz)

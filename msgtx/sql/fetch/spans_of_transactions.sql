@@ -1,6 +1,6 @@
 -- spans_of_transactions(partitions, starts, ends) → the committed transactions that have a row in one of these ranges, each by
 -- the partitions (of those asked for) that it covers, and its first and last offsets there. What lies in one row inside its
--- range is left out: whoever moves the range's end to the beginning of another transaction cannot divide it.
+-- range is left out: moving the range's end to the beginning of another transaction cannot divide it.
 -- STABLE: all of it is one snapshot. Work: the rows of the ranges, each looked at once, without its arrays.
 -- Reads record_batch, transaction, transaction_decision, transaction_marker.
 create function msgtx.spans_of_transactions(partition_ids int[], start_offsets bigint[], end_offsets bigint[])
@@ -44,7 +44,7 @@ begin
         where d.outcome = 'COMMIT' and s.id = any (partition_ids)
           and (m.loose or cardinality(d.partitions) > 1 or d.last_offsets[1] > m.last_offset)
         union all
-        -- Its history is gone: it was decided long ago, and its rows tell where it is.
+        -- Its history is gone: it was decided long ago, and its rows show where it is.
         select m.producer_id, m.producer_epoch, m.transaction_number, p.id, gone.first_offset, gone.last_offset
         from met m
         cross join place p

@@ -1,6 +1,6 @@
 -- check_offsets(groups, partitions, …) locks the groups (share, ascending by key) and says whether these offsets may be
 -- committed; error null if so. A member commits for what it owns, from the generation on in which it got that (I11). Without a
--- member offsets are committed while the group has none. Of several refusals the first of this order is told:
+-- member offsets are committed while the group has none. Of several refusals, the first in this order is the answer:
 --   UnknownTopicOrPartition   the partition does not exist (any more)
 --   FencedInstance            another member has the instance id
 --   UnknownMember             the group has no such member; or it has members, and the commit names none

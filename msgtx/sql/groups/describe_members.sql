@@ -3,7 +3,7 @@
 --   stale                                 the assignment was made of other members
 --   group_topics_version, topics_version  of the topics that the assignment was made of; as they are now
 --   owned, owned_since                    partitions, ascending, and the generation in which the member got each
---   target                                partitions that it shall own
+--   target                                partitions that it is to own
 -- Reads consumer_group, group_member, group_heartbeat, group_assignment, installation.
 create function msgtx.describe_members(group_name text)
 returns table (

@@ -2,7 +2,7 @@
 -- other members or topics than there are now; also to a member with a pattern whose topics are those of an earlier version.
 -- Numbers are counted by the member, on from the one before; an older one that comes
 -- late changes nothing. Also removes other members whose session is over, if the group's lock is free; else the next one does. It
--- watches those that come next by their ids, around to its own, so that a heartbeat of a large group costs no more: before whoever
+-- watches those that come next by their ids, around to its own, so that a heartbeat of a large group costs no more: before a member that
 -- is dead there is one that lives.
 --   error   FencedInstance: another member has its instance id; UnknownMember: it is not a member (any more)
 -- Tries the group's lock. Reads consumer_group, group_member, group_heartbeat, installation. Writes group_heartbeat and, through

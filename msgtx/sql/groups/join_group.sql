@@ -3,8 +3,8 @@
 -- instance id) that comes back under another member id replaces the one before, which is fenced: what that owned is its own from
 -- the new generation on, and if it subscribes to the same, the assignment stays. Removes others whose session is over.
 --   in_topics          the subscription, by name
---   in_pattern         where these come from: the member itself says which topics match. Nobody else's time is spent on it, and
---                      nobody stumbles over one that cannot be read. Without topics (a client of an earlier version) they are
+--   in_pattern         where these come from: the member itself says which topics match. No other member spends time on it, and
+--                      no other member fails on one that cannot be read. Without topics (a client of an earlier version) they are
 --                      those that match now, by PostgreSQL's regular expressions
 --   in_topics_version  of the topics among which these were found: see function topics_version
 -- What every other member reads is bounded: the session timeout by the installation's settings, as the number of members; texts and

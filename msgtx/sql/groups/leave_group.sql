@@ -1,4 +1,4 @@
--- leave_group(group, member) removes a member; → whether it was there. What it owned belongs at once to whom it shall belong. The
+-- leave_group(group, member) removes a member; → whether it was there. What it owned belongs at once to whom it is to belong. The
 -- group stays with its generation when its last member goes: commits of the old ones stay refused (P16).
 -- Locks the group (exclusive). Reads group_member. Deletes and writes through take_out_members. Flushed.
 create function msgtx.leave_group(group_name text, in_member_id text) returns boolean

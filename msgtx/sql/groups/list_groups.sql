@@ -1,6 +1,6 @@
 -- list_groups(names) → consumer groups by name, null: all. An unknown one is absent.
 --   members, overdue   how many members live, and of how many the session is over
---   settled            the assignment was made of these members and of today's topics, members with a pattern have said which of them match, and each owner is whom it shall be
+--   settled            the assignment was made of these members and of today's topics, members with a pattern have said which of them match, and each owner is the one that is to own
 --   has_offsets        something is committed, or waits for a decision
 -- Reads consumer_group, installation, group_member, group_heartbeat, group_assignment, group_offset.
 create function msgtx.list_groups(names text[] default null)

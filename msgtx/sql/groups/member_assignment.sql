@@ -1,4 +1,4 @@
--- member_assignment(group, member) → what a member owns, ascending, since which generation, and what it shall own; no row if it is
+-- member_assignment(group, member) → what a member owns, ascending, since which generation, and what it is to own; no row if it is
 -- not a member (any more). stale: the assignment was made of other members or topics than there are now.
 -- Reads consumer_group, group_member, group_assignment, installation.
 create function msgtx.member_assignment(group_name text, in_member_number bigint)

@@ -1,4 +1,4 @@
--- neglected_groups(most) → consumer groups in which nobody does what is to be done, those with the oldest change first; `found` is
+-- neglected_groups(most) → consumer groups in which no member does what is to be done, those with the oldest change first; `found` is
 -- how many there are.
 --   stale_since   the assignment was made of other members or topics than there are now, and for longer than the longest session
 --                 timeout of the members that live none of them has divided anew; else null

@@ -1,4 +1,4 @@
--- take_out_members(group_id, gone) removes members, and gives what they own to those that shall own it; what nobody shall own is
+-- take_out_members(group_id, gone) removes members, and gives what they own to those that are to own it; what no member is to own is
 -- free, and has no row. → the new generation. The caller holds the group's lock exclusively. Heartbeats stay for the sweep.
 -- Deletes from group_member, group_assignment. Writes group_assignment, consumer_group. Flushed.
 create function msgtx.take_out_members(in_group_id int, gone bigint[]) returns int language plpgsql volatile as $$

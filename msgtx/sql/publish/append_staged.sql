@@ -1,6 +1,6 @@
 -- append_staged(staged_by) writes what a SQL transaction has staged, and deletes the rows: the consumer offsets of its session, then
 -- records, those of the session before those of msgtx.publish, each partition's in their order. All of its partitions are locked
--- first, in one ascending round, whoever staged them. It raises what is refused: of offsets with SQLSTATE MX000 and the error's name as
+-- first, in one ascending round, however they were staged. It raises what is refused: of offsets with SQLSTATE MX000 and the error's name as
 -- column.
 -- A batch of published records has up to 400 KiB or 10,000 records (a record weighs 41 bytes more than it has); a call has one
 -- batch of each partition at most, and up to 32 MiB.

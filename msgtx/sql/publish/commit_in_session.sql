@@ -1,4 +1,4 @@
--- commit_in_session(batches, offsets) stages what the user's COMMIT shall write: consumer offsets, and records without a producer,
+-- commit_in_session(batches, offsets) stages what the user's COMMIT is to write: consumer offsets, and records without a producer,
 -- as commit_offsets and append do. Trigger staged_at_commit writes them, together with what msgtx.publish has staged, so that all
 -- partitions are locked in one order, behind the user's own deferred constraints. What is refused then fails the COMMIT
 -- (append_staged). Several calls are written in their order.

@@ -3,7 +3,7 @@
 -- refused at once. From psql, a trigger, any language: select msgtx.publish('orders', value => '{"id": 1}', key => '7').
 --   value, key    text, stored as UTF-8; or bytes, as value_bytes and key_bytes; a record without a value is a tombstone
 --   partition     null: by the key, as the clients' default; without a key one partition for topic and transaction, as good
---                 as drawn: by a hash of both, so that nobody has to remember it
+--                 as drawn: by a hash of both, so that it need not be remembered
 --   headers       a JSON object of texts, null for a header without a value; they come in the order that jsonb has
 --   timestamp     null: the time of this call
 -- It reads no log and locks nothing: trigger staged_at_commit does. Writes staged_record.

@@ -2,7 +2,7 @@
 -- kind: 'group' or 'transactional_id'. Rights of roles whose rights it inherits count, as in patterns_of_caller.
 --   everything   it may use every name: the schema's owner, members of that role, superusers, who administers every topic
 --   granted      it was granted this one, by name or prefix
---   may_use      one of the two; or it was granted none of this kind, and nobody was granted this one
+--   may_use      one of the two; or it was granted none of this kind, and no role was granted this one
 -- Plain SQL without settings: it becomes part of what asks. Reads role_right.
 create function msgtx.names_of_caller(kind text, name text)
 returns table (everything boolean, granted boolean, may_use boolean) language sql stable as $$

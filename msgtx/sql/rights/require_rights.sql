@@ -1,5 +1,5 @@
 -- require_rights(cans, partitions) raises 42501 if the caller has none of these rights on the topic of one of the partitions.
--- One that does not exist is nobody's secret: the call answers as it does to everybody. A topic's name is told to those who
+-- One that does not exist is no secret: the call answers as it does to any role. A topic's name is shown to those who
 -- have some right on it, else it is a partition. Asked of callers who do not act for the owner.
 -- Reads partition, topic, role_right.
 create function msgtx.require_rights(cans text[], partition_ids int[]) returns boolean language plpgsql stable

@@ -10,7 +10,7 @@
 --   aborted             how many attempts were
 --   error, detail       why nothing is decided
 -- An application that has batches of other queries only has lost its checkpoint: its batches are counted anew, and only what
--- was read, compared with the group's offsets, tells whether one is new. What a program counted itself (query '') is a query's
+-- was read, compared with the group's offsets, shows whether one is new. What a program counted itself (query '') is a query's
 -- own when that goes on with the next number. A batch of a sink that neither wrote nor read anything leaves no row: there is nothing
 -- in it that could be doubled or lost. A stream whose batch lies before the newest committed one has an old checkpoint:
 -- Spark repeats no other batch than the last one.

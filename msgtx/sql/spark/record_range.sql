@@ -4,7 +4,7 @@
 --   BatchConflict   what is committed under this number, or noted for a group, was another range, or a later batch is committed
 --                   and nothing of this one is known any more: the checkpoint fell behind
 --   ConfigError     another source of this run reads the same partitions for the same group, which has one position there
--- Where nothing can be written (a standby), nothing is noted without a group: what reads there is checked by nobody.
+-- Where nothing can be written (a standby), nothing is recorded without a group: nothing checks what reads there.
 -- Reads spark_batch. Writes spark_range. Not flushed by itself: the decision is, and comes later in the WAL.
 create function msgtx.record_range(
     in_query_id text, in_batch_id bigint, in_group_name text, partition_ids int[], start_offsets bigint[], end_offsets bigint[],

@@ -1,6 +1,6 @@
 -- renew_attempts(app_id, query_id, batch_id, session_ms, timeout_ms) gives the open transactions of a batch's attempts session_ms
 -- from now on, at most timeout_ms in all; → how many. Every task of a batch and its driver call it again and again, for all
--- attempts: those that have ended wait for the others. So what nobody works on any more is overdue session_ms later (I12).
+-- attempts: those that have ended wait for the others. So what no task works on any more is overdue session_ms later (I12).
 -- Passes by rows that are locked. Reads spark_attempt. Updates transaction. Not flushed: what a crash takes back is overdue
 -- earlier.
 create function msgtx.renew_attempts(

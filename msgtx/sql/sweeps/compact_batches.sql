@@ -7,7 +7,7 @@
 --   seen          rows of which all stays, with tombstones that no pass had seen
 --   shards, epochs   those of a coordinator; null: all
 -- Locks the leases (share) and the partition's row. Producers are not held up. Reads topic. Writes record_batch, partition. Not
--- flushed by itself: whoever reads less than before has lost nothing when a crash brings it back.
+-- flushed by itself: a reader that gets less than before has lost nothing when a crash brings it back.
 create function msgtx.compact_batches(
     in_partition_id int, base_offsets bigint[], identities text[], record_counts int[], stay bytea[], waiting int[],
     seen bigint[], shards int[] default null, epochs int[] default null, out done boolean, out done_at timestamptz

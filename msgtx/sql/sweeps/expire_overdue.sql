@@ -1,5 +1,5 @@
--- expire_overdue(after, most) aborts overdue transactions (I12), after looking at so many seals (P42), then at so many partitions, then
--- perhaps at so many producers; → how many, at most `most`. One bad row does not stop the rest (P12).
+-- expire_overdue(after, most) aborts overdue transactions (I12), after looking at `most` seals (P42), then at as many partitions, then
+-- perhaps at as many producers; → how many, at most `most`. One bad row does not stop the rest (P12).
 -- A partition is looked at as fetch does it, from its floor; of what began there it takes the first 100. Where there is more, behind
 -- a transaction that is prepared for an outside party for example, the history above the floor may be long: what is open is then found
 -- among the newest transactions of the producers, of which there are no more than producers.

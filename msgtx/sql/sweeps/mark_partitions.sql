@@ -1,4 +1,4 @@
--- mark_partitions(after, most) writes what is missing of markers and floors, after looking at so many partitions: what `mark` has not
+-- mark_partitions(after, most) writes what is missing of markers and floors, after looking at `most` partitions: what `mark` has not
 -- found by its date is found here by its place. Who does not get the marking lock does nothing.
 --   in_after, next_after   where the last call came to: partition; null: from the start, and: this was the end
 --   shards, epochs         those of a coordinator; null: all

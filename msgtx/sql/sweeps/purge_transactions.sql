@@ -1,5 +1,5 @@
--- purge_transactions(after, most) removes transactions that are complete and older than transaction_history_ms (semantics 4),
--- after looking at so many, and some 20,000 of their partitions; → how many. Only when the floor of each partition is above the
+-- purge_transactions(after, most) removes transactions that are complete and older than transaction_history_ms,
+-- after looking at `most` of them and at some 20,000 of their partitions; → how many (internals: transactions#history). Only when the floor of each partition is above the
 -- last offset there (P29, P37), and not the newest one of a producer id that is still there. One bad row does not stop the rest.
 --   in_after, next_after   where the last call came to: time in µs, and name; null: from the start, and: this was the end
 --   shards, epochs         those of a coordinator; null: all

@@ -1,4 +1,4 @@
--- remove_decided_seals(after, most) removes the seals of transactions that are decided, after looking at so many: a decision needs
+-- remove_decided_seals(after, most) removes the seals of transactions that are decided, after looking at `most` of them: a decision needs
 -- its seal no more, and what looks for prepared transactions reads every seal there is. The offsets that waited for an ABORT go
 -- with it.
 --   in_after, next_after   where the last call came to: the name of a transaction; null: from the start, and: this was the end

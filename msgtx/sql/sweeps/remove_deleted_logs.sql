@@ -1,5 +1,5 @@
--- remove_deleted_logs(after, most) removes what deleted topics have left, after looking at so many partitions, at most 1,000 rows and
--- some 32 MiB of a log; → how many rows. Nobody sees them any more. A partition that a call of before the deletion still holds is
+-- remove_deleted_logs(after, most) removes what deleted topics have left, after looking at `most` partitions, at most 1,000 rows and
+-- some 32 MiB of a log; → how many rows. Nothing reads them any more. A partition that a call of before the deletion still holds is
 -- left for later.
 --   in_after, next_after   where the last call came to: partition; null: from the start, and: this was the end
 --   shards, epochs         those of a coordinator; null: all

@@ -1,7 +1,7 @@
 -- remove_front(partition, most_rows, most_bytes) removes whole rows from the front of a log: those that are below the log start,
 -- old, or more than retention_bytes; → how many, of how many bytes, and whether there may be more. Never one that is undecided,
 -- whatever the policy says. Log start, counters and rows move in one SQL transaction, and what is known of producers is kept
--- (semantics 8).
+-- (internals: cleaning).
 --   A row goes by size if what is left without it is still retention_bytes. ABORT markers whose history is gone go with the last
 --   batch of their transaction; the others go with their history.
 -- Locks the partition's row, or does nothing if another cleaner has it. Producers are not held up: an append beside it sees rows

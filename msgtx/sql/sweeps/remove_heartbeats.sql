@@ -1,5 +1,5 @@
 -- remove_heartbeats(after, most) removes heartbeats below the newest of their member, and all of members that are gone, after looking
--- at so many members, and at most 10,000 rows; → how many.
+-- at `most` members, and at most 10,000 rows; → how many.
 --   in_after, next_after   where the last call came to: member number; null: from the start, and: this was the end
 --   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); passes by rows that are locked. Reads group_member. Deletes from group_heartbeat. Not flushed by itself.

@@ -1,6 +1,7 @@
--- remove_idle_producers(after, most) removes producer ids that nobody has used for as long as their expiry (semantics 5, I13),
--- after looking at so many, and at some 5,000 of their transactions and partitions; behind the last one what retention kept of
--- producers, after producer_id_expiration_ms, at most 10,000 rows in a call. One bad row does not stop the rest.
+-- remove_idle_producers(after, most) removes producer ids that were not used for as long as their expiry (I13),
+-- after looking at `most` of them and at some 5,000 of their transactions and partitions; behind the last one what retention kept of
+-- producers, after producer_id_expiration_ms, at most 10,000 rows in a call. One bad row does not stop the rest
+-- (internals: producers#when-an-id-expires).
 -- An id with more than 1,000 transactions in the history stays until that has gone. Only a producer without transactional id that
 -- has raised its epoch is looked for on every partition, some thousand in a call: it may have written without transactions, and at
 -- epoch 0 it needs no row.

@@ -1,4 +1,4 @@
--- remove_log(partition, most_rows) removes the rows of a deleted partition, at most so many and of its batches some 32 MiB; → how
+-- remove_log(partition, most_rows) removes the rows of a deleted partition, at most `most_rows` and of its batches some 32 MiB; → how
 -- many, and whether more are left. The last call removes the partition from deleted_partition.
 -- What committed offsets there are goes with the sweep of offsets. The caller holds the partition's lock.
 -- Reads transaction_decision. Deletes from record_batch, producer_state, transaction_marker, transaction_partition,
@@ -20,7 +20,7 @@ begin
                     where w.partition_id = in_partition_id order by w.base_offset limit most_rows) b) f
             where f.before < bytes_at_once)
         returning r.producer_id, r.producer_epoch, r.transaction_number),
-    -- Markers of what is in the history tell how far markers are written; they go with it. The others stayed for these rows.
+    -- Markers of what is in the history show how far markers are written; they go with it. The others stayed for these rows.
     unmarked as (
         delete from msgtx.transaction_marker m using (
             select distinct g.producer_id, g.producer_epoch, g.transaction_number from gone g
@@ -40,7 +40,7 @@ begin
         select k.producer_id from msgtx.producer_state k where k.partition_id = in_partition_id limit most_rows - removed);
     get diagnostics removed_now = row_count;
     removed := removed + removed_now;
-    -- Of what is still open they tell where it is to be found.
+    -- They show where what is still open is to be found.
     delete from msgtx.transaction_partition tp
     where (tp.producer_id, tp.producer_epoch, tp.transaction_number, tp.partition_id) in (
         select o.producer_id, o.producer_epoch, o.transaction_number, o.partition_id from msgtx.transaction_partition o

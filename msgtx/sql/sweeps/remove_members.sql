@@ -1,4 +1,4 @@
--- remove_members(after, most) removes members whose session is over from their groups, after looking at so many; → how many. One bad
+-- remove_members(after, most) removes members whose session is over from their groups, after looking at `most` of them; → how many. One bad
 -- row does not stop the rest.
 --   in_after, next_after   where the last call came to: member number; null: from the start, and: this was the end
 --   shards, epochs         those of a coordinator; null: all

@@ -1,5 +1,5 @@
--- remove_old_batches(after, most) removes what retention has let go from the fronts of logs (semantics 8), after looking at so many
--- partitions, at most 1,000 rows and some 32 MiB; → how many. One bad partition does not stop the rest.
+-- remove_old_batches(after, most) removes what retention has let go from the fronts of logs, after looking at `most`
+-- partitions, at most 1,000 rows and some 32 MiB; → how many (internals: cleaning#retention). One bad partition does not stop the rest.
 --   in_after, next_after   where the last call came to: partition; null: from the start, and: this was the end
 --   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); remove_front passes by partitions that another cleaner has locked. Reads partition, topic,

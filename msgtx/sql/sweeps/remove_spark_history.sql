@@ -1,7 +1,7 @@
 -- remove_spark_history(after, most) removes what Spark's batches leave behind, at most 10,000 rows of each table in one call:
 -- fence rows below the newest of their query, attempts that are decided and belong to a committed batch or are past the
 -- history, ranges below the newest committed batch of their query, and those that two later batches of it have followed: the
--- last two tell a query that fell behind. What no batch was committed of goes with the history. → how many rows.
+-- last two expose a query that fell behind. What no batch was committed of goes with the history. → how many rows.
 --   in_after, next_after   null: this was the end; else there is more
 --   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); passes by rows that are locked. Reads transaction_decision. Deletes from spark_batch, spark_attempt,

@@ -1,4 +1,4 @@
--- remove_superseded_floors(after, most) removes floors below the newest of their partition, after looking at so many partitions,
+-- remove_superseded_floors(after, most) removes floors below the newest of their partition, after looking at `most` partitions,
 -- and at most 10,000 rows; → how many. A floor that was raised while its topic was being deleted goes, too.
 --   in_after, next_after   where the last call came to: partition; null: from the start, and: this was the end
 --   shards, epochs         those of a coordinator; null: all

@@ -1,4 +1,4 @@
--- remove_superseded_offsets(after, most) removes committed offsets for which a newer one counts, after looking at so many keys
+-- remove_superseded_offsets(after, most) removes committed offsets for which a newer one counts, after looking at `most` keys
 -- (group and partition), and at most 10,000 rows; → how many. A pending one supersedes nothing (P43). What was committed
 -- while its topic was being deleted goes, too; and the last one of a group that has had no members, and has committed nothing
 -- there, for offsets_retention_ms, unless one is pending.

@@ -25,7 +25,7 @@ begin
         select r.last_offset, r.transaction_number from msgtx.record_batch r
         where r.partition_id = a.partition_id order by r.base_offset desc limit 1) tail on true
     where (shards is null or a.partition_id % 50 = any(shards))
-      -- A transaction in one call has no row of where it began: the last batch tells of it.
+      -- A transaction in one call has no row of where it began: the last batch shows it.
       and ((tail.last_offset is null and (began.is_known or p.log_start_offset > coalesce(floor.stable_floor, 0)))
            or ((began.is_known or tail.transaction_number is not null)
                and tail.last_offset >= coalesce(floor.stable_floor, 0)));

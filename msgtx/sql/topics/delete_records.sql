@@ -27,7 +27,7 @@ begin
             raise exception using errcode = 'MX003',
                 message = format('partition %s does not exist (any more)', asked.partition_id);
         end if;
-        if not msgtx.acts_for_owner() then  -- before anything is told of the topic
+        if not msgtx.acts_for_owner() then  -- before the answer shows anything of the topic
             ignored := msgtx.require_rights('{admin}', array[asked.partition_id]);
         end if;
         if asked.before < -1 or asked.before > place.log_end_offset or asked.before is null then

@@ -1,5 +1,5 @@
--- delete_topic(name) removes a topic and its partitions, at once for everybody; raises if there is none. What a transaction that is
--- open now wrote elsewhere can still be committed. Of the log, which nobody sees any more, it removes at most 1,000 rows, on the
+-- delete_topic(name) removes a topic and its partitions, at once for all sessions; raises if there is none. What a transaction that is
+-- open now wrote elsewhere can still be committed. Of the log, which nothing reads any more, it removes at most 1,000 rows, on the
 -- first 256 partitions, whose locks it takes; the rest is left to remove_deleted_logs, which the client calls, and every sweep: a
 -- topic of any size can be deleted, whatever the lock table holds. → how many rows it has removed.
 -- A call that is on its way may still write to one of the other partitions: it came before the deletion, or is refused behind it.

@@ -1,4 +1,4 @@
--- expire_transactions(most) aborts overdue transactions, at most about so many, in one SQL transaction; → how many. Clients of older
+-- expire_transactions(most) aborts overdue transactions, at most about `most`, in one SQL transaction; → how many. Clients of older
 -- versions call it; expire_overdue is the same in steps.
 --   shards, epochs   those of a coordinator, which ends the transactions of its shards; null: all
 -- Locks the leases (share); tries producers' locks and never waits. Writes transaction_decision through expire_overdue. Flushed.

@@ -1,4 +1,4 @@
--- fence_producer(transactional_id) raises the epoch of a transactional id and aborts what is open: whoever holds the id is
+-- fence_producer(transactional_id) raises the epoch of a transactional id and aborts what is open: the producer that holds the id is
 -- fenced. → the new epoch; null if the id is not known.
 -- Locks the producer (exclusive). Writes producer, transaction_decision, markers if the marking lock is free. Flushed.
 create function msgtx.fence_producer(in_transactional_id text, out producer_id bigint, out epoch int)

@@ -1,5 +1,5 @@
--- init_producer_id(transactional_id, timeout_ms, expected…) → producer id and epoch (semantics 2). With a transactional id
--- the epoch rises, and what an older one left open is aborted first (I7). Without one, a new id. expected_producer_id,
+-- init_producer_id(transactional_id, timeout_ms, expected…) → producer id and epoch (internals: producers).
+-- With a transactional id the epoch rises, and what an older one left open is aborted first (I7). Without one, a new id. expected_producer_id,
 -- expected_epoch: a running producer raises its own epoch; the same request again gets the same answer.
 -- From then on it is the caller's, see require_producers. in_keep_prepared: what is prepared for an outside decision stays undecided (KIP-939).
 -- Locks the producer (exclusive). Writes producer, transaction_decision, markers if the marking lock is free. Flushed: an

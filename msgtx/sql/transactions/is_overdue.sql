@@ -1,6 +1,6 @@
 -- is_overdue(opened_at, timeout_ms, backend) → whether anyone may abort an open transaction (I12): it is past its own timeout.
 -- One that was opened further in the future than that has met a clock that was set back: its age is not known. It is
--- overdue when the session that opened it has ended, so that nobody waits until the clock has caught up.
+-- overdue when the session that opened it has ended, so that no reader waits until the clock has caught up.
 create function msgtx.is_overdue(opened_at timestamptz, timeout_ms int, backend int)
 returns boolean language plpgsql volatile as $$
 declare

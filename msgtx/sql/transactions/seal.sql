@@ -1,4 +1,4 @@
--- seal(name, kind, tails, offsets) ends the writing part of a transaction whose decision is somebody else's: its records are
+-- seal(name, kind, tails, offsets) ends the writing part of a transaction that another party decides: its records are
 -- verified and flushed, its offsets are stored and wait, appends are refused from here on. Repeated, it answers the same.
 --   in_kind      'session': decide_sealed in a user's SQL transaction, until the deadline; 'external': decide, whenever
 --   tail_*       as for decide: what is not there (a crash of the server) turns the seal into an abort

@@ -1,5 +1,5 @@
 -- seal_signature(incarnation, name, deadline, spans) → what shows that a seal is one of this installation. A decision in a
--- user's session reads no log; without this, whoever may call it could decide what others have open, on spans of his own.
+-- user's session reads no log; without this, any role that may call it could decide what others have open, with made-up spans.
 -- Read at every isolation: the row changes with a failover only, which ends every session.
 -- Reads installation.
 create function msgtx.seal_signature(

@@ -1,5 +1,6 @@
 -- View transactions: each producer that has a transactional id or transactions, with its newest transaction and the state
--- as Kafka names it (semantics 4). A transaction is complete when each of its partitions has its marker, or its floor is
+-- as Kafka names it (internals: transactions#states).
+-- A transaction is complete when each of its partitions has its marker, or its floor is
 -- above it. Who may not consume (or administer) every topic sees transactions that touch topics on which he may, and of their
 -- partitions those. A transactional id that he may not use is null.
 create view msgtx.transactions with (security_barrier) as
