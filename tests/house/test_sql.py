@@ -159,8 +159,7 @@ def test_whoever_waits_for_a_lock_of_ours_waits_with_a_limit() -> None:
         return [found for inner in sorted(called[name]) for found in unlimited(inner, (*way, name))]
 
     assert waiting
-    # What clients of earlier versions call by itself.
-    assert [way for name in sorted(begun) for way in unlimited(name)] == [("lock_producer",)]
+    assert [way for name in sorted(begun) for way in unlimited(name)] == []
 
 
 def test_what_flushes_or_promises_to_has_a_case_that_shows_it() -> None:
