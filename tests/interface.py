@@ -1,7 +1,8 @@
 """What clients of one schema version say to the database, as a file: calls with their arguments, and what comes back.
 
-`python -m tests.interface URL` writes the file of today's version, from a database with today's schema. A file is written
-once, with the release of its version, and not edited afterwards: clients of that version are out there.
+`python -m tests.interface URL` writes the file of today's version, from a database with today's schema, and removes those
+of versions whose clients `connect` refuses. Until a version is released its file is written anew with each change; from then
+on it is not edited: clients of that version are out there.
 """
 
 import importlib
@@ -67,14 +68,10 @@ def columns(connection: Connection, relation: str) -> list[list[str]]:
     return [list(row) for row in connection.execute(COLUMNS, [relation]).fetchall()]
 
 
-def unreleased() -> Interface:
-    """Return the calls of a version that has no file yet."""
-    return {"calls": [{"function": call.name, "arguments": dict(call.arguments)} for call in functions()]}
-
-
 def interface(connection: Connection) -> Interface:
     """Return what clients of today say, and what they are answered."""
-    calls = [{**call, "answer": answer(connection, statement(call))} for call in unreleased()["calls"]]
+    said = [{"function": call.name, "arguments": dict(call.arguments)} for call in functions()]
+    calls = [{**call, "answer": answer(connection, statement(call))} for call in said]
     return {
         "calls": calls,
         "batch": columns(connection, "msgtx.batch"),
@@ -82,9 +79,29 @@ def interface(connection: Connection) -> Interface:
     }
 
 
+def lines(found: Interface) -> str:
+    """Return an interface as JSON with a line for each call and view, so that a change is seen."""
+    calls = ",\n".join(f"  {json.dumps(call)}" for call in found["calls"])
+    views = ",\n".join(f"  {json.dumps(view)}: {json.dumps(columns)}" for view, columns in found["views"].items())
+    return f'{{"calls": [\n{calls}],\n "batch": {json.dumps(found["batch"])},\n "views": {{\n{views}}}}}\n'
+
+
+def versions() -> list[int]:
+    """Return the versions that have a file."""
+    return sorted(int(path.stem.removeprefix("interface_")) for path in FOLDER.glob("interface_*.json"))
+
+
+def is_accepted(version: int) -> bool:
+    """Return whether clients of a version work with today's schema: it is theirs or the next one."""
+    return version in {SCHEMA_VERSION - 1, SCHEMA_VERSION}
+
+
 def main() -> None:
+    for version in versions():
+        if not is_accepted(version):
+            path(version).unlink()
     with connect(sys.argv[1]) as connection:
-        path(SCHEMA_VERSION).write_text(json.dumps(interface(connection), indent=1) + "\n")
+        path(SCHEMA_VERSION).write_text(lines(interface(connection)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Membership of a consumer in its group: joining, heartbeats, and what is to be taken over or released (semantics 7).
+"""Membership of a consumer in its group: joining, heartbeats, and what is to be taken over or released.
 
 The thread says that the member lives, and hears that something changed; partitions change hands in the consumer's poll. No
 lock is held across the network: who computes an assignment writes it by compare-and-set, who comes late looks again.

@@ -1,4 +1,4 @@
-"""Which partitions a consumer reads: assigned by hand, all of a subscription, or given by its group (semantics 7)."""
+"""Which partitions a consumer reads: assigned by hand, all of a subscription, or given by its group (internals: groups)."""
 
 import contextlib
 import logging

@@ -1,7 +1,9 @@
 """Calls of functions and views, and what travels with them."""
 
 import contextlib
+import itertools
 import logging
+import re
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -97,6 +99,17 @@ def query(connection: RawConnection, statement: str, *arguments: object) -> list
         return cursor.fetchall() if cursor.description else []
 
 
+def numbered(statement: str) -> bytes:
+    """Return a statement as libpq takes it, and PREPARE: its parameters are $1, $2 and so on."""
+    numbers = itertools.count(1)
+    return re.sub("%s", lambda _: f"${next(numbers)}", statement).encode()
+
+
+def prepare(connection: RawConnection, name: str, function: Function) -> None:
+    """Have the session keep the call of a function under a name, for as long as it lasts."""
+    query(connection, f"prepare {name} as {numbered(function.statement).decode()}")
+
+
 def clock(connection: RawConnection) -> datetime:
     """Return the server's time."""
     time: datetime = query(connection, "select pg_catalog.clock_timestamp()")[0][0]
@@ -138,6 +151,7 @@ def savepoint(connection: RawConnection) -> Iterator[None]:
         yield
 
 
+NOTIFY: Final = "select pg_catalog.pg_notify('msgtx', %s)"
 DEFAULT_ISOLATION: Final = "show default_transaction_isolation"
 BATCH_TYPE: Final = "select 'msgtx.batch'::pg_catalog.regtype::pg_catalog.oid::pg_catalog.int8"
 _batch_types: "weakref.WeakKeyDictionary[RawConnection, int]" = weakref.WeakKeyDictionary()

@@ -4,6 +4,7 @@ psycopg's general list dumper asks each element for its type; a batch knows the 
 makes encoding several times faster.
 """
 
+import json
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any, Self
 
 import psycopg
 from psycopg import pq
-from psycopg.adapt import AdaptersMap, Buffer, Dumper
+from psycopg.adapt import AdaptersMap, Buffer, Dumper, Loader
 from psycopg.types.numeric import Int8
 
 INT4, INT8, TEXT, BYTEA = 23, 20, 25, 17
@@ -230,6 +231,14 @@ class _Int8Dumper(_BinaryDumper):
         return obj.to_bytes(8, "big", signed=True)
 
 
+class _JsonbLoader(Loader):
+    # psycopg's own calls what a user has set for the whole process (`set_json_loads`).
+    format = pq.Format.BINARY
+
+    def load(self, data: Buffer) -> Any:
+        return json.loads(bytes(data)[1:])  # behind the version of the format
+
+
 def _adapters() -> AdaptersMap:
     adapters = AdaptersMap(psycopg.adapters)
     adapters.register_dumper(BatchArray, _BatchArrayDumper)
@@ -239,6 +248,7 @@ def _adapters() -> AdaptersMap:
     adapters.register_dumper(ByteaArray, _ByteaArrayDumper)
     adapters.register_dumper(int, _Int8Dumper)
     adapters.register_dumper(Int8, _Int8Dumper)
+    adapters.register_loader("jsonb", _JsonbLoader)
     return adapters
 
 

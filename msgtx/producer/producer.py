@@ -125,7 +125,7 @@ class Producer:
         content differs. It is awaited and flushed whatever `acks` says, and needs a producer without transactions.
 
         Raise `IllegalState`, `TypeError`, `InvalidRequest`, `UnknownTopicOrPartition`, the stored error of a failed
-        transaction or producer; everything else is in the future. Source: semantics 3.
+        transaction or producer; everything else is in the future. Source: internals: append.
         """
         return self._batcher.send(
             topic,
@@ -194,7 +194,7 @@ class Producer:
     ) -> None:
         """Commit consumer offsets with this transaction (I10). The offset is the next one to read; later replaces earlier.
 
-        `offsets`: a consumer (its positions), or a map with a group. Source: semantics 7.
+        `offsets`: a consumer (its positions), or a map with a group. Source: internals: groups#committing-offsets.
         """
         del timeout  # nothing is awaited: the offsets travel with the decision, which checks them
         self._transactions.require(Call.SEND_OFFSETS)
@@ -204,7 +204,7 @@ class Producer:
         """Commit: when this returns, all of it is durable and readable; when it raises an abortable error, none of it is.
 
         Raise the error of a send that failed, `TransactionAborted`, `ProducerFenced`; `OutcomeUnknown` when time is over
-        (call it again, or ask `client.transaction_outcome`). Idempotent. Source: semantics 4.
+        (call it again, or ask `client.transaction_outcome`). Idempotent. Source: internals: transactions#begin-commit-abort.
         """
         self._transactions.require(Call.COMMIT)
         self._transactions.commit(timeout)
@@ -219,7 +219,7 @@ class Producer:
 
         `client.complete(token, commit=…)` in any process, or `commit_transaction` and `abort_transaction` of this producer.
         Until then nobody reads past it. May be called again when it raised `OutcomeUnknown`. Raise what a commit raises.
-        Source: architecture 5; KIP-939.
+        Source: internals: sessions#two-phase-commit-with-another-system; KIP-939.
         """
         self._transactions.require(Call.PREPARE)
         self._transactions.prepare(timeout)

@@ -1,8 +1,8 @@
 """The sender: takes batches from the accumulator to the database, in order, and settles them by its answers.
 
-Kafka's sender and the idempotent half of its transaction manager (semantics 3). One thread per producer. Several calls are
-in flight in one pipeline, each its own SQL transaction. Sequences are given to a batch when it is first handed over; a batch
-whose answer was lost keeps its sequence and is repeated until it is answered.
+Kafka's sender and the idempotent half of its transaction manager (internals: append). One thread per producer. Several calls
+are in flight in one pipeline, each its own SQL transaction. Sequences are given to a batch when it is first handed over; a
+batch whose answer was lost keeps its sequence and is repeated until it is answered.
 """
 
 import contextlib
@@ -328,7 +328,7 @@ class Sender:
             lane.broken = True  # what follows on its way is refused, too, and goes again in order
             self._requeue(lane, batch)
         elif isinstance(error, errors.OutOfOrderSequence) and batch.transaction_number is None:
-            # Semantics 3: the epoch is raised once every uncertain batch is answered; then the refused are renumbered.
+            # The epoch is raised once every uncertain batch is answered; then the refused are renumbered.
             self._bump_needed = True
             self._break(lane, batch)
             self._requeue(lane, batch)

@@ -47,29 +47,34 @@ class Event(enum.StrEnum):
     EXPIRE_ID = "expire id"
 
 
+# What the first event of the next transaction leads to. It waits for no markers of the one before.
+_NEXT: Final[Mapping[Event, State]] = {
+    Event.OPEN: State.ONGOING,
+    Event.SEAL: State.PREPARED,  # of offsets alone, or of nothing
+    Event.DECIDE_COMMIT: State.PREPARE_COMMIT,  # a fused call; of offsets alone it is complete at once
+    Event.DECIDE_ABORT: State.COMPLETE_ABORT,  # by name, while its first append is on the way: nothing is there to be marked
+}
+_DECIDED: Final = (State.PREPARE_COMMIT, State.PREPARE_ABORT, State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
 MOVES: Final[Mapping[tuple[State, Event], State]] = {
-    (State.EMPTY, Event.OPEN): State.ONGOING,
-    (State.EMPTY, Event.DECIDE_COMMIT): State.PREPARE_COMMIT,  # a fused call, or offsets only
-    (State.EMPTY, Event.DECIDE_ABORT): State.PREPARE_ABORT,  # by name: its first append is on the way
+    **{(state, event): after for state in (State.EMPTY, *_DECIDED) for event, after in _NEXT.items()},
     (State.EMPTY, Event.INIT): State.EMPTY,
     (State.EMPTY, Event.EXPIRE_ID): State.DEAD,
     (State.ONGOING, Event.SEAL): State.PREPARED,
     (State.ONGOING, Event.DECIDE_COMMIT): State.PREPARE_COMMIT,
     (State.ONGOING, Event.DECIDE_ABORT): State.PREPARE_ABORT,
+    (State.ONGOING, Event.INIT): State.EMPTY,  # which aborts it, and marks it unless somebody else is marking
     (State.PREPARED, Event.DECIDE_COMMIT): State.PREPARE_COMMIT,
     (State.PREPARED, Event.DECIDE_ABORT): State.PREPARE_ABORT,
-    (State.PREPARE_COMMIT, Event.MARK): State.COMPLETE_COMMIT,
-    (State.PREPARE_ABORT, Event.MARK): State.COMPLETE_ABORT,
-    (State.COMPLETE_COMMIT, Event.OPEN): State.ONGOING,
-    (State.COMPLETE_COMMIT, Event.DECIDE_COMMIT): State.PREPARE_COMMIT,
-    (State.COMPLETE_COMMIT, Event.DECIDE_ABORT): State.PREPARE_ABORT,
+    (State.PREPARED, Event.INIT): State.EMPTY,
+    (State.PREPARE_COMMIT, Event.MARK): State.COMPLETE_COMMIT,  # after an INIT: Empty
+    (State.PREPARE_ABORT, Event.MARK): State.COMPLETE_ABORT,  # after an INIT: Empty
+    (State.PREPARE_COMMIT, Event.INIT): State.PREPARE_COMMIT,
+    (State.PREPARE_ABORT, Event.INIT): State.PREPARE_ABORT,
     (State.COMPLETE_COMMIT, Event.INIT): State.EMPTY,
     (State.COMPLETE_COMMIT, Event.EXPIRE_ID): State.DEAD,
-    (State.COMPLETE_ABORT, Event.OPEN): State.ONGOING,
-    (State.COMPLETE_ABORT, Event.DECIDE_COMMIT): State.PREPARE_COMMIT,
-    (State.COMPLETE_ABORT, Event.DECIDE_ABORT): State.PREPARE_ABORT,
     (State.COMPLETE_ABORT, Event.INIT): State.EMPTY,
     (State.COMPLETE_ABORT, Event.EXPIRE_ID): State.DEAD,
+    (State.DEAD, Event.INIT): State.EMPTY,  # as another producer id
 }
 
 

@@ -1,4 +1,4 @@
-"""What rides in the user's SQL transaction: decisions of sealed transactions, consumer offsets, records (architecture 5).
+"""What rides in the user's SQL transaction: decisions of sealed transactions, consumer offsets, records.
 
 It is kept beside the user's connection and written just before its COMMIT, after the session's flush: then SQLAlchemy's
 connection says `commit`. What a rollback takes back, also one of a savepoint, is never written.

@@ -1,4 +1,4 @@
-"""Our own connections beside a user's engine, for SQL transactions above READ COMMITTED (architecture 5; P24).
+"""Our own connections beside a user's engine, for SQL transactions above READ COMMITTED (internals: sessions; P24).
 
 Their snapshot is kept, and does not show the end of the log: what they commit is written and sealed here, on the side.
 """

@@ -78,12 +78,12 @@ def topics_version(connection: RawConnection) -> int:
 def describe_topics(connection: RawConnection, names: Sequence[str] | None) -> dict[str, Topic]:
     """Return topics by name (None: all), in order of their names; unknown ones are absent."""
     rows = call(connection, DESCRIBE, None if names is None else TextArray(names))
-    ids: dict[str, list[int]] = {}
-    settings: dict[str, dict[str, int | str | None]] = {}
-    for name, _, partition_id, *values in rows:
-        ids.setdefault(name, []).append(partition_id)
-        settings[name] = dict(zip(SETTINGS, values, strict=True))
-    return {name: Topic(name, tuple(partition_ids), settings[name]) for name, partition_ids in ids.items()}
+    return {name: Topic(name, tuple(partition_ids), _in_order(settings)) for name, partition_ids, settings in rows}
+
+
+def _in_order(settings: dict[str, int | str | None]) -> dict[str, int | str | None]:
+    """Return settings in the order of `SETTINGS`; those of a later version come behind."""
+    return {name: settings[name] for name in SETTINGS} | settings
 
 
 def require_topics(connection: RawConnection, names: Sequence[str] | None) -> dict[str, Topic]:

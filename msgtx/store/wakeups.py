@@ -8,24 +8,25 @@ from typing import Final
 
 from psycopg import pq
 
-from msgtx.database.calls import Function, call, query
+from msgtx.database.calls import NOTIFY, Function, call, numbered, prepare, query
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int4Array
 
 MOST_TOLD: Final = 700  # partitions of one notification: PostgreSQL refuses one of 8000 bytes
 WOKEN: Final = Function("woken_since", {"in_snapshot": "text"})
+LOOK: Final = "msgtx_look"  # the name of a call of `woken_since` that the session keeps
 TELL: Final = Function("tell_readers", {"partition_ids": "int4[]"}, flushed=False)
 REMOVE: Final = Function("remove_wake_ups", {"in_after": "int8[]"}, flushed=False)
 
 
 def notify(connection: RawConnection, words: str) -> None:
     """Notify listeners now. In a SQL transaction of its own: PostgreSQL lets one notifying COMMIT through at a time."""
-    query(connection, "select pg_catalog.pg_notify('msgtx', %s)", words)
+    query(connection, NOTIFY, words)
 
 
 def send_notification(raw: pq.abc.PGconn, partition_ids: Iterable[int]) -> None:
     """Do the same without waiting for the answer, which libpq then has."""
-    raw.send_query_params(b"select pg_catalog.pg_notify('msgtx', $1)", [",".join(map(str, partition_ids)).encode()])
+    raw.send_query_params(numbered(NOTIFY), [",".join(map(str, partition_ids)).encode()])
     raw.flush()
 
 
@@ -42,13 +43,13 @@ def woken_since(connection: RawConnection, snapshot: str | None) -> tuple[str, s
 
 def prepare_looks(connection: RawConnection) -> str:
     """Make ready for many looks over one connection, for `look` and `seen`. Returns the snapshot for the first one."""
-    query(connection, "prepare msgtx_look(text) as select l.snapshot, l.words from msgtx.woken_since($1) l")
+    prepare(connection, LOOK, WOKEN)
     return woken_since(connection, None)[0]
 
 
 def look(raw: pq.abc.PGconn, snapshot: str) -> None:
     """Ask as `woken_since` does, and do not wait for the answer: an idle client does little else all day."""
-    raw.send_query_prepared(b"msgtx_look", [snapshot.encode()])
+    raw.send_query_prepared(LOOK.encode(), [snapshot.encode()])
     raw.flush()
 
 

@@ -13,7 +13,7 @@ import msgtx
 from msgtx import GroupListing, OffsetAndMetadata, OffsetReset, ShiftBy, TopicPartition, errors
 from msgtx.store.groups import commit_offsets
 from msgtx.store.members import assign_partitions, describe_members, join_group, release_partitions
-from msgtx.store.topics import describe_topics
+from msgtx.store.topics import describe_topics, topics_version
 from msgtx.types import GroupMetadata
 from tests.databases import Connection, wait_until
 from tests.store.steps import seal
@@ -208,14 +208,15 @@ def test_a_deleted_topic_is_no_longer_the_groups(groups: Groups) -> None:
 def test_members_tell_what_they_own_and_what_they_shall_own(groups: Groups, clock: Callable[..., None]) -> None:
     clock(DAY)
     groups.join("one", "two")
-    groups.join("three", topics=None, pattern="topic-.*")
+    matching = [name for name in groups.client.topics.list() if name.startswith("topic-")]
+    groups.join("three", topics=matching, pattern="topic-.*", topics_version=topics_version(groups.connection))
     groups.assign(one=(0, 1, 2))
     groups.assign(one=(0,), two=(1, 2))
     one, two, three = groups.admin.members(groups.group)
     assert isinstance(one, msgtx.MemberDescription)
     assert (one.member_id, one.client_host, one.client_process, one.session_timeout_ms) == ("one", "host-of-one", 7, 10_000)
     assert (one.topics, one.pattern, three.pattern) == ((groups.topic,), None, "topic-.*")
-    assert set(three.topics) == {name for name in groups.client.topics.list() if name.startswith("topic-")}
+    assert set(three.topics) == set(matching)
     assert (one.owned, one.target) == ([groups.tp(0), groups.tp(1), groups.tp(2)], [groups.tp(0)])
     assert (two.owned, two.target) == ([], [groups.tp(1), groups.tp(2)])
     assert abs(one.joined_at - DAY_MS) < 30_000

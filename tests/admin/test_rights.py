@@ -142,10 +142,10 @@ def test_an_upgrade_keeps_rights_and_extends_them(
     connection.execute(f"grant execute on function msgtx.clock() to {by_hand}")
     before = given(connection, role)
     later = {right: names | {"clock"} for right, names in privileges.NEEDS.items()}
-    later[Right.PRODUCE] -= {"lock_producer"}
+    later[Right.PRODUCE] -= {"lock_producers"}
     monkeypatch.setattr(privileges, "NEEDS", later)
     renew(connection, roles)
-    assert given(connection, role) == before - {"lock_producer"} | {"clock"}
+    assert given(connection, role) == before - {"lock_producers"} | {"clock"}
     assert given(connection, by_hand) == {"clock"}
     assert roles.read() == [(role, "produce", "orders*", True)]
     with msgtx.connect(roles.url_of(role)) as client, pytest.raises(errors.UnknownTopicOrPartition):

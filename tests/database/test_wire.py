@@ -1,10 +1,12 @@
 """The binary parameters: what is encoded here is what PostgreSQL reads."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import hypothesis
 import psycopg
+import psycopg.types.json
 import pytest
 from hypothesis import strategies as st
 
@@ -103,3 +105,12 @@ def test_values_around_the_table_of_lengths(session: Connection, size: int) -> N
 def test_a_nul_is_refused_by_postgresql(session: Connection) -> None:
     with pytest.raises(psycopg.DataError):
         asked(session, "select %s::text[]", TextArray(["a\0b"]))
+
+
+def test_json_is_read_in_our_way_whatever_the_process_has_set(session: Connection) -> None:
+    psycopg.types.json.set_json_loads(lambda text: text)
+    try:
+        ((found,),) = Cursor(session).execute("""select '{"a": [1, 1.5, "x", null]}'::jsonb""").fetchall()
+    finally:
+        psycopg.types.json.set_json_loads(json.loads)
+    assert found == {"a": [1, 1.5, "x", None]}

@@ -130,16 +130,16 @@ Login = psycopg.Connection[tuple[object, ...]]
 def _join_with_a_pattern(session: Login, chance: random.Random) -> None:
     """None of the patterns matches a topic of others: it asks for nothing, and says it for long."""
     pattern = chance.choice(("(", "[", "(own|own)*x", "*", "(o+)+$"))
-    _join(session, chance, 2_147_483_647, None, pattern)
+    _join(session, chance, 2_147_483_647, [], pattern)
 
 
 def _join_for_its_own_topic(session: Login, chance: random.Random) -> None:
     _join(session, chance, 6_000, [OWN], None)
 
 
-def _join(session: Login, chance: random.Random, timeout_ms: int, topics: list[str] | None, pattern: str | None) -> None:
+def _join(session: Login, chance: random.Random, timeout_ms: int, topics: list[str], pattern: str | None) -> None:
     session.execute(
-        "select * from msgtx.join_group(%s, %s, null, 'low', 1, %s, 'cooperative-sticky', %s, %s)",
+        "select * from msgtx.join_group(%s, %s, null, 'low', 1, %s, 'cooperative-sticky', %s, %s, 1)",
         [chance.choice((COPY, SEALED)), f"low-{chance.randrange(5)}", timeout_ms, topics, pattern],
     )
 
@@ -165,7 +165,7 @@ def _take_a_look(session: Login, chance: random.Random) -> None:
 
 def _end_what_is_open(session: Login, chance: random.Random) -> None:
     verb = chance.choice(("fence_producer('copy-0')", "delete_group('copy')", "delete_topic('input')",
-                          "init_producer_id('copy-0', 1000)", "expire_transactions()", "fence_everybody()"))  # fmt: skip
+                          "init_producer_id('copy-0', 1000)", "expire_overdue()", "fence_everybody()"))  # fmt: skip
     session.execute(f"select * from msgtx.{verb}")
 
 

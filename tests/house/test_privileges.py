@@ -14,7 +14,6 @@ VIEWS = {name for name, code in CODE.items() if code.lstrip().startswith("create
 # They look at no table of msgtx's with their owner's rights; what they call does, and checks.
 OF_THE_CALLER = {
     "commit_in_session",
-    "lock_producer", "lock_producers",
     "last_stable_offset", "describe_server", "describe_sessions", "lock_holders", "snapshot_holders",
     "describe_notifications",
     "table_statistics", "read", "value_json",
@@ -39,13 +38,9 @@ def test_what_a_right_needs_is_there() -> None:
     assert sorted(MANAGED - CODE.keys()) == []
 
 
-# What only clients of released versions call.
-OF_OLDER_CLIENTS = {"expire_transaction", "expire_transactions"}
-
-
 def test_what_is_given_is_called_or_read() -> None:
     within = {name for name in MANAGED if any(f"msgtx.{name}(" in CODE[other] for other in VIEWS | OF_USERS | OF_THE_CALLER)}
-    assert sorted(MANAGED - CALLED - VIEWS - OF_USERS - OF_OLDER_CLIENTS - within) == []
+    assert sorted(MANAGED - CALLED - VIEWS - OF_USERS - within) == []
 
 
 def test_nothing_of_the_owner_is_given() -> None:
@@ -84,7 +79,6 @@ def test_what_names_groups_or_transactional_ids_checks_whether_the_caller_may_us
     looks = {
         "transaction_outcome",
         "undecided_prepared",
-        "expire_transaction",
         "is_committed",
         "is_batch_committed",
         "offset_counts",

@@ -1,21 +1,21 @@
 """One SQL object per file: a header that tells the truth, a use, a plan."""
 
+import functools
 import re
 from pathlib import Path
 
 import psycopg
 import pytest
 
-import msgtx
 from msgtx.database.schema.privileges import MANAGED
 from msgtx.database.translation import BY_SQLSTATE
 from msgtx.rules.transaction import State
 from tests import interface
 from tests.databases import Connection
+from tests.house.sources import SQL, python_files, text_of
 from tests.store.durable import CASES
 
-ROOT = Path(msgtx.__file__).parent
-FILES = sorted((ROOT / "sql").glob("*/*.sql"), key=lambda path: path.name)
+FILES = sorted(SQL.glob("*/*.sql"), key=lambda path: path.name)
 TABLES = (
     "installation", "setting", "topic", "partition", "record_batch", "producer_state", "producer", "transaction",
     "transaction_partition", "transaction_seal", "transaction_decision", "transaction_marker", "partition_floor",
@@ -43,9 +43,9 @@ def parts(path: Path) -> tuple[str, str]:
     return "\n".join(header), re.sub(r"--.*", "", "\n".join(lines))
 
 
+@functools.cache
 def python_sources() -> str:
-    paths = [*ROOT.rglob("*.py"), *(ROOT.parent / "cli").rglob("*.py")]
-    return "\n".join(path.read_text(encoding="utf-8") for path in paths)
+    return "\n".join(text_of(path) for path in python_files())
 
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
@@ -167,8 +167,7 @@ def test_whoever_waits_for_a_lock_of_ours_waits_with_a_limit() -> None:
         return [found for inner in sorted(called[name]) for found in unlimited(inner, (*way, name))]
 
     assert waiting
-    # What clients of earlier versions call by itself.
-    assert [way for name in sorted(begun) for way in unlimited(name)] == [("lock_producer",)]
+    assert [way for name in sorted(begun) for way in unlimited(name)] == []
 
 
 def test_what_flushes_or_promises_to_has_a_case_that_shows_it() -> None:
@@ -220,6 +219,6 @@ def test_every_table_of_the_architecture_is_there_and_no_other(connection: Conne
 
 def test_the_view_of_transactions_names_the_states_of_the_table() -> None:
     """Dead is a state without a row."""
-    _, code = parts(ROOT / "sql" / "views" / "transactions.sql")
+    _, code = parts(SQL / "views" / "transactions.sql")
     named = set(re.findall(r"'([A-Z][A-Za-z]+)'", code)) - {"COMMIT", "ABORT"}
     assert named == {state.value for state in State} - {"Dead"}

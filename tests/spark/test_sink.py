@@ -12,6 +12,7 @@ import msgtx
 from msgtx import TopicPartition, errors
 from msgtx.rules.partitioner import by_crc32, by_murmur2
 from msgtx.spark_jobs import write_transactional
+from msgtx.store.transactions import expire_transactions
 from msgtx.types import Record, Snapshot
 from tests.databases import Connection
 
@@ -187,7 +188,7 @@ def test_a_batch_that_outlives_its_timeout_names_the_setting(
     def expires(own: sqlalchemy.Connection) -> None:
         """The user's statements take their time, and a sweep comes by."""
         connection.execute("select pg_sleep(0.05)")
-        connection.execute("select msgtx.expire_transactions()")
+        expire_transactions(connection)
 
     with pytest.raises(errors.TransactionAborted, match="transaction_timeout_ms = 40"):
         write_transactional(

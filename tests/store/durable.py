@@ -407,7 +407,6 @@ CASES: Final[dict[str, tuple[Callable[[Stage], None], ...]]] = {
     "expire_holders": (abort_of_what_holds_a_reader_back,),
     "expire_transaction": (abort_of_one_that_is_overdue,),
     "expire_overdue": (sweep_of_overdue_transactions,),
-    "expire_transactions": (sweep_of_overdue_transactions,),
     "fence_everybody": (fence_of_all,),
     "fence_plain_producers": (fence_of_plain_ones,),
     "fence_producer": (fence,),

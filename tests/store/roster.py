@@ -31,8 +31,9 @@ def join(connection: Connection, group: str, member_id: str, instance: str | Non
         "client_process": 1,
         "session_timeout_ms": 45_000,
         "strategy": STRATEGY,
-        "topics": None if "pattern" in options else ["topic"],
+        "topics": ["topic"],
         "pattern": None,
+        "topics_version": 1 if "pattern" in options else None,
         **options,
     }
     return join_group(connection, group, member_id=member_id, group_instance_id=instance, **given)

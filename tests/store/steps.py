@@ -330,6 +330,6 @@ def delete_topic_of(connection: Connection, partition: int) -> None:
 
 
 def expire_transaction(connection: Connection, transaction_id: TransactionId) -> bool:
-    """Abort an overdue transaction if its lock is free (I12), as clients before 0006 do. Returns whether it ended it."""
+    """Abort an overdue transaction if its lock is free (I12), as a reader or a sweep does. Returns whether it ended it."""
     ((expired,),) = call(connection, _EXPIRE, *transaction_id)
     return bool(expired)

@@ -276,7 +276,6 @@ def test_every_function_that_waits_for_a_lock_has_a_limit(connection: Connection
     without = connection.execute(
         "select proname from pg_proc where pronamespace = 'msgtx'::regnamespace and prosecdef and provolatile = 'v'"
         " and (prosrc ~ 'lock_(producer|partition|group)' or prosrc ~ 'check_offsets')"
-        " and proname not in ('expire_transaction', 'expire_transactions')"
         " and not coalesce(array_to_string(proconfig, ' ') like '%lock_timeout%', false)"
     ).fetchall()
     assert without == []

@@ -20,7 +20,7 @@ from msgtx.store.spark import (
     record_range,
     renew_attempts,
 )
-from msgtx.store.transactions import transaction_outcome
+from msgtx.store.transactions import expire_transactions, transaction_outcome
 from msgtx.types import Outcome, TransactionId
 from tests.databases import Connection
 from tests.store.steps import batch, new_partition, new_topic, plain, unique, values
@@ -133,7 +133,7 @@ def test_a_batch_that_outlived_its_timeout_is_refused_and_says_why(
     of = name()
     slow = attempt(connection, of, partition, b"a")
     clock("2 minutes")
-    connection.execute("select msgtx.expire_transactions()")
+    expire_transactions(connection)
     decided = decide_batch(connection, of, [slow])
     assert isinstance(decided.error, errors.TransactionAborted)
     assert "timeout" in str(decided.error)
@@ -336,7 +336,7 @@ def test_a_lost_checkpoint_with_a_new_group_is_an_error_and_no_duplicate(connect
 
 
 def test_a_query_goes_on_where_its_program_counted_the_batches(connection: Connection) -> None:
-    """Batches that an older version wrote in foreachBatch: the next number is the same query's, any other one is not."""
+    """Batches that a program counted itself: the next number is the same query's, any other one is not."""
     target = new_partition(connection)
     of = name()
     for number in range(3):
@@ -475,13 +475,13 @@ def test_attempts_live_as_long_as_somebody_renews_them(connection: Connection, c
     for number in range(1, 4):
         clock(f"{40 * number} s")
         assert renew_attempts(connection, of, session_ms=45_000, timeout_ms=170_000) == 1
-        connection.execute("select msgtx.expire_transactions()")
+        expire_transactions(connection)
         assert outcome(connection, written) is Outcome.OPEN
     clock("160 s")
     assert renew_attempts(connection, of, session_ms=45_000, timeout_ms=170_000) == 1
     clock("200 s")
     assert renew_attempts(connection, of, session_ms=45_000, timeout_ms=170_000) == 0
-    connection.execute("select msgtx.expire_transactions()")
+    expire_transactions(connection)
     assert outcome(connection, written) is Outcome.ABORTED
     assert renew_attempts(connection, of._replace(batch_id=1), session_ms=1, timeout_ms=1) == 0
 

@@ -6,7 +6,7 @@ import pytest
 
 from msgtx import errors
 from msgtx.store.sweeps import Position, remove_deleted_logs
-from msgtx.store.topics import alter_topic, create_topic, delete_topic, describe_topics
+from msgtx.store.topics import SETTINGS, alter_topic, create_topic, delete_topic, describe_topics
 from tests.databases import Connection
 from tests.store.steps import Writer, append_one, batch, count, plain, unique, values
 
@@ -39,6 +39,23 @@ def test_settings_are_kept(connection: Connection) -> None:
     }
     create_topic(connection, name, 1, given)
     assert describe_topics(connection, [name])[name].settings == given
+
+
+def test_settings_come_by_name_and_may_be_more_than_are_known(connection: Connection) -> None:
+    """A later version adds some: its functions come first, then the clients."""
+    name = unique("topic")
+    create_topic(connection, name, 2, {})
+    before = describe_topics(connection, [name])[name]
+    (body,) = connection.execute("select pg_get_functiondef('msgtx.describe_topics(text[])'::regprocedure)").fetchone() or (
+        "",
+    )
+    assert "jsonb_build_object(" in body
+    with connection.transaction(force_rollback=True):
+        connection.execute(body.replace("jsonb_build_object(", "jsonb_build_object('a_later_one', 7, ").encode())
+        after = describe_topics(connection, [name])[name]
+    assert after.settings == {**before.settings, "a_later_one": 7}
+    assert list(after.settings) == [*SETTINGS, "a_later_one"]
+    assert after.partition_ids == before.partition_ids
 
 
 @pytest.mark.parametrize(

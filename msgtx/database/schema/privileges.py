@@ -51,12 +51,19 @@ NEEDS: Final[Mapping[Right, frozenset[str]]] = MappingProxyType(
     {
         Right.PRODUCE: _EVERYBODY
         | {"init_producer_id", "append", "append_and_decide", "decide", "end_transaction", "mark"}
-        | {"lock_producer", "lock_producers"}
-        | {"append_once", "seal", "decide_sealed", "commit_in_session", "undecided_prepared", "complete_prepared"}
+        | {
+            "lock_producers",
+            "append_once",
+            "seal",
+            "decide_sealed",
+            "commit_in_session",
+            "undecided_prepared",
+            "complete_prepared",
+        }
         | {"tell_readers", "publish", "begin_attempt", "is_batch_committed", "last_batch", "decide_batch", "abort_batch"}
         | {"renew_attempts"},
         Right.CONSUME: _EVERYBODY
-        | {"count_records", "commit_offsets", "commit_in_session", "committed_offsets", "expire_transaction"}
+        | {"count_records", "commit_offsets", "commit_in_session", "committed_offsets"}
         | {"record_range", "save_snapshot", "saved_snapshots", "delete_snapshot", "measure_ranges"}
         | {"consistent_cut", "spans_of_transactions"}
         | {"join_group", "describe_members", "assign_partitions", "release_partitions"}
@@ -74,7 +81,7 @@ NEEDS: Final[Mapping[Right, frozenset[str]]] = MappingProxyType(
 # Beside `NEEDS[ADMIN]`, for those who administer every topic: what is about the whole installation.
 EVERYWHERE: Final = frozenset(
     {
-        *("end_transaction", "expire_transaction", "expire_transactions", "expire_overdue", "fence_producer"),
+        *("end_transaction", "expire_overdue", "fence_producer"),
         *("mark", "mark_partitions"),
         *("remove_idle_producers", "purge_transactions", "remove_superseded_offsets", "remove_superseded_floors"),
         *("remove_members", "remove_heartbeats", "remove_old_batches", "remove_spark_history", "remove_decided_seals"),

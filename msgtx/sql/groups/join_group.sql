@@ -4,8 +4,7 @@
 -- the new generation on, and if it subscribes to the same, the assignment stays. Removes others whose session is over.
 --   in_topics          the subscription, by name
 --   in_pattern         where these come from: the member itself says which topics match. No other member spends time on it, and
---                      no other member fails on one that cannot be read. Without topics (a client of an earlier version) they are
---                      those that match now, by PostgreSQL's regular expressions
+--                      no other member fails on one that cannot be read
 --   in_topics_version  of the topics among which these were found: see function topics_version
 -- What every other member reads is bounded: the session timeout by the installation's settings, as the number of members; texts and
 -- the number of topics by constants.
@@ -14,7 +13,7 @@
 create function msgtx.join_group(
     group_name text, in_member_id text, in_instance_id text, in_client_host text, in_client_process int,
     in_session_timeout_ms int, in_strategy text, in_topics text[], in_pattern text,
-    in_topics_version bigint default null,
+    in_topics_version bigint,
     out error text, out detail text, out group_id int, out member_number bigint, out generation int
 ) language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off
@@ -36,9 +35,9 @@ begin
         when in_instance_id = '' then format('group %s: the group_instance_id of member %s is empty', group_name, in_member_id)
         when coalesce(in_session_timeout_ms, 0) <= 0 then format(
             'group %s: the session timeout of member %s is not above 0', group_name, in_member_id)
-        when coalesce(in_pattern, in_topics::text) is null
-            or (in_topics is not null and in_pattern is not null and in_topics_version is null) then format(
-            'group %s: member %s subscribes to topics or to a pattern, to one of the two', group_name, in_member_id)
+        when in_topics is null or (in_pattern is not null and in_topics_version is null) then format(
+            'group %s: member %s names the topics that it subscribes to; with a pattern, those that match it and their version',
+            group_name, in_member_id)
         when greatest(octet_length(group_name), octet_length(in_member_id), octet_length(in_instance_id),
                       octet_length(in_client_host), octet_length(in_pattern)) > most_bytes then format(
             'group %s: its name, and id, instance id, host and pattern of a member have at most %s bytes each',
@@ -66,17 +65,6 @@ begin
         detail := format('there is no assignment strategy %s; known are range, roundrobin, cooperative-sticky',
                          quote_nullable(in_strategy));
         return;
-    end if;
-
-    if in_topics is null then
-        begin
-            select coalesce(array_agg(t.name order by t.name), '{}') into in_topics
-            from (select d.name from msgtx.describe_topics() d group by d.name) t where t.name ~ ('^(?:' || in_pattern || ')$');
-        exception when invalid_regular_expression then
-            error := 'InvalidRequest';
-            detail := format('group %s: pattern %s of member %s: %s', group_name, quote_literal(in_pattern), in_member_id, sqlerrm);
-            return;
-        end;
     end if;
 
     ignored := msgtx.lock_group(group_name);

@@ -1,7 +1,7 @@
 -- lock_producers(producer_ids) waits for the exclusive locks on several producer ids, ascending by their keys, to the end of the SQL
 -- transaction, and no longer for one than other calls do: lock_producer, by itself, has no limit. Waits first in the order of locks.
-create function msgtx.lock_producers(producer_ids bigint[]) returns boolean language plpgsql volatile
-set lock_timeout = '10s' as $$
+create function msgtx.lock_producers(producer_ids bigint[]) returns boolean language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare
     one bigint;
     ignored boolean;

@@ -1,16 +1,21 @@
--- describe_topics(names) → a row per partition of these topics (null: of all), with the topic's settings.
+-- describe_topics(names) → a row for each of these topics (null: of all) on which the caller has any right, in order of their names.
+--   partition_ids   in order of their indexes
+--   settings        by name: a later version may have more of them.
 create function msgtx.describe_topics(names text[] default null)
-returns table (
-    name text, partition_index int, partition_id int, cleanup_policy text, retention_ms bigint, retention_bytes bigint,
-    delete_retention_ms bigint, max_message_bytes int, timestamp_type text)
+returns table (name text, partition_ids int[], settings jsonb)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 begin
     return query
-    select t.name, p.partition_index, p.partition_id, t.cleanup_policy, t.retention_ms, t.retention_bytes,
-           t.delete_retention_ms, t.max_message_bytes, t.timestamp_type
-    from msgtx.topic t join msgtx.partition p on p.topic_id = t.topic_id
+    select t.name, p.ids, jsonb_build_object(
+               'cleanup_policy', t.cleanup_policy, 'retention_ms', t.retention_ms, 'retention_bytes', t.retention_bytes,
+               'delete_retention_ms', t.delete_retention_ms, 'max_message_bytes', t.max_message_bytes,
+               'timestamp_type', t.timestamp_type)
+    from msgtx.topic t
+    cross join lateral (
+        select array_agg(p.partition_id order by p.partition_index) as ids
+        from msgtx.partition p where p.topic_id = t.topic_id) p
     where (names is null or t.name = any(names))
       and coalesce(t.topic_id = any((select msgtx.topics_of_caller('{produce,consume,admin}'))::int[]), true)
-    order by t.name, p.partition_index;
+    order by t.name;
 end $$;

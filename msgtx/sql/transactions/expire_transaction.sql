@@ -2,8 +2,7 @@
 -- the producer's lock and never waits. → whether it is aborted by timeout now or was before.
 -- Writes transaction_decision. Flushed.
 create function msgtx.expire_transaction(in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint)
-returns boolean language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp as $$
+returns boolean language plpgsql volatile as $$
 declare
     state record;
     ignored boolean := msgtx.refuse_stale_snapshot();
