@@ -25,6 +25,7 @@ from msgtx.store import seal as store_seal
 from msgtx.store.groups import NO_OFFSETS, OffsetColumns, offset_columns
 from msgtx.store.installation import describe_installation
 from msgtx.store.records import records_of
+from msgtx.store.rows import OpenRow
 from msgtx.store.seal import Kind, Sealed
 from msgtx.store.topics import describe_topics, require_partitions
 from msgtx.types import (
@@ -104,13 +105,14 @@ def _columns(batch: Batch, partition_id: int, now: int) -> BatchColumns:
     records = batch.records
     if not records:
         raise errors.InvalidRequest(f"the batch for {batch.topic_partition} is empty")
-    return BatchColumns.of(
+    row = OpenRow(now)
+    for record in records:
+        row.add(record.value, record.key, record.timestamp, tuple(record.headers), size=0)
+    return row.stored_as(
         partition_id,
-        (batch.producer_id, batch.epoch, batch.transaction_number, batch.base_sequence),
-        keys=[record.key for record in records],
-        values=[record.value for record in records],
-        timestamps=[now if record.timestamp is None else record.timestamp for record in records],
-        headers=[list(record.headers) for record in records],
+        (batch.producer_id, batch.epoch),
+        transaction_number=batch.transaction_number,
+        base_sequence=batch.base_sequence,
     )
 
 
@@ -137,12 +139,14 @@ def append(connection: sqlalchemy.Connection, batches: Sequence[Batch]) -> list[
     results: dict[int, AppendResult] = {}
     rounds: list[dict[int, int]] = []  # of batch indexes by partition id: each round is one call
     for index, batch in enumerate(batches):
-        topic = topics.get(batch.topic_partition[0])
-        if topic is None or not 0 <= batch.topic_partition[1] < len(topic.partition_ids):
-            error = errors.UnknownTopicOrPartition(f"there is no partition {TopicPartition(*batch.topic_partition)}")
+        try:
+            topic = topics.get(batch.topic_partition[0])
+            if topic is None:
+                raise errors.UnknownTopicOrPartition(f"there is no partition {TopicPartition(*batch.topic_partition)}")
+            partition_id = topic.partition_id(batch.topic_partition[1])
+        except errors.UnknownTopicOrPartition as error:
             results[index] = AppendResult(error, -1, -1, duplicate=False)
             continue
-        partition_id = topic.partition_ids[batch.topic_partition[1]]
         free = next((calls for calls in rounds if partition_id not in calls), None)
         if free is None:
             rounds.append({partition_id: index})

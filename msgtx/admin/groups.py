@@ -216,10 +216,7 @@ def _ids(connection: RawConnection, partitions: Iterable[TopicPartition]) -> dic
     """Return partition ids, in order of the names. Raise `UnknownTopicOrPartition`."""
     wanted = sorted({TopicPartition(*partition) for partition in partitions})
     known = require_topics(connection, sorted({partition.topic for partition in wanted}))
-    for name, index in wanted:
-        if not 0 <= index < len(known[name].partition_ids):
-            raise errors.UnknownTopicOrPartition(f"there is no partition {name}-{index}")
-    return {partition: known[partition.topic].partition_ids[partition.partition] for partition in wanted}
+    return {partition: known[partition.topic].partition_id(partition.partition) for partition in wanted}
 
 
 def _scope(

@@ -61,9 +61,4 @@ class Calls:
 
     def partition_id(self, partition: TopicPartition) -> int:
         """Return the id of a partition. Raise `UnknownTopicOrPartition`."""
-        topic = self.topic(partition[0])
-        if not 0 <= partition[1] < len(topic.partition_ids):
-            raise errors.UnknownTopicOrPartition(
-                f"{partition[0]} has partitions 0 to {len(topic.partition_ids) - 1}, and not {partition[1]}"
-            )
-        return topic.partition_ids[partition[1]]
+        return self.topic(partition[0]).partition_id(partition[1])

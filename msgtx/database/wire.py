@@ -9,7 +9,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Self
+from typing import Any
 
 import psycopg
 from psycopg import pq
@@ -41,31 +41,6 @@ class BatchColumns:
     header_counts: Sequence[int] | None = None
     header_keys: Sequence[str] | None = None
     header_values: Sequence[bytes | None] | None = None
-
-    @classmethod
-    def of(
-        cls,
-        partition_id: int,
-        name: tuple[int | None, int | None, int | None, int | None],
-        *,
-        keys: Sequence[bytes | None],
-        values: Sequence[bytes | None],
-        timestamps: Sequence[int],
-        headers: Sequence[Sequence[tuple[str, bytes | None]]],
-    ) -> Self:
-        """Return a row without the columns that say nothing. `name`: producer id, epoch, transaction number, sequence."""
-        with_headers = any(headers)
-        return cls(
-            partition_id,
-            *name,
-            max_timestamp=max(timestamps),
-            keys=keys if any(key is not None for key in keys) else None,
-            values=values,
-            timestamps=timestamps if len(set(timestamps)) > 1 else None,
-            header_counts=[len(pairs) for pairs in headers] if with_headers else None,
-            header_keys=[key for pairs in headers for key, _ in pairs] if with_headers else None,
-            header_values=[value for pairs in headers for _, value in pairs] if with_headers else None,
-        )
 
 
 class Int8Array(tuple[int, ...]):

@@ -1,14 +1,13 @@
 """Messages that are atomic with the user's own rows: `publish` (internals: sessions)."""
 
-import time
 from collections.abc import Iterable
 from datetime import datetime
 
 from msgtx import errors
-from msgtx.producer.batcher import as_bytes, as_headers, as_milliseconds
 from msgtx.rules.partitioner import by_crc32
 from msgtx.session.enlistment import UserSession, enlist, topic_of
 from msgtx.session.published import Published
+from msgtx.store.rows import as_bytes, as_headers, as_milliseconds, milliseconds_now, record_bytes, too_large
 
 
 def publish(
@@ -31,19 +30,16 @@ def publish(
     """
     value, key = as_bytes(value, "value"), as_bytes(key, "key")
     pairs = () if headers is None else as_headers(headers)
-    stamp = time.time_ns() // 1_000_000 if timestamp is None else as_milliseconds(timestamp)
+    stamp = milliseconds_now() if timestamp is None else as_milliseconds(timestamp)
     connection, enlistment = enlist(session)
     found = topic_of(connection, topic)
-    count = len(found.partition_ids)
-    if partition is not None and not 0 <= partition < count:
-        raise errors.UnknownTopicOrPartition(f"{topic} has partitions 0 to {count - 1}, and not {partition}")
-    if partition is None and key:
-        partition = by_crc32(key, count)
-    size = len(value or b"") + len(key or b"") + sum(len(name.encode()) + len(content or b"") for name, content in pairs)
+    if partition is not None:
+        found.partition_id(partition)
+    elif key:
+        partition = by_crc32(key, len(found.partition_ids))
+    size = record_bytes(value, key, pairs)
     if size > found.max_message_bytes:
-        raise errors.RecordTooLarge(
-            f"{topic} takes records of at most {found.max_message_bytes} bytes (max_message_bytes); this one has {size}"
-        )
+        raise too_large(topic, found.max_message_bytes, size)
     if key is None and str(found.settings["cleanup_policy"]).startswith("compact"):
         raise errors.InvalidRecord(f"{topic} is compacted: every record needs a key")
     enlistment.add(connection, Published(found, partition, key, value, stamp, pairs))

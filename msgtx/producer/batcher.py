@@ -6,7 +6,7 @@ The path of a record: route (its topic, kept), partition, lane, open batch. `sen
 import random
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from msgtx import errors
 from msgtx.config import ProducerConfig
@@ -17,10 +17,20 @@ from msgtx.producer.state import ProducerState
 from msgtx.rules.partitioner import PARTITIONERS
 from msgtx.rules.transaction import Call
 from msgtx.store.append_once import KeyedRecord
+from msgtx.store.rows import (
+    Headers,
+    are_in_range,
+    as_bytes,
+    as_headers,
+    as_milliseconds,
+    check_dedup_key,
+    record_bytes,
+    require_bytes,
+    too_large,
+)
 from msgtx.types import TopicPartition
 
 Serializer = Callable[[Any], bytes | None]
-DEDUP_KEY_BYTES: Final = 256  # the most of a dedup_key: it stands in an index
 
 
 class Batcher:
@@ -82,7 +92,7 @@ class Batcher:
             sticky = True
         pairs = None if headers is None else as_headers(headers)
         if pairs:
-            size += sum(len(name.encode()) + len(content or b"") for name, content in pairs)
+            size += record_bytes(None, None, pairs)
         stamp = None if timestamp is None else as_milliseconds(timestamp)
         if dedup_key is not None:
             drawn = random.randrange(route.count) if sticky else partition  # noqa: S311 - as above
@@ -104,11 +114,9 @@ class Batcher:
             batch.keys.append(key)
             batch.size += size
             if stamp is not None or batch.timestamps is not None:
-                batch.remember_timestamp(batch.created_ms if stamp is None else stamp)
+                batch.add_timestamp(batch.created_ms if stamp is None else stamp)
             if pairs:
-                if batch.headers is None:
-                    batch.headers = {}
-                batch.headers[index] = pairs
+                batch.add_headers(pairs)
             future = RecordFuture(batch if self._awaits else _unanswered(batch), index)
         if on_delivery is not None:
             future.add_done_callback(on_delivery)
@@ -127,7 +135,7 @@ class Batcher:
         self,
         route: Route,
         partition: int,
-        content: tuple[str, bytes | None, bytes | None, int | None, Sequence[tuple[str, bytes | None]]],
+        content: tuple[str, bytes | None, bytes | None, int | None, Headers],
         size: int,
         on_delivery: Callable[[RecordFuture], object] | None,
     ) -> RecordFuture:
@@ -137,8 +145,8 @@ class Batcher:
                 "a dedup_key needs a producer without transactional_id: its record is stored at once, and no abort takes it"
                 " back; within a transaction a retry is recognised by the transaction itself"
             )
-        _check_dedup_key(dedup_key)
-        _require_partition(route, partition)
+        check_dedup_key(dedup_key)
+        route.topic.partition_id(partition)
         with self._lock:
             if not self._state.may_send:
                 self._state.refuse(Call.SEND)
@@ -177,8 +185,8 @@ class Batcher:
         for name, column in (("value", values), ("key", keys or ())):
             if not {type(item) for item in column} <= {bytes, type(None)}:
                 for item in column:
-                    _require_bytes(item, name)
-        if timestamps is not None and not ({*map(type, timestamps)} <= {int} and _in_range(timestamps)):
+                    require_bytes(item, name)
+        if timestamps is not None and not ({*map(type, timestamps)} <= {int} and are_in_range(timestamps)):
             timestamps = [as_milliseconds(timestamp) for timestamp in timestamps]
         route = self._known.get(topic) or self._route(topic)
         batches: list[PendingBatch] = []
@@ -232,11 +240,12 @@ class Batcher:
                     self._too_large(route, partition or 0, max(sizes[start:end]), None).result()
                 index = route.sticky if partition is None else partition
                 batch = self._roll(route, index, total, sticky=partition is None, fresh=True)
-                batch.values.extend(values[start:end])
-                batch.keys.extend([None] * (end - start) if keys is None else keys[start:end])
-                if timestamps is not None:
-                    batch.timestamps = list(timestamps[start:end])
-                batch.size += total
+                batch.extend(
+                    values[start:end],
+                    None if keys is None else keys[start:end],
+                    None if timestamps is None else timestamps[start:end],
+                    size=total,
+                )
                 self._accumulator.close_batch(self._accumulator.lanes[batch.topic_partition])
                 self._accumulator.work.notify()
             batches.append(batch)
@@ -247,7 +256,7 @@ class Batcher:
 
         `fresh`: a new one. The caller holds the lock.
         """
-        _require_partition(route, partition)
+        route.topic.partition_id(partition)
         accumulator = self._accumulator
         lane = self._routes.lane(route, partition)
         batch: PendingBatch | None = lane.open
@@ -294,9 +303,7 @@ class Batcher:
     def _too_large(
         self, route: Route, partition: int, size: int, on_delivery: Callable[[RecordFuture], object] | None
     ) -> RecordFuture:
-        error = errors.RecordTooLarge(
-            f"{route.topic.name} takes records of at most {route.limit} bytes (max_message_bytes); this one has {size}"
-        )
+        error = too_large(route.topic.name, route.limit, size)
         batch = PendingBatch(TopicPartition(route.topic.name, partition), self._number(), self._lock)
         batch.error, batch.finished = error, True
         self._state.batch_failed(self._number(), error)
@@ -315,63 +322,3 @@ def _unanswered(batch: PendingBatch) -> PendingBatch:
     stand_in = PendingBatch(batch.topic_partition, None, batch.lock)
     stand_in.finished = True
     return stand_in
-
-
-def _require_partition(route: Route, partition: int) -> None:
-    if not 0 <= partition < route.count:
-        raise errors.UnknownTopicOrPartition(
-            f"{route.topic.name} has partitions 0 to {route.count - 1}, and not {partition}"
-        )
-
-
-def _check_dedup_key(dedup_key: object) -> None:
-    if not isinstance(dedup_key, str):
-        raise TypeError(f"a dedup_key is str, not {type(dedup_key).__name__}")
-    size = len(dedup_key.encode(errors="surrogatepass"))
-    if not 0 < size <= DEDUP_KEY_BYTES:
-        raise errors.InvalidRequest(f"a dedup_key has 1 to {DEDUP_KEY_BYTES} bytes of UTF-8, not {size}")
-    if "\0" in dedup_key or any("\ud800" <= letter <= "\udfff" for letter in dedup_key):
-        raise errors.InvalidRequest(f"a dedup_key is valid UTF-8 without a NUL character; this one is {dedup_key!r}")
-
-
-def _require_bytes(item: object, name: str) -> None:
-    if item is not None and not isinstance(item, bytes):
-        hint = "; encode it, or give the producer a serializer" if isinstance(item, str) else ""
-        raise TypeError(f"a {name} is bytes or None, not {type(item).__name__}{hint}")
-
-
-def as_bytes(item: Any, name: str) -> bytes | None:
-    """Return a value or a key. Raise `TypeError` for what is not bytes."""
-    if isinstance(item, bytearray | memoryview):
-        return bytes(item)
-    _require_bytes(item, name)
-    return None if item is None else bytes(item)
-
-
-def as_headers(headers: Iterable[tuple[str, bytes | None]]) -> tuple[tuple[str, bytes | None], ...]:
-    """Return headers. Raise `TypeError`, `InvalidRequest`."""
-    pairs = tuple((name, content) for name, content in headers)
-    for name, content in pairs:
-        if not isinstance(name, str):
-            raise TypeError(f"the name of a header is str, not {type(name).__name__}")
-        if "\0" in name:
-            raise errors.InvalidRequest(f"the name of a header has no NUL character; this one is {name!r}")
-        _require_bytes(content, "header's content")
-    return pairs
-
-
-def as_milliseconds(timestamp: Any) -> int:
-    """Return a record's timestamp. Raise `TypeError`, `InvalidRequest`."""
-    if isinstance(timestamp, datetime):
-        if timestamp.tzinfo is None:
-            raise TypeError("a timestamp needs its time zone: use an aware datetime, or milliseconds since 1970 UTC")
-        return int(timestamp.timestamp() * 1000)
-    if not isinstance(timestamp, int) or isinstance(timestamp, bool):
-        raise TypeError(f"a timestamp is an int (milliseconds) or an aware datetime, not {type(timestamp).__name__}")
-    if not _in_range((timestamp,)):
-        raise errors.InvalidRequest(f"a timestamp is in milliseconds since 1970 UTC, in 64 bits, not {timestamp}")
-    return timestamp
-
-
-def _in_range(timestamps: Sequence[int]) -> bool:
-    return not timestamps or (min(timestamps) >= 0 and max(timestamps) < 1 << 63)

@@ -7,12 +7,13 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from msgtx.database.wire import BatchColumns
 from msgtx.store.append import Appended
+from msgtx.store.rows import OpenRow
 from msgtx.store.topics import Topic
 from msgtx.types import BatchMetadata, RecordMetadata, TopicPartition
 
@@ -22,7 +23,7 @@ RESERVED_BYTES: Final = 16 * 1024  # that an open batch takes of the buffer ahea
 Callback = Callable[["RecordFuture"], object]
 
 
-class PendingBatch:
+class PendingBatch(OpenRow):
     """Records of one partition, as columns; becomes one row of the log."""
 
     __slots__ = (
@@ -31,38 +32,27 @@ class PendingBatch:
         "base_sequence",
         "callbacks",
         "created_at",
-        "created_ms",
         "dropped",
         "duplicate",
         "error",
         "event",
         "finished",
-        "headers",
-        "keys",
         "lock",
         "reserved",
         "sent_to",
-        "size",
         "timestamp",
-        "timestamps",
         "topic_partition",
         "transaction_number",
         "uncertain",
-        "values",
     )
 
     def __init__(self, topic_partition: TopicPartition, transaction_number: int | None, lock: Any) -> None:
+        super().__init__()
         self.lock = lock
         self.topic_partition = topic_partition
         self.transaction_number = transaction_number
-        self.values: list[bytes | None] = []
-        self.keys: list[bytes | None] = []
-        self.timestamps: list[int] | None = None
-        self.headers: dict[int, Sequence[tuple[str, bytes | None]]] | None = None
-        self.size = 0
         self.reserved = 0  # of `buffer_bytes`; `size` grows up to it without a look at the others
         self.created_at = time.monotonic()
-        self.created_ms = time.time_ns() // 1_000_000
         self.base_sequence: int | None = None
         self.attempts = 0
         self.sent_to = -1  # the id of the partition that it was numbered for
@@ -76,49 +66,14 @@ class PendingBatch:
         self.event: threading.Event | None = None
         self.callbacks: list[tuple[Callback, RecordFuture]] | None = None
 
-    def remember_timestamp(self, timestamp: int) -> None:
-        """Give the record that was just added a timestamp of its own."""
-        if self.timestamps is None:
-            self.timestamps = [self.created_ms] * (len(self.values) - 1)
-        self.timestamps.append(timestamp)
-
     def columns(self, partition_id: int, producer: tuple[int | None, int | None]) -> BatchColumns:
         """Return the row to store."""
-        kept = (
-            range(len(self.values))
-            if self.dropped is None
-            else [i for i in range(len(self.values)) if i not in self.dropped]
-        )
-        whole = self.dropped is None
-        keys: Sequence[bytes | None] = self.keys if whole else [self.keys[i] for i in kept]
-        values: Sequence[bytes | None] = self.values if whole else [self.values[i] for i in kept]
-        timestamps = None
-        if self.timestamps is not None:
-            timestamps = self.timestamps if whole else [self.timestamps[i] for i in kept]
-        counts, names, contents = self._header_columns(kept)
-        return BatchColumns(
-            partition_id=partition_id,
-            producer_id=producer[0],
-            producer_epoch=producer[1],
+        return self.stored_as(
+            partition_id,
+            producer,
             transaction_number=self.transaction_number,
             base_sequence=self.base_sequence,
-            max_timestamp=self.created_ms if timestamps is None else max(timestamps),
-            keys=keys if any(key is not None for key in keys) else None,
-            values=values,
-            timestamps=timestamps,
-            header_counts=counts,
-            header_keys=names,
-            header_values=contents,
-        )
-
-    def _header_columns(self, kept: Sequence[int]) -> tuple[list[int] | None, list[str] | None, list[bytes | None] | None]:
-        if self.headers is None:
-            return None, None, None
-        headers = [self.headers.get(i, ()) for i in kept]
-        return (
-            [len(pairs) for pairs in headers],
-            [name for pairs in headers for name, _ in pairs],
-            [content for pairs in headers for _, content in pairs],
+            without=self.dropped or (),
         )
 
     def __len__(self) -> int:
@@ -137,7 +92,7 @@ class PendingBatch:
             offset = self.base_offset + index - before
         timestamp = self.timestamp
         if timestamp < 0:
-            timestamp = self.created_ms if self.timestamps is None else self.timestamps[index]
+            timestamp = self.time_of(index)
         return RecordMetadata(*self.topic_partition, offset, timestamp, self.duplicate)
 
 

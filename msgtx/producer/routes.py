@@ -52,9 +52,9 @@ class Routes:
     def partition_id(self, name: str, partition: int) -> int:
         """Return the id of a partition. Raise `UnknownTopicOrPartition`."""
         topic = self._topics(name, False)
-        if topic is None or not 0 <= partition < len(topic.partition_ids):
+        if topic is None:
             raise errors.UnknownTopicOrPartition(f"there is no partition {name}-{partition}")
-        return topic.partition_ids[partition]
+        return topic.partition_id(partition)
 
     def refresh(self, name: str) -> Topic | None:
         """Look at a topic as it is now. Returns None if there is none."""

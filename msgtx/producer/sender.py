@@ -367,7 +367,7 @@ class Sender:
         dropped = {
             i: errors.RecordTooLarge(str(error))
             for i in range(len(batch.values))
-            if record_bytes(batch, i) > topic.max_message_bytes
+            if batch.record_bytes(i) > topic.max_message_bytes
         }
         if not dropped or (batch.dropped and dropped.keys() <= batch.dropped.keys()):
             return False
@@ -445,10 +445,3 @@ class Sender:
 
 def _before(batch: PendingBatch, other: PendingBatch) -> bool:
     return batch.created_at <= other.created_at
-
-
-def record_bytes(batch: PendingBatch, index: int) -> int:
-    """Return the bytes of a record as the database counts them: key, value, headers."""
-    key, value = batch.keys[index], batch.values[index]
-    headers = (batch.headers or {}).get(index, ())
-    return len(key or b"") + len(value or b"") + sum(len(name.encode()) + len(content or b"") for name, content in headers)

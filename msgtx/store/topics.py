@@ -37,6 +37,15 @@ class Topic:
     partition_ids: tuple[int, ...]
     settings: dict[str, int | str | None]
 
+    def partition_id(self, index: int) -> int:
+        """Return the id of a partition. Raise `UnknownTopicOrPartition`."""
+        if not 0 <= index < len(self.partition_ids):
+            raise errors.UnknownTopicOrPartition(
+                f"there is no partition {self.name}-{index}: {self.name} has partitions 0 to {len(self.partition_ids) - 1},"
+                f" and not {index}"
+            )
+        return self.partition_ids[index]
+
     @property
     def max_message_bytes(self) -> int:
         """The largest record that the topic takes, in bytes."""
@@ -102,9 +111,9 @@ def require_partitions(connection: RawConnection, partitions: Iterable[TopicPart
     ids = {}
     for partition in wanted:
         topic = topics.get(partition.topic)
-        if topic is None or not 0 <= partition.partition < len(topic.partition_ids):
+        if topic is None:
             raise errors.UnknownTopicOrPartition(f"there is no partition {partition}")
-        ids[partition] = topic.partition_ids[partition.partition]
+        ids[partition] = topic.partition_id(partition.partition)
     return ids
 
 

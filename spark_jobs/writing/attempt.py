@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from msgtx import errors
+from msgtx.config import ROW_BYTES, ROW_RECORDS
 from msgtx.database.calls import call
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
@@ -27,14 +28,12 @@ from msgtx.database.wire import BatchColumns
 from msgtx.rules.partitioner import PARTITIONERS
 from msgtx.spark_jobs.runtime.kept import lent
 from msgtx.store.append import APPEND_UNFLUSHED, append_arguments, read_appended
+from msgtx.store.rows import OpenRow
 from msgtx.store.spark import Attempt, BatchName, begin_attempt, is_batch_committed, renew_attempts
 from msgtx.store.topics import describe_topics
 from msgtx.store.transactions import end_transaction
 from msgtx.types import TransactionId
 
-# As the producer's batch_bytes and batch_records: rows of the log of this size are the fastest to write and to read.
-ROW_BYTES: Final = 400 * 1024
-ROW_RECORDS: Final = 10_000
 BUFFER_BYTES: Final = 32 * 1024 * 1024  # of one attempt, over all partitions
 # A task of a local Spark is tried once: it waits as long for a database that restarts.
 UNREACHABLE_SECONDS: Final = 60.0
@@ -110,18 +109,10 @@ def kept_alive(engine: Engine, batch: BatchName, *, timeout_ms: int) -> Iterator
 
 @dataclass(slots=True)
 class _Lane:
-    """What waits to be written to one partition, column by column."""
+    """What waits to be written to one partition."""
 
     partition_id: int
-    keys: list[bytes | None] = field(default_factory=list)
-    values: list[bytes | None] = field(default_factory=list)
-    timestamps: list[int | None] = field(default_factory=list)
-    headers: list[Sequence[tuple[str, bytes | None]]] = field(default_factory=list)
-    size: int = 0
-
-    @property
-    def is_full(self) -> bool:
-        return self.size >= ROW_BYTES or len(self.values) >= ROW_RECORDS
+    row: OpenRow = field(default_factory=OpenRow)
 
 
 class AttemptWriter:
@@ -198,12 +189,14 @@ class AttemptWriter:
         chosen = rows.column("partition").to_pylist() if "partition" in names else None
         size = rows.nbytes / rows.num_rows
         for lane, places in self._divide(topic, lanes, keys=columns.get("key"), chosen=chosen, count=rows.num_rows):
-            for name, target in (("value", lane.values), ("key", lane.keys), ("timestamp", lane.timestamps),
-                                 ("headers", lane.headers)):  # fmt: skip
-                column = columns.get(name)
-                if column is not None:
-                    target.extend(column if places is None else [column[at] for at in places])
-            lane.size += int(size * (rows.num_rows if places is None else len(places)))
+            taken = columns if places is None else {name: [column[at] for at in places] for name, column in columns.items()}
+            lane.row.extend(
+                taken["value"],
+                taken.get("key"),
+                taken.get("timestamp"),
+                taken.get("headers"),
+                size=int(size * len(taken["value"])),
+            )
         self._records += rows.num_rows
 
     def _divide(
@@ -243,15 +236,15 @@ class AttemptWriter:
     # ── lanes to the log ──
 
     def _lanes(self) -> list[_Lane]:
-        return [lane for lanes in self._topics.values() for lane in lanes if lane.values]
+        return [lane for lanes in self._topics.values() for lane in lanes if lane.row.values]
 
     def _flush_what_is_full(self) -> None:
         filled = self._lanes()
-        if sum(lane.size for lane in filled) >= BUFFER_BYTES:
+        if sum(lane.row.size for lane in filled) >= BUFFER_BYTES:
             self._flush(filled)
-        elif any(lane.is_full for lane in filled):
+        elif any(lane.row.is_full for lane in filled):
             # Those that are nearly full go along: lanes fill evenly, and a call takes as long for six as for two.
-            self._flush([lane for lane in filled if lane.is_full or lane.size >= ROW_BYTES // 2])
+            self._flush([lane for lane in filled if lane.row.is_full or lane.row.size >= ROW_BYTES // 2])
 
     def _flush(self, lanes: list[_Lane]) -> None:
         if not lanes:
@@ -262,19 +255,12 @@ class AttemptWriter:
         for lane, answer in zip(lanes, answers, strict=True):
             if answer.error is not None:
                 raise explained(answer.error, self._target.transaction_timeout_ms)
-            self._sequences[lane.partition_id] = self._sequences.get(lane.partition_id, 0) + len(lane.values)
-            lane.keys, lane.values, lane.timestamps, lane.headers, lane.size = [], [], [], [], 0
+            self._sequences[lane.partition_id] = self._sequences.get(lane.partition_id, 0) + len(lane.row.values)
+            lane.row = OpenRow()
 
     def _columns(self, lane: _Lane) -> BatchColumns:
-        now = time.time_ns() // 1_000_000
-        return BatchColumns.of(
-            lane.partition_id,
-            (self._producer_id, 0, 0, self._sequences.get(lane.partition_id, 0)),
-            keys=lane.keys,
-            values=lane.values,
-            timestamps=[now if at is None else at for at in lane.timestamps] or [now],
-            headers=lane.headers,
-        )
+        sequence = self._sequences.get(lane.partition_id, 0)
+        return lane.row.stored_as(lane.partition_id, (self._producer_id, 0), transaction_number=0, base_sequence=sequence)
 
 
 def _append(connection: RawConnection, rows: Sequence[BatchColumns]) -> list[Any]:

@@ -147,7 +147,6 @@ SIGNATURES = {
 
 # What other modules of the package call, until it has a name that says so.
 OF_THE_PACKAGE = {
-    msgtx.Producer: "resolve send_at_once settle topic_changed",
     msgtx.Consumer: "commit_starts keep_partitions transaction_offsets",
 }
 

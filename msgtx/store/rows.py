@@ -1,0 +1,201 @@
+"""Records before they are stored: what is accepted, how large it is, and how records become a row of the log.
+
+A row holds the records of one partition and one append, column by column; `BatchColumns` is that row on the wire. A column
+that every record would leave empty is absent.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
+from time import time_ns
+from typing import Any, Final
+
+from msgtx import errors
+from msgtx.config import ROW_BYTES, ROW_RECORDS
+from msgtx.database.wire import BatchColumns
+
+Headers = Sequence[tuple[str, bytes | None]]
+Producer = tuple[int | None, int | None]  # id and epoch, or nothing
+DEDUP_KEY_BYTES: Final = 256  # the most of a dedup_key: it stands in an index
+
+
+def milliseconds_now() -> int:
+    """Return this machine's time, in milliseconds since 1970 UTC."""
+    return time_ns() // 1_000_000
+
+
+class OpenRow:
+    """A row that records are added to. `size`: in bytes, as those count that add to it; `created_ms`: its time."""
+
+    __slots__ = ("created_ms", "headers", "keys", "size", "timestamps", "values")
+
+    def __init__(self, created_ms: int | None = None) -> None:
+        self.created_ms = milliseconds_now() if created_ms is None else created_ms
+        self.values: list[bytes | None] = []
+        self.keys: list[bytes | None] = []
+        self.timestamps: list[int] | None = None  # None: all are `created_ms`
+        self.headers: dict[int, Headers] | None = None  # by the record's place
+        self.size = 0
+
+    def takes(self, size: int) -> bool:
+        """Return whether a record of so many bytes goes into this row, not into the next one."""
+        return not self.values or (self.size + size <= ROW_BYTES and len(self.values) < ROW_RECORDS)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next record goes into another row."""
+        return self.size >= ROW_BYTES or len(self.values) >= ROW_RECORDS
+
+    def add(self, value: bytes | None, key: bytes | None, timestamp: int | None, headers: Headers, *, size: int) -> None:
+        """Add a record."""
+        self.values.append(value)
+        self.keys.append(key)
+        if timestamp is not None or self.timestamps is not None:
+            self.add_timestamp(self.created_ms if timestamp is None else timestamp)
+        if headers:
+            self.add_headers(headers)
+        self.size += size
+
+    def add_timestamp(self, timestamp: int) -> None:
+        """Give the record that was just added a time of its own."""
+        if self.timestamps is None:
+            self.timestamps = [self.created_ms] * (len(self.values) - 1)
+        self.timestamps.append(timestamp)
+
+    def add_headers(self, headers: Headers) -> None:
+        """Give the record that was just added headers."""
+        if self.headers is None:
+            self.headers = {}
+        self.headers[len(self.values) - 1] = headers
+
+    def extend(
+        self,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None = None,
+        timestamps: Sequence[int | None] | None = None,
+        headers: Sequence[Headers] | None = None,
+        *,
+        size: int,
+    ) -> None:
+        """Add records by columns; None: no record has any."""
+        before = len(self.values)
+        self.values.extend(values)
+        self.keys.extend([None] * len(values) if keys is None else keys)
+        if timestamps is not None or self.timestamps is not None:
+            known = [self.created_ms] * before if self.timestamps is None else self.timestamps
+            given = [None] * len(values) if timestamps is None else timestamps
+            self.timestamps = known + [self.created_ms if at is None else at for at in given]
+        for at, pairs in enumerate(headers or (), before):
+            if pairs:
+                self.headers = self.headers or {}
+                self.headers[at] = pairs
+        self.size += size
+
+    def record_bytes(self, at: int) -> int:
+        """Return the size of a record, as the database counts it."""
+        return record_bytes(self.values[at], self.keys[at], (self.headers or {}).get(at, ()))
+
+    def time_of(self, at: int) -> int:
+        """Return a record's timestamp."""
+        return self.created_ms if self.timestamps is None else self.timestamps[at]
+
+    def stored_as(
+        self,
+        partition_id: int,
+        producer: Producer = (None, None),
+        *,
+        transaction_number: int | None = None,
+        base_sequence: int | None = None,
+        without: Collection[int] = (),
+    ) -> BatchColumns:
+        """Return the row to store, without the records at some places."""
+        keys, values, timestamps, headers = self.keys, self.values, self.timestamps, self.headers
+        if without:
+            kept = [at for at in range(len(values)) if at not in without]
+            keys, values = [keys[at] for at in kept], [values[at] for at in kept]
+            timestamps = None if timestamps is None else [timestamps[at] for at in kept]
+            headers = None if headers is None else {new: headers[old] for new, old in enumerate(kept) if old in headers}
+        pairs = None if not headers else [headers.get(at, ()) for at in range(len(values))]
+        return BatchColumns(
+            partition_id=partition_id,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            transaction_number=transaction_number,
+            base_sequence=base_sequence,
+            max_timestamp=max(timestamps) if timestamps else self.created_ms,
+            keys=keys if any(key is not None for key in keys) else None,
+            values=values,
+            timestamps=timestamps if timestamps and len(set(timestamps)) > 1 else None,
+            header_counts=None if pairs is None else [len(each) for each in pairs],
+            header_keys=None if pairs is None else [name for each in pairs for name, _ in each],
+            header_values=None if pairs is None else [content for each in pairs for _, content in each],
+        )
+
+
+def record_bytes(value: bytes | None, key: bytes | None, headers: Headers = ()) -> int:
+    """Return the size of a record in bytes, as the database counts it: key, value, headers."""
+    size = len(value or b"") + len(key or b"")
+    return size + sum(len(name.encode()) + len(content or b"") for name, content in headers) if headers else size
+
+
+# ── what is accepted ──
+
+
+def require_bytes(item: object, name: str) -> None:
+    """Raise `TypeError` for what is neither bytes nor None."""
+    if item is not None and not isinstance(item, bytes):
+        hint = "; encode it, or give the producer a serializer" if isinstance(item, str) else ""
+        raise TypeError(f"a {name} is bytes or None, not {type(item).__name__}{hint}")
+
+
+def as_bytes(item: Any, name: str) -> bytes | None:
+    """Return a value or a key. Raise `TypeError` for what is not bytes."""
+    if isinstance(item, bytearray | memoryview):
+        return bytes(item)
+    require_bytes(item, name)
+    return None if item is None else bytes(item)
+
+
+def as_headers(headers: Iterable[tuple[str, bytes | None]]) -> tuple[tuple[str, bytes | None], ...]:
+    """Return headers. Raise `TypeError`, `InvalidRequest`."""
+    pairs = tuple((name, content) for name, content in headers)
+    for name, content in pairs:
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a header is str, not {type(name).__name__}")
+        if "\0" in name:
+            raise errors.InvalidRequest(f"the name of a header has no NUL character; this one is {name!r}")
+        require_bytes(content, "header's content")
+    return pairs
+
+
+def as_milliseconds(timestamp: Any) -> int:
+    """Return a record's timestamp. Raise `TypeError`, `InvalidRequest`."""
+    if isinstance(timestamp, datetime):
+        if timestamp.tzinfo is None:
+            raise TypeError("a timestamp needs its time zone: use an aware datetime, or milliseconds since 1970 UTC")
+        return int(timestamp.timestamp() * 1000)
+    if not isinstance(timestamp, int) or isinstance(timestamp, bool):
+        raise TypeError(f"a timestamp is an int (milliseconds) or an aware datetime, not {type(timestamp).__name__}")
+    if not are_in_range((timestamp,)):
+        raise errors.InvalidRequest(f"a timestamp is in milliseconds since 1970 UTC, in 64 bits, not {timestamp}")
+    return timestamp
+
+
+def are_in_range(timestamps: Sequence[int]) -> bool:
+    """Return whether these are milliseconds since 1970 that fit into 64 bits."""
+    return not timestamps or (min(timestamps) >= 0 and max(timestamps) < 1 << 63)
+
+
+def check_dedup_key(dedup_key: object) -> None:
+    """Raise `TypeError`, `InvalidRequest` for what is no key of deduplication."""
+    if not isinstance(dedup_key, str):
+        raise TypeError(f"a dedup_key is str, not {type(dedup_key).__name__}")
+    size = len(dedup_key.encode(errors="surrogatepass"))
+    if not 0 < size <= DEDUP_KEY_BYTES:
+        raise errors.InvalidRequest(f"a dedup_key has 1 to {DEDUP_KEY_BYTES} bytes of UTF-8, not {size}")
+    if "\0" in dedup_key or any("\ud800" <= letter <= "\udfff" for letter in dedup_key):
+        raise errors.InvalidRequest(f"a dedup_key is valid UTF-8 without a NUL character; this one is {dedup_key!r}")
+
+
+def too_large(topic: str, limit: int, size: int) -> errors.RecordTooLarge:
+    """Return the refusal of a record of so many bytes."""
+    return errors.RecordTooLarge(f"{topic} takes records of at most {limit} bytes (max_message_bytes); this one has {size}")
