@@ -45,7 +45,6 @@ KAFKA_NAMES: Final = {
     "max.poll.interval.ms": "max_poll_interval_ms",
     "max.poll.records": "max_poll_records",
     "fetch.max.bytes": "fetch_max_bytes",
-    "fetch.min.bytes": "fetch_min_bytes",
     "fetch.max.wait.ms": "fetch_max_wait_ms",
     "partition.assignment.strategy": "assignment",
 }
@@ -93,7 +92,6 @@ class ConsumerConfig:
     auto_commit_interval_ms: int = 5_000
     max_poll_records: int = 500
     fetch_max_bytes: int = 50 * 1024 * 1024
-    fetch_min_bytes: int = 1
     fetch_max_wait_ms: int = 500
     request_timeout_ms: int = 30_000
     retry_backoff_ms: int = 100
@@ -107,7 +105,13 @@ _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "partitioner": ("crc32", "murmur2"),
     "isolation": tuple(Isolation),
 }
-_MAY_BE_ZERO: Final = {"retries", "linger_ms", "fetch_min_bytes", "fetch_max_wait_ms", "max_block_ms"}
+_MAY_BE_ZERO: Final = {"retries", "linger_ms", "fetch_max_wait_ms", "max_block_ms"}
+# Settings of Kafka that would do nothing here, and what to use.
+_REFUSED: Final = {
+    "processing_guarantee": "processing.guarantee is a setting of Kafka Streams; use client.process, which is exactly once",
+    "fetch_min_bytes": "fetch_min_bytes is not supported: a fetch returns as soon as there is a record; for larger ones"
+    " set linger_ms and batch_bytes of the producers, or poll less often",
+}
 
 
 def _known_names(kind: type[ProducerConfig] | type[ConsumerConfig]) -> dict[str, Callable[[str, object], object]]:
@@ -166,8 +170,8 @@ def _canonical(name: str, known: Mapping[str, object]) -> str:
     short = KAFKA_NAMES.get(name, name)
     if short in known:
         return short
-    if name in {"processing.guarantee", "processing_guarantee"}:
-        raise ConfigError("processing.guarantee is a setting of Kafka Streams; use client.process, which is exactly once")
+    if (instead := _REFUSED.get(name.replace(".", "_"))) is not None:
+        raise ConfigError(instead)
     names = [*known, *(kafka for kafka, ours in KAFKA_NAMES.items() if ours in known)]
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
     raise ConfigError(f"unknown setting {name!r}; the nearest known one is {near[0]!r}")

@@ -1,21 +1,23 @@
 """What clients of one schema version say to the database, as a file: calls with their arguments, and what comes back.
 
-`python -m tests.interface URL` writes the file of today's version, from a database with today's schema, and removes those
-of versions whose clients `connect` refuses. Until a version is released its file is written anew with each change; from then
-on it is not edited: clients of that version are out there.
+`python -m tests.interface` writes the file of today's version, from a server of its own, and removes those of versions whose
+clients `connect` refuses. Until a version is released its file is written anew with each change; from then on it is not
+edited: clients of that version are out there.
 """
 
 import importlib
 import json
+import os
 import pkgutil
-import sys
+import tempfile
 from pathlib import Path
 from typing import Any, Final
 
 import msgtx
+from msgtx.database import embedded
 from msgtx.database.calls import Function
 from msgtx.store.installation import SCHEMA_VERSION
-from tests.databases import Connection, connect
+from tests.databases import Connection, connect, use_server
 
 FOLDER: Final = Path(__file__).parent / "house"
 VIEWS: Final = ("transactions", "partitions")  # that clients read, by the names of their columns
@@ -100,8 +102,15 @@ def main() -> None:
     for version in versions():
         if not is_accepted(version):
             path(version).unlink()
-    with connect(sys.argv[1]) as connection:
-        path(SCHEMA_VERSION).write_text(lines(interface(connection)))
+    with tempfile.TemporaryDirectory(prefix="msgtx-interface-") as folder:
+        Path(folder).chmod(0o755)  # as root, the server's user must get in
+        os.environ["MSGTX_HOME"] = str(Path(folder) / "home")
+        embedded.start()
+        try:
+            with connect(use_server(embedded.superuser_url()).create_database()) as connection:
+                path(SCHEMA_VERSION).write_text(lines(interface(connection)))
+        finally:
+            embedded.stop()
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ class Link:
     """A listener that hands what comes on to a server, and back. `url` leads through it.
 
     Over a Unix socket whose buffers hold a fraction of a bulk call, or (`delay`, in seconds each way) over TCP with small
-    buffers. `freeze` has it accept and carry nothing, as a server that is stopped; `cut` ends what goes through it.
+    buffers. `freeze` has it accept and carry nothing, as a server that is stopped; `strand` does so to the connections that
+    are open, as a firewall that has forgotten them; `cut` ends what goes through it.
     """
 
     def __init__(self, url: str, *, delay: float | None = None) -> None:
@@ -31,6 +32,7 @@ class Link:
         self._delay = delay or 0.0
         self._flows = threading.Event()
         self._flows.set()
+        self._stranded: list[threading.Event] = []
         self._open: list[socket.socket] = []
         self.carried = 0  # bytes, both ways
         self._folder = tempfile.TemporaryDirectory(prefix="msgtx-link-")
@@ -56,6 +58,13 @@ class Link:
         """Carry again, also what waited."""
         self._flows.set()
 
+    def strand(self) -> None:
+        """Carry nothing more over what is open now. Later connections are like any."""
+        self._stranded.append(self._flows)
+        self._flows.clear()
+        self._flows = threading.Event()
+        self._flows.set()
+
     def cut(self) -> None:
         """End every connection that is open, in the middle of whatever it carries."""
         opened, self._open = self._open, []
@@ -66,7 +75,8 @@ class Link:
 
     def close(self) -> None:
         self._listener.close()
-        self.thaw()
+        for each in (*self._stranded, self._flows):
+            each.set()
         self.cut()
         self._folder.cleanup()
 
@@ -81,7 +91,7 @@ class Link:
             for source, target in ((client, server), (server, client)):
                 pieces: queue.Queue[tuple[float, bytes]] = queue.Queue(HELD_PIECES)
                 threading.Thread(target=self._take, args=(source, pieces), name="link", daemon=True).start()
-                threading.Thread(target=self._hand_on, args=(target, pieces), name="link", daemon=True).start()
+                threading.Thread(target=self._hand_on, args=(target, pieces, self._flows), name="link", daemon=True).start()
 
     def _take(self, source: socket.socket, pieces: "queue.Queue[tuple[float, bytes]]") -> None:
         data = b"."
@@ -93,11 +103,11 @@ class Link:
             with contextlib.suppress(queue.Full):  # the other side is gone: nobody wants it
                 pieces.put((time.monotonic() + self._delay, data), timeout=LOST_SECONDS)
 
-    def _hand_on(self, target: socket.socket, pieces: "queue.Queue[tuple[float, bytes]]") -> None:
+    def _hand_on(self, target: socket.socket, pieces: "queue.Queue[tuple[float, bytes]]", flows: threading.Event) -> None:
         while True:
             due, data = pieces.get()
             time.sleep(max(0.0, due - time.monotonic()))
-            self._flows.wait()
+            flows.wait()
             self.carried += len(data)
             try:
                 if data:

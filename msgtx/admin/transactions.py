@@ -12,8 +12,7 @@ from msgtx.database.pool import Engine
 from msgtx.rules.transaction import State
 from msgtx.store.append import milliseconds
 from msgtx.store.producers import fence_producer
-from msgtx.store.topics import describe_topics, partitions_of
-from msgtx.store.transactions import Decision, end_transaction, transaction_outcome, transactions
+from msgtx.store.transactions import Decision, describe_transaction, end_transaction, transaction_outcome, transactions
 from msgtx.store.undecided import undecided_seals
 from msgtx.types import (
     HangingTransaction,
@@ -66,26 +65,10 @@ class TransactionsAdmin:
     def describe(self, transactional_id: str) -> TransactionDescription:
         """Describe a transactional id and its newest transaction. Raise `TransactionalIdNotFound`."""
         with self._engine.connection() as connection:
-            found = transactions(connection, transactional_id)
-            names = partitions_of(describe_topics(connection, None).values())
-        if not found:
+            found = describe_transaction(connection, transactional_id)
+        if found is None:
             raise errors.TransactionalIdNotFound(f"there is no transactional id {transactional_id!r}")
-        row = found[0]
-        name = None
-        if row["transaction_number"] is not None:
-            name = TransactionId(row["producer_id"], row["producer_epoch"], row["transaction_number"])
-        return TransactionDescription(
-            transactional_id=transactional_id,
-            producer_id=row["producer_id"],
-            state=row["state"],
-            transaction_id=name,
-            producer_epoch=row["current_epoch"],
-            timeout_ms=row["timeout_ms"],
-            started_at=None if row["opened_at"] is None else milliseconds(row["opened_at"]),
-            partitions=[names[partition_id] for partition_id in row["partitions"] if partition_id in names],
-            client_host=row["client_host"],
-            decided_by=row["decided_by"],
-        )
+        return found
 
     def outcome(self, transaction_id: TransactionId) -> Decision:
         """Return how a transaction ended and who decided it; UNKNOWN for a name that is not known."""

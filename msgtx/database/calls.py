@@ -119,24 +119,15 @@ def clock(connection: RawConnection) -> datetime:
 def select(
     connection: RawConnection,
     view: Literal["transactions", "partitions"],
-    column: Literal["transactional_id", "producer_id"] | None = None,
-    value: object = None,
     *,
     columns: Literal["*", "transactional_id, producer_id, state, opened_at"] = "*",
 ) -> list[dict[str, Any]]:
-    """Return rows of a view of msgtx, as dictionaries: all, or those with this value in a column that is looked up.
-
-    Of columns that are not asked for the database looks nothing up.
-    """
-    condition = "" if column is None else f" where {column} = %s"
+    """Return the rows of a view of msgtx, as dictionaries. For columns that are not asked for nothing is looked up."""
     with translated(connection), connection.transaction():
         cursor = Cursor(connection)
         # While there are no statistics its plan looks large, and to compile it takes a hundred times as long as to read it.
         cursor.execute("select pg_catalog.set_config('jit', 'off', true)")
-        cursor.execute(
-            f"select {columns} from msgtx.{view}{condition}",  # noqa: S608 - constants
-            () if column is None else (value,),
-        )
+        cursor.execute(f"select {columns} from msgtx.{view}")  # noqa: S608 - constants
         names = [column.name for column in cursor.description or ()]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 

@@ -6,8 +6,9 @@ from typing import Any, Final, Literal
 from msgtx.database.calls import Function, call, select
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int8Array
+from msgtx.store.append import milliseconds
 from msgtx.store.coordinators import LED, Leases, led
-from msgtx.types import Outcome, TransactionId
+from msgtx.types import Outcome, TopicPartition, TransactionDescription, TransactionId
 
 _NAME: Final = {"in_producer_id": "int8", "in_producer_epoch": "int4", "in_transaction_number": "int8"}
 # Arguments of what a sweep calls again and again, each time from where the call before came to.
@@ -16,6 +17,7 @@ OUTCOME: Final = Function("transaction_outcome", _NAME)
 END: Final = Function("end_transaction", {**_NAME, "in_decided_by": "text"})
 EXPIRE_OVERDUE: Final = Function("expire_overdue", RESUMABLE)
 MARK_PARTITIONS: Final = Function("mark_partitions", RESUMABLE, flushed=False)
+DESCRIBE: Final = Function("describe_transaction", {"in_transactional_id": "text"})
 MARK: Final = Function("mark", {"everything": "bool", **LED}, flushed=False)
 # Rows that one call looks at: a SQL transaction of some milliseconds, also when all are to go, and few locks.
 LOOKED_AT_ONCE: Final = 250
@@ -92,8 +94,26 @@ def mark_partitions(
     return markers, floors, None if next_after is None else tuple(next_after)
 
 
-def transactions(connection: RawConnection, transactional_id: str | None = None) -> list[dict[str, Any]]:
-    """Return rows of view `transactions`: that of a transactional id, or, of all, the columns that a list shows."""
-    if transactional_id is None:
-        return select(connection, "transactions", columns="transactional_id, producer_id, state, opened_at")
-    return select(connection, "transactions", "transactional_id", transactional_id)
+def transactions(connection: RawConnection) -> list[dict[str, Any]]:
+    """Return rows of view `transactions`, with the columns that a list shows."""
+    return select(connection, "transactions", columns="transactional_id, producer_id, state, opened_at")
+
+
+def describe_transaction(connection: RawConnection, transactional_id: str) -> TransactionDescription | None:
+    """Return a transactional id with its newest transaction; None for one that is not known."""
+    rows = call(connection, DESCRIBE, transactional_id)
+    if not rows:
+        return None
+    ((producer_id, current_epoch, epoch, number, state, timeout_ms, opened_at, host, decided_by, topics, indexes),) = rows
+    return TransactionDescription(
+        transactional_id=transactional_id,
+        producer_id=producer_id,
+        state=state,
+        transaction_id=None if number is None else TransactionId(producer_id, epoch, number),
+        producer_epoch=current_epoch,
+        timeout_ms=timeout_ms,
+        started_at=None if opened_at is None else milliseconds(opened_at),
+        partitions=[TopicPartition(*place) for place in zip(topics, indexes, strict=True)],
+        client_host=host,
+        decided_by=decided_by,
+    )

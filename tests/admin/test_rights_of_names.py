@@ -17,7 +17,7 @@ from msgtx.store.holders import expire_holders
 from msgtx.store.producers import init_producer_id
 from msgtx.store.seal import complete_prepared, seal
 from msgtx.store.spark import Attempt, BatchName, abort_batch, begin_attempt, decide_batch
-from msgtx.store.transactions import end_transaction, mark, transaction_outcome
+from msgtx.store.transactions import describe_transaction, end_transaction, mark, transaction_outcome
 from msgtx.types import GroupMetadata, OffsetAndMetadata, ProducerId
 from tests.databases import Connection, Server
 from tests.roles import Roles, open_roles
@@ -135,6 +135,10 @@ def test_a_transactional_id_is_for_those_that_were_granted_it(
     mark(connection)
     shown = dict(other.execute("select producer_id, transactional_id from msgtx.transactions").fetchall())
     assert shown[writer.name.producer_id] is None
+    assert describe_transaction(other, "pay-1") is None
+    described = describe_transaction(connection, "pay-1")
+    assert described is not None
+    assert described.transaction_id == writer.name
     with pytest.raises(errors.AuthorizationFailed):
         begin_attempt(other, BatchName("pay-app", "query", 1), timeout_ms=60_000)
 

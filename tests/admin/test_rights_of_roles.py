@@ -26,7 +26,7 @@ from msgtx.store.retention import delete_records
 from msgtx.store.seal import commit_in_session
 from msgtx.store.spark import record_range
 from msgtx.store.topics import alter_topic, create_topic, delete_topic, describe_topics
-from msgtx.store.transactions import mark
+from msgtx.store.transactions import describe_transaction, mark
 from msgtx.store.wakeups import tell_readers
 from msgtx.types import GroupMetadata, Isolation, OffsetAndMetadata, TransactionId
 from tests.databases import Connection, Server, backend, connect, wait_for_lock
@@ -569,7 +569,12 @@ def test_the_view_of_transactions_shows_of_each_what_the_caller_may_see(
     whole = {ids[0]: ([ours, theirs], [1, 1]), ids[1]: ([theirs], [2]), ids[2]: ([], [])}
     try:
         for right in ("consume", "admin"):
-            assert seen(guest(f"{right}:orders*")) == {ids[0]: ([ours], [1])}
+            some = guest(f"{right}:orders*")
+            assert seen(some) == {ids[0]: ([ours], [1])}
+            described = describe_transaction(some, both.transactional_id)
+            assert described is not None
+            assert described.partitions == [TopicPartition(topics[0], 0)]
+            assert describe_transaction(some, other.transactional_id) is None
             assert seen(guest(right)) == whole
         assert seen(guest("consume:elsewhere*")) == {}
         assert seen(connection) == whole

@@ -101,6 +101,26 @@ def test_a_send_that_is_not_answered_fails_in_time(link: Link, far: msgtx.Client
         assert producer.send(topic, b"c", partition=0, dedup_key="c" if keyed else None).result(SECONDS).offset >= 1
 
 
+@pytest.mark.parametrize("what", ["send", "send with a key", "commit"])
+def test_a_request_without_an_answer_is_repeated_over_another_connection(
+    link: Link, far: msgtx.Client, topic: str, what: str
+) -> None:
+    """`request_timeout_ms` of a producer: what a firewall has forgotten costs that long, not the delivery timeout."""
+    transactional_id = topic if what == "commit" else None
+    key = "key" if what == "send with a key" else None
+    with far.producer(transactional_id=transactional_id, request_timeout_ms=500) as producer:
+        if transactional_id is not None:
+            producer.begin_transaction()
+        producer.send(topic, b"a", partition=0).result(SECONDS)
+        link.strand()
+        with within():
+            if transactional_id is not None:
+                producer.commit_transaction(SECONDS)
+            else:
+                assert producer.send(topic, b"b", partition=0, dedup_key=key).result(SECONDS).offset == 1
+        link.cut()
+
+
 def test_what_waits_in_the_buffer_fails_in_time_too(link: Link, far: msgtx.Client, topic: str) -> None:
     """Its turn does not come while the call before it is on its way."""
     with far.producer(delivery_timeout_ms=6_000, linger_ms=0) as producer:

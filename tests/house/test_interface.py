@@ -45,7 +45,7 @@ def test_an_older_client_reads_todays_view(version: int, view: str, connection: 
 def test_the_file_of_todays_version_names_every_call_of_today() -> None:
     calls = PINNED[SCHEMA_VERSION]["calls"]
     said = [(call.name, call.arguments) for call in interface.functions()]
-    assert [(call["function"], call["arguments"]) for call in calls] == said, "python -m tests.interface URL"
+    assert [(call["function"], call["arguments"]) for call in calls] == said, "python -m tests.interface"
 
 
 def test_a_client_works_with_the_next_schema_and_refuses_the_one_after(database_url: str, connection: Connection) -> None:

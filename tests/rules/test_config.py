@@ -82,6 +82,12 @@ def test_streams_own_setting_points_to_process(name: str) -> None:
         resolve(ProducerConfig, {}, {name: "exactly_once_v2"})
 
 
+@pytest.mark.parametrize("name", ["fetch.min.bytes", "fetch_min_bytes"])
+def test_what_would_do_nothing_is_refused_and_says_what_to_use(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"fetch_min_bytes is not supported.*linger_ms"):
+        resolve(ConsumerConfig, {}, {name: 1})
+
+
 def test_kafkas_dotted_names_come_in_by_config_and_a_keyword_wins() -> None:
     config = {"linger.ms": "9", "batch.size": 1, "acks": "-1", "enable.idempotence": "true"}
     found = resolve(ProducerConfig, {"linger_ms": 3}, config)

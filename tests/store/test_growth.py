@@ -5,7 +5,8 @@ import pytest
 from msgtx.coordinator import sweep
 from msgtx.database.pool import Engine
 from msgtx.store import sweeps
-from msgtx.store.transactions import expire_transactions
+from msgtx.store.transactions import describe_transaction, expire_transactions
+from msgtx.types import TopicPartition
 from tests.databases import Connection, connect
 
 MANY = 8_000
@@ -112,6 +113,16 @@ def test_an_id_costs_a_list_of_transactions_no_look_at_every_partition(connectio
     assert looks_of(connection, "select transactional_id, state from msgtx.transactions") <= 20 * MANY
     # An id is shown to those alone who may use it: the producers are read to find it, and nothing else of theirs.
     assert looks_of(connection, "select * from msgtx.transactions where transactional_id = 'id-7'") <= MANY + 50
+
+
+def test_a_transactional_id_is_described_at_the_cost_of_one(connection: Connection) -> None:
+    with connection.transaction(force_rollback=True):
+        (before,) = connection.execute(LOOKS).fetchone() or (0,)
+        described = describe_transaction(connection, "id-7")
+        (after,) = connection.execute(LOOKS).fetchone() or (0,)
+    assert described is not None
+    assert (described.producer_id, described.partitions) == (7, [TopicPartition("wide", 6)])
+    assert after - before <= 50
 
 
 def test_a_pass_over_idle_ids_costs_so_much_for_each_and_not_for_each_partition(connection: Connection) -> None:

@@ -68,12 +68,13 @@ NEEDS: Final[Mapping[Right, frozenset[str]]] = MappingProxyType(
         | {"consistent_cut", "spans_of_transactions"}
         | {"join_group", "describe_members", "assign_partitions", "release_partitions"}
         | {"leave_group", "heartbeat_group", "member_assignment", "topics_version", "woken_since", "remove_wake_ups"}
-        | {"records", "committed_records", "committed_records_now", "transactions", "is_committed", "last_stable_offset"}
+        | {"records", "committed_records", "committed_records_now", "is_committed", "last_stable_offset"}
+        | {"transactions", "describe_transaction"}
         | {"committed_batches", "check_range", "record_batches", "read", "partition_id_of", "base_offset_of", "value_json"}
         | _HISTORY,
         Right.ADMIN: _EVERYBODY
         | {"create_topic", "alter_topic", "delete_topic", "remove_deleted_logs", "delete_records"}
-        | {"describe_producers", "transactions"}
+        | {"describe_producers", "transactions", "describe_transaction"}
         | {"committed_offsets", "count_records", "consistent_cut", "measure_ranges"}
         | _HISTORY,
     }
