@@ -51,6 +51,7 @@ def relay(life: "Life") -> NoReturn:
     """Be `msgtx process`, as a worker of the group: its own clients, whose calls are recorded."""
     _record(Recorder(Path(life.folder), life.process), random.Random(f"{life.seed} {life.process}"))
     os.environ.update(MSGTX_DATABASE_URL=life.url, **{name: str(value) for name, value in SETTINGS.items()})
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     cli.main(["process", RELAYED, RELAY_TARGET, f"{__name__}:copied", "--group", RELAY_GROUP,
               "--transactional-id", life.name, "--transaction-ms", "50"])  # fmt: skip
 

@@ -122,9 +122,10 @@ class Storm(Nemesis):
 
 
 def _copied(client: msgtx.Client) -> bool:
-    """Return whether the group stands at the end of all input."""
+    """Return whether the group stands at the end of all input, and all outputs are decided: those of who was killed, too."""
+    ends = {partition: client.admin.partitions.describe(partition) for partition in RELAYS}
     with client.consumer(group=RELAY_GROUP, enable_auto_commit=False) as asking:
-        partitions = [partition for partition in RELAYS if partition.topic == RELAYED]
-        ends = {partition: client.admin.partitions.describe(partition).log_end_offset for partition in partitions}
-        stands = asking.committed(partitions)
-        return all((0 if (at := stands[partition]) is None else at.offset) >= end for partition, end in ends.items())
+        stands = asking.committed([partition for partition in RELAYS if partition.topic == RELAYED])
+    return all(end.last_stable_offset == end.log_end_offset for end in ends.values()) and all(
+        (0 if at is None else at.offset) >= ends[partition].log_end_offset for partition, at in stands.items()
+    )

@@ -213,6 +213,19 @@ def test_a_zombie_whose_call_began_before_its_successor_may_still_succeed() -> N
     assert story.anomalies() == []
 
 
+def test_an_init_whose_answer_is_noted_late_takes_nothing_over() -> None:
+    """It stood still with its answer, until its successor worked."""
+    story = Story()
+    story.init("writer-0", 1, 1)
+    story.init("writer-0", 1, 0)
+    story.send("writer-0.1", LEFT, "x", transaction="1.1.0")
+    story.commit("writer-0.1", "1.1.0")
+    assert story.anomalies() == []
+    story.send("writer-0.0", LEFT, "y", transaction="1.0.0")
+    story.commit("writer-0.0", "1.0.0")
+    assert story.found() == {Name.ZOMBIE_WRITE}
+
+
 def test_an_outcome_that_was_forgotten_is_what_was_told_and_what_is_there() -> None:
     story = copying()
     story.send("writer-0.0", LAX, "x", transaction="2.0.1")
