@@ -5,6 +5,8 @@ INPUT ?=
 SPARK ?=
 MINUTES ?= 60
 ONLY ?=
+# A day has one sample.
+TEST_SEED ?= $(shell date -u +%Y%m%d)
 VENV := .venv
 BIN := $(VENV)/bin
 # pip as the lock wants it: hashes are checked, the network is asked for nothing else.
@@ -20,7 +22,7 @@ MISSING = $$( \
 	fi )
 
 .DEFAULT_GOAL := help
-.PHONY: help check demo test test-spark test-mutants test-mutants-all test-long lint format lock clean
+.PHONY: help check demo test test-all test-spark test-mutants test-mutants-all test-long lint format lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -48,11 +50,14 @@ $(VENV)/spark: requirements-spark.lock $(VENV)/installed
 demo: $(VENV)/$(if $(SPARK),spark,installed) ## consume, transform, produce, exactly once, with a crash in the middle (INPUT=FILE: on real data; SPARK=1: as a Spark job)
 	@$(BIN)/msgtx demo $(if $(INPUT),--input "$(INPUT)") $(if $(SPARK),--spark)
 
-test: $(VENV)/spark ## the tests; they start and stop their own PostgreSQL and Spark
+test: $(VENV)/installed ## the everyday tests, minutes: all but Spark's, and a sample of the long ones (TEST_SEED=N: the same one again)
+	@$(BIN)/python -m tests --sample "$(TEST_SEED)"
+
+test-all: $(VENV)/installed ## all tests but Spark's: every crash sweep, interleaving, bad day and history
 	@$(BIN)/python -m tests
 
-test-spark: $(VENV)/spark ## all tests of Spark: `make test` leaves out those that take minutes
-	@$(BIN)/python -m tests tests/spark tests/system/test_crash_sweep_of_batches.py
+test-spark: $(VENV)/spark ## the tests of Spark
+	@$(BIN)/python -m tests tests/spark
 
 test-mutants: $(VENV)/spark ## planted bugs: each must be caught by the tests that it names
 	@$(BIN)/python -m tests.mutants

@@ -8,8 +8,9 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any, Final
 
 import hypothesis
 import pytest
@@ -17,12 +18,56 @@ import pytest
 import msgtx
 from msgtx.database import embedded
 from msgtx.database.pool import Engine
+from tests import sampling
 from tests.databases import Connection, Server, set_clock, use_server
 
 hypothesis.settings.register_profile("msgtx", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("long", deadline=None, print_blob=True)  # tests/model
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "msgtx"))
 _number = itertools.count(1)
+
+
+# Who came late to one of these would end late.
+LONGEST: Final = (
+    *(f"system/test_crash_sweep{of}.py" for of in ("", "_of_sessions", "_of_batches")),
+    "system/test_interleavings_of_groups.py",
+    "admin/test_rights_of_roles.py",
+    "client/test_deadlines.py",
+    "model/test_model.py",
+    "store/test_compaction.py",
+    "cli/test_interruption.py",
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    sampling.add_option(parser)
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    return sampling.header(config)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Draw the sample, if one is wanted; the longest modules go first."""
+    sampling.deselect(config, items)
+    rank = {sampling.HERE / name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.path, len(rank)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """What a test has said may hold bytes that are no text; processes tell each other text only."""
+    return _as_text((yield))
+
+
+def _as_text(told: Any) -> Any:
+    if isinstance(told, str):
+        return told if told.isascii() else told.encode(errors="backslashreplace").decode()
+    if isinstance(told, dict):
+        return {name: _as_text(value) for name, value in told.items()}
+    if isinstance(told, list | tuple):
+        return type(told)(map(_as_text, told))
+    return told
 
 
 def pytest_configure() -> None:

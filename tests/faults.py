@@ -186,9 +186,8 @@ class CrashServer:
         with self.server.administrator() as connection:
             # Its first round comes with the start. Others would come every ten seconds (the most of wal_writer_delay)
             # and flush what a test wants to lose.
-            wait_until(lambda: connection.execute(WAL_WRITER_SLEEPS).fetchone(), "the WAL writer sleeps")
-            ((self._wal_writer,),) = connection.execute(WAL_WRITER_SLEEPS).fetchall()
-        assert self._wal_writer is not None
+            (pid,) = wait_until(lambda: connection.execute(WAL_WRITER_SLEEPS).fetchone(), "the WAL writer sleeps")
+        self._wal_writer = int(pid)
         os.kill(self._wal_writer, signal.SIGSTOP)
 
     def drop_database(self, url: str) -> None:

@@ -36,7 +36,7 @@ def functions() -> list[Function]:
     """Return every call that this package makes."""
     found: dict[tuple[str, ...], Function] = {}
     for module in pkgutil.walk_packages(msgtx.__path__, "msgtx."):
-        if module.name.startswith(("msgtx.cli", "msgtx.migrations")):
+        if module.name.startswith(("msgtx.cli", "msgtx.migrations", "msgtx.spark_jobs")):
             continue
         for value in vars(importlib.import_module(module.name)).values():
             if isinstance(value, Function):

@@ -14,7 +14,7 @@ from typing import Final
 SHARES: Final = {  # of the time
     ("tests.histories",): 0.56,
     ("tests.hostile",): 0.04,
-    ("tests.storm",): 0.06,
+    ("tests.histories", "--storm"): 0.06,
     ("tests.model", "--faults", "connections"): 0.2,
     ("tests.model", "--faults", "server"): 0.14,
 }

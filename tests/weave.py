@@ -11,13 +11,14 @@ last choice that has an alternative, and so on; each schedule begins with a fres
 
 import concurrent.futures
 import contextlib
-import importlib.resources
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
+import msgtx
 from tests.databases import PATIENCE_SECONDS, Connection, backend, connect
 
 GATE_CLASS: Final = 1_886_220_000  # the n-th gate of a SQL transaction is the lock (this + n, backend)
@@ -105,9 +106,7 @@ class Weaver:
             each.prepare_threshold = None
         self._connection.execute(SCHEMA.replace("{gate_class}", str(GATE_CLASS)))
         self.gated = 0
-        for file in sorted(importlib.resources.files("msgtx.sql").iterdir(), key=lambda file: file.name):
-            if not file.name.endswith(".sql"):
-                continue
+        for file in sorted(Path(msgtx.__file__).parent.glob("sql/*/*.sql"), key=lambda file: file.name):
             text, locks = LOCKS.subn(r"weave.\1(", file.read_text())
             text, between = statements.subn("    perform weave.gate();\n", text)
             if locks + between:

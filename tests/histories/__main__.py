@@ -13,9 +13,10 @@ import click
 
 from tests.faults import crash_server
 from tests.histories.anomalies import summary
-from tests.histories.crew import LARGE, WIDE
+from tests.histories.crew import GROUP, LARGE, WIDE
 from tests.histories.nemesis import LONG
 from tests.histories.rounds import Report, play
+from tests.histories.storm import DECK, Storm
 
 BLOCK_SECONDS: Final = 9.0  # COMMITs are not answered: longer than a call with little time may take
 WIDENS: Final = 5  # every fifth seed: there is a topic of many partitions, all of which are looked at in the end
@@ -28,10 +29,12 @@ PURGES: Final = 3  # every third seed: its transactions and ids are forgotten af
 @click.option("--round-seconds", type=float, default=45.0, show_default=True, help="Disturbed, of one round.")
 @click.option("--pace", type=float, default=0.02, show_default=True, help="The mean pause of a worker, in seconds.")
 @click.option("--blow-seconds", type=float, default=0.6, show_default=True, help="Between two blows of the nemesis.")
+@click.option("--storm", is_flag=True, help="Workers of one group that come and go; the server is left alone.")
 @click.option("--keep", type=click.Path(path_type=Path), default=None, help="Keep the histories of all rounds here.")
 def main(
-    *, minutes: float, seed: int | None, round_seconds: float, pace: float, blow_seconds: float, keep: Path | None
-) -> None:
+    *, minutes: float, seed: int | None, round_seconds: float, pace: float, blow_seconds: float, storm: bool,
+    keep: Path | None,
+) -> None:  # fmt: skip
     """Play rounds with rising seeds until the time is over or a round finds an anomaly (exit 1)."""
     for name in [name for name in os.environ if name.startswith("MSGTX_") and name != "MSGTX_POSTGRES"]:
         del os.environ[name]
@@ -45,10 +48,9 @@ def main(
     os.environ["MSGTX_CONFIG"] = str(folder / "msgtx.toml")
     with crash_server() as server:
         while clean and (number == first or time.monotonic() + round_seconds < deadline):
-            report = play(server, folder / f"seed-{number}", seed=number, seconds=round_seconds,
-                          roles=LARGE if number % WIDENS else WIDE, pace=pace,
-                          blow_seconds=blow_seconds, block_seconds=BLOCK_SECONDS, kinds=LONG,
-                          purging=number % PURGES == 0)  # fmt: skip
+            report = play(server, folder / f"seed-{number}", seed=number, seconds=round_seconds, pace=pace,
+                          blow_seconds=blow_seconds, purging=number % PURGES == 0,
+                          **(_storm() if storm else _history(number)))  # fmt: skip
             total += report.operations
             blows += report.blows
             results += report.results
@@ -63,12 +65,22 @@ def main(
     click.echo("checked operations: " + _counts(total) + f"; together {sum(total.values())}")
     click.echo("(each record sent, each record polled, and each other call of a client counts as one)")
     if not clean:
-        again = f"--seed {number - 1} --round-seconds {round_seconds:g} --pace {pace:g} --blow-seconds {blow_seconds:g}"
+        scenario = "--storm " if storm else ""
+        again = f"{scenario}--seed {number - 1} --round-seconds {round_seconds:g} --pace {pace:g}"
+        again += f" --blow-seconds {blow_seconds:g}"
         click.echo(f"the history is in {folder / f'seed-{number - 1}'}; the same plan again (not the same timing):")
         click.echo(f"  python -m tests.histories --minutes 0 {again} --keep FOLDER")
         sys.exit(1)
     if keep is None:
         shutil.rmtree(folder)
+
+
+def _history(number: int) -> dict[str, object]:
+    return {"roles": LARGE if number % WIDENS else WIDE, "block_seconds": BLOCK_SECONDS, "kinds": LONG}
+
+
+def _storm() -> dict[str, object]:
+    return {"roles": GROUP, "kinds": DECK, "nemesis": Storm}
 
 
 def _tell(report: Report, total: Counter[str]) -> None:

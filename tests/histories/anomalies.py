@@ -37,6 +37,7 @@ class Name(enum.StrEnum):
     PROCESSED_TWICE = "processed twice"  # two committed transactions of a group have outputs of one input (I10)
     ENDLESS_WAIT = "endless wait"  # a call came back long after its own timeout
     DEADLOCK = "deadlock"  # the order of locks was not kept
+    DISORDERED = "disordered"  # outputs in another order than their inputs (I3, I10)
     STARVED = "starved"  # a call failed though nothing had been disturbed for long: somebody stops others
 
 

@@ -5,6 +5,7 @@ Nothing here asks the library: promises are compared with what was recorded and 
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Final
 
 from msgtx import TopicPartition
 from tests.histories.anomalies import Anomaly, Name
@@ -12,17 +13,21 @@ from tests.histories.committed import LATEST, check_commits, check_processed
 from tests.histories.facts import ABORTED, COMMITTED, UNKNOWN, Facts, Sent, Transaction
 from tests.histories.history import History, Result
 from tests.histories.polled import check_polls
+from tests.histories.relays import RELAY_GROUP, RELAY_TARGET, RELAYED
 from tests.histories.settled import Settled
 from tests.histories.waited import check_deadlocks, check_starved, check_waits
 from tests.histories.workers import COPIED, GROUP, LEDGERS
+
+# Which group copies what, each input once, and where to.
+COPIES: Final = (*((GROUP, COPIED, ledger) for ledger in LEDGERS), (RELAY_GROUP, (RELAYED,), RELAY_TARGET))
 
 
 def check(history: History, settled: Settled) -> list[Anomaly]:
     """Return everything that contradicts a promise."""
     facts = Facts(history, settled)
     checks = (check_log, check_order, check_acknowledged, check_transactions, check_outcomes, check_views, check_zombies,
-              check_offsets, check_image, check_settled, check_polls, check_commits, check_processed, check_waits,
-              check_deadlocks, check_starved)  # fmt: skip
+              check_offsets, check_image, check_copies, check_settled, check_polls, check_commits, check_processed,
+              check_waits, check_deadlocks, check_starved)  # fmt: skip
     return [anomaly for each in checks for anomaly in each(facts)]
 
 
@@ -215,17 +220,47 @@ def _check_rising(key: tuple[str, TopicPartition], committed: list[tuple[int, Tr
 
 def check_image(facts: Facts) -> Iterator[Anomaly]:
     """Each committed input has one output in each ledger, and there are no others. With acks=1 one may be there twice."""
-    inputs = Counter(value for tp, rows in facts.settled.committed.items() if tp.topic in COPIED for _, value in rows)
-    for ledger in LEDGERS:
+    for group, sources, ledger in COPIES:
+        inputs = Counter(value for tp, rows in facts.settled.committed.items() if tp.topic in sources for _, value in rows)
         counted: Counter[str] = Counter()
         for partition, rows in facts.settled.committed.items():
             if partition.topic == ledger:
                 counted.update(value.split(">")[0] for _, value in rows if ">" in value)
-        if not counted and not any(group == GROUP for group, _ in facts.settled.offsets):
+        if not counted and not any(name == group for name, _ in facts.settled.offsets):
             continue  # nobody copies in this run
         for value in inputs.keys() | counted.keys():
             if (count := counted[value]) != inputs[value]:
                 yield Anomaly(Name.IMAGE, f"{value} is there {inputs[value]} times, and has {count} outputs in {ledger}")
+
+
+def check_copies(facts: Facts) -> Iterator[Anomaly]:
+    """I3 and I10 together: outputs stand in the order of their inputs, whoever made them.
+
+    Of one partition of the input, and in one partition of the output: so what has one key keeps its order. Of outputs that
+    are there twice the first counts.
+    """
+    for group, sources, ledger in COPIES:
+        places = {
+            value: (partition, offset)
+            for partition, rows in facts.settled.committed.items() if partition.topic in sources
+            for offset, value in rows if len(facts.places(value)) == 1
+        }  # fmt: skip
+        for partition, rows in facts.settled.committed.items():
+            latest: dict[TopicPartition, tuple[int, str]] = {}
+            seen: set[str] = set()
+            for offset, output in rows if partition.topic == ledger else ():
+                value, is_output, _ = output.partition(">")
+                if not is_output or value not in places or value in seen:
+                    continue
+                seen.add(value)
+                source, at = places[value]
+                behind, before = latest.get(source, (-1, ""))
+                if at < behind:
+                    yield Anomaly(
+                        Name.DISORDERED, f"{output} of {group} is at {partition}/{offset}, behind {before}: their inputs"
+                        f" are at {at} and {behind} of {source}"
+                    )  # fmt: skip
+                latest[source] = max((at, output), (behind, before))
 
 
 def check_settled(facts: Facts) -> Iterator[Anomaly]:
@@ -235,6 +270,9 @@ def check_settled(facts: Facts) -> Iterator[Anomaly]:
             yield Anomaly(Name.STUCK, f"{partition}: last stable offset {stable}, log end {end}")
     for listed in facts.settled.open_transactions:
         yield Anomaly(Name.STUCK, listed)
+    for group, count in facts.settled.members.items():
+        if count:
+            yield Anomaly(Name.STUCK, f"{group} has {count} members, and all have ended")
     for violation in facts.settled.violations:
         yield Anomaly(Name.VIOLATION, violation)
 

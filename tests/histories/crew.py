@@ -19,9 +19,11 @@ from typing import Final
 from tests.histories.workers import AGAIN, COORDINATOR, FENCED, Life, live
 
 # Who has a transactional id: a successor may begin while it is stopped, and makes it a zombie.
-WITH_ID: Final = frozenset({"copy", "writer", "late", "seals"})
-WRITERS: Final = frozenset({"writer", "plain", "loose", "meddler", "publisher", "bounded", "low", "wide"})
-MEMBERS: Final = frozenset({"copy", "late", "seals", "tally"})
+WITH_ID: Final = frozenset({"copy", "writer", "late", "seals", "relay"})
+WRITERS: Final = frozenset({"writer", "plain", "loose", "meddler", "publisher", "bounded", "low", "wide", "keyed"})
+MEMBERS: Final = frozenset({"copy", "late", "seals", "tally", "relay"})
+# Who ends only as it was told to: nothing that is done to others ends it.
+STEADY: Final = frozenset({"relay"})
 READERS: Final = frozenset({"reader", "dirty", "hopper", "view"})
 TIDIERS: Final = frozenset({"sweeper", COORDINATOR})
 SMALL: Final = {
@@ -31,6 +33,7 @@ SMALL: Final = {
 GUESTS: Final = {"tally": 2, "late": 1, "seals": 2, "publisher": 2, "bounded": 1, "low": 1}
 LARGE: Final = {**SMALL, **GUESTS, "writer": 3, "plain": 2, COORDINATOR: 2}
 WIDE: Final = {**LARGE, "wide": 1}
+GROUP: Final = {"keyed": 1, "relay": 6, COORDINATOR: 1}
 LOOK_SECONDS: Final = 0.02
 NO_DATABASE, INTERRUPTED = 3, 130  # exit codes of the command line
 BEGIN_SECONDS: Final = 30.0  # until everybody works
@@ -45,6 +48,7 @@ class Process:
     def __init__(self, life: Life) -> None:
         self.life = life
         self.stopped = False
+        self.ends: set[int] = set()  # how it may end, after what it was told
         self._child = _forks.Process(target=live, args=(life,), daemon=True)
         self._child.start()
         # A handle, not a number: the number of a process that has ended may be a stranger's.
@@ -56,7 +60,18 @@ class Process:
         """How it ended: 0 or more, minus a signal, or None."""
         return self._child.exitcode
 
+    @property
+    def pid(self) -> int | None:
+        return self._child.pid
+
+    @property
+    def said(self) -> str:
+        """What it wrote to stderr."""
+        return self.life.errors.read_text(errors="replace").strip() if self.life.errors.exists() else ""
+
     def signal(self, number: signal.Signals) -> None:
+        if number in {signal.SIGKILL, signal.SIGTERM}:
+            self.ends.add(-number if number == signal.SIGKILL else 0)
         with contextlib.suppress(ProcessLookupError):
             if self._handle is not None:
                 signal.pidfd_send_signal(self._handle, number)
@@ -86,15 +101,29 @@ class Crew:
     zombies: list[Process] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     finishing: set[str] = field(default_factory=set)
+    leaving: set[str] = field(default_factory=set)  # workers that nobody follows
     lives: Counter[str] = field(default_factory=Counter)  # of each worker, so far
+    codes: Counter[int] = field(default_factory=Counter)  # how lives have ended
 
     def start(self) -> None:
         """Start a life of every worker, the next one if there was one before, and wait until all of them work."""
         for role, count in self.roles.items():
             for index in range(count):
-                life = Life(role, f"{role}-{index}", 0, self.url, str(self.folder), self.seed, self.pace)
-                self._live(replace(life, low_url=self.low_url))
-        self._await(lambda: all(process.life.began for process in self.living.values()), "everybody works", BEGIN_SECONDS)
+                self._begin(role, index)
+        self.wait_for(lambda: all(process.life.began for process in self.living.values()), "everybody works", BEGIN_SECONDS)
+
+    def _begin(self, role: str, index: int) -> None:
+        life = Life(role, f"{role}-{index}", 0, self.url, str(self.folder), self.seed, self.pace)
+        self._live(replace(life, low_url=self.low_url))
+
+    def join(self, role: str) -> None:
+        """Start a worker that was not there before."""
+        self._begin(role, sum(name.rpartition("-")[0] == role for name in self.lives))
+
+    def leave(self, process: Process, number: signal.Signals) -> None:
+        """End a worker for good."""
+        self.leaving.add(process.life.name)
+        process.signal(number)
 
     def _live(self, life: Life) -> None:
         life = replace(life, life=self.lives[life.name], finish=life.role in self.finishing)
@@ -103,6 +132,7 @@ class Crew:
 
     def succeed(self, process: Process) -> None:
         """Start the next life of a worker whose present one is not over: two have the same transactional id now."""
+        process.ends.add(FENCED)
         self.zombies.append(process)
         self._live(process.life)
 
@@ -113,7 +143,8 @@ class Crew:
             self._judge(zombie)
         for name, process in [found for found in self.living.items() if found[1].code is not None]:
             del self.living[name]
-            if process.code != 0 or process.life.role not in self.finishing:
+            finished = process.code == 0 and process.life.role in self.finishing
+            if not finished and name not in self.leaving:
                 self._live(process.life)
             self._judge(process)
 
@@ -121,9 +152,12 @@ class Crew:
         expected = {0, FENCED, AGAIN, -signal.SIGKILL, -signal.SIGTERM}
         if process.life.role == COORDINATOR:
             expected |= {NO_DATABASE, INTERRUPTED}
-        if process.code not in expected:
-            text = process.life.errors.read_text(errors="replace").strip()
-            self.failures.append(f"{process.life.process} ended with {process.code}: {text[-1500:]}")
+        if process.life.role in STEADY:
+            expected = process.ends
+        assert process.code is not None
+        self.codes[process.code] += 1
+        if process.code not in expected or (process.life.role in STEADY and "Traceback" in process.said):
+            self.failures.append(f"{process.life.process} ended with {process.code}: {process.said[-1500:]}")
         process.close()
 
     def choose(self, chance: random.Random, roles: Collection[str] | None = None) -> Process | None:
@@ -142,14 +176,19 @@ class Crew:
             process.signal(signal.SIGCONT)
             if process.life.role in roles:
                 process.signal(signal.SIGTERM)
-        self._await(lambda: not any(process.life.role in roles for process in self.everybody()), f"{sorted(roles)} end",
+        self.wait_for(lambda: not any(process.life.role in roles for process in self.everybody()), f"{sorted(roles)} end",
                     FINISH_SECONDS)  # fmt: skip
 
     def bury(self) -> None:
         """Wait until every zombie has heard of its successor."""
-        self._await(lambda: not self.zombies, "the zombies end", FINISH_SECONDS)
+        self.wait_for(lambda: not self.zombies, "the zombies end", FINISH_SECONDS)
 
-    def _await(self, condition: Callable[[], bool], what: str, seconds: float) -> None:
+    def lost(self) -> int:
+        """Return how many lives of relays were told that partitions which they had were others'."""
+        return sum("were lost" in path.read_text(errors="replace") for path in self.folder.glob("relay-*.stderr"))
+
+    def wait_for(self, condition: Callable[[], bool], what: str, seconds: float) -> None:
+        """Tend everybody until it is so. After so many seconds that is a failure, and everybody is ended."""
         deadline = time.monotonic() + seconds
         while not condition():
             self.tend()

@@ -202,7 +202,9 @@ class Facts:
         return any(began < until and ended > since for began, ended in self.crashes)
 
     def taken_over(self, transaction: Transaction) -> int | None:
-        """Return when the first newer epoch of a transaction's transactional id had begun."""
+        """Return when the first newer epoch of a transaction's transactional id had begun.
+
+        By number: who stood still may note its own init later than its successor.
+        """
         epochs = self.epochs.get(self._owners.get(transaction.producer, ""), [])
-        own = [at for at, producer in epochs if producer == transaction.producer]
-        return min((at for at, _ in epochs if own and at > own[0]), default=None)
+        return min((at for at, producer in epochs if producer > transaction.producer), default=None)

@@ -68,8 +68,15 @@ class Nemesis:
                 self._strike()
                 next_blow = time.monotonic() + self._random.uniform(0.5, 1.5) * self._mean_seconds
             time.sleep(LOOK_SECONDS)
+        self._calm()
+
+    def _calm(self) -> None:
+        """Let everybody who was stopped go on, and hear of it."""
         self._wake(float("inf"))
         self._crew.bury()
+
+    def settle(self) -> None:
+        """Wait for what members are to have done before they are asked to end; those of a history do it by themselves."""
 
     def _end(self, now: float) -> None:
         for entry in list(self._ending):
@@ -82,7 +89,10 @@ class Nemesis:
             self._deck = list(self._kinds)
             self._random.shuffle(self._deck)
         kind = self._deck.pop()
-        strike: dict[str, Callable[[], bool]] = {
+        self.counts[kind] += self._blows()[kind]()
+
+    def _blows(self) -> dict[str, Callable[[], bool]]:
+        return {
             "kill": self._kill,
             "zombie": self._zombie,
             "stop": self._stop,
@@ -93,7 +103,6 @@ class Nemesis:
             "freeze": self._freeze,
             "slow": self._slow,
         }
-        self.counts[kind] += strike[kind]()
 
     def _kill(self) -> bool:
         return self._signal("kill", self._crew.choose(self._random), signal.SIGKILL)

@@ -12,6 +12,7 @@ import sqlalchemy
 
 from msgtx import Client, Consumer, Producer, Record, TopicPartition, errors
 from msgtx.producer.state import DECIDED_ELSEWHERE
+from msgtx.rules.partitioner import PARTITIONERS
 from tests.histories.history import Recorder, Result
 
 _labels = itertools.count()
@@ -28,13 +29,18 @@ def result_of(error: errors.MsgtxError) -> Result:
 
 
 class ProducerTape:
-    """Records what a producer is told and answers. `once`: it promises not to store a record twice."""
+    """Records what a producer is told and answers. `once`: it promises not to store a record twice.
 
-    def __init__(self, producer: Producer, recorder: Recorder) -> None:
+    `counts`: how many partitions topics have to which it sends by key.
+    """
+
+    def __init__(self, producer: Producer, recorder: Recorder, counts: Mapping[str, int] | None = None) -> None:
         self._recorder = recorder
         self._producer = producer
         self.label = f"{recorder.process}#{next(_labels)}"
         config = producer.config
+        self._counts = counts or {}
+        self._partition_of = PARTITIONERS[config.partitioner]
         self._acks = config.acks
         self._once = config.enable_idempotence or config.retries == 0 or config.acks == "0"
         self._transactional_id = config.transactional_id
@@ -95,10 +101,15 @@ class ProducerTape:
             once=self._once,
         )
 
-    def send(self, topic: str, value: bytes, *, partition: int, **options: Any) -> Any:
-        number = self._invoke(topic, partition, [value])
+    def send(
+        self, topic: str, value: bytes, *, partition: int | None = None, key: bytes | None = None, **options: Any
+    ) -> Any:
+        place = partition
+        if place is None and key is not None:
+            place = self._partition_of(key, self._counts[topic])
+        number = self._invoke(topic, place, [value])
         try:
-            future = self._send(topic, value, partition=partition, **options)
+            future = self._send(topic, value, partition=partition, key=key, **options)
         except errors.MsgtxError as error:
             self._recorder.complete(Result.FAIL, number, error=type(error).__name__)
             raise
@@ -201,6 +212,7 @@ class ConsumerTape:
         }
         self._gained: dict[TopicPartition, int | None] = {}
         self._handed: dict[TopicPartition, int] = {}  # to commits in the background
+        self._subscribe = consumer.subscribe
         self._poll, self._rewind, self._seek = consumer.poll, consumer.rewind, consumer.seek
         self._commit, self._close = consumer.commit, consumer.close
         consumer.poll, consumer.rewind, consumer.seek = self.poll, self.rewind, self.seek  # type: ignore[method-assign]
@@ -208,7 +220,7 @@ class ConsumerTape:
 
     def subscribe(self, topics: Sequence[str]) -> None:
         """Be a member of the group: partitions come and go within polls."""
-        self._consumer.subscribe(topics, on_assign=self._assigned)
+        self._subscribe(topics, on_assign=self._assigned)
         self.begin()
 
     def _assigned(self, partitions: list[TopicPartition]) -> None:

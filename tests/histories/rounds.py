@@ -19,7 +19,7 @@ from tests.histories.history import NEMESIS, History, Recorder, read_history
 from tests.histories.neighbours import OWN
 from tests.histories.nemesis import SHORT, Nemesis
 from tests.histories.settled import settled
-from tests.histories.workers import BESIDE, PARTITIONS, TOPICS, WIDELY
+from tests.histories.workers import BESIDE, PARTITIONS, RELAYS, TOPICS, WIDELY
 from tests.roles import Roles
 
 # Daemons are to change hands within a round.
@@ -70,6 +70,7 @@ class Round:
         block_seconds: float = 2.0,
         kinds: Sequence[str] = SHORT,
         purging: bool = False,
+        nemesis: type[Nemesis] = Nemesis,
     ) -> None:
         self.seed = seed
         self.purging = purging
@@ -82,13 +83,13 @@ class Round:
         with msgtx.connect(self.url) as client:
             for name, count in (*TOPICS.items(), *(beside for role, beside in BESIDE.items() if role in roles)):
                 client.topics.create(name, partitions=count)
-        self.partitions = [*PARTITIONS, *(WIDELY if "wide" in roles else ())]
+        self.partitions = [*PARTITIONS, *(WIDELY if "wide" in roles else ()), *(RELAYS if "relay" in roles else ())]
         self._roles = Roles(server.server, self.url)
         # What applies a replication may leave triggers out: a user's session may be one.
         self._roles.sql(f"grant set on parameter session_replication_role to {server.server.role}")
         low = self._roles.make(f"consume:{OWN}")
         self.crew = Crew(self.url, folder, seed, dict(roles), pace, self._roles.url_of(low))
-        self.nemesis = Nemesis(
+        self.nemesis = nemesis(
             self.crew, server, Recorder(folder, NEMESIS), mean_seconds=blow_seconds, block_seconds=block_seconds,
             kinds=kinds,
         )  # fmt: skip
@@ -100,7 +101,9 @@ class Round:
 
     def drain(self) -> None:
         """Let everybody finish, undisturbed: first who writes, then who copies, then who reads."""
-        for roles in (WRITERS, MEMBERS, READERS, TIDIERS):
+        self.crew.finish(WRITERS)
+        self.nemesis.settle()
+        for roles in (MEMBERS, READERS, TIDIERS):
             self.crew.finish(roles)
 
     def judge(self, *, ignored: Collection[str] = ()) -> Report:

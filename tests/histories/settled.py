@@ -9,6 +9,7 @@ import msgtx
 from msgtx import Client, Isolation, TopicPartition
 from tests.histories.history import History
 from tests.histories.recorded import text_of
+from tests.histories.relays import RELAY_GROUP
 
 PATIENCE_SECONDS: Final = 60.0
 OUTCOMES: Final = """
@@ -32,6 +33,7 @@ class Settled:
     open_transactions: Sequence[str] = ()
     violations: Sequence[str] = ()  # what `verify` says, the library's own judge of what is stored
     purged: bool = False  # an outcome that is UNKNOWN may have been forgotten
+    members: Mapping[str, int] = field(default_factory=dict)  # that groups have whose members have all ended
 
 
 def read_log(client: Client, partitions: Sequence[TopicPartition], isolation: Isolation) -> Log:
@@ -45,6 +47,14 @@ def read_log(client: Client, partitions: Sequence[TopicPartition], isolation: Is
             for record in consumer.poll(0.1, 10_000):
                 log[TopicPartition(record.topic, record.partition)].append((record.offset, text_of(record.value)))
     return log
+
+
+def members_left(client: Client, group: str) -> int:
+    """Return how many members a group keeps: one that was killed goes when its session is over."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while (left := client.admin.groups.describe(group).members) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return left
 
 
 def settled(
@@ -75,6 +85,7 @@ def settled(
             offsets=offsets,
             outcomes=outcomes,
             open_transactions=[str(listed) for listed in client.admin.transactions.list(states=["Ongoing", "Prepared"])],
+            members={group: members_left(client, group) for group in groups if group == RELAY_GROUP},
             violations=[str(violation) for violation in client.admin.verify().violations],
             purged=purged,
         )

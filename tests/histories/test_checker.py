@@ -12,11 +12,13 @@ from tests.histories.anomalies import Name, summary
 from tests.histories.checker import check
 from tests.histories.history import NEMESIS, History, Operation, Recorder, Result, read_history
 from tests.histories.members import EXTRA, INPUT, SEALED, TALLY
+from tests.histories.relays import RELAY_GROUP, RELAY_TARGET, RELAYED
 from tests.histories.settled import Settled
 from tests.histories.waited import CALM_SECONDS, GRACE_SECONDS, SECOND
 from tests.histories.workers import GROUP, LEDGERS, LOOSE
 
 SOURCE, LEFT, RIGHT, LAX, MORE = (TopicPartition(topic, 0) for topic in (INPUT, *LEDGERS, LOOSE, EXTRA))
+RELAY_SOURCE, RELAYED_TO = TopicPartition(RELAYED, 0), TopicPartition(RELAY_TARGET, 0)
 LINGER: Final = 10  # between the invocation of an operation and its answer
 
 
@@ -31,6 +33,7 @@ class Story:
     offsets: dict[tuple[str, TopicPartition], int] = field(default_factory=dict)
     outcomes: dict[str, str] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
+    members: dict[str, int] = field(default_factory=dict)
     purged: bool = False
     now: int = 0
 
@@ -105,7 +108,8 @@ class Story:
         everything = {partition: list(enumerate(rows)) for partition, rows in self.log.items()}
         committed = {partition: [row for row in rows if row[1] not in self.hidden] for partition, rows in everything.items()}
         ends = {partition: (self.stable.get(partition, len(rows)), len(rows)) for partition, rows in self.log.items()}
-        return Settled(committed, everything, ends, self.offsets, self.outcomes, [], self.violations, self.purged)
+        return Settled(committed, everything, ends, self.offsets, self.outcomes, [], self.violations, self.purged,
+                       self.members)  # fmt: skip
 
     def anomalies(self) -> list[str]:
         return list(summary(check(History(self.operations), self.end())))
@@ -207,6 +211,19 @@ def test_a_zombie_whose_call_began_before_its_successor_may_still_succeed() -> N
     story.commit("writer-0.0", "1.0.0", Result.INFO)
     story.init("writer-0", 1, 1)
     assert story.anomalies() == []
+
+
+def test_an_init_whose_answer_is_noted_late_takes_nothing_over() -> None:
+    """It stood still with its answer, until its successor worked."""
+    story = Story()
+    story.init("writer-0", 1, 1)
+    story.init("writer-0", 1, 0)
+    story.send("writer-0.1", LEFT, "x", transaction="1.1.0")
+    story.commit("writer-0.1", "1.1.0")
+    assert story.anomalies() == []
+    story.send("writer-0.0", LEFT, "y", transaction="1.0.0")
+    story.commit("writer-0.0", "1.0.0")
+    assert story.found() == {Name.ZOMBIE_WRITE}
 
 
 def test_an_outcome_that_was_forgotten_is_what_was_told_and_what_is_there() -> None:
@@ -469,6 +486,50 @@ def output_of_no_input(story: Story) -> None:
     story.poll("reader-0.0", (RIGHT, 2, 3))
 
 
+def relayed(story: Story) -> None:
+    """Tell of two inputs that a relay has copied."""
+    story.send("keyed-0.0", RELAY_SOURCE, "three", "four")
+    story.send("relay-0.0", RELAYED_TO, "three>s", "four>s", transaction="6.0.0")
+    story.commit("relay-0.0", "6.0.0", group=RELAY_GROUP, **{RELAYED: 2})
+    assert story.anomalies() == []
+
+
+def relayed_twice(story: Story) -> None:
+    relayed(story)
+    story.send("relay-0.1", RELAYED_TO, "three>s@again", transaction="6.1.0")
+    story.commit("relay-0.1", "6.1.0")
+
+
+def relayed_without_an_output(story: Story) -> None:
+    relayed(story)
+    story.send("keyed-0.0", RELAY_SOURCE, "five")
+
+
+def relayed_without_an_input(story: Story) -> None:
+    relayed(story)
+    story.send("relay-0.1", RELAYED_TO, "none>s", transaction="6.1.0")
+    story.commit("relay-0.1", "6.1.0")
+
+
+def disordered_in_one_transaction(story: Story) -> None:
+    story.send("plain-0.0", SOURCE, "three", "four")
+    story.send("copy-0.0", LEFT, "four>a", "three>a", transaction="1.0.1")
+    story.send("copy-0.0", RIGHT, "three>b", "four>b", transaction="1.0.1")
+    story.commit("copy-0.0", "1.0.1", input=4)
+    story.seek("reader-0.0", (SOURCE, 4), (LEFT, 5), (RIGHT, 4), kind="drained")
+    for at in (SOURCE, LEFT, RIGHT):
+        story.seek("reader-0.0", (at, 2))
+        story.poll("reader-0.0", (at, 2, len(story.log[at])))
+
+
+def disordered_by_two_relays(story: Story) -> None:
+    story.send("keyed-0.0", RELAY_SOURCE, "three", "four")
+    story.send("relay-1.0", RELAYED_TO, "four>s", transaction="7.0.0")
+    story.commit("relay-1.0", "7.0.0", group=RELAY_GROUP, **{RELAYED: 2})
+    story.send("relay-0.0", RELAYED_TO, "three>s", transaction="6.0.0")
+    story.commit("relay-0.0", "6.0.0")
+
+
 def changed_range(story: Story) -> None:
     story.send("plain-0.0", LAX, "read", result=Result.INFO, stored=False)
     story.log[LAX] = ["read"]
@@ -513,6 +574,10 @@ def nobody_asked_for_the_commit(story: Story) -> None:
 
 def stuck(story: Story) -> None:
     story.stable[LEFT] = 1
+
+
+def members_that_do_not_go(story: Story) -> None:
+    story.members[RELAY_GROUP] = 1
 
 
 def violation(story: Story) -> None:
@@ -617,7 +682,11 @@ PLANTED: Final[dict[Name, list[Callable[[Story], None]]]] = {
         offsets_of_a_zombie_that_another_commit_hides,
     ],
     Name.ZOMBIE_WRITE: [zombie_write, zombie_commit],
-    Name.IMAGE: [output_twice, output_missing, output_of_no_input],
+    Name.IMAGE: [
+        *(output_twice, output_missing, output_of_no_input),
+        *(relayed_twice, relayed_without_an_output, relayed_without_an_input),
+    ],
+    Name.DISORDERED: [disordered_in_one_transaction, disordered_by_two_relays],
     Name.CHANGED_RANGE: [changed_range, changed_range_in_a_crash],
     Name.PHANTOM: [phantom, phantom_of_a_refused_send],
     Name.TWO_OUTCOMES: [
@@ -627,7 +696,7 @@ PLANTED: Final[dict[Name, list[Callable[[Story], None]]]] = {
         nobody_asked_for_the_commit,
     ],
     Name.HOLE: [],
-    Name.STUCK: [stuck],
+    Name.STUCK: [stuck, members_that_do_not_go],
     Name.VIOLATION: [violation],
     Name.FALSE_TRUNCATION: [false_truncation],
     Name.OFFSET_BACK: [offset_back, offset_back_for_a_moment, offset_back_for_who_comes_next],

@@ -28,11 +28,17 @@ from tests.histories.history import Recorder, Result
 from tests.histories.members import EXTRA, EXTRA_PARTITIONS, INPUT, OnPurposeError, late, seals, tally
 from tests.histories.neighbours import OWN, WIDE, WIDE_PARTITIONS, WIDE_USED, bounded, low, publisher, wide
 from tests.histories.recorded import ConsumerTape, ProducerTape, outcome_recorded
+from tests.histories.relays import RELAY_PARTITIONS, RELAY_TARGET, RELAYED, keyed, relay
 
 LEDGERS, LOOSE = ("ledger-a", "ledger-b"), "loose"
 LOOSE_INPUT: Final = f"{LOOSE}-input"
 TOPICS: Final = {INPUT: 3, LEDGERS[0]: 2, LEDGERS[1]: 2, LOOSE: 2, LOOSE_INPUT: 1, EXTRA: EXTRA_PARTITIONS}
-BESIDE: Final = {low.__name__: (OWN, 1), wide.__name__: (WIDE, WIDE_PARTITIONS)}  # topics of who takes part at times
+# Topics of who takes part at times.
+BESIDE: Final = {
+    low.__name__: (OWN, 1), wide.__name__: (WIDE, WIDE_PARTITIONS),
+    keyed.__name__: (RELAYED, RELAY_PARTITIONS), relay.__name__: (RELAY_TARGET, RELAY_PARTITIONS),
+}  # fmt: skip
+RELAYS: Final = [TopicPartition(name, index) for name in (RELAYED, RELAY_TARGET) for index in range(RELAY_PARTITIONS)]
 WIDELY: Final = [TopicPartition(WIDE, index) for index in WIDE_USED]
 COPIED: Final = (INPUT, LOOSE_INPUT)
 PARTITIONS: Final = [TopicPartition(name, index) for name, count in TOPICS.items() for index in range(count)]
@@ -435,7 +441,7 @@ ROLES: Final[dict[str, Callable[[World], None]]] = {
     role.__name__: role
     for role in (
         *(copy, writer, plain, loose, reader, dirty, hopper, view, sweeper, meddler),
-        *(tally, late, seals, publisher, bounded, low, wide),
+        *(tally, late, seals, publisher, bounded, low, wide, keyed),
     )
 }
 
@@ -447,6 +453,8 @@ def live(life: Life) -> None:
     if life.role == COORDINATOR:
         os.environ["MSGTX_DATABASE_URL"] = life.url
         cli.main(["coordinator", "run"])
+    if life.role == relay.__name__:
+        relay(life)
     logging.basicConfig(level=logging.ERROR)
     finish = Finish(now=life.finish)
     signal.signal(signal.SIGTERM, finish.set)

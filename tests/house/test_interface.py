@@ -1,6 +1,8 @@
 """Two versions at once: clients of every version that `connect` accepts find what they call in today's functions."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +48,15 @@ def test_the_file_of_todays_version_names_every_call_of_today() -> None:
     calls = PINNED[SCHEMA_VERSION]["calls"]
     said = [(call.name, call.arguments) for call in interface.functions()]
     assert [(call["function"], call["arguments"]) for call in calls] == said, "python -m tests.interface"
+
+
+def test_calls_are_made_below_the_command_line_and_the_jobs_of_spark() -> None:
+    """Where `interface.functions` does not look there are none."""
+    above = [
+        path for name in ("cli", "migrations", "spark_jobs") for path in (Path(msgtx.__file__).parent / name).rglob("*.py")
+    ]
+    assert above
+    assert [path for path in above if re.search(r"\bFunction\(", path.read_text(encoding="utf-8"))] == []
 
 
 def test_a_client_works_with_the_next_schema_and_refuses_the_one_after(database_url: str, connection: Connection) -> None:

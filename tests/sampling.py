@@ -1,0 +1,88 @@
+"""The everyday run takes a part of what is long: `--sample SEED` says which, and the same seed takes the same part.
+
+Sweeps, interleavings, bad days, histories and the model try one thing again and again, and each of their tests takes
+seconds: `make test` draws a few of a module, `make test-all` runs all of them. Everything else runs in both.
+"""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+HERE: Final = Path(__file__).parent
+# How much of a module the everyday run takes; of all others it takes everything.
+SHARES: Final = {
+    "admin/test_rights_of_roles.py": 0.25,
+    "aio/test_sessions.py": 0.3,
+    "cli/test_interruption.py": 0.25,
+    "client/test_deadlines.py": 0.2,
+    "histories/test_history.py": 0.2,
+    "histories/test_storm.py": 0.2,
+    "model/test_model.py": 0.3,
+    "orm/test_models.py": 0.3,
+    "sessions/test_publish.py": 0.3,
+    "sessions/test_transactions.py": 0.3,
+    "store/test_cleaned_histories.py": 0.2,
+    "store/test_compaction.py": 0.25,
+    "store/test_durable.py": 0.3,
+    "store/test_growth.py": 0.3,
+    "store/test_heartbeats.py": 0.4,
+    "store/test_histories.py": 0.3,
+    "store/test_history.py": 0.3,
+    "store/test_leases.py": 0.3,
+    "system/test_bad_days_clock.py": 0.25,
+    "system/test_bad_days_disk.py": 0.25,
+    "system/test_bad_days_pooler.py": 0.25,
+    "system/test_bad_days_sessions.py": 0.25,
+    "system/test_bad_days_settings.py": 0.2,
+    "system/test_bad_days_terminations.py": 0.15,
+    "system/test_bad_days_versions.py": 0.2,
+    "system/test_crash_sweep.py": 0.08,
+    "system/test_crash_sweep_of_batches.py": 0.08,
+    "system/test_crash_sweep_of_sessions.py": 0.08,
+    "system/test_daemon.py": 0.25,
+    "system/test_demo.py": 0.25,
+    "system/test_interleavings.py": 0.15,
+    "system/test_interleavings_of_cleaning.py": 0.15,
+    "system/test_interleavings_of_groups.py": 0.1,
+    "system/test_interleavings_of_keys.py": 0.15,
+    "system/test_interleavings_of_sessions.py": 0.15,
+    "system/test_interleavings_of_sql.py": 0.15,
+    "system/test_interleavings_of_sweeps.py": 0.15,
+    "system/test_links.py": 0.15,
+    "system/test_mutants_all.py": 0.2,
+    "system/test_rebalances.py": 0.2,
+    "system/test_server_crash.py": 0.25,
+}
+
+
+def add_option(parser: pytest.Parser) -> None:
+    parser.addoption("--sample", type=int, metavar="SEED", help="of the long modules, take a part that this seed draws")
+
+
+def header(config: pytest.Config) -> str | None:
+    """Say which part it is, and how to get it again."""
+    seed = config.getoption("sample")
+    return None if seed is None else f"a sample of the long tests: the same one again by TEST_SEED={seed}"
+
+
+def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep what is drawn. pytest tells how many it left out."""
+    seed = config.getoption("sample")
+    if seed is None:
+        return
+    modules: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        modules.setdefault(item.path.relative_to(HERE).as_posix() if item.path.is_relative_to(HERE) else "", []).append(item)
+    left = {item for name, found in modules.items() if name in SHARES for item in _left_out(found, seed, SHARES[name])}
+    config.hook.pytest_deselected(items=[item for item in items if item in left])
+    items[:] = [item for item in items if item not in left]
+
+
+def _left_out(items: Sequence[pytest.Item], seed: int, share: float) -> Sequence[pytest.Item]:
+    """Draw what is left out. Of so few that the share is no whole number, a seed takes one more than another."""
+    chance = random.Random(f"{seed} {items[0].path.name}")
+    taken = int(share * len(items) + chance.random())
+    return chance.sample(items, len(items) - taken)
