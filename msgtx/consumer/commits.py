@@ -26,7 +26,7 @@ class Commits:
         self._timeout = timeout
         self._changed = threading.Condition()
         self._queue: deque[tuple[GroupMetadata, Offsets]] = deque()
-        self._writing = False  # the thread is at it, or whoever waits for it
+        self._writing = False  # the background thread writes, or a caller that waits
         self._thread: concurrent.futures.ThreadPoolExecutor | None = None
 
     def hand_over(self, group: GroupMetadata, offsets: Offsets) -> None:
@@ -99,6 +99,6 @@ class Commits:
 
 
 def _tell(ended: "concurrent.futures.Future[None]") -> None:
-    """Say what nobody waits for: a bug, which has ended the thread's work."""
+    """Log what no caller waits for: a bug, which has ended the thread's work."""
     if (error := ended.exception()) is not None:
         log.error("offsets were not committed", exc_info=error)

@@ -204,7 +204,7 @@ class Consumer:
             return self._taken(most)
 
     def __iter__(self) -> Iterator[Record]:
-        """Yield records for ever; `stop`, from another thread or a signal handler, ends it."""
+        """Yield records forever; `stop`, from another thread or a signal handler, ends it."""
         self._subscription.require_assignment()
         while not self._stopped and not self._closed:
             if self._await_records(1.0):
@@ -274,7 +274,7 @@ class Consumer:
                 self._failing_since = None
             except MsgtxError as error:
                 if isinstance(error, errors.UnknownTopicOrPartition) and self._subscription.membership is not None:
-                    self._subscription.membership.topics_changed()  # deleted; the group hears of it now
+                    self._subscription.membership.topics_changed()  # deleted; the group learns of it now
                     if self._subscription.keeps or time.monotonic() >= deadline:
                         return False  # the next poll looks at what is there instead
                     time.sleep(self.config.retry_backoff_ms / 1000)
@@ -352,7 +352,7 @@ class Consumer:
                 self._offsets.commit(offsets, wait=wait)
 
     def commit_starts(self) -> None:
-        """Commit where a reset to `latest` leads, before anything is read from there: whoever is next goes on there."""
+        """Commit where a reset to `latest` leads, before anything is read from there: the next reader goes on there."""
         self._offsets.commit_starts()
 
     def _commit_positions(self) -> None:

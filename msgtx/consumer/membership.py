@@ -1,6 +1,6 @@
 """Membership of a consumer in its group: joining, heartbeats, and what is to be taken over or released.
 
-The thread says that the member lives, and hears that something changed; partitions change hands in the consumer's poll. No
+The thread says that the member lives, and learns that something changed; partitions change hands in the consumer's poll. No
 lock is held across the network: who computes an assignment writes it by compare-and-set, who comes late looks again.
 """
 
@@ -34,9 +34,9 @@ from msgtx.store.topics import describe_topics, partitions_of, topics_version
 from msgtx.types import TopicPartition
 
 log = logging.getLogger("msgtx.consumer")
-BEATS_OF_A_SESSION: Final = 3  # attempts at a heartbeat that nobody answers, before the session is over
-MOST_LEAVES: Final = 3  # a connection that broke is made up for; nobody who closes waits for a database that is away
-MOST_ROUNDS: Final = 100  # of a division that others' changes overtake; whoever overtakes also divides
+BEATS_OF_A_SESSION: Final = 3  # attempts at a heartbeat without an answer, before the session is over
+MOST_LEAVES: Final = 3  # enough for a connection that broke; a close does not wait for a database that is away
+MOST_ROUNDS: Final = 100  # of a division that others' changes overtake; the member that overtakes divides, too
 
 
 class Subscription(NamedTuple):
@@ -58,7 +58,7 @@ def _new_id() -> str:
 
 
 def divide(connection: RawConnection, group: str) -> None:
-    """Divide the group's partitions among its members, if that has to be done. Whoever comes first does it."""
+    """Divide the group's partitions among its members, if that has to be done. The first member that comes does it."""
     for _ in range(MOST_ROUNDS):
         state = describe_members(connection, group)
         if state is None or not state.stale or not state.members or state.strategy is None:
@@ -111,7 +111,7 @@ class Membership:
         return None if self._member is None else self._member.member_id
 
     def subscribe(self, subscription: Subscription) -> None:
-        """Change what this member wants to read; the group hears of it with the next `look`."""
+        """Change what this member wants to read; the group learns of it with the next `look`."""
         self._subscription = subscription
         self._subscribed = False
         self.due = True
@@ -260,7 +260,7 @@ class Membership:
                 next_beat = time.monotonic() + self._config.retry_backoff_ms / 1000
 
     def _live_on(self, member: _Member, beats: int) -> _Member | None:
-        """Say that this member lives; have it leave if nobody polls any more, and return it then."""
+        """Say that this member lives; have it leave if the consumer is not polled any more, and return it then."""
         if time.monotonic() - self._polled_at <= self._config.max_poll_interval_ms / 1000:
             self._beat(member, beats)
             return None

@@ -1,7 +1,7 @@
 """How a commit in one process wakes a consumer that waits in another: LISTEN and NOTIFY, one channel per client.
 
 No SQL transaction that is flushed notifies: PostgreSQL would let one at a time through, flush included. A client tells after
-its commits (`coordinator.notifier`). Behind a COMMIT that nobody follows, as of SQL's `msgtx.publish`, a row is left that
+its commits (`coordinator.notifier`). Behind a COMMIT that no client follows, as of SQL's `msgtx.publish`, a row is left that
 listeners look for. Who dies in between delays readers until they look by themselves (`fetch_max_wait_ms`). Behind a pooler,
 which passes no notifications on, readers poll.
 """
@@ -25,10 +25,10 @@ from msgtx.errors import AuthorizationFailed, MsgtxError
 from msgtx.store.wakeups import look, notify, prepare_looks, remove_wake_ups, seen
 
 log = logging.getLogger("msgtx.consumer.wakeup")
-LOOK_SECONDS: Final = 0.1  # between two looks at what nobody told: each costs nearly a millisecond of an idle machine
+LOOK_SECONDS: Final = 0.1  # between two looks for what was not notified: each costs nearly a millisecond of an idle machine
 LOOK_SOON_SECONDS: Final = 0.005  # and while it concerns waiters of this client
 LOOK_SOON_FOR_SECONDS: Final = 1.0  # after it did the last time
-MOST_HEARD: Final = 100  # notifications taken apart at once; of more, whoever sends them, only that they came is told
+MOST_HEARD: Final = 100  # notifications parsed at once; of more, it only counts that they came
 REMOVE_SECONDS: Final = 60.0  # between two removals of what was looked at
 POLL_SECONDS: Final = 0.02  # of consumers while no notifications arrive, after the last data
 POLL_MOST_SECONDS: Final = 0.1  # and when none came for a while: ten questions a second

@@ -218,8 +218,8 @@ class Lane:
 class Accumulator:
     """All lanes of a producer, under one lock.
 
-    `work` wakes the sender, `settled` whoever waits for batches to be finished. While awake, the sender looks after open
-    batches by itself: a record in a transaction that goes out as one call wakes nobody.
+    `work` wakes the sender, `settled` the threads that wait for batches to be finished. While awake, the sender looks after
+    open batches by itself: a record in a transaction that goes out as one call wakes no thread.
     """
 
     def __init__(self, *, linger_ms: int, batch_bytes: int, buffer_bytes: int) -> None:
@@ -353,7 +353,7 @@ class Accumulator:
         self.finish(batch)
 
     def finish(self, batch: PendingBatch, *, error: BaseException | None = None) -> None:
-        """Settle a batch: its futures are done, its bytes are free, whoever waits goes on."""
+        """Settle a batch: its futures are done, its bytes are free, threads that wait go on."""
         with self.lock:
             if batch.finished:
                 return

@@ -92,7 +92,7 @@ class Deduplicator:
                 failures = 0
             except MsgtxError as error:
                 if error.retriable and self._closing:
-                    self._fail(taken, error)  # nobody waits for it: the producer was closed
+                    self._fail(taken, error)  # nothing waits for it: the producer was closed
                 elif error.retriable:
                     failures += 1
                     self._again(taken)
@@ -103,7 +103,7 @@ class Deduplicator:
                 else:
                     self._refuse([(each, error) for each in taken])
             except BaseException as error:
-                # A bug: every waiting caller hears of it rather than waiting for ever.
+                # A bug: every caller that waits gets the error, instead of waiting forever.
                 log.exception("the deduplicator failed")
                 self._fail_all(taken, FatalError(f"the deduplicator failed: {error!r}"))
 

@@ -121,8 +121,8 @@ class Producer:
 
         `value=None` is a tombstone. A key chooses the partition; without one records stick to a partition drawn for each
         batch. With a `dedup_key` (1 to 256 bytes of UTF-8) the record is stored once per topic within `dedup_window_ms`
-        after the first one, whoever sends it again: the others get the place of the first, `duplicate`, also if their
-        content differs. It is awaited and flushed whatever `acks` says, and needs a producer without transactions.
+        after the first one, from any producer: the others get the place of the first, `duplicate`, also if their content
+        differs. It is awaited and flushed whatever `acks` says, and needs a producer without transactions.
 
         Raise `IllegalState`, `TypeError`, `InvalidRequest`, `UnknownTopicOrPartition`, the stored error of a failed
         transaction or producer; everything else is in the future. Source: internals: append.
@@ -215,10 +215,10 @@ class Producer:
         self._transactions.abort(timeout)
 
     def prepare_transaction(self, timeout: float | None = None) -> PreparedTransaction:
-        """Prepare: all of it is durable, and waits for an outside decision, for ever. Returns the token that decides it.
+        """Prepare: all of it is durable, and waits for an outside decision, however long. Returns the token that decides it.
 
         `client.complete(token, commit=…)` in any process, or `commit_transaction` and `abort_transaction` of this producer.
-        Until then nobody reads past it. May be called again when it raised `OutcomeUnknown`. Raise what a commit raises.
+        Until then no reader gets past it. May be called again when it raised `OutcomeUnknown`. Raise what a commit raises.
         Source: internals: sessions#two-phase-commit-with-another-system; KIP-939.
         """
         self._transactions.require(Call.PREPARE)

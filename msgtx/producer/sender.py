@@ -44,7 +44,7 @@ class Wake(Protocol):
     """Tells waiting consumers of commits."""
 
     def tell(self, partition_ids: list[int]) -> None:
-        """Have consumers of these partitions told of a commit that is done."""
+        """Notify consumers of these partitions of a commit that is done."""
         ...
 
 
@@ -149,14 +149,14 @@ class Sender:
                     self._partitions_at_once = max(1, self._partitions_at_once // 2)
                 if error.retriable:
                     failures, trouble = failures + 1, error
-                    if self._closing:  # nobody waits for what is left: it was dropped when the producer was closed
+                    if self._closing:  # nothing waits for what is left: it was dropped when the producer was closed
                         self._accumulator.drop_unsent(error)
                     self._expire(error, attempted=True)
                     self._sleep(min(MAX_BACKOFF_SECONDS, backoff * 2 ** min(failures, 6)))
                 else:
                     self._fail_all(self._engine.cause_of(error) if error.fatal else error)
             except BaseException as error:
-                # A bug: every waiting caller hears of it rather than waiting for ever.
+                # A bug: every caller that waits gets the error, instead of waiting forever.
                 log.exception("the sender failed")
                 self._requeue_in_flight()
                 self._fail_all(errors.FatalError(f"the sender failed: {error!r}"))
@@ -268,7 +268,7 @@ class Sender:
             return call
 
     def _chosen(self) -> list[tuple[Lane, PendingBatch]]:
-        """Return what may go in one call, ascending by partition; of too many the oldest, so that none waits for ever."""
+        """Return what may go in one call, ascending by partition; of too many the oldest, so that none waits forever."""
         lanes = [self._accumulator.lanes[key] for key in self._accumulator.filled]
         found = [(lane, batch) for lane in lanes if (batch := self._next(lane)) is not None]
         if len(found) > self._partitions_at_once:
@@ -310,7 +310,7 @@ class Sender:
                 self._accumulator.stored(lane, batch, answer)
             else:
                 self._refused(lane, batch, answer.error)
-            self._mend(lane)
+            self._go_on(lane)
 
     def _refused(self, lane: Lane, batch: PendingBatch, error: MsgtxError) -> None:
         if lane.broken and isinstance(error, errors.OutOfOrderSequence):
@@ -356,7 +356,7 @@ class Sender:
             lane.ready.insert(at, batch)
             self._accumulator.filled.add(lane.topic_partition)
 
-    def _mend(self, lane: Lane) -> None:
+    def _go_on(self, lane: Lane) -> None:
         if lane.broken and lane.in_flight == 0 and not self._bump_needed:
             lane.broken = False
 
@@ -404,7 +404,7 @@ class Sender:
                     lane.ready.appendleft(batch)
                     self._accumulator.filled.add(lane.topic_partition)
         for lane in self._accumulator.lanes.values():
-            self._mend(lane)
+            self._go_on(lane)
 
     def _uncertain(self) -> bool:
         with self._accumulator.lock:

@@ -11,7 +11,7 @@ Answer = TypeVar("Answer")
 async def to_its_end(work: "asyncio.Future[Answer]", *, stop: Callable[[], object] | None = None) -> Answer:
     """Return what a thread answers. When the task is cancelled, call `stop`, and wait all the same.
 
-    Then nobody else is using what the thread used, and what it has done is there to be taken back.
+    Then nothing else is using what the thread used, and what it has done is there to be taken back.
     """
     try:
         await asyncio.wait([work])
@@ -22,6 +22,6 @@ async def to_its_end(work: "asyncio.Future[Answer]", *, stop: Callable[[], objec
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([work])
         if not work.cancelled():
-            work.exception()  # nobody else will ask for it
+            work.exception()  # nothing else will ask for it
         raise
     return work.result()

@@ -39,7 +39,7 @@ class Owner(Protocol):
     """Whose transaction is decided by the user's COMMIT."""
 
     def lost(self) -> None:
-        """Hear that the user's SQL transaction was rolled back, or that its COMMIT failed."""
+        """Handle that the user's SQL transaction was rolled back, or that its COMMIT failed."""
         ...
 
 
@@ -65,7 +65,7 @@ class Enlistment:
 
     things: list[tuple[frozenset[str], Published | OffsetRows | Decision | Writing]] = field(default_factory=list)
     over: bool = False
-    told: set[int] = field(default_factory=set)  # partitions of what was written
+    partitions: set[int] = field(default_factory=set)  # partitions of what was written
 
     def add(self, connection: sqlalchemy.Connection, thing: Published | OffsetRows | Decision | Writing) -> None:
         """Have something ride in the transaction that the connection is in."""
@@ -83,8 +83,8 @@ class Enlistment:
         for rows in self._of(dict):
             offsets |= rows
         calls = list(calls_of(self._of(Published)))
-        self.told.update(batch.partition_id for batches in calls for batch in batches)
-        self.told.update(*(decision.sealed.partitions for decision in self._of(Decision)))
+        self.partitions.update(batch.partition_id for batches in calls for batch in batches)
+        self.partitions.update(*(decision.sealed.partitions for decision in self._of(Decision)))
         if offsets or calls:
             self._write_log(connection, calls, columns_of(offsets))
 
@@ -201,7 +201,7 @@ def installation_of(connection: sqlalchemy.Connection) -> Installation:
         _topics[engine] = {}
         for name, heard in _HEARD.items():
             event.listen(engine, name, heard)
-        _installations[engine] = found  # last: whoever finds it is heard
+        _installations[engine] = found  # last: what finds it here has its listeners
     return found
 
 
@@ -249,7 +249,7 @@ def _commit(connection: sqlalchemy.Connection) -> None:
         _take_back(connection, enlistment)
         raise
     enlistment.over = True
-    _untold[driver_of(connection)] = enlistment.told
+    _not_notified[driver_of(connection)] = enlistment.partitions
     enlistment.things = [(names, thing) for names, thing in enlistment.things if isinstance(thing, Decision)]
     _written[connection] = enlistment  # its COMMIT may fail; the connection may live for long, and keeps no records
 
@@ -282,7 +282,7 @@ def _rollback_savepoint(connection: sqlalchemy.Connection, name: str, _: None) -
 
 
 def _failed(context: sqlalchemy.engine.ExceptionContext) -> Exception | None:
-    """Hear that a statement failed; if it was the COMMIT, the transaction is over, and whose it was must know.
+    """Handle that a statement failed; if it was the COMMIT, the transaction is over, and whose it was must know.
 
     Returns the error that msgtx has for what its own functions refused at COMMIT.
     """
@@ -290,7 +290,7 @@ def _failed(context: sqlalchemy.engine.ExceptionContext) -> Exception | None:
     if connection is None or context.statement is not None or (enlistment := _written.pop(connection, None)) is None:
         return None
     forget(connection)
-    enlistment.told.clear()
+    enlistment.partitions.clear()
     enlistment.roll_back(connection, None)
     original = context.original_exception
     if isinstance(original, psycopg.Error) and "msgtx." in (original.diag.context or ""):
@@ -300,17 +300,17 @@ def _failed(context: sqlalchemy.engine.ExceptionContext) -> Exception | None:
 
 
 def _returned(driver: Any, _: object) -> None:
-    """Hear that a connection goes back to the pool: tell the readers of what it has committed.
+    """Handle that a connection goes back to the pool: notify the readers of what it has committed.
 
     They would look by themselves, a little later: so they do for a connection that stays with its user, and an async one.
     """
-    if isinstance(driver, psycopg.Connection) and (told := _untold.pop(driver, None)):
+    if isinstance(driver, psycopg.Connection) and (partitions := _not_notified.pop(driver, None)):
         if driver.closed or driver.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
             return
         with contextlib.suppress(psycopg.Error, errors.MsgtxError):
             driver.autocommit = True
             try:
-                notify(driver, ",".join(map(str, sorted(told)[:MOST_TOLD])))
+                notify(driver, ",".join(map(str, sorted(partitions)[:MOST_TOLD])))
             finally:
                 driver.autocommit = False
 
@@ -336,7 +336,7 @@ _HEARD: Final[dict[str, Callable[..., object]]] = {
 }
 _enlistments: "weakref.WeakKeyDictionary[sqlalchemy.Connection, Enlistment]" = weakref.WeakKeyDictionary()
 _written: "weakref.WeakKeyDictionary[sqlalchemy.Connection, Enlistment]" = weakref.WeakKeyDictionary()
-# Partitions of the last COMMIT of a driver's connection, whose readers nobody has told yet.
-_untold: "weakref.WeakKeyDictionary[Any, set[int]]" = weakref.WeakKeyDictionary()
+# Partitions of the last COMMIT of a driver's connection, whose readers are not notified yet.
+_not_notified: "weakref.WeakKeyDictionary[Any, set[int]]" = weakref.WeakKeyDictionary()
 _installations: "weakref.WeakKeyDictionary[sqlalchemy.Engine, Installation]" = weakref.WeakKeyDictionary()
 _topics: "weakref.WeakKeyDictionary[sqlalchemy.Engine, dict[str, tuple[float, Topic]]]" = weakref.WeakKeyDictionary()

@@ -76,7 +76,7 @@ class Companion:
                     name = self._take(user) or self._new(connection)
                     sealed = self._seal(connection, name, calls, offsets)
             except (errors.ConcurrentTransactions, errors.FatalError):
-                # The COMMIT before failed and nobody could say so yet; or the id was idle for too long.
+                # The COMMIT before failed, which could not be reported yet; or the id was idle for too long.
                 if attempt == NAMES_TRIED - 1:
                     raise
                 continue
