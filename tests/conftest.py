@@ -6,10 +6,8 @@ import itertools
 import os
 import shutil
 import signal
-import tempfile
 import threading
 from collections.abc import Callable, Generator, Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import hypothesis
@@ -19,7 +17,7 @@ import msgtx
 from msgtx.database import embedded
 from msgtx.database.pool import Engine
 from tests import sampling
-from tests.databases import Connection, Server, set_clock, use_server
+from tests.databases import Connection, Server, scratch, set_clock, use_server
 
 hypothesis.settings.register_profile("msgtx", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("long", deadline=None, print_blob=True)  # tests/model
@@ -27,15 +25,12 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "msgtx"))
 _number = itertools.count(1)
 
 
-# Who came late to one of these would end late.
+# Who came late to one of these would end late; to one of the other long modules, not so late.
 LONGEST: Final = (
-    *(f"system/test_crash_sweep{of}.py" for of in ("", "_of_sessions", "_of_batches")),
+    "system/test_crash_sweep.py",
     "system/test_interleavings_of_groups.py",
-    "admin/test_rights_of_roles.py",
-    "client/test_deadlines.py",
-    "model/test_model.py",
-    "store/test_compaction.py",
-    "cli/test_interruption.py",
+    "system/test_crash_sweep_of_sessions.py",
+    "system/test_mutants_all.py",
 )
 
 
@@ -50,7 +45,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Draw the sample, if one is wanted; the longest modules go first."""
     sampling.deselect(config, items)
-    rank = {sampling.HERE / name: place for place, name in enumerate(LONGEST)}
+    rank = {sampling.HERE / name: place for place, name in enumerate(dict.fromkeys([*LONGEST, *sampling.SHARES]))}
     items.sort(key=lambda item: rank.get(item.path, len(rank)))
 
 
@@ -85,8 +80,7 @@ def _own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     given = before.get("MSGTX_TEST_DATABASE_URL")
     if given:
         os.environ["MSGTX_TEST_DATABASE_URL"] = given
-    folder = Path(tempfile.mkdtemp(prefix="msgtx-tests-"))
-    folder.chmod(0o755)  # as root, the server's user must get in
+    folder = scratch("msgtx-tests-")
     os.environ["MSGTX_HOME"] = str(folder / "home")
     os.environ["MSGTX_CONFIG"] = str(folder / "msgtx.toml")
     yield

@@ -13,7 +13,6 @@ import re
 import shutil
 import signal
 import subprocess
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -25,7 +24,7 @@ import psycopg
 from msgtx.database import connection as connections
 from msgtx.database import embedded
 from msgtx.database.embedded import binaries, postmaster
-from tests.databases import PATIENCE_SECONDS, Server, use_server, wait_until
+from tests.databases import PATIENCE_SECONDS, Server, scratch, use_server, wait_until
 
 UNCOUNTED_THREADS: Final = {"msgtx-listener", "msgtx-completion", "msgtx-heartbeat"}
 SILENT: Final = {
@@ -226,8 +225,7 @@ class CrashServer:
 @contextlib.contextmanager
 def crash_server() -> Iterator[CrashServer]:
     """Run a server for crashes in a folder of its own."""
-    folder = Path(tempfile.mkdtemp(prefix="msgtx-crash-"))
-    folder.chmod(0o755)  # as root, the server's user must get in
+    folder = scratch("msgtx-crash-")
     server = CrashServer(folder / "home")
     try:
         yield server
