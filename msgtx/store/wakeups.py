@@ -15,6 +15,7 @@ from msgtx.database.wire import Int4Array
 MOST_TOLD: Final = 700  # partitions of one notification: PostgreSQL refuses one of 8000 bytes
 WOKEN: Final = Function("woken_since", {"in_snapshot": "text"})
 LOOK: Final = "msgtx_look"  # the name of a call of `woken_since` that the session keeps
+_SEND: Final = numbered(NOTIFY)
 TELL: Final = Function("tell_readers", {"partition_ids": "int4[]"}, flushed=False)
 REMOVE: Final = Function("remove_wake_ups", {"in_after": "int8[]"}, flushed=False)
 
@@ -26,7 +27,7 @@ def notify(connection: RawConnection, words: str) -> None:
 
 def send_notification(raw: pq.abc.PGconn, partition_ids: Iterable[int]) -> None:
     """Do the same without waiting for the answer, which libpq then has."""
-    raw.send_query_params(numbered(NOTIFY), [",".join(map(str, partition_ids)).encode()])
+    raw.send_query_params(_SEND, [",".join(map(str, partition_ids)).encode()])
     raw.flush()
 
 
