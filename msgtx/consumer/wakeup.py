@@ -18,7 +18,7 @@ from typing import Final
 
 import psycopg
 
-from msgtx.database.calls import query
+from msgtx.database.calls import LISTEN, query
 from msgtx.database.connection import RawConnection, readable, until
 from msgtx.database.pool import Engine
 from msgtx.errors import AuthorizationFailed, MsgtxError
@@ -162,7 +162,7 @@ class Listener:
         # What arrives with the answer to a statement, psycopg has taken off the connection: it hands it to this.
         heard: list[str] = []
         connection.add_notify_handler(lambda notification: heard.append(notification.payload))
-        query(connection, "listen msgtx")
+        query(connection, LISTEN)
         snapshot = prepare_looks(connection)
         notify(connection, self._token)
         self._wake_all()

@@ -142,6 +142,7 @@ def savepoint(connection: RawConnection) -> Iterator[None]:
         yield
 
 
+LISTEN: Final = "listen msgtx"
 NOTIFY: Final = "select pg_catalog.pg_notify('msgtx', %s)"
 DEFAULT_ISOLATION: Final = "show default_transaction_isolation"
 BATCH_TYPE: Final = "select 'msgtx.batch'::pg_catalog.regtype::pg_catalog.oid::pg_catalog.int8"

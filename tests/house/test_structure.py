@@ -21,7 +21,6 @@ SQL_TEXT = re.compile(
 WITH_SQL = {
     "cli/programs/demo.py": "looks at its results as a user would, in SQL of its own",
     "cli/programs/spark_demo.py": "looks at its results as a user would, in SQL of its own",
-    "msgtx/consumer/wakeup.py": "LISTEN on the connection of the listener",
 }
 COMMITS = re.compile(r"^\w*(connection|session|cursor|driver|raw)(\(\))?\.commit\(|\.begin\(\)$")
 # The user's own session begins as with each statement of SQLAlchemy's; the user commits.
