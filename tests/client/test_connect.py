@@ -10,6 +10,7 @@ import pytest
 import msgtx
 from msgtx import errors
 from msgtx.database import embedded
+from msgtx.store.installation import SCHEMA_VERSION
 from tests.databases import Server, connect
 
 Databases = Callable[..., str]
@@ -52,7 +53,7 @@ def test_a_missing_schema_says_what_to_run(make_database: Databases) -> None:
         assert client.topics.list() == ["orders"]
 
 
-@pytest.mark.parametrize(("version", "todo"), [(0, "msgtx db upgrade"), (9, "newer msgtx")])
+@pytest.mark.parametrize(("version", "todo"), [(0, "msgtx db upgrade"), (SCHEMA_VERSION + 2, "newer msgtx")])
 def test_a_schema_of_another_version_says_what_to_do(make_database: Databases, version: int, todo: str) -> None:
     url = make_database()
     with connect(url) as connection:

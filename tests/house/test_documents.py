@@ -179,3 +179,12 @@ def test_metrics_of_a_database_that_is_away_say_only_that() -> None:
     engine = Engine("postgresql://nobody@127.0.0.1:1/nowhere")
     families = {family.name: family.samples[0].value for family in Gauges(engine).collect()}
     assert families == {"msgtx_database_up": 0}
+
+
+def test_each_defect_that_is_cited_is_named_in_the_architecture() -> None:
+    named = set(re.findall(r"\| (P\d+) \|", (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")))
+    cited: dict[str, str] = {}
+    for path in [*CODE, *(ROOT / "docs").rglob("*.md"), *(ROOT / "tests" / "mutants").glob("*.patch")]:
+        for found in re.findall(r"\bP\d{1,2}\b", path.read_text(encoding="utf-8")):
+            cited.setdefault(found, str(path))
+    assert {name: path for name, path in cited.items() if name not in named} == {}
