@@ -77,6 +77,19 @@ def readable(descriptors: Sequence[int], seconds: float) -> set[int]:
     return {descriptor for descriptor, _ in look.poll(max(0.0, 1_000 * seconds))}
 
 
+class Pipeline(psycopg.Pipeline):
+    """A pipeline that says nothing behind its last Sync.
+
+    psycopg's own sends a Flush there when the answer to that Sync is still to come. A pooler in transaction mode, which has
+    taken the session back with the answer, gives the client another one for the Flush, and has it back with the next Sync
+    only: of a client that is idle then, never.
+    """
+
+    def _exit_gen(self) -> PQGen[None]:
+        if self.command_queue or self.result_queue:
+            yield from self._sync_gen()
+
+
 class Connection(psycopg.Connection[Any]):
     """A connection of our own. `silence`: how long it waits for a sign of life where `until` says nothing else."""
 
@@ -89,6 +102,17 @@ class Connection(psycopg.Connection[Any]):
         seconds = min(float(given.get("connect_timeout") or CONNECT_SECONDS), seconds_left())
         given["connect_timeout"] = max(1, math.ceil(seconds))
         return super().connect(**_resolved(given, seconds), **options)
+
+    @contextlib.contextmanager
+    def pipeline(self) -> Iterator[psycopg.Pipeline]:
+        """Switch to pipeline mode: see `Pipeline`."""
+        self._pipeline = self._pipeline or Pipeline(self)
+        try:
+            with super().pipeline() as pipeline:
+                yield pipeline
+        finally:
+            if self.closed:
+                self._pipeline = None
 
     def wait(self, gen: PQGen[RV], interval: float = LOOK_SECONDS, timeout: float | None = None) -> RV:
         """Do what a generator of psycopg wants, see above. Raise `psycopg.OperationalError` when time is over."""

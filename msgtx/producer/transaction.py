@@ -130,17 +130,21 @@ class Transactions:
 
     def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
         """See `Producer.send_offsets_to_transaction`."""
-        state = self._state
-        with state.lock:
-            if not state.may_send:
-                state.refuse(Call.SEND_OFFSETS)
-            try:
-                rows = {self._routes.partition_id(*tp): as_offset(tp, at) for tp, at in offsets.items()}
-            except MsgtxError as error:
-                if not isinstance(error, IllegalState):
-                    state.fail(error)
-                raise
+        self._require_open(Call.SEND_OFFSETS)
+        try:
+            # Without the lock: a topic that is not known yet is looked up in the database, and the sender goes on meanwhile.
+            rows = {self._routes.partition_id(*tp): as_offset(tp, at) for tp, at in offsets.items()}
+        except MsgtxError as error:
+            if not isinstance(error, IllegalState):
+                self._state.fail(error)
+            raise
+        with self._state.lock:
+            self._require_open(Call.SEND_OFFSETS)
             self._current().offsets |= offset_rows(group, rows)
+
+    def _require_open(self, call: Call) -> None:
+        if not self._state.may_send:
+            self._state.refuse(call)
 
     # ── committing ──
 

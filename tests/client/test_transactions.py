@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -859,3 +860,42 @@ def test_calls_get_smaller_while_the_lock_table_is_full(
         assert [future.exception(SECONDS) for future in futures] == [None] * PARTITIONS_AT_ONCE
     assert sizes[:4] == [PARTITIONS_AT_ONCE // 2**n for n in range(4)]
     client.topics.delete(topic)
+
+
+def test_offsets_whose_topic_is_looked_up_hold_no_record_up(client: msgtx.Client, topic: str, unique: Unique) -> None:
+    """The look-up may wait for the database: nothing that the sender needs is held meanwhile."""
+    asked, answered = threading.Event(), threading.Event()
+    with client.producer(transactional_id=unique("id")) as producer, ThreadPoolExecutor(1) as threads:
+        producer.begin_transaction()
+        find = producer._routes._topics
+
+        def slow(name: str, fresh: bool) -> Any:
+            asked.set()
+            assert answered.wait(SECONDS)
+            return find(name, fresh)
+
+        producer._routes._topics = slow
+        offsets = threads.submit(producer.send_offsets_to_transaction, {TopicPartition(topic, 0): 7}, unique("group"))
+        assert asked.wait(SECONDS)
+        free = producer._accumulator.lock.acquire(timeout=1.0)
+        if free:
+            producer._accumulator.lock.release()
+        answered.set()
+        offsets.result(SECONDS)
+        assert free
+        producer.commit_transaction()
+
+
+def test_offsets_whose_transaction_failed_meanwhile_are_refused(client: msgtx.Client, topic: str, unique: Unique) -> None:
+    with client.producer(transactional_id=unique("id")) as producer:
+        producer.begin_transaction()
+        find = producer._routes._topics
+
+        def fails_meanwhile(name: str, fresh: bool) -> Any:
+            producer._state.fail(errors.DeliveryTimeout("planted"))
+            return find(name, fresh)
+
+        producer._routes._topics = fails_meanwhile
+        with pytest.raises(errors.DeliveryTimeout, match="planted"):
+            producer.send_offsets_to_transaction({TopicPartition(topic, 0): 7}, unique("group"))
+        producer.abort_transaction()

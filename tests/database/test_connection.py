@@ -2,7 +2,9 @@
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 
+import psycopg
 import pytest
 
 from msgtx.database.calls import end_call
@@ -37,3 +39,24 @@ def test_both_sides_may_have_much_to_say_at_once(connection: Connection) -> None
     """Who does not read while it writes has the other side stop reading, too."""
     large = "x" * 1_000_000
     assert answers(connection, "select %s::text", large) == [large] * 4
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_pipeline_says_nothing_behind_its_last_sync(database_url: str, tmp_path: Path, waits: bool) -> None:
+    """A pooler gives a session of the server to whoever speaks, until the next Sync: one that is never sent keeps it."""
+    with (
+        contextlib.closing(Connection.connect(database_url, autocommit=True)) as connection,
+        (tmp_path / "trace").open("w+") as trace,
+    ):
+        connection.pgconn.trace(trace.fileno())
+        with connection.pipeline() as pipeline:
+            Cursor(connection).execute("select pg_sleep(0.1)")
+            end_call(pipeline)
+            if waits:
+                pipeline.sync()
+        connection.pgconn.untrace()
+        trace.seek(0)
+        said = [line.split("\t")[3].strip() for line in trace if line.split("\t")[1] == "F"]
+    assert said[-1] == "Sync", said
+    assert "Flush" not in said
+    assert connection.info.transaction_status != psycopg.pq.TransactionStatus.ACTIVE
