@@ -172,6 +172,7 @@ class Yard:
     def _sweep(self) -> None:
         """Remove the databases that a run left."""
         with self.server.administrator() as connection:
+            connection.execute("set statement_timeout = 0")  # a database is removed with a checkpoint
             left = connection.execute(
                 "select datname from pg_database where datname ~ '^msgtx_test_[0-9]+_[0-9]+$'"
             ).fetchall()
