@@ -38,7 +38,7 @@ PROCESS: Final = {
     "spark": 50,
     "rebalance": 28,
     "sweep": 16,
-    "prepared": 18,
+    "prepared": 17,
     "session": 19,
     "session-repeatable": 19,
     "session-serializable": 19,
