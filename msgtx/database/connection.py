@@ -86,8 +86,13 @@ class Pipeline(psycopg.Pipeline):
     """
 
     def _exit_gen(self) -> PQGen[None]:
-        if self.command_queue or self.result_queue:
-            yield from self._sync_gen()
+        if not self.command_queue and not self.result_queue:
+            return
+        try:
+            self._enqueue_sync()
+            yield from self._communicate_gen()
+        finally:  # what is not fetched keeps the connection in pipeline mode
+            yield from self._fetch_gen(flush=False)
 
 
 class Connection(psycopg.Connection[Any]):

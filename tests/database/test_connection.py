@@ -1,6 +1,7 @@
 """The loop that sends and receives: all of a question goes out while its answer is waited for."""
 
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,3 +61,17 @@ def test_a_pipeline_says_nothing_behind_its_last_sync(database_url: str, tmp_pat
     assert said[-1] == "Sync", said
     assert "Flush" not in said
     assert connection.info.transaction_status != psycopg.pq.TransactionStatus.ACTIVE
+
+
+def test_a_pipeline_in_which_calls_fail_leaves_a_connection_that_can_be_used(connection: Connection) -> None:
+    def fail() -> None:
+        with until(silence=5.0), connection.pipeline() as pipeline:
+            for divisor in (1, 0, 1, 0, 1):
+                Cursor(connection).execute("select 1 / %s", [divisor])
+                end_call(pipeline)
+            time.sleep(0.3)  # the answers are there when the block ends
+
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        fail()
+    assert connection.pgconn.pipeline_status == psycopg.pq.PipelineStatus.OFF
+    assert connection.execute("select 1").fetchone() == (1,)
