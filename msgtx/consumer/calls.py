@@ -11,10 +11,9 @@ from msgtx.database.pool import Engine
 from msgtx.database.retry import retried
 from msgtx.errors import IllegalState
 from msgtx.store.groups import commit_offsets
-from msgtx.store.topics import Topic
+from msgtx.store.topics import Topic, Topics
 from msgtx.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 
-Topics = Callable[[str, bool], Topic | None]  # by its name; True: as it is now, not as it is remembered
 Answer = TypeVar("Answer")
 
 

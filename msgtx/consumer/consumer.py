@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from msgtx import errors
 from msgtx.config import ConsumerConfig
-from msgtx.consumer.calls import Calls, Topics
+from msgtx.consumer.calls import Calls
 from msgtx.consumer.commits import Commits
 from msgtx.consumer.fetcher import Assigned, Fetcher
 from msgtx.consumer.offsets import Offsets
@@ -22,6 +22,7 @@ from msgtx.database.connection import until
 from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState, MsgtxError
 from msgtx.session.enlistment import UserSession
+from msgtx.store.topics import Topics
 from msgtx.types import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, Record, TopicPartition
 
 log = logging.getLogger("msgtx.consumer")

@@ -19,16 +19,18 @@ def retried(
     longest: float = 0.0,
     attempts: float = math.inf,
     silence: float | None = None,
+    cut: bool = True,
 ) -> Answer:
     """Call until there is an answer, an error that is not retriable, or no time for another attempt.
 
     `deadline`: of `time.monotonic`; `pause`: seconds after the first attempt, then twice as many each time up to `longest`;
-    `silence`: seconds for a sign of life from the server within one attempt. Raise the last error.
+    `silence`: seconds for a sign of life from the server within one attempt; `cut`: an attempt on its way is given up at
+    the deadline, too. Raise the last error.
     """
     while True:
         attempts -= 1
         try:
-            with until(deadline, silence=silence):
+            with until(deadline if cut else math.inf, silence=silence):
                 return attempt()
         except MsgtxError as error:
             if not error.retriable or attempts <= 0 or time.monotonic() + pause > deadline:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from msgtx.config import ProducerConfig
 from msgtx.database.pool import Engine
@@ -13,7 +13,7 @@ from msgtx.store.producers import init_producer_id
 from msgtx.types import ProducerId
 
 Answer = TypeVar("Answer")
-LONGEST_PAUSE_SECONDS = 1.0
+MAX_BACKOFF_SECONDS: Final = 1.0
 
 
 class Calls:
@@ -37,7 +37,7 @@ class Calls:
                 attempt,
                 deadline=deadline,
                 pause=self._config.retry_backoff_ms / 1000,
-                longest=LONGEST_PAUSE_SECONDS,
+                longest=MAX_BACKOFF_SECONDS,
                 silence=self._config.request_timeout_ms / 1000,
             )
         except MsgtxError as error:

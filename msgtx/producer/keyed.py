@@ -16,7 +16,8 @@ from msgtx.database.connection import until
 from msgtx.database.pool import Engine
 from msgtx.errors import DeliveryTimeout, FatalError, IllegalState, MsgtxError, UnknownTopicOrPartition
 from msgtx.producer.batches import Accumulator, PendingBatch
-from msgtx.producer.sender import MAX_BACKOFF_SECONDS, Wake
+from msgtx.producer.calls import MAX_BACKOFF_SECONDS
+from msgtx.producer.sender import Wake
 from msgtx.producer.state import ProducerState
 from msgtx.store.append import PARTITIONS_AT_ONCE
 from msgtx.store.append_once import KeyedRecord, Placed, append_once

@@ -16,14 +16,14 @@ from msgtx.producer.batcher import Batcher, Serializer
 from msgtx.producer.batches import Accumulator, BatchFuture, RecordFuture
 from msgtx.producer.calls import Calls
 from msgtx.producer.keyed import Deduplicator
-from msgtx.producer.routes import Routes, Topics
+from msgtx.producer.routes import Routes
 from msgtx.producer.sender import Sender, Wake
 from msgtx.producer.state import DECIDED_ELSEWHERE, ProducerState
 from msgtx.producer.transaction import SessionEnd, Transactions
 from msgtx.rules.transaction import Call, ClientState
 from msgtx.session.enlistment import UserSession, Writing, enlist
 from msgtx.session.offsets import Offsets, OffsetSource, positions_of
-from msgtx.store.topics import Topic
+from msgtx.store.topics import Topic, Topics
 from msgtx.types import GroupMetadata, PreparedTransaction, RecordMetadata, TransactionId
 
 log = logging.getLogger("msgtx.producer")

@@ -1,15 +1,12 @@
 """What a producer knows of the topics that it sends to."""
 
 import random
-from collections.abc import Callable
 
 from msgtx import errors
 from msgtx.producer.batches import Accumulator, Lane
 from msgtx.producer.calls import Calls
 from msgtx.producer.state import ProducerState
-from msgtx.store.topics import Topic
-
-Topics = Callable[[str, bool], Topic | None]  # by its name; True: as it is now, not as it is remembered
+from msgtx.store.topics import Topic, Topics
 
 
 class Route:

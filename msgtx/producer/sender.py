@@ -26,7 +26,7 @@ from msgtx.database.translation import translated
 from msgtx.database.wire import Cursor
 from msgtx.errors import MsgtxError
 from msgtx.producer.batches import Accumulator, Lane, PendingBatch
-from msgtx.producer.calls import Calls
+from msgtx.producer.calls import MAX_BACKOFF_SECONDS, Calls
 from msgtx.producer.state import ProducerState
 from msgtx.rules.transaction import Call
 from msgtx.store.append import APPEND, APPEND_UNFLUSHED, PARTITIONS_AT_ONCE, append_arguments, read_appended
@@ -35,7 +35,6 @@ from msgtx.store.topics import Topic
 
 log = logging.getLogger("msgtx.producer")
 CALL_BYTES: Final = 2 * 1024 * 1024  # of batches in one call: enough to share a flush, little enough to hold locks shortly
-MAX_BACKOFF_SECONDS: Final = 1.0
 AWAKE_SECONDS: Final = 0.2  # without work, before the thread sleeps until it is woken
 MIN_WAIT_SECONDS: Final = 0.001
 

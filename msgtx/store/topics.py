@@ -1,7 +1,7 @@
 """Topics and their partitions."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,6 +52,9 @@ class Topic:
         limit = self.settings["max_message_bytes"]
         assert isinstance(limit, int)
         return limit
+
+
+Topics = Callable[[str, bool], Topic | None]  # a topic by its name; True: as it is now, not as it is remembered
 
 
 def create_topic(connection: RawConnection, name: str, partitions: int, settings: Mapping[str, object]) -> None:

@@ -59,7 +59,7 @@ def persevering(engine: Engine, work: Callable[[RawConnection], T]) -> T:
 def again(work: Callable[[], T]) -> T:
     """Do what may be repeated, again and again while the condition passes: calls with the same names write once."""
     pause, longest = BACKOFF_SECONDS
-    return retried(work, deadline=time.monotonic() + UNREACHABLE_SECONDS, pause=pause, longest=longest)
+    return retried(work, deadline=time.monotonic() + UNREACHABLE_SECONDS, pause=pause, longest=longest, cut=False)
 
 
 @dataclass(frozen=True, slots=True)
