@@ -2,7 +2,7 @@
 
 import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
@@ -37,6 +37,21 @@ class Reader:
     isolation: Isolation
     at: dict[int, int] = field(default_factory=lambda: dict.fromkeys(range(PARTITIONS), 0))
     committed_by_hand: bool = False
+    began: dict[int, int] = field(default_factory=lambda: dict.fromkeys(range(PARTITIONS), 0))
+    handed: set[int] = field(default_factory=set)  # partitions of which records came since it last went back
+
+    def seek(self, partition: int, name: TopicPartition, offset: int) -> None:
+        """Go on there. Before a record of the partition has come, reading begins there."""
+        self.consumer.seek(name, offset)
+        self.at[partition] = offset
+        if partition not in self.handed:
+            self.began[partition] = offset
+
+    def rewind(self, committed: Mapping[int, int]) -> None:
+        """Go back to what is committed; without that, to where reading began."""
+        self.consumer.rewind()
+        self.at = self.began | committed
+        self.handed.clear()
 
     def visible(self, oracle: Oracle, partition: int) -> list[tuple[int, bytes]]:
         rows = oracle.committed(partition) if self.isolation is Isolation.READ_COMMITTED else oracle.everything(partition)

@@ -128,5 +128,4 @@ class CrashMachine(Administering):
         for reader in self.readers:
             for partition, at in reader.at.items():
                 if reader.isolation is Isolation.READ_UNCOMMITTED or at > len(self.oracle.logs[partition]):
-                    reader.at[partition] = 0
-                    reader.consumer.seek(self.partitions[partition], 0)
+                    reader.seek(partition, self.partitions[partition], 0)

@@ -58,6 +58,7 @@ class Reading(Producing):
 
         found, positions, _ = self.ask(real, model, crash=crash)
         reader.at.update(positions)
+        reader.handed.update(found)
         if found:
             reader.committed_by_hand = False
         return len(found)
@@ -75,13 +76,13 @@ class Reading(Producing):
     def _move(self, which: int, partition: int, at: int | None) -> None:
         reader = self.readers[which]
         if at is not None:
-            reader.at[partition] = at % (len(self.oracle.logs[partition]) + 1)
-            reader.consumer.seek(self.partitions[partition], reader.at[partition])
+            reader.seek(partition, self.partitions[partition], at % (len(self.oracle.logs[partition]) + 1))
             return
         reader = self.readers[0]
-        reader.consumer.rewind()
-        reader.at = {p: self.oracle.offsets.get((self.groups[0], p), 0) for p in range(PARTITIONS)}
+        reader.rewind({p: offset for (group, p), offset in self.oracle.offsets.items() if group == self.groups[0]})
         assert self.positions(reader) == reader.at
+        for gone in [p for p, began in reader.at.items() if began > len(self.oracle.logs[p])]:
+            reader.seek(gone, self.partitions[gone], 0)  # a crash of the server took back where it began
 
     @rule(group=st.integers(0, 1), partition=partitions)
     def begin_anew(self, group: int, partition: int) -> None:
