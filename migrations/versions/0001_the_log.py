@@ -68,7 +68,7 @@ def downgrade() -> None:
 
 
 # The tables of the hot path have no CHECK: PostgreSQL reads each from its text for every statement, measured 6 µs of an
-# insert of 20. The functions that alone may write them hold these rules (lock_partitions, insert_decision).
+# insert of 20. Only functions may write them, and they enforce these rules (lock_partitions, insert_decision).
 TABLES = (
     """create table msgtx.installation (
         one boolean not null default true constraint installation_pkey primary key

@@ -12,7 +12,7 @@ SHARDS = 50
 
 
 def upgrade() -> None:
-    """Create the leases; give every producer its shard; index what history has no other way to find."""
+    """Create the leases; give every producer its shard; index the transactions that history cannot find otherwise."""
     for statement in TABLES:
         op.execute(statement)
     op.execute(f"insert into msgtx.coordinator_shard (shard) select generate_series(0, {SHARDS - 1})")

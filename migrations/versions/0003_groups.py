@@ -9,7 +9,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Create the tables of membership and rights; add what compaction and members look at."""
+    """Create the tables of membership and rights; add columns for compaction and members."""
     for statement in TABLES:
         op.execute(statement)
     op.execute(
@@ -22,7 +22,7 @@ def upgrade() -> None:
             add column emptied_at timestamptz, add column changed_at timestamptz"""
     )
     # counted_bytes: of the rows below counted_offset, compacted_bytes: of those below compacted_offset. Only cleaning
-    # writes them, and for many rows at once: a log is not read from end to end to learn how large it is.
+    # writes them, and for many rows at once: to learn the size of a log, it is not read from end to end.
     op.execute(
         """alter table msgtx.partition add column compacted_offset bigint not null default 0,
             add column compacted_bytes bigint not null default 0, add column counted_offset bigint not null default 0,
@@ -63,10 +63,10 @@ TABLES = (
         constraint group_member_id_is_unique unique (group_id, member_id),
         constraint group_member_has_one_subscription check ((topics is null) <> (pattern is null))
     )""",
-    # Partial: of two indexes that begin alike, a plan that was made while the table was small takes either.
+    # Partial: of two indexes that begin alike, a plan that was made while the table was small may use either.
     """create unique index group_member_instance_is_unique on msgtx.group_member (group_id, group_instance_id)
         where group_instance_id is not null""",
-    # That a partition has one owner at most is the primary key.
+    # The primary key: a partition has at most one owner.
     """create table msgtx.group_assignment (
         group_id int not null,
         partition_id int not null,

@@ -9,23 +9,23 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Create the tables; seals learn which offsets they hold back, and what shows that they are genuine."""
+    """Create the tables; add to seals the offsets that they hold back, and the key that signs them."""
     for statement in TABLES:
         op.execute(statement)
     for table in ("staged_record", "transaction_seal"):
-        # Few rows that go soon: vacuum takes them out before their index grows.
+        # Few, short-lived rows: vacuum removes them before their index grows.
         op.execute(
             f"""alter table msgtx.{table} set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
                 autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 10000)"""
         )
-    # For reports by time: rows are stored in its order, so a range of pages has a range of times. It costs an append nothing
-    # that could be measured, and only bitmap scans use it, which what reads the log has turned off.
+    # For reports by time: rows are stored in order of time, so a range of pages has a range of times. It costs an append
+    # nothing measurable, and only bitmap scans use it, which the functions that read the log turn off.
     op.execute(
         """create index record_batch_appended_at on msgtx.record_batch using brin (appended_at)
             with (pages_per_range = 32)"""
     )
     for column in ("key", "value", "headers"):
-        # They are read once: to compress them first is work for nothing.
+        # They are read once: compressing them first is wasted work.
         op.execute(f"alter table msgtx.staged_record alter column {column} set storage external")
     op.execute("insert into msgtx.setting (name, value) values ('dedup_window_ms', 3600000)")
     op.execute("update msgtx.installation set schema_version = 5")
@@ -48,14 +48,14 @@ def downgrade() -> None:
 
 
 TABLES = (
-    # What a seal is signed with, so that a decision in a user's session, which reads no log, takes nobody's word for it.
+    # The key that signs a seal: a decision in a user's session does not read the log, and trusts nothing but the signature.
     "alter table msgtx.installation add column seal_secret uuid not null default gen_random_uuid()",
     # The rows of group_offset that wait for the decision.
     """alter table msgtx.transaction_seal
         add column group_ids int[] not null default '{}',
         add column group_partitions int[] not null default '{}',
         add column commit_sequences bigint[] not null default '{}'""",
-    # Records of msgtx.publish, until the COMMIT of the SQL transaction that holds them: nobody else ever sees one, and a
+    # Records of msgtx.publish, until the COMMIT of the SQL transaction that holds them: no other session sees one, and a
     # crash leaves none, so they need no WAL.
     """create unlogged table msgtx.staged_record (
         staged_by xid8 not null default pg_current_xact_id(),
@@ -76,6 +76,6 @@ TABLES = (
         record_timestamp bigint not null,
         appended_at timestamptz not null,
         constraint dedup_key_pkey primary key (topic_id, dedup_key)
-    ) with (fillfactor = 50)""",  # a key is taken first, and then told its offset: the page has room for that
+    ) with (fillfactor = 50)""",  # a key is taken first and gets its offset later: the page has room for that
     "create index dedup_key_appended_at on msgtx.dedup_key (appended_at)",
 )

@@ -17,18 +17,18 @@ def upgrade() -> None:
         insert = sqlalchemy.text("insert into msgtx.setting (name, value) values (:name, :value)")
         op.execute(insert.bindparams(name=name, value=value))
     for table in ("staged_commit", "wake_up"):
-        # Few rows that go soon: vacuum takes them out before their index grows.
+        # Few, short-lived rows: vacuum removes them before their index grows.
         op.execute(
             f"""alter table msgtx.{table} set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
                 autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 10000)"""
         )
-    # It is read once: to compress it first is work for nothing.
+    # It is read once: compressing it first is wasted work.
     op.execute("alter table msgtx.staged_commit alter column batches set storage external")
     op.execute("update msgtx.installation set schema_version = 6")
 
 
 def downgrade() -> None:
-    """Take back what `upgrade` did."""
+    """Undo what `upgrade` did."""
     for name in SETTINGS:
         op.execute(sqlalchemy.text("delete from msgtx.setting where name = :name").bindparams(name=name))
     for statement in UNDONE:
@@ -37,21 +37,21 @@ def downgrade() -> None:
 
 
 SETTINGS = {
-    # Kafka's is 6 s; a heartbeat costs a row here, and a group that is so quick is its members' choice.
+    # Kafka's is 6 s; a heartbeat costs a row here, and a group this quick is its members' choice.
     "group_min_session_timeout_ms": 100,
-    "group_max_session_timeout_ms": 1_800_000,  # Kafka's: how long a member that says nothing may keep its partitions
+    "group_max_session_timeout_ms": 1_800_000,  # Kafka's: how long a silent member may keep its partitions
     "group_max_members": 1_000,  # each division of a group reads what every member subscribes to
 }
 
 TABLES: tuple[str, ...] = (
     # Partitions of deleted topics whose logs are not removed yet.
     "create table msgtx.deleted_partition (partition_id int not null constraint deleted_partition_pkey primary key)",
-    # Where the database was when its incarnation was made: a copy of it has another place.
+    # Where the database was when its incarnation was made: a copy of it is in another place.
     """alter table msgtx.installation add column system_identifier bigint, add column database_oid bigint,
         add column timeline int""",
-    # The sweep of what retention has kept of producers reads the old ones alone.
+    # For the sweep of the producers that retention has kept, which reads only the old ones.
     "create index producer_state_appended_at on msgtx.producer_state (appended_at)",
-    # A member says by itself which topics its pattern matches. Of those that are there now the database says it, once.
+    # A member reports which topics its pattern matches. For the members that exist now the database does so, once.
     "alter table msgtx.group_member add column topics_version bigint",
     """do $$
     declare
@@ -70,20 +70,20 @@ TABLES: tuple[str, ...] = (
     end $$""",
     """alter table msgtx.group_member drop constraint group_member_has_one_subscription,
         add constraint group_member_names_its_topics check (topics is not null)""",
-    # topic_pattern: of names of the resource, a topic's or not.
+    # topic_pattern: a pattern of the resource's names, of a topic or not.
     """alter table msgtx.role_right add column resource text not null default 'topic'
             constraint role_right_is_about_something_known check (
                 resource = 'topic' or (resource = 'group' and can = 'consume')
                 or (resource = 'transactional_id' and can = 'produce')),
         drop constraint role_right_pkey,
         add constraint role_right_pkey primary key (role_name, can, topic_pattern, resource)""",
-    # Whose a producer id is: who initialized it last. Null: an earlier version did.
+    # The owner of a producer id: the role that initialized it last. Null: an earlier version initialized it.
     "alter table msgtx.producer add column role_name name",
     "alter table msgtx.installation add column first_owned_producer_id bigint not null default 0",
     """update msgtx.installation set first_owned_producer_id = (
         select case when s.is_called then s.last_value + 1 else s.last_value end from msgtx.producer_id_sequence s)""",
-    # What a SQL transaction shall write when it commits: offsets and batches of a session; the rows with a round fire the
-    # trigger that does it. Nobody else ever sees one, and a crash leaves none, so they need no WAL.
+    # What a SQL transaction is to write when it commits: offsets and batches of a session; the rows with a round fire the
+    # trigger that does it. No other session ever sees one, and a crash leaves none, so they need no WAL.
     """create unlogged table msgtx.staged_commit (
         staged_by xid8 not null default pg_current_xact_id(),
         staged_number bigint generated always as identity,
@@ -99,7 +99,7 @@ TABLES: tuple[str, ...] = (
         instance_ids text[],
         constraint staged_commit_pkey primary key (staged_by, staged_number)
     )""",
-    # Whom a COMMIT concerns that nobody tells them of. After a crash every listener connects again, and looks.
+    # Readers of a COMMIT that nothing else notifies. After a crash every listener connects again, and looks.
     """create unlogged table msgtx.wake_up (
         woken_by xid8 not null default pg_current_xact_id(),
         wake_number bigint generated always as identity,
@@ -116,7 +116,7 @@ TABLES: tuple[str, ...] = (
     "alter table msgtx.spark_range add column source_id text not null default ''"
     " constraint spark_range_source_is_short check (octet_length(source_id) <= 1000)",
 )
-# To be taken back in this order.
+# To be undone in this order.
 UNDONE: tuple[str, ...] = (
     "alter table msgtx.spark_range drop column source_id",
     "alter table msgtx.spark_range drop column run_id",
