@@ -1,7 +1,7 @@
 """`python -m tests`: pytest, in as many processes as there are processors. Arguments are pytest's.
 
-Without a path it runs all but Spark's (`make test-all`); with `--sample SEED` as well a part of what is long (`make test`).
-Each process has a server of its own and takes a module at a time: its tests keep their order, and have a database for
+Without a path it runs all but Spark's (`make test-all`); with `--sample SEED` only a part of the long tests (`make test`).
+Each process has a server of its own and takes a module at a time: its tests keep their order, and have a database to
 themselves.
 """
 
@@ -16,7 +16,7 @@ from typing import Final
 
 MOST: Final = 4  # servers at once
 SPARK: Final = ("tests/spark",)  # needs pyspark: `make test-spark`
-SLOWEST: Final = 10  # that are told at the end
+SLOWEST: Final = 10  # that are listed at the end
 ENDING_SECONDS: Final = 60.0  # for pytest to take its fixtures down
 
 
@@ -39,7 +39,7 @@ def chosen(arguments: Sequence[str]) -> list[str]:
 def main(arguments: Sequence[str]) -> int:
     command = [sys.executable, "-m", "pytest", *processes(), *chosen(arguments)]
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # Ctrl-C reaches only us, and we tell all of them once: told twice, one would leave its server behind.
+    # Ctrl-C reaches only this process. It signals all others once: after a second signal, one would leave its server behind.
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True) as run:
         try:
             return run.wait()
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def end(run: "subprocess.Popen[bytes]") -> None:
-    """Have all processes take their fixtures down."""
+    """End all processes; each takes its fixtures down first."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(run.pid, number)

@@ -25,7 +25,7 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "msgtx"))
 _number = itertools.count(1)
 
 
-# Who came late to one of these would end late; to one of the other long modules, not so late.
+# A run that starts one of these late ends late; another long module matters less.
 LONGEST: Final = (
     "system/test_crash_sweep.py",
     "system/test_interleavings_of_groups.py",
@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_report_to_serializable() -> Generator[None, Any, Any]:
-    """What a test has said may hold bytes that are no text; processes tell each other text only."""
+    """A test's output may hold bytes that are not text; processes exchange only text."""
     return _as_text((yield))
 
 
@@ -73,7 +73,7 @@ def pytest_configure() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Nothing that the developer has set reaches the tests, and no test reaches the developer's embedded server."""
+    """Keep the developer's settings away from the tests, and the tests away from the developer's embedded server."""
     before = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("MSGTX_")}
     if "MSGTX_POSTGRES" in before:
         os.environ["MSGTX_POSTGRES"] = before["MSGTX_POSTGRES"]
@@ -102,7 +102,7 @@ def server() -> Iterator[Server]:
         with found.administrator() as connection:
             # The disk is not under test here: what a crash takes back has servers of its own.
             connection.execute("alter system set fsync = off")
-            # As on a server that nobody has tuned.
+            # As on a server that was not tuned.
             connection.execute("alter system set jit = on")
             connection.execute("select pg_reload_conf()")
         yield found

@@ -20,7 +20,7 @@ from msgtx.database.pool import Engine
 from msgtx.database.schema import migrate
 
 Connection = psycopg.Connection[Any]
-# A condition that is not met by then is a failure; nothing waits this long otherwise. Who plants failures waits less.
+# A condition that is not met by then is a failure; nothing waits this long otherwise. Planted failures wait less.
 PATIENCE_SECONDS: Final = float(os.environ.get("PATIENCE_SECONDS", "30"))
 LOOK_SECONDS: Final = 0.002  # between two looks
 IN_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - the folder in it is made by mkdtemp
@@ -74,7 +74,7 @@ class Server:
             yield connection
 
     def create_database(self, *, schema: bool = True) -> str:
-        """Make a fresh database, with msgtx's schema unless told otherwise. Returns its address for our role."""
+        """Make a fresh database, by default with msgtx's schema. Returns its address for our role."""
         template = f"template {self._template()}" if schema else ""
         name = f"msgtx_test_{os.getpid()}_{next(_number)}"
         with self.administrator() as connection:
@@ -85,7 +85,7 @@ class Server:
         return self.url(name)
 
     def _template(self) -> str:
-        """Return the name of a database with the schema, made once: a copy takes a tenth of the time."""
+        """Return the name of a database with the schema, made once: to copy it takes a tenth of the time."""
         name = f"{self.role}_template"
         with self.administrator() as connection:
             if connection.execute("select from pg_database where datname = %s", [name]).fetchone() is None:
@@ -100,7 +100,7 @@ class Server:
             connection.execute(f"drop role {self.role}")
 
     def drop_database(self, url: str) -> None:
-        """Remove a database and whoever is still connected to it."""
+        """Remove a database, and end the sessions that are still connected to it."""
         with self.administrator() as connection:
             connection.execute(f"drop database if exists {sqlalchemy.make_url(url).database} with (force)")
 

@@ -1,10 +1,10 @@
 """Faults at the boundary to the database: each statement, sync and fetch of the library is counted, and the n-th can fail.
 
-All traffic of a psycopg connection goes through `Connection.wait`: cursors, pipelines and commits hand it what they want
-to say. So one method of one subclass sees every boundary, on both sides: *before* (the database has not heard of the call)
+All traffic of a psycopg connection goes through `Connection.wait`: cursors, pipelines and commits hand it what they
+send. So one method of one subclass sees every boundary, on both sides: *before* (the database has not received the call)
 and *after* (it has answered, which includes COMMIT, and the client has not seen the answer). Opening a connection is a
-boundary, too. Threads that only listen or tidy up are not counted: their calls depend on time, and numbers must mean the
-same again.
+boundary, too. Threads that only listen or tidy up are not counted: their calls depend on time, and a number must mean the
+same boundary in every run.
 """
 
 import contextlib
@@ -30,8 +30,8 @@ UNCOUNTED_THREADS: Final = {"msgtx-listener", "msgtx-completion", "msgtx-heartbe
 SILENT: Final = {
     "_enter_gen",
     "_exit_gen",
-}  # the library synchronizes before it leaves a pipeline: there is no more to say
-# Functions that only read: for what a crash leaves behind, around them is the same as after the write before them.
+}  # the library synchronizes before it leaves a pipeline: nothing more is sent
+# Functions that only read: what a crash around them leaves behind is the same as after the write before them.
 READS: Final = frozenset(
     {
         *("describe_topics", "fetch_batches", "list_offsets", "committed_offsets", "transaction_outcome"),
@@ -50,7 +50,7 @@ def lose_connection(connection: "Connection | None") -> None:
 
 
 def die(connection: "Connection | None") -> None:
-    """The process is gone, and says nothing more to anyone."""
+    """The process is gone, and sends nothing more."""
     del connection
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -64,7 +64,7 @@ class Faults:
     fired: list[str] = field(default_factory=list)
     on: bool = True
     uncounted: frozenset[str] = frozenset()  # functions around which nothing happens
-    before: bool = True  # False: for who is gone, before a call is the same as after the one before it
+    before: bool = True  # False: to a process that is gone, before a call is the same as after the previous one
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def connect(self, conninfo: str, **options: Any) -> "Connection":
@@ -75,7 +75,7 @@ class Faults:
         return connection
 
     def cross(self, connection: "Connection | None", name: str) -> None:
-        """Pass a boundary; whatever is planned for it happens, in the thread that came here."""
+        """Pass a boundary; what is planned for it happens in the calling thread."""
         side, function = name.split()
         if not self.on or threading.current_thread().name in UNCOUNTED_THREADS or function in self.uncounted:
             return
@@ -92,7 +92,7 @@ class Faults:
 
 
 class Connection(connections.Connection):
-    """A connection that crosses a boundary before and after everything it says."""
+    """A connection that crosses a boundary before and after everything it sends."""
 
     faults: Faults | None = None
 
@@ -125,7 +125,7 @@ SETTINGS: Final = {
     # What is flushed goes to the system's memory, which survives; what is not stays in the server's, which does not.
     "fsync": "off",
     "full_page_writes": "off",
-    # Nobody flushes but who has to: what was not flushed by its own commit, or by another's, is lost in a crash.
+    # Only a commit that must flush does so: what neither its own commit nor another's has flushed is lost in a crash.
     "wal_writer_delay": "10s",
     "wal_writer_flush_after": "2GB",
     "bgwriter_lru_maxpages": "0",
@@ -160,7 +160,7 @@ class CrashServer:
         self.crash()
 
     def kill(self) -> None:
-        """Stop at once, as `pg_ctl stop -m immediate` does: nothing is flushed, no client is told."""
+        """Stop at once, as `pg_ctl stop -m immediate` does: nothing is flushed, no client is notified."""
         if (running := postmaster.read(self.home / "data")) is not None:
             os.kill(running.pid, signal.SIGQUIT)
         if self._wal_writer is not None:
@@ -183,14 +183,14 @@ class CrashServer:
 
     def _stop_wal_writer(self) -> None:
         with self.server.administrator() as connection:
-            # Its first round comes with the start. Others would come every ten seconds (the most of wal_writer_delay)
+            # Its first round comes with the start. Others would come every ten seconds (the maximum of wal_writer_delay)
             # and flush what a test wants to lose.
             (pid,) = wait_until(lambda: connection.execute(WAL_WRITER_SLEEPS).fetchone(), "the WAL writer sleeps")
         self._wal_writer = int(pid)
         os.kill(self._wal_writer, signal.SIGSTOP)
 
     def drop_database(self, url: str) -> None:
-        """Remove a database: the WAL writer, as every process of the server, has to answer to that."""
+        """Remove a database: the WAL writer, like every process of the server, must run for that."""
         if self._wal_writer is not None:
             os.kill(self._wal_writer, signal.SIGCONT)
         self.server.drop_database(url)
@@ -206,18 +206,18 @@ class CrashServer:
         self.start()
 
     def flush(self) -> None:
-        """Someone else commits: all WAL up to here is flushed with it."""
+        """Commit in another session, which flushes all WAL up to here."""
         with self.server.administrator() as connection:
             # A transaction id alone would not flush: a commit that wrote nothing else is always asynchronous.
             connection.execute("select pg_logical_emit_message(true, 'tests', '')")
 
     def crash_at(self, connection: Connection | None) -> None:
-        """As an action of `Faults`: the server crashes while this call is on its way."""
+        """Crash the server while this call is on its way: an action of `Faults`."""
         self.crash()
         lose_connection(connection)
 
     def flush_at(self, connection: Connection | None) -> None:
-        """As an action of `Faults`."""
+        """Flush: an action of `Faults`."""
         del connection
         self.flush()
 

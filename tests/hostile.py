@@ -1,8 +1,8 @@
-"""`python -m tests.hostile --minutes N --seed S`: a login with few rights calls everything that it may, with anything.
+"""`python -m tests.hostile --minutes N --seed S`: a login with few rights calls all that it may, with any arguments.
 
-Functions and views are those that the database lets it call and read, so new ones are covered by themselves. Others have
-a transaction open meanwhile, a sequence begun, a member in a group: afterwards all of that goes on, what they wrote is
-there once, `verify` finds nothing, no secret was told, and nothing of unbounded size was stored.
+Functions and views are those that the database lets it call and read, so new ones are covered automatically. Others have
+a transaction open meanwhile, a sequence begun, a member in a group: afterwards all of that continues, what they wrote is
+there once, `verify` finds nothing, no secret was shown, and nothing of unbounded size was stored.
 """
 
 import contextlib
@@ -30,13 +30,13 @@ from tests.store.steps import Writer, batch, unique
 
 SECONDS: Final = 60.0
 LARGEST_ROW: Final = (
-    3_000_000  # bytes of a row that anybody stores: a batch of records; other rows have what their texts may have
+    3_000_000  # bytes of a row that any role stores: a batch of records; other rows have what their texts may have
 )
 LARGEST_TEXT_ROW: Final = 200_000
 BATCHES: Final = ("record_batch", "staged_record")
-MANY: Final = 20_000  # elements of an array now and then
-SHORT: Final = 200  # characters of five elements that are repeated so often
-STATEMENT_SECONDS: Final = 2  # its own: what it has running is nobody's promise
+MANY: Final = 20_000  # elements of an occasional array
+SHORT: Final = 200  # characters of the five elements that a long array repeats
+STATEMENT_SECONDS: Final = 2  # its own: no promise covers what it runs
 # What it sets in its own session, some of it refused.
 SETTINGS: Final = (
     "set search_path = pg_temp, public, msgtx", "reset search_path",
@@ -80,7 +80,7 @@ class Report:
 
 
 class Others:
-    """Those whose promises are to hold: a service with groups and ids of its own, and the owner."""
+    """The clients to which promises must hold: a service with groups and ids of its own, and the owner."""
 
     def __init__(self, roles: Roles, owner: msgtx.Client, connection: Connection) -> None:
         self.secret = unique("secret")
@@ -93,7 +93,7 @@ class Others:
         role = roles.make(
             f"produce:{self.topic}", f"consume:{self.topic}", f"consume:group:{self.group}",
             f"produce:transactional_id:{self.transactional_id}*",
-            f"produce:transactional_id:{self.secret}-owners",  # an id that no grant names is open to all who may produce
+            f"produce:transactional_id:{self.secret}-owners",  # an id that no grant names is open to every producer
         )  # fmt: skip
         self.session = roles.connect(role)
         self.client = msgtx.connect(roles.url_of(role))
@@ -102,7 +102,7 @@ class Others:
         )
         self.consumer.poll(0.2)
         self.member = self.consumer.group_metadata().member_id
-        # One at each partition: a transaction half written, a sequence begun, an owner's transaction with offsets to come.
+        # One at each partition: a transaction half written, a sequence begun, a half-written transaction of the owner.
         self.writer = Writer(self.session, f"{self.transactional_id}-1", timeout_ms=900_000)
         self.writer.send(self.partitions[0], b"half")
         self.sequence = init_producer_id(self.session, None, timeout_ms=60_000)
@@ -112,12 +112,12 @@ class Others:
 
     @property
     def names(self) -> list[str]:
-        """What the stranger knows, though nobody told him."""
+        """Names that the stranger has guessed."""
         return [self.group, f"{self.transactional_id}-1", f"{self.secret}-owners", self.member]
 
     @property
     def numbers(self) -> list[int]:
-        """The same of numbers: producer ids, epochs, partitions, members."""
+        """Numbers that the stranger has guessed: producer ids, epochs, partitions."""
         return [*self.writer.name, *self.owners.name, *self.sequence, *self.partitions]
 
     def go_on(self) -> list[str]:
@@ -153,7 +153,7 @@ class Others:
 
 
 class Stranger:
-    """A login that may produce, consume and administer topics of its own, and knows names and numbers of others."""
+    """A login that may produce, consume and administer topics of its own, and knows others' names and numbers."""
 
     def __init__(self, connection: Connection, others: Others, chance: random.Random, own: list[int]) -> None:
         self.connection = connection
@@ -183,7 +183,7 @@ class Stranger:
         self.large: list[int | None] = [*self.integers, 2**63 - 1, -(2**63), 2**40, 2**32]
 
     def aimed(self, name: str, kind: str) -> Any:
-        """Return an argument that others would give here, by its name."""
+        """Return an argument that others would pass here, by its name."""
         for ending, values in self.hints.items():
             if name.endswith(ending):
                 value = self.chance.choice(values)
@@ -191,7 +191,7 @@ class Stranger:
         return [self.batch(aimed=True)] if kind == "msgtx.batch[]" else self.value(kind)
 
     def value(self, kind: str) -> Any:
-        """Return an argument of this type, as a literal of SQL would say it."""
+        """Return an argument of this type, as a SQL literal."""
         chance = self.chance
         if kind.endswith("[]"):
             if chance.random() < 0.05:
@@ -269,7 +269,7 @@ class Stranger:
         self.run(report, name, statement, arguments)
 
     def run(self, report: Report, name: str, statement: str, arguments: list[Any]) -> None:
-        """Run a statement by itself. Refusals are as good as answers, but for those that show a bug, or a secret."""
+        """Run a statement by itself. A refusal is fine unless it shows a bug, or a secret."""
         report.calls += 1
         began = time.monotonic()
         try:
@@ -286,13 +286,13 @@ class Stranger:
             self.connection.rollback()
         if time.monotonic() - began > 4 * STATEMENT_SECONDS:
             report.failures.append(f"{name} took {time.monotonic() - began:.1f} s")
-        # It knows names; what it was not given is in nobody's answer: the topic's name, values.
+        # It knows names; no answer may contain what it was not given: the topic's name, values.
         if f"{self.secret}-topic" in told or "half" in told:
             report.failures.append(f"{name} told a secret: {told[:200]}")
 
 
 def attack(server: Server, url: str, *, seed: int, calls: int | None = None, seconds: float = 1e9) -> Report:
-    """Have a stranger do so many things, or for so long, on a database with msgtx's schema. Returns what broke."""
+    """Have a stranger make `calls` calls, or act for `seconds`, on a database with msgtx's schema. Returns what broke."""
     report = Report(seed)
     chance = random.Random(seed)
     with _scene(server, url) as (roles, owner, connection, others):
@@ -343,7 +343,7 @@ def _sizes(connection: Connection) -> dict[str, tuple[int, int]]:
 @click.option("--minutes", type=float, default=1.0, show_default=True)
 @click.option("--seed", type=int, default=None, help="Plans what is called, and with what. Default: the time.")
 def main(*, minutes: float, seed: int | None) -> None:
-    """Let a stranger in for some time; exit 1 if a promise to others is broken."""
+    """Let a stranger act for `minutes`; exit 1 if a promise to others is broken."""
     chosen = int(time.time()) if seed is None else seed
     click.echo(f"seed {chosen}")
     with tempfile.TemporaryDirectory(prefix="msgtx-hostile-") as folder, crash_server() as server:

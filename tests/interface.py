@@ -1,6 +1,6 @@
-"""What clients of one schema version say to the database, as a file: calls with their arguments, and what comes back.
+"""What clients of one schema version send to the database, as a file: calls with their arguments, and the answers' columns.
 
-`python -m tests.interface` writes the file of today's version, from a server of its own, and removes those of versions whose
+`python -m tests.interface` writes the current version's file, from a server of its own, and removes those of versions whose
 clients `connect` refuses. Until a version is released its file is written anew with each change; from then on it is not
 edited: clients of that version are out there.
 """
@@ -51,7 +51,7 @@ def statement(call: Interface) -> str:
 
 
 def answer(connection: Connection, sql: str) -> list[list[str]]:
-    """Return names and types of the columns that a statement answers with, without running it."""
+    """Return names and types of a statement's columns, without running it."""
     raw = connection.pgconn
     prepared = raw.prepare(b"", sql.encode())
     assert not prepared.error_message, prepared.error_message.decode()
@@ -71,7 +71,7 @@ def columns(connection: Connection, relation: str) -> list[list[str]]:
 
 
 def interface(connection: Connection) -> Interface:
-    """Return what clients of today say, and what they are answered."""
+    """Return what clients of this version send, and what they are answered."""
     said = [{"function": call.name, "arguments": dict(call.arguments)} for call in functions()]
     calls = [{**call, "answer": answer(connection, statement(call))} for call in said]
     return {
@@ -82,7 +82,7 @@ def interface(connection: Connection) -> Interface:
 
 
 def lines(found: Interface) -> str:
-    """Return an interface as JSON with a line for each call and view, so that a change is seen."""
+    """Return an interface as JSON with a line for each call and view, so that a diff shows each change."""
     calls = ",\n".join(f"  {json.dumps(call)}" for call in found["calls"])
     views = ",\n".join(f"  {json.dumps(view)}: {json.dumps(columns)}" for view, columns in found["views"].items())
     return f'{{"calls": [\n{calls}],\n "batch": {json.dumps(found["batch"])},\n "views": {{\n{views}}}}}\n'
@@ -94,7 +94,7 @@ def versions() -> list[int]:
 
 
 def is_accepted(version: int) -> bool:
-    """Return whether clients of a version work with today's schema: it is theirs or the next one."""
+    """Return whether clients of a version work with the current schema: it is theirs or the next one."""
     return version in {SCHEMA_VERSION - 1, SCHEMA_VERSION}
 
 

@@ -14,17 +14,17 @@ from typing import Final
 from msgtx.database import address
 
 PIECE_BYTES: Final = 8 * 1024
-HELD_PIECES: Final = 16  # that a slow link has on their way: what comes after them waits at the sender
-LOST_SECONDS: Final = 60.0  # that a piece waits for its turn; a test that freezes a link is over by then
+HELD_PIECES: Final = 16  # that a slow link carries at once: what comes after them waits at the sender
+LOST_SECONDS: Final = 60.0  # a piece waits this long for its turn; a test that freezes a link is over by then
 SOCKET: Final = ".s.PGSQL.5432"  # libpq's name of a Unix socket, by its port
 
 
 class Link:
-    """A listener that hands what comes on to a server, and back. `url` leads through it.
+    """A listener that passes bytes on to a server, and back. `url` leads through it.
 
     Over a Unix socket whose buffers hold a fraction of a bulk call, or (`delay`, in seconds each way) over TCP with small
-    buffers. `freeze` has it accept and carry nothing, as a server that is stopped; `strand` does so to the connections that
-    are open, as a firewall that has forgotten them; `cut` ends what goes through it.
+    buffers. `freeze` makes it accept and carry nothing, like a stopped server; `strand` does so to the connections that
+    are open, like a firewall that has forgotten them; `cut` ends what goes through it.
     """
 
     def __init__(self, url: str, *, delay: float | None = None) -> None:
@@ -59,14 +59,14 @@ class Link:
         self._flows.set()
 
     def strand(self) -> None:
-        """Carry nothing more over what is open now. Later connections are like any."""
+        """Carry nothing more over what is open now. Later connections work."""
         self._stranded.append(self._flows)
         self._flows.clear()
         self._flows = threading.Event()
         self._flows.set()
 
     def cut(self) -> None:
-        """End every connection that is open, in the middle of whatever it carries."""
+        """End every open connection in the middle of what it carries."""
         opened, self._open = self._open, []
         for each in opened:
             with contextlib.suppress(OSError):
@@ -100,7 +100,7 @@ class Link:
                 data = source.recv(PIECE_BYTES)
             except OSError:
                 data = b""
-            with contextlib.suppress(queue.Full):  # the other side is gone: nobody wants it
+            with contextlib.suppress(queue.Full):  # the other side is gone: nothing reads it
                 pieces.put((time.monotonic() + self._delay, data), timeout=LOST_SECONDS)
 
     def _hand_on(self, target: socket.socket, pieces: "queue.Queue[tuple[float, bytes]]", flows: threading.Event) -> None:
@@ -134,7 +134,7 @@ def slow_link(url: str) -> Iterator[Link]:
 
 @contextlib.contextmanager
 def deaf_server() -> Iterator[str]:
-    """Accept connections and say nothing, ever. Yields its address."""
+    """Accept connections and never answer. Yields its address."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(os.cpu_count() or 1)

@@ -1,8 +1,8 @@
 """What readers may see and must see: lists and dicts, written from the invariants. It never imports msgtx.
 
-A test tells the oracle what a client asked for and what it was answered; every value is unique. `read` takes what a
-`read_committed` reader got from offset 0, at any moment; `settled` what is there when nothing is open any more. What
-contradicts a promise is an anomaly, in Jepsen's words where there are some; `anomalies` lists them.
+A test reports to the oracle what a client asked for and what it was answered; every value is unique. `read` takes what a
+`read_committed` reader got from offset 0, at any moment; `settled` what is there when nothing is open any more. Whatever
+contradicts a promise is an anomaly, named as in Jepsen where it has a name; `anomalies` lists them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ OPEN, DECIDING, COMMITTED, ABORTED = "open", "deciding", "committed", "aborted"
 
 @dataclass
 class Sent:
-    """A record that was handed to a producer."""
+    """A record that was passed to a producer."""
 
     partition: int
     by: str
@@ -26,7 +26,7 @@ class Sent:
 
 @dataclass
 class Transaction:
-    """A transaction as its producer knows it. `deciding`: the commit was called and not answered."""
+    """A transaction as its producer knows it. `deciding`: the commit was called but not answered."""
 
     state: str = OPEN
     values: list[str] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Oracle:
     def __init__(self, events: Iterable[Sequence[object]] = ()) -> None:
         self.sent_values: dict[str, Sent] = {}
         self.transactions: dict[str, Transaction] = {}
-        self.order: list[str] = []  # of transactions, as they were decided or tried to be
+        self.order: list[str] = []  # of transactions, as they were decided or their commit was called
         self.plain_offsets: dict[tuple[str, int], int] = {}
         self.last_read: dict[int, list[tuple[int, str]]] = {}
         self.anomalies: list[str] = []
@@ -59,7 +59,7 @@ class Oracle:
         self.sent_values[value].offset = offset
 
     def refused(self, value: str) -> None:
-        """The producer was told that this record is not stored."""
+        """The producer was answered that this record is not stored."""
         self.sent_values[value].refused = True
 
     def offsets(self, transaction: str, group: str, partition: int, offset: int) -> None:
@@ -80,7 +80,7 @@ class Oracle:
         self._decided(transaction, ABORTED)
 
     def fenced(self, by: str) -> None:
-        """A successor took over: what this producer left open is aborted."""
+        """A successor has taken over: what this producer left open is aborted."""
         for name in {sent.transaction for sent in self.sent_values.values() if sent.by == by and sent.transaction}:
             if self.transactions[name].state == OPEN:
                 self._decided(name, ABORTED)

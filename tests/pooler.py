@@ -1,4 +1,4 @@
-"""A pooler between clients and the server: PgBouncer in transaction mode, as many installations have one.
+"""A pooler between clients and the server: PgBouncer in transaction mode, as in many installations.
 
 The program comes from the system; where it is missing, from Debian's packages, unpacked into a cache folder with the
 libraries that it lacks. Nothing is installed, and no root is needed.
@@ -42,7 +42,7 @@ pidfile =
 
 @dataclass(frozen=True)
 class Pooler:
-    """A running pooler. Several clients share a few connections of the server: each call may meet another one."""
+    """A running pooler. Several clients share a few connections of the server: each call may go through another one."""
 
     port: int
     folder: Path
@@ -115,7 +115,7 @@ def find_program() -> tuple[Path, Path | None]:
 
 
 def _cache() -> Path:
-    if os.geteuid() == 0:  # where the user that runs it gets in, too
+    if os.geteuid() == 0:  # where the user that runs it has access, too
         return Path("/var/cache/msgtx-tests")
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "msgtx-tests"
 

@@ -17,7 +17,7 @@ _number = itertools.count(1)
 
 
 class Roles:
-    """Roles of one database. A right is written `produce:orders*`; not of topics, `consume:group:billing*`."""
+    """Roles of one database. A right is written `produce:orders*`, or, if not of topics, `consume:group:billing*`."""
 
     def __init__(self, server: Server, url: str) -> None:
         self.server = server
@@ -72,7 +72,7 @@ class Roles:
         return connect(self.url_of(role))
 
     def drop(self) -> None:
-        """Remove the roles and what they were given."""
+        """Remove the roles and their grants."""
         self.sql("delete from msgtx.role_right")
         for role in self.made:
             self.sql(f"drop owned by {role}")

@@ -1,6 +1,6 @@
-"""The everyday run takes a part of what is long: `--sample SEED` says which, and the same seed takes the same part.
+"""The everyday run takes a part of the long tests: `--sample SEED` says which, and the same seed takes the same part.
 
-Sweeps, interleavings, bad days, histories and the model try one thing again and again, and each of their tests takes
+Sweeps, interleavings, bad days, histories and the model try one thing repeatedly, and each of their tests takes
 seconds: `make test` draws a few of a module, `make test-all` runs all of them. Everything else runs in both.
 """
 
@@ -63,13 +63,13 @@ def add_option(parser: pytest.Parser) -> None:
 
 
 def header(config: pytest.Config) -> str | None:
-    """Say which part it is, and how to get it again."""
+    """Say which part it is, and how to repeat it."""
     seed = config.getoption("sample")
     return None if seed is None else f"a sample of the long tests: the same one again by TEST_SEED={seed}"
 
 
 def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep what is drawn. pytest tells how many it left out."""
+    """Keep what is drawn. pytest reports how many tests were left out."""
     seed = config.getoption("sample")
     if seed is None:
         return
@@ -82,7 +82,7 @@ def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def _left_out(items: Sequence[pytest.Item], seed: int, share: float) -> Sequence[pytest.Item]:
-    """Draw what is left out. Of so few that the share is no whole number, a seed takes one more than another."""
+    """Draw what is left out. If the share is not a whole number, some seeds take one test more than others."""
     chance = random.Random(f"{seed} {items[0].path.name}")
     taken = int(share * len(items) + chance.random())
     return chance.sample(items, len(items) - taken)

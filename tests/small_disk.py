@@ -1,8 +1,8 @@
 """A PostgreSQL on a disk that can be filled, and emptied again.
 
-The disk is a tmpfs in a mount namespace of its own, where this module runs as a program: nobody else sees it, and it goes
-with the program, however that ends. Root may have one; everybody else gets it inside a user namespace. The program takes
-orders on stdin, one a line, and answers each with a line.
+The disk is a tmpfs in a mount namespace of its own, where this module runs as a program: others do not see it, and it goes
+with the program, however that ends. Root may have one; other users get it inside a user namespace. The program takes
+commands on stdin, one a line, and answers each with a line.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ class SmallDisk:
             connection.execute("checkpoint")
 
     def fill(self, leave: int) -> None:
-        """Take all space but so many bytes."""
+        """Take all space but `leave` bytes."""
         self._ask(f"fill {leave}")
 
     def empty(self) -> None:
@@ -61,7 +61,7 @@ class SmallDisk:
         self._ask("empty")
 
     def start(self) -> None:
-        """Start the server again, if it is not there."""
+        """Start the server again, if it is not running."""
         self._ask("start")
 
     @property
@@ -71,11 +71,11 @@ class SmallDisk:
 
     @property
     def alive(self) -> bool:
-        """Whether the server is there."""
+        """Whether the server is running."""
         return self._ask("alive") == "True"
 
     def panic(self) -> None:
-        """Have the server need a new segment of WAL, until it finds no room for one and ends itself."""
+        """Make the server need new segments of WAL, until it finds no room for one and ends itself."""
         with contextlib.suppress(Exception), self.server.administrator() as connection:
             for _ in range(100):
                 connection.execute("select pg_logical_emit_message(true, 'tests', '')")

@@ -2,11 +2,11 @@
 
 An actor makes calls, each in a SQL transaction of its own, on a thread and a connection of its own. It pauses before each
 call, before every advisory lock inside the call, and before COMMIT. The pauses inside are gates: in the database of the
-test, whatever function of msgtx takes an advisory lock passes `weave.gate` first, where a lock waits that the weaver holds.
-`pg_blocking_pids` tells an actor at a gate (the weaver blocks it) from one that waits for another actor.
+test, each function of msgtx passes `weave.gate` before it takes an advisory lock: a wait for a lock that the weaver holds.
+`pg_blocking_pids` distinguishes an actor at a gate (the weaver blocks it) from one that waits for another actor.
 
 A schedule is a list of choices: whose step comes next. `explore` runs the first schedule to its end, then goes back to the
-last choice that has an alternative, and so on; each schedule begins with a fresh story.
+last choice that has an alternative, and so on; each schedule begins with a new story.
 """
 
 import concurrent.futures
@@ -22,7 +22,7 @@ import msgtx
 from tests.databases import PATIENCE_SECONDS, Connection, backend, connect
 
 GATE_CLASS: Final = 1_886_220_000  # the n-th gate of a SQL transaction is the lock (this + n, backend)
-GATES: Final = 8  # that the weaver holds per actor: more than the locks of any call
+GATES: Final = 8  # that the weaver holds per actor: more than any call has locks
 LOCKS: Final = re.compile(r"\b(pg_(?:try_)?advisory_xact_lock(?:_shared)?)\(")
 # Between two statements of one function that see different snapshots, there is a gate, too.
 STATEMENTS: Final = re.compile(r"^(?= +insert into msgtx\.(?:partition_floor|group_heartbeat))", re.MULTILINE)
@@ -48,7 +48,7 @@ begin perform weave.gate(); return pg_catalog.pg_try_advisory_xact_lock_shared($
 
 @dataclass(frozen=True)
 class Call:
-    """One call of an actor. It stops at its gates from `gate` on: 2 leaves out the one before anything was done."""
+    """One call of an actor. It stops at its gates from `gate` on: 2 leaves out the one at the start."""
 
     name: str
     run: Callable[[Connection], Any]
@@ -62,7 +62,7 @@ class Story:
     actors: Mapping[str, Sequence[Call]]
     judge: Callable[["Played"], None]
     look: Callable[["Played"], None] = lambda played: None
-    beside: Mapping[str, Connection] = field(default_factory=dict)  # what an actor's calls use, too; it has no gates
+    beside: Mapping[str, Connection] = field(default_factory=dict)  # another connection for an actor's calls, without gates
 
 
 @dataclass
@@ -214,7 +214,7 @@ class Weaver:
         actor.held.discard(gate)
 
     def _abandon(self, actor: _Actor) -> None:
-        """After a failure, let an actor run to its end and undo it."""
+        """After a failure, let an actor run to its end and roll it back."""
         for gate in sorted(actor.held) if actor.running is not None else ():
             self._open_gate(actor, gate)
         if actor.running is not None:
