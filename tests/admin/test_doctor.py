@@ -219,7 +219,7 @@ def test_members_that_are_dead_and_own_partitions_are_told_until_somebody_sweeps
     group.join("a", session_timeout_ms=6_000)
     group.join("b", session_timeout_ms=6_000)
     assert group.assign(dict.fromkeys(group.partitions, "a"))
-    for seconds, told in ((11, 0), (13, 1)):  # nobody is late before his session is over twice
+    for seconds, told in ((11, 0), (13, 1)):  # a member is late once its session is over twice
         connection.execute(
             "update msgtx.group_heartbeat set heartbeat_at = clock_timestamp() - make_interval(secs => %s)"
             " where member_number = any(%s)",
@@ -268,7 +268,7 @@ def test_shards_that_nobody_leads_are_told(client: msgtx.Client, connection: Con
     assert (finding.level, finding.subject) == (Level.INFORMATION, f"coordinator {first}")
     assert finding.text == "process 1 on here leads 50 shards (0-49)"
     second = lease_shards(connection, None, host="there", process=2).coordinator_id
-    lease_shards(connection, first, host="here", process=1)  # it lets go of what is not its share
+    lease_shards(connection, first, host="here", process=1)  # it gives up what exceeds its share
     leading, unled = found(client, "coordinator")[::-1]
     assert (unled.level, len(unled.data["shards"]), len(leading.data["shards"])) == (Level.WARNING, 25, 25)
     lease_shards(connection, second, host="there", process=2)
@@ -398,7 +398,7 @@ def test_settings_that_hurt_are_told(client: msgtx.Client, make_database: Callab
         administrator.execute(f"alter database {name} set zero_damaged_pages = on")
     with msgtx.connect(url) as other:
         levels = {one.subject: one.level for one in found(other, "setting ")}
-    # The tests' own server does not flush.
+    # The tests' own server runs without fsync.
     assert levels == {
         "setting fsync": Level.PROBLEM,
         "setting zero_damaged_pages": Level.PROBLEM,
@@ -466,7 +466,7 @@ def test_times_and_sizes_are_worded_for_people() -> None:
 
 
 def test_ten_thousand_partitions_are_examined_in_a_moment(client: msgtx.Client, connection: Connection) -> None:
-    """All of them held back by one transaction; the answer stays short."""
+    """One transaction holds all of them back; the answer stays short."""
     name = "many"
     client.topics.create(name, partitions=10_000)
     ids = describe_topics(connection, [name])[name].partition_ids
@@ -541,7 +541,7 @@ def test_more_sessions_than_the_lock_table_has_places_for_are_told(
 def test_a_listener_that_holds_the_queue_of_notifications_back_is_told(
     client: msgtx.Client, connection: Connection, open_connection: Callable[[], Connection]
 ) -> None:
-    """It is emptied as far as every session that listens has read; one reads between its transactions."""
+    """It is emptied up to where every listening session has read; a session reads between its transactions."""
     assert found(client, "notifications") == []
     sleeper = open_connection()
     sleeper.execute("listen anything")
@@ -561,7 +561,7 @@ def test_a_listener_that_holds_the_queue_of_notifications_back_is_told(
 
 
 def test_a_copy_of_a_database_is_a_problem_until_somebody_says_what_it_is(server: Server) -> None:
-    """It has the incarnation of its original: what one of them gave out is taken for the other's, and their logs part."""
+    """It has its original's incarnation: what one of them issued is taken for the other's, and their logs diverge."""
     original = server.create_database()
     with msgtx.connect(original) as client:
         client.topics.create("copied")

@@ -1,4 +1,4 @@
-"""`client.admin.doctor` on a server of its own: what a restart or a superuser is needed for."""
+"""`client.admin.doctor` on a server of its own: findings that need a restart or a superuser."""
 
 import struct
 import time
@@ -82,7 +82,7 @@ def test_a_slot_that_nobody_reads_is_told_with_what_it_keeps(own: CrashServer, o
 
 
 def test_a_standby_that_pins_the_horizon_is_told(own: CrashServer, url: str) -> None:
-    """A standby's feedback, said by hand: what a WAL receiver sends while an old query runs there."""
+    """A standby's feedback, sent by hand: what a WAL receiver sends while an old query runs there."""
     superuser = sqlalchemy.make_url(own.server.superuser_url)
     monitor = superuser.set(database=sqlalchemy.make_url(url).database).render_as_string(hide_password=False)
     with own.server.administrator() as connection:

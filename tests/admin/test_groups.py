@@ -1,4 +1,4 @@
-"""`client.admin.groups`: who reads what, how far it is, and putting offsets elsewhere (internals: groups)."""
+"""`client.admin.groups`: which member reads what, how far it is, and moving offsets (internals: groups)."""
 
 import itertools
 import os
@@ -152,7 +152,7 @@ def test_the_lag_counts_what_would_be_delivered_and_tells_its_age(groups: Groups
     first, second = found.partitions
     assert (first.topic, first.partition, first.current_offset, first.metadata) == (groups.topic, 0, 4, "note")
     assert (first.log_end_offset, first.lag, first.lag_ms, first.member_id) == (10, 6, 56_000, None)
-    assert (second.log_end_offset, second.lag, second.lag_ms) == (8, 0, None), "the aborted records are nobody's lag"
+    assert (second.log_end_offset, second.lag, second.lag_ms) == (8, 0, None), "aborted records are no lag"
     assert (found.lag, found.lag_ms) == (6, 56_000)
     groups.produce(1, 1, start_ms=DAY_MS + 1_000)
     found = groups.admin.describe(groups.group)

@@ -1,4 +1,4 @@
-"""What a login with few rights may do harms nobody else (`tests/hostile.py`)."""
+"""What a login with few rights may do harms no other client (`tests/hostile.py`)."""
 
 import os
 from collections.abc import Callable
@@ -7,13 +7,13 @@ from tests.databases import Server
 from tests.hostile import attack
 
 CALLS = 600
-SEED = 20_261_122  # the same everywhere; HOSTILE_SEED is another one, and `python -m tests.hostile` takes fresh ones
+SEED = 20_261_122  # the same everywhere; HOSTILE_SEED overrides it, and `python -m tests.hostile` takes new ones
 
 
 def test_a_login_that_calls_everything_it_may_breaks_no_promise_to_others(
     server: Server, make_database: Callable[..., str]
 ) -> None:
-    """I1 to I16 of others."""
+    """I1 to I16, for other clients."""
     seed = int(os.environ.get("HOSTILE_SEED", SEED))
     print(f"HOSTILE_SEED={seed}")  # noqa: T201 - shown when the test fails
     report = attack(server, make_database(), seed=seed, calls=CALLS)

@@ -157,7 +157,7 @@ def test_an_upgrade_keeps_rights_and_extends_them(
 
 @pytest.mark.parametrize("made_again", [False, True])
 def test_a_dropped_roles_rights_are_shown_and_then_forgotten(made_again: bool, roles: Roles, connection: Connection) -> None:
-    """Also when there is a new role of its name: that one was granted nothing."""
+    """Also when there is a new role of its name: that role was granted nothing."""
     partition = new_topic(connection)[0]
     role, other = roles.make("produce", "consume:x"), roles.make("consume:y")
     roles.sql(f"drop owned by {role}")

@@ -1,4 +1,4 @@
-"""Consumer groups, transactional ids and producer ids: names that only some may use."""
+"""Consumer groups, transactional ids and producer ids: names that only some roles may use."""
 
 import contextlib
 import json
@@ -39,7 +39,7 @@ def partition(connection: Connection) -> int:
 
 
 def allowed(connection: Connection, group: str, partition: int) -> bool:
-    """Whether a caller may join a group, be a member of it, commit for it, read its offsets: all or nothing."""
+    """Whether a caller may join a group, be a member of it, commit for it, read its offsets: all of these or none."""
     steps: list[Callable[[], object]] = [
         lambda: join(connection, group, "a", session_timeout_ms=100),
         lambda: connection.execute("select * from msgtx.heartbeat_group(%s, 1, 'a', null, 1)", [group]),
@@ -75,7 +75,7 @@ def test_a_group_is_for_those_that_were_granted_it(
     administrator = guest("consume", "admin")
     for group, who_may in (("billing", False), ("billing-2", False), ("exact", False), ("exact-2", True), ("bill", True)):
         assert allowed(everybody, group, partition) is who_may, group
-        # Who was granted any uses those alone.
+        # A role that was granted some names may use only those.
         assert allowed(billing, group, partition) is (group in {"billing", "billing-2", "exact"}), group
         assert allowed(administrator, group, partition)
         assert allowed(connection, group, partition)
@@ -83,7 +83,7 @@ def test_a_group_is_for_those_that_were_granted_it(
     assert {name for (name,) in everybody.execute(seen)} >= {"exact-2", "bill"}
     assert not {name for (name,) in everybody.execute(seen)} & {"billing", "billing-2", "exact"}
     assert {name for (name,) in billing.execute(seen)} == {"billing", "billing-2", "exact"}
-    # Who administers a topic sees how far groups have read it.
+    # A role that administers a topic sees how far groups have read it.
     watching = guest("admin:topic*")
     assert {name for (name,) in watching.execute(seen)} >= {"billing", "billing-2", "exact", "bill"}
     assert committed_offsets(watching, "billing", [partition])
@@ -122,7 +122,7 @@ def test_offsets_of_a_transaction_are_those_of_a_group_that_the_caller_may_use(
 def test_a_transactional_id_is_for_those_that_were_granted_it(
     guest: Callable[..., Connection], connection: Connection, partition: int
 ) -> None:
-    """Granted to both, they may also end what the other has begun: as two instances of one service."""
+    """Both were granted it, so each may end what the other has begun, like two instances of one service."""
     other, one, two = guest("produce", "consume"), *(guest("produce", "produce:transactional_id:pay-*") for _ in range(2))
     writer = Writer(one, "pay-1")
     writer.send(partition, b"half")
@@ -144,7 +144,7 @@ def test_a_transactional_id_is_for_those_that_were_granted_it(
 
 
 def test_ids_that_nobody_was_granted_are_taken_over_as_ever(guest: Callable[..., Connection], partition: int) -> None:
-    """The newest one to initialize an id has it."""
+    """The role that initialized an id last has it."""
     one, two = guest("produce"), guest("produce")
     name = unique("id")
     first = Writer(one, name)
@@ -179,7 +179,7 @@ NAMED: dict[str, Forgery] = {
 def test_a_producer_id_is_its_roles(
     call: str, whose: str, guest: Callable[..., Connection], connection: Connection, partition: int
 ) -> None:
-    """Ids are names that readers see: whoever knows one must not commit the half of somebody's transaction (I1, I4, I6)."""
+    """Readers see ids: a role that knows one must not commit half of another role's transaction (I1, I4, I6)."""
     writer = Writer(connection if whose == "owners" else guest("produce"), unique("id"))
     writer.send(partition, b"half")
     with pytest.raises(errors.AuthorizationFailed, match=r"is not of role|lacks the right to end"):
@@ -194,7 +194,7 @@ def test_a_producer_id_is_its_roles(
 def test_an_idempotent_producers_id_is_its_roles(
     whose: str, guest: Callable[..., Connection], connection: Connection, partition: int
 ) -> None:
-    """There is no row of it; forged, its next batch would be answered as a duplicate, and be lost (I1)."""
+    """It has no row. If its next batch were forged, the real one would be answered as a duplicate, and lost (I1)."""
     mine, other = connection if whose == "owners" else guest("produce"), guest("produce")
     producer = init_producer_id(mine, None, timeout_ms=60_000)
     append_one(mine, batch(partition, b"one", producer=producer, sequence=0))
@@ -211,7 +211,7 @@ def test_an_idempotent_producers_id_is_its_roles(
 def test_ids_of_an_earlier_version_are_whose_they_were(
     guest: Callable[..., Connection], connection: Connection, partition: int
 ) -> None:
-    """Nobody noted that; producers that run through the upgrade go on."""
+    """That version did not note it; producers that run during the upgrade continue."""
     producer = init_producer_id(connection, None, timeout_ms=60_000)
     with connection.transaction(), pytest.raises(errors.AuthorizationFailed):
         append_one(guest("produce"), batch(partition, b"x", producer=producer, sequence=0))
@@ -249,14 +249,14 @@ def test_a_batch_of_spark_is_decided_by_whom_its_attempts_are(
 def test_nobody_says_that_somebody_else_decided(
     statement: str, guest: Callable[..., Connection], connection: Connection
 ) -> None:
-    """Clients tell a fence from a timeout by it, and doctor names it."""
+    """By it clients distinguish a fence from a timeout, and doctor names it."""
     for caller in (guest("produce", "admin"), connection):
         with pytest.raises(Exception, match="no reason to"):
             caller.execute(statement)
 
 
 def test_where_a_partition_ends_is_told_to_who_administers_it(guest: Callable[..., Connection], partition: int) -> None:
-    """A refusal for the sake of an offset names topic and ends."""
+    """A refusal because of an offset names the topic and both ends."""
     with pytest.raises(psycopg.errors.InsufficientPrivilege, match=f"admin on the topic of partition {partition}"):
         guest("admin:own").execute("select msgtx.delete_records(%s::int[], '{77}')", [[partition]])
 

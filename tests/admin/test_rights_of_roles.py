@@ -112,7 +112,7 @@ def commit(client: msgtx.Client, topic: str) -> None:
 
 
 def snapshots(client: msgtx.Client, topic: str) -> None:
-    """Names of snapshots are no topics: they are shared by all who may consume something."""
+    """Names of snapshots are not topics: all roles that may consume something share them."""
     name = unique("cut")
     cut = client.snapshots.save(name, client.snapshot([topic])).snapshot
     assert client.snapshots.get(name) == cut
@@ -269,7 +269,7 @@ def test_a_worker_consumes_and_produces_with_its_two_rights(
             send(worker, source)
         with pytest.raises(errors.AuthorizationFailed, match=rf"lacks the right to consume on topic {target}"):
             poll(worker, target)
-    told = [record.getMessage() for record in caplog.records]  # also of clients whose role may not consume
+    told = [record.getMessage() for record in caplog.records]  # also from clients whose role may not consume
     assert [text for text in told if "permission" in text and f"--role {role} " in text] == []
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     with client.engine.connection() as connection:
@@ -320,7 +320,7 @@ def decide_with_offsets(connection: Connection, places: Places) -> None:
         writer.abort()
 
 
-# By the function that must refuse, and what is special.
+# Keyed by the function that must refuse, and the special case.
 BY_HAND: dict[str, Callable[[Connection, Places], object]] = {
     "append": lambda c, p: append_one(c, batch(p.theirs, b"x")),
     "append_a_refused_one": lambda c, p: append_one(c, batch(p.theirs, b"x", producer=(1, 77), sequence=9)),
@@ -383,7 +383,7 @@ def test_other_topics_are_refused_to_calls_by_hand(
     told = str(refused.value)
     assert "lacks the right to" in told
     if "topic" not in call:
-        assert topics[1] not in told  # its name is nobody's who has no right on it
+        assert topics[1] not in told  # a role without rights on it does not learn its name
         assert f"partition {theirs}" in told
     after = content(connection)
     if call.startswith("decide"):
@@ -403,7 +403,7 @@ def test_a_partition_that_comes_while_a_call_waits_is_not_written(
     server: Server,
     background: ThreadPoolExecutor,
 ) -> None:
-    """Nobody has rights on a partition that does not exist: what counts is what is there when the call writes."""
+    """No role has rights on a partition that does not exist: what counts is what exists when the call writes."""
     caller, helper = guest("produce:orders*", "consume:orders*"), guest("produce:orders*")
     create_topic(connection, unique("orders"), 1, {})
     (last,) = connection.execute("select max(partition_id) from msgtx.partition").fetchone() or (0,)
@@ -451,7 +451,7 @@ def test_a_group_shows_offsets_of_topics_that_the_role_may_consume(
     assert set(committed_offsets(guest("consume"), group, None)) == {ours, theirs}
 
 
-# ── who the caller is ──
+# ── which role the caller has ──
 
 
 def test_a_right_is_for_a_name_or_for_all_that_begin_so(guest: Callable[..., Connection], connection: Connection) -> None:
@@ -598,7 +598,7 @@ def test_the_view_of_transactions_shows_of_each_what_the_caller_may_see(
 def test_a_function_in_a_query_learns_nothing_of_other_topics(
     view: str, guest: Callable[..., Connection], topics: tuple[str, str], connection: Connection
 ) -> None:
-    """A cheap function is asked before dearer conditions; not before the one that says which topics are the caller's."""
+    """A cheap function is evaluated before dearer conditions, but not before the one that selects the caller's topics."""
     caller = guest("consume:orders*")
     for topic in topics:
         partition, _ = ids_of(connection, topic)
@@ -648,7 +648,7 @@ def test_an_administrator_of_everything_runs_what_an_operator_runs(
 ) -> None:
     with msgtx.connect(roles.url_of(roles.make("admin"))) as operator:
         checks = {finding.subject for finding in operator.admin.doctor() if finding.text.startswith("cannot be checked")}
-        assert checks <= {"schema"}  # the tables' versions are the owner's
+        assert checks <= {"schema"}  # only the owner sees the tables' versions
         assert operator.admin.transactions.list() is not None
         assert operator.topics.list() != []
         with pytest.raises(errors.AuthorizationFailed, match="lacks the right to consume"):
@@ -659,7 +659,7 @@ def test_an_administrator_of_everything_runs_what_an_operator_runs(
 def test_a_client_hears_of_commits_of_others(
     roles: Roles, topics: tuple[str, str], database_url: str, client: msgtx.Client
 ) -> None:
-    """LISTEN needs no right of msgtx's; what a reader of one topic is woken by is a partition's number."""
+    """LISTEN needs no right of msgtx; a notification holds only a partition's number."""
     url = roles.url_of(roles.make(f"consume:{topics[0]}"))
     with contextlib.ExitStack() as stack:
         reader = stack.enter_context(msgtx.connect(url))

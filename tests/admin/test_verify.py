@@ -25,7 +25,7 @@ SECONDS = 30.0
 
 @dataclass
 class Place:
-    """A topic of two partitions, and what verify says of it."""
+    """A topic of two partitions, and what verify finds in it."""
 
     client: msgtx.Client
     connection: Connection
@@ -43,12 +43,12 @@ class Place:
         return {violation.check for violation in self.report().violations}
 
     def only(self, check: str) -> Violation:
-        """The one violation of a rule; there may be others that it leads to."""
+        """The one violation of a rule; other rules may be violated in consequence."""
         (found,) = [one for one in self.report().violations if one.check == check]
         return found
 
     def change(self, statement: str, *arguments: object) -> None:
-        """As the owner of the tables."""
+        """Run a statement as the owner of the tables."""
         assert self.connection.execute(f"{statement}", arguments).rowcount > 0, statement
 
     def batch(self, changes: str, offset: int = 0) -> None:
@@ -205,7 +205,7 @@ def test_compacted_rows_are_no_violation(connection: Connection, place: Place) -
 
 
 def test_a_log_is_verified_beside_its_writers(client: msgtx.Client, place: Place) -> None:
-    """Each piece looks at one snapshot."""
+    """Each piece reads one snapshot."""
 
     def write(number: int) -> None:
         with client.producer(transactional_id=unique("beside"), linger_ms=0) as producer:
@@ -423,7 +423,7 @@ def test_a_marker_of_an_open_transaction_is_named(connection: Connection, place:
 
 
 def test_an_open_transaction_that_nobody_can_end_is_named(connection: Connection, place: Place, writer: Writer) -> None:
-    """I8: without its row no timeout ends it; without its beginning nobody finds it, and its data may be passed."""
+    """I8: without its row no timeout ends it; without its beginning no search finds it, and readers may pass its data."""
     writer.send(place.partition, b"a")
     writer.send(place.partition, b"b")
     row = connection.execute(f"delete from msgtx.transaction_partition where {of(writer.name)} returning *").fetchone()
@@ -453,7 +453,7 @@ def test_a_floor_above_an_open_transaction_is_named(connection: Connection, plac
 
 
 def test_a_transaction_on_both_sides_of_a_cut_is_named(connection: Connection, place: Place, writer: Writer) -> None:
-    """I15: what its decision says of the second partition goes beyond all that a cut can hold."""
+    """I15: its decision names an offset of the second partition that is beyond every cut."""
     for partition in place.partitions:
         writer.send(partition, b"a")
     name = writer.commit()
@@ -548,7 +548,7 @@ def test_pending_offsets_of_a_seal_are_no_violation(connection: Connection, plac
 
 
 def planted() -> Iterator[str]:
-    """The names of rules that stand in this file's tests."""
+    """The names of rules that occur in this file's tests."""
     text = Path(__file__).read_text(encoding="utf-8")
     return (name for name in RULES if f'"{name}"' in text)
 
