@@ -41,7 +41,7 @@ def values(client: msgtx.Client) -> Values:
 def held(connection: Connection, open_connection: Callable[[], Connection]) -> Held:
     """Hold a topic's partitions, or a producer, until the block ends: `with held(topic=topic) as waits`.
 
-    `await waits()` returns when somebody waits for it, which the event loop can only see if it goes on meanwhile.
+    `await waits()` returns when a session waits for it, which the event loop only sees if it keeps running.
     """
 
     @contextlib.contextmanager

@@ -29,7 +29,7 @@ def fill(client: msgtx.Client, topic: str, count: int) -> None:
 
 @contextmanager
 def soon() -> Iterator[None]:
-    """What is inside ends long before the wait that it ends would have."""
+    """The block ends long before the wait that it cuts short would have ended."""
     begun = time.monotonic()
     yield
     assert time.monotonic() - begun < PATIENCE_SECONDS
@@ -111,7 +111,7 @@ def test_a_poll_that_is_cancelled_ends_soon_and_the_consumer_goes_on(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_polls_that_are_cancelled_anywhere_lose_nothing(database_url: str, wide: str, seed: int) -> None:
-    """Records that come as a poll is cancelled are those of the next one; a commit does not pass them."""
+    """The next poll returns records that arrive while a poll is cancelled; a commit does not pass them."""
 
     async def main() -> None:
         async with (

@@ -70,7 +70,7 @@ def test_a_send_takes_no_thread_when_its_topic_is_known_and_there_is_room(
         async with await aio.connect(database_url) as client, client.producer() as producer:
             await producer.send(topic, b"first")
             with monkeypatch.context() as patched:
-                patched.setattr(producer, "_run", None)  # what hands a call to a thread
+                patched.setattr(producer, "_run", None)  # passes a call to a thread
                 for _ in range(1_000):
                     delivery = await producer.send(topic, b"x")
             assert (await delivery).offset == 1_000
@@ -79,7 +79,7 @@ def test_a_send_takes_no_thread_when_its_topic_is_known_and_there_is_room(
 
 
 def test_a_send_without_room_lets_the_event_loop_go_on(database_url: str, topic: str, held: Held, values: Values) -> None:
-    """The partition is free only when the loop has seen that it is waited for."""
+    """The partition becomes free only after the loop has seen that a session waits for it."""
 
     async def main() -> None:
         async with await aio.connect(database_url) as client, client.producer(buffer_bytes=2_000_000) as producer:
@@ -140,7 +140,7 @@ def test_a_delivery_that_is_no_longer_awaited_is_on_its_way(
 def test_a_loop_that_ends_does_not_disturb_the_sender(
     client: msgtx.Client, topic: str, held: Held, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The answer comes when nobody can be told."""
+    """The answer comes when no caller can receive it."""
 
     async def main() -> None:
         asyncio.get_running_loop().create_task(wait())
@@ -205,7 +205,7 @@ def test_a_block_that_is_cancelled_aborts_and_the_producer_goes_on(database_url:
 def test_a_block_whose_end_is_cancelled_before_a_thread_is_free_aborts(
     database_url: str, topic: str, held: Held, values: Values, times: int
 ) -> None:
-    """The commit has not begun; without an abort the transaction stays open, and the producer unusable."""
+    """The commit has not begun; without an abort the transaction would stay open, and the producer unusable."""
 
     async def main() -> None:
         async with (
@@ -245,7 +245,7 @@ def test_a_block_whose_end_is_cancelled_before_a_thread_is_free_aborts(
 
 
 def test_a_commit_that_is_cancelled_is_waited_for(database_url: str, topic: str, held: Held, values: Values) -> None:
-    """It cannot be taken back, and nobody else may use the producer until it is answered."""
+    """It cannot be undone, and no other task may use the producer until it is answered."""
 
     async def main() -> None:
         async with await aio.connect(database_url) as client, client.producer(transactional_id=unique("id")) as producer:

@@ -33,7 +33,7 @@ def level(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def rows(connection: Connection) -> Rows:
-    """What a table of the user's holds, which is made anew."""
+    """The rows of a user's table, which is created anew."""
     connection.execute("drop table if exists account")
     connection.execute("create table account (id int primary key, amount int)")
     return lambda: [number for (number,) in connection.execute("select id from account order by id").fetchall()]
@@ -95,7 +95,7 @@ def test_a_savepoint_takes_its_records_back(database_url: str, topic: str, value
 def test_a_row_that_is_refused_publishes_nothing(
     database_url: str, topic: str, values: Values, rows: Rows, level: str, connection: Connection
 ) -> None:
-    """At the statement, and at the COMMIT: a deferred constraint speaks after the records were written."""
+    """At the statement, and at the COMMIT: a deferred constraint refuses after the records were written."""
     connection.execute("alter table account add constraint once unique (amount) deferrable initially deferred")
 
     async def main() -> None:
@@ -176,7 +176,7 @@ def test_sessions_of_one_loop_commit_beside_each_other(
 def test_a_commit_that_waits_lets_the_event_loop_go_on(
     database_url: str, topic: str, values: Values, rows: Rows, held: Held, level: str
 ) -> None:
-    """The partition is free only when the loop has seen that it is waited for."""
+    """The partition becomes free only after the loop has seen that a session waits for it."""
 
     async def main() -> None:
         async with engine_of(database_url, level) as engine, AsyncSession(engine) as session:
@@ -368,7 +368,7 @@ def test_a_rollback_that_waits_lets_the_event_loop_go_on(
 def test_a_transaction_that_waits_to_begin_lets_the_event_loop_go_on(
     database_url: str, topic: str, values: Values, rows: Rows, held: Held
 ) -> None:
-    """How the one before ended is asked of the database."""
+    """The database is asked how the previous one ended."""
 
     async def main() -> None:
         async with (
