@@ -102,7 +102,7 @@ def test_the_time_of_a_record_is_its_timestamp_here_and_there(
 
 
 def test_each_class_of_records_shows_what_its_reader_sees(connection: Connection, topic: str, session: Session) -> None:
-    """I5: a log reader stops before what is open; behind it, a snapshot sees what is committed."""
+    """I5: a log reader stops before an open transaction; a snapshot also sees what is committed behind it."""
     partition, _ = ids_of(connection, topic)
     aborted, committed, blocker = Writer(connection), Writer(connection), Writer(connection)
     aborted.send(partition, b"aborted")
@@ -223,7 +223,7 @@ def test_records_are_chosen_by_what_their_values_hold(
 
 @pytest.fixture
 def written(connection: Connection, topic: str, client: msgtx.Client) -> str:
-    """A topic with a row in every view; its name is that of the group, too."""
+    """A topic with a row in every view; the group has the same name."""
     partition, _ = ids_of(connection, topic)
     writer = Writer(connection)
     writer.send(partition, b"a")
@@ -291,7 +291,7 @@ def test_a_session_writes_none_of_them(
 
 @pytest.mark.parametrize("mapped", CLASSES)
 def test_what_passes_by_the_session_is_refused_by_the_database(mapped: type[Any], written: str, session: Session) -> None:
-    """Also to the owner: no view passes a write on to its table."""
+    """Also to the owner: no view writes to its table."""
     view, column = mapped.__table__, mapped.__table__.columns.keys()[0]
     row = session.scalars(select(mapped).limit(1)).one()
     everything = {attribute.key: getattr(row, attribute.key) for attribute in inspect(mapped).column_attrs}
@@ -308,7 +308,7 @@ def test_what_passes_by_the_session_is_refused_by_the_database(mapped: type[Any]
 
 
 def test_a_record_that_is_read_again_is_found_by_the_index(connection: Connection, topic: str, session: Session) -> None:
-    """After a commit a session reads what it has again, object by object: not by looking through the partition."""
+    """After a commit a session reads its objects again, one by one: this must not scan the partition."""
     partition, _ = ids_of(connection, topic)
     for number in range(20):
         plain(connection, partition, b"%d" % number, b"x")
@@ -348,7 +348,7 @@ def test_a_message_is_seen_with_its_business_row_or_not_at_all(
     open_session: Callable[..., Session],
     background: ThreadPoolExecutor,
 ) -> None:
-    """I6: one statement, one snapshot; also of a transaction whose records were stored long before it is decided."""
+    """I6: one statement, one snapshot; also for a transaction whose records are stored long before it is decided."""
     reader, at, count = open_session(), TopicPartition(topic, 0), 30
     writer = Writer(connection) if transactional else None
 

@@ -1,4 +1,4 @@
-"""`read`: a committed range from SQL and from the ORM, and what of the log is looked at for it."""
+"""`read`: a committed range from SQL and from the ORM, and which rows of the log it looks at."""
 
 import contextlib
 import re
@@ -82,7 +82,7 @@ def test_both_ends_may_be_left_out(filled: str, connection: Connection) -> None:
 
 
 def test_a_range_ends_at_the_last_stable_offset_and_leaves_out_what_was_aborted(topic: str, connection: Connection) -> None:
-    """I5, I14: a range that was read once is read the same later."""
+    """I5, I14: a range that was read once reads the same later."""
     partition, _ = ids_of(connection, topic)
     aborted, blocker = Writer(connection), Writer(connection)
     plain(connection, partition, b"0")
@@ -168,7 +168,7 @@ def test_a_role_sees_groups_and_markers_of_the_topics_on_which_it_has_rights(
         session.close()
 
 
-# ── what is looked at ──
+# ── which rows are looked at ──
 
 
 def touched(connection: Connection, statement: str, parameters: list[Any] | None = None) -> tuple[str, int]:
@@ -183,7 +183,7 @@ def touched(connection: Connection, statement: str, parameters: list[Any] | None
 
 @pytest.fixture(params=["owner", "consumer"])
 def reader(request: pytest.FixtureRequest, roles: Roles, connection: Connection, filled: str) -> Iterator[Connection]:
-    """Somebody who reads a log of which the planner knows the size."""
+    """A role that reads a log whose size the planner knows."""
     connection.execute("analyze msgtx.record_batch, msgtx.partition, msgtx.topic")
     role = roles.owner if request.param == "owner" else roles.make("consume:orders*")
     with contextlib.closing(connection if request.param == "owner" else roles.connect(role)) as made:
