@@ -1,4 +1,4 @@
-"""The loop that sends and receives: all of a question goes out while its answer is waited for."""
+"""The loop that sends and receives: all of a call is sent while its answer is awaited."""
 
 import contextlib
 import time
@@ -37,14 +37,14 @@ def test_a_pipeline_sends_the_rest_of_its_calls_while_it_waits(connection: Conne
 
 
 def test_both_sides_may_have_much_to_say_at_once(connection: Connection) -> None:
-    """Who does not read while it writes has the other side stop reading, too."""
+    """A side that does not read while it writes makes the other side stop reading, too."""
     large = "x" * 1_000_000
     assert answers(connection, "select %s::text", large) == [large] * 4
 
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_pipeline_says_nothing_behind_its_last_sync(database_url: str, tmp_path: Path, waits: bool) -> None:
-    """A pooler gives a session of the server to whoever speaks, until the next Sync: one that is never sent keeps it."""
+    """A pooler gives a server's session to a client that sends, until its next Sync; a Sync that is never sent keeps it."""
     with (
         contextlib.closing(Connection.connect(database_url, autocommit=True)) as connection,
         (tmp_path / "trace").open("w+") as trace,

@@ -1,4 +1,4 @@
-"""The embedded server's secrets: what others who use the machine may listen to, read and look into."""
+"""The embedded server's secrets: what other users of the machine may listen to and read."""
 
 import os
 import pwd
@@ -24,7 +24,7 @@ SECONDS = 10.0
 
 
 def impostor(listening: socket.socket, answer: bytes, heard: list[bytes]) -> None:
-    """Be a server for one client, and note what it says after the answer."""
+    """Be a server for one client, and note what it sends after the answer."""
     peer, _ = listening.accept()
     with peer:
         peer.settimeout(SECONDS)
@@ -36,7 +36,7 @@ def impostor(listening: socket.socket, answer: bytes, heard: list[bytes]) -> Non
 
 @pytest.mark.parametrize("answer", [ASK_IN_CLEAR, LET_IN])
 def test_who_listens_in_the_servers_place_is_told_nothing(answer: bytes, server: object) -> None:
-    """No password in clear, and no question to somebody who has not shown that he knows it."""
+    """No clear password, and no query to a server that has not proved that it knows the password."""
     heard: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.settimeout(SECONDS)
@@ -52,7 +52,7 @@ def test_who_listens_in_the_servers_place_is_told_nothing(answer: bytes, server:
 
 @pytest.fixture
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[embedded.Server]:
-    """A server of its own, in a folder that everybody gets to."""
+    """A server of its own, in a folder that every user may enter."""
     around = tmp_path_factory.mktemp("embedded")
     for parent in (around, *around.parents):
         if parent.stat().st_uid == os.geteuid() and parent != Path("/tmp"):  # noqa: S108 - as the fixtures of pytest make it
@@ -64,7 +64,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[embedded.Serve
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root's server runs as somebody else")
 def test_what_else_runs_as_the_servers_user_reads_none_of_its_files(running: embedded.Server) -> None:
-    """Its data could be copied, its rules changed, so that anybody may log in, its memory read."""
+    """Its data could be copied, its memory read, and its rules changed to let any user log in."""
     user = pwd.getpwuid((running.home / "data").stat().st_uid)
     group = (running.home / "data").stat().st_gid
     found = postmaster.read(running.home / "data")

@@ -38,7 +38,7 @@ def test_a_broken_connection_leaves_the_pool(engine: Engine, connection: Connect
 def test_a_connection_that_ended_while_it_was_idle_is_replaced_before_a_call_meets_it(
     engine: Engine, connection: Connection
 ) -> None:
-    """A restart of the server, idle_session_timeout: an administrator's single call works at once afterwards."""
+    """A restart of the server, idle_session_timeout: afterwards a single call of an administrator works at once."""
     for use in (engine.connection, engine.transaction):
         with engine.connection() as lent:
             pid = backend(lent)
@@ -51,7 +51,7 @@ def test_a_connection_that_ended_while_it_was_idle_is_replaced_before_a_call_mee
 
 
 def test_connections_that_end_one_after_the_other_are_a_database_that_is_unavailable(engine: Engine) -> None:
-    """It was `InvalidRequestError` of the pool, and the end of a producer."""
+    """The pool raised `InvalidRequestError`, which ended a producer."""
 
     def dead(*_: object) -> None:
         raise sqlalchemy.exc.DisconnectionError
@@ -74,7 +74,7 @@ def test_a_server_is_not_taken_for_a_pooler(engine: Engine) -> None:
 
 
 def test_a_new_connection_is_asked_once_who_it_is(database_url: str) -> None:
-    """For the session, which shows a pooler, and for the incarnation."""
+    """For the session's number, which reveals a pooler, and for the incarnation."""
     faults = Faults()
     with Engine(database_url, connect=faults.connect) as engine:
         with engine.connection() as lent:
@@ -125,7 +125,7 @@ def test_a_transaction_does_not_get_the_same_broken_connection_for_ever(database
 def test_an_unflushed_call_is_relaxed_first_whatever_the_planner_thinks(
     engine: Engine, connection: Connection, estimate: str
 ) -> None:
-    """I9: relaxed after the call, it would take back the flush that the function has asked for."""
+    """I9: relaxed after the call, it would undo the flush that the function has asked for."""
     connection.execute(
         "create function msgtx.flushes_at(number int8) returns table (before text) language plpgsql volatile as $$"
         " begin before := current_setting('synchronous_commit'); perform msgtx.flush_at_commit(); return next; end $$"
@@ -191,7 +191,7 @@ def test_errors_of_the_database_are_ours(
 def test_a_server_that_became_a_standby_is_left_and_another_attempt_finds_the_primary(
     database_url: str, monkeypatch: pytest.MonkeyPatch, standby: bool, way: str
 ) -> None:
-    """After a switchover in which the session survives, the pool kept it: every write was ConfigError."""
+    """After a switchover that the session survives, the pool kept it: every write raised ConfigError."""
     if standby:
         monkeypatch.setattr("msgtx.database.pool.IS_STANDBY", "select true")
     with Engine(database_url, pool_size=1) as engine:
@@ -236,7 +236,7 @@ def test_schemes_of_sqlalchemy_are_understood(database_url: str, scheme: str) ->
 def test_a_connection_that_is_lent_while_the_pool_is_closed_is_closed_when_it_comes_back(
     database_url: str, kind: str
 ) -> None:
-    """As of a thread whose call is answered late."""
+    """As happens in a thread whose call is answered late."""
     engine = Engine(database_url)
     with getattr(engine, kind)() as lent:
         driver = lent if isinstance(lent, psycopg.Connection) else driver_of(lent)

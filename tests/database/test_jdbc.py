@@ -61,12 +61,12 @@ def test_the_address_is_the_one_that_libpq_has_found(engine: Engine, database_ur
 
 
 def test_rows_are_fetched_from_ranges_near_and_far(connection: Connection) -> None:
-    """A list of Python's numbers would travel as what its first one fits into."""
+    """A list of Python numbers would be sent with the type of its first one."""
     assert jdbc.fetch_rows(connection, [(1, 0), (2, 34_899), (40_000, 1 << 40)]) == jdbc.MOST_ROWS
 
 
 def test_all_hosts_of_a_url_are_handed_on(database_url: str) -> None:
-    """The connection itself knows only the one that answered."""
+    """The connection itself knows only the host that answered."""
     url = sqlalchemy.make_url(database_url)
     several = url.set(host=None, port=None, query={"host": f"127.0.0.1,{url.host}", "port": f"1,{url.port}"})
     with Engine(several.render_as_string(hide_password=False), pool_size=1) as engine, engine.connection() as connection:

@@ -1,4 +1,4 @@
-"""Nothing of everyday use is compiled by a server with PostgreSQL's own settings: that takes longer than the work."""
+"""With PostgreSQL's default settings no statement of everyday use is compiled: that takes longer than the work."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ FILES = "select name from pg_ls_dir('.') name where name like '%.bc'"
 
 
 class Compiler:
-    """Sees what the server compiles for a database: it is written into the server's folder."""
+    """Sees what the server compiles for a database: the server writes it into its folder."""
 
     def __init__(self, administrator: Connection) -> None:
         self.connection = administrator
@@ -30,7 +30,7 @@ class Compiler:
 
 @pytest.fixture
 def compiler(server: Server, database_url: str) -> Iterator[Compiler]:
-    """A compiler with PostgreSQL's own settings."""
+    """A compiler with PostgreSQL's default settings."""
     name = sqlalchemy.make_url(database_url).database
     with server.administrator(name) as administrator:
         administrator.execute(f"alter database {name} set jit = on")
@@ -80,7 +80,7 @@ def test_nothing_is_compiled_in_everyday_use(compiler: Compiler, database_url: s
 
 
 def test_what_a_server_compiles_is_seen(compiler: Compiler) -> None:
-    """So the test before this one can fail, wherever the server has a compiler."""
+    """This shows that the test before can fail, wherever the server has a compiler."""
     compiler.connection.execute("set jit = on")
     compiler.connection.execute("set jit_dump_bitcode = on")
     compiler.connection.execute("set jit_above_cost = 0")

@@ -14,7 +14,7 @@ from tests.databases import Server, connect, install
 
 Databases = Callable[..., str]
 
-# What a schema is, as far as PostgreSQL's catalog tells: compared between two databases.
+# A schema as PostgreSQL's catalog describes it: compared between two databases.
 CATALOG = {
     "columns": """select c.relname, c.relkind::text, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
         a.attidentity::text, a.attstorage::text, a.attcompression::text, pg_get_expr(d.adbin, d.adrelid)
@@ -210,7 +210,7 @@ def test_a_users_trigger_that_calls_a_function_of_ours_is_named_and_never_droppe
 
 
 def test_nothing_is_executable_by_everyone(make_database: Databases) -> None:
-    """No role but the owner touches tables or calls functions, unless it was given the right."""
+    """Only the owner uses tables and calls functions without having been granted the right."""
     url = make_database()
     with connect(url) as connection:
         public = connection.execute(

@@ -1,4 +1,4 @@
-"""The binary parameters: what is encoded here is what PostgreSQL reads."""
+"""The binary parameters: PostgreSQL reads what is encoded here."""
 
 import json
 from collections.abc import Iterator
