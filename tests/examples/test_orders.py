@@ -1,4 +1,4 @@
-"""The order service and its read model agree, whatever fails: what was ordered, published, summed up (examples/orders)."""
+"""The order service and its read model agree, whatever fails, on what was ordered and summed up (examples/orders)."""
 
 import contextlib
 import http.client
@@ -71,9 +71,9 @@ def query(service: Service) -> Iterator[Query]:
 
 @pytest.fixture
 def read_model(service: Service) -> Iterator[ReadModel]:
-    """Start read models; what is left of them is killed."""
+    """Start read models; those still running at the end are killed."""
     started: list[subprocess.Popen[bytes]] = []
-    # A few records a commit, so that it is killed between commits and in them; one that was killed is given up soon.
+    # A few records a commit, so that kills hit between commits and in them; a killed member is removed from the group soon.
     settings = {"MAX_POLL_RECORDS": "3", "SESSION_TIMEOUT_MS": "1500", "HEARTBEAT_INTERVAL_MS": "100"}
     environment = {**os.environ, **{f"MSGTX_{name}": value for name, value in settings.items()}}
 
@@ -95,7 +95,7 @@ def published(*customers: str) -> list[dict[str, object]]:
 
 
 def working() -> set[int | None]:
-    """The processes of the read model that have partitions."""
+    """The read model's processes that have partitions."""
     with msgtx.connect() as client:
         return {member.client_process for member in client.admin.groups.members("revenue") if member.owned}
 
@@ -125,7 +125,7 @@ def test_all_that_was_ordered_is_published_and_summed_up_once(service: Service, 
     failures: list[BaseException] = []
 
     def insist(customer: str, number: int) -> None:
-        """Order as a client does that had no answer: once more, under the same reference."""
+        """Order like a client without an answer: again, under the same reference."""
         for attempt in itertools.count():
             try:
                 status = service.order(customer, number, number + 1)
