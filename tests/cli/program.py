@@ -1,4 +1,4 @@
-"""The program as a process of its own, for what only a process shows: signals, pipes, exit codes."""
+"""The program as a process of its own, which alone shows signals, pipes and exit codes."""
 
 import contextlib
 import json
@@ -50,7 +50,7 @@ class Program:
     def start(self, *arguments: str, **settings: Any) -> Iterator["subprocess.Popen[bytes]"]:
         """Start it, with pipes; it does not outlive the block."""
         environment = {**os.environ, "MSGTX_DATABASE_URL": self.url, **settings.pop("environment", {})}
-        # Unbuffered, so that a line that is read leaves the others to `ended`.
+        # Unbuffered, so after a line is read, the others are left to `ended`.
         pipes = {"bufsize": 0, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **settings}
         with subprocess.Popen(self.command(*arguments), env=environment, **pipes) as process:
             try:

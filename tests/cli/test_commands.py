@@ -39,7 +39,7 @@ def test_a_topic_is_altered(msgtx: Msgtx, client: Client, topic: str) -> None:
     described = json.loads(done.out)
     assert (described["partitions"], described["settings"]["retention_ms"]) == (3, 1000)
     assert b"retention_ms" in msgtx("topics", "alter", topic, "--partitions", "3").out
-    with client.producer() as producer:  # which knows the topic from before
+    with client.producer() as producer:  # which already knows the topic
         assert producer.send(topic, b"b", partition=2).result(10).offset == 0
     assert msgtx("topics", "alter", topic, "--partitions", "2").code == 2
     assert msgtx("topics", "alter", topic).code == 2
@@ -55,7 +55,7 @@ def test_records_are_deleted(msgtx: Msgtx, client: Client, topic: str) -> None:
     assert msgtx(*verb, "2", "--dry-run").err == (
         f"would delete the records of {topic}-0 below offset 2 (it goes from 0 to 3)\n"
     )
-    assert msgtx(*verb, "2").code == 1  # nobody is there to answer
+    assert msgtx(*verb, "2").code == 1  # no one is there to answer
     assert json.loads(msgtx("topics", "describe", topic, "-o", "json").out)["ends"][0]["log_start_offset"] == 0
     assert msgtx(*verb, "2", "--yes", "-o", "jsonl").rows == [{"topic": topic, "partition": 0, "log_start_offset": 2}]
     assert msgtx(*verb, "1", "--yes", "-o", "jsonl").rows[0]["log_start_offset"] == 2
@@ -72,7 +72,7 @@ def test_what_destroys_asks_first(msgtx: Msgtx, topic: str) -> None:
         msgtx("topics", "delete", topic, "--dry-run").err == f"would delete topic {topic} (1 partitions, with its records)\n"
     )
     assert msgtx("topics", "delete", topic, stdin=b"n\n").code == 1
-    assert msgtx("topics", "delete", topic).code == 1  # nobody is there to answer
+    assert msgtx("topics", "delete", topic).code == 1  # no one is there to answer
     assert msgtx("topics", "describe", topic).code == 0
     assert msgtx("topics", "delete", topic, stdin=b"y\n").code == 0
     assert msgtx("topics", "describe", topic).code == 2

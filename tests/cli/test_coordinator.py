@@ -1,4 +1,4 @@
-"""`msgtx coordinator list` and `find`, `msgtx sweep`; the daemon itself has tests of its own (system)."""
+"""`msgtx coordinator list` and `find`, `msgtx sweep`; the daemon itself is tested in tests/system."""
 
 import json
 import re

@@ -19,7 +19,7 @@ DAY_MS = 1_767_225_600_000  # 2026-01-01 UTC
 
 @pytest.fixture
 def group(client: Client, connection: Connection, wide: str) -> str:
-    """A group that has read 2 of the 5 records of partition 0, and is caught up on partition 1; of 3 partitions."""
+    """A group on three partitions: it has read 2 of the 5 records of partition 0, and is caught up on partition 1."""
     with client.producer() as producer:
         for i in range(5):
             producer.send(wide, b"%d" % i, partition=0, timestamp=DAY_MS + 1_000 * i)
@@ -58,7 +58,7 @@ def offsets(msgtx: Msgtx, group: str) -> dict[int, int | None]:
     return {one["partition"]: one["current_offset"] for one in row["partitions"]}
 
 
-# ── looking ──
+# ── list and describe ──
 
 
 def test_groups_are_listed_with_their_states(msgtx: Msgtx, group: str, wide: str, connection: Connection) -> None:

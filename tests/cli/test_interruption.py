@@ -40,7 +40,7 @@ def filled(client: Client, topic: str) -> str:
 
 @pytest.fixture
 def jobs(tmp_path: Path) -> Path:
-    """A folder with a transform that takes its time."""
+    """A folder with a slow transform."""
     (tmp_path / "jobs.py").write_text("import time\ndef slow(record):\n    time.sleep(0.0001)\n    return record.value\n")
     return tmp_path
 
@@ -139,7 +139,7 @@ def test_a_signal_at_a_random_moment_leaves_nothing(
     dice = random.Random(f"{SEED} {verb} {number}")
     for _ in range(MOMENTS):
         with program.start(*arguments, cwd=jobs) as process:
-            # Before its handlers are installed Python itself answers signals: that is no moment of ours.
+            # Before its handlers are installed Python itself handles signals: such moments are not tested.
             wait_until(lambda: _handles(process.pid, number), "the handlers are installed")
             time.sleep(dice.uniform(0, LATEST_SECONDS))
             process.send_signal(number)
@@ -150,7 +150,7 @@ def test_a_signal_at_a_random_moment_leaves_nothing(
 
 
 def _handles(pid: int, number: signal.Signals) -> bool:
-    """Return whether a process has taken over the clock's signal, which our handlers take first."""
+    """Return whether a process handles this signal and SIGALRM, which our handlers install first."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
     except FileNotFoundError:

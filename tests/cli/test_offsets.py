@@ -88,7 +88,7 @@ def test_saved_cuts_are_listed_and_forgotten(msgtx: Msgtx, client: Client, wide:
     assert table.split()[:5] == ["name", "taken_at", "topics", "partitions", "readable"]
     delete = ("offsets", "delete-snapshot", f"{wide}.a", f"{wide}.z")
     assert msgtx(*delete, "--dry-run").err == f"would forget snapshot '{wide}.a'\nwould forget snapshot '{wide}.z'\n"
-    assert msgtx(*delete).code == 1, "nobody is there to answer"
+    assert msgtx(*delete).code == 1, "no one is there to answer"
     assert msgtx("offsets", "delete-snapshot", f"{wide}.a", "nobody", "--yes").code == 2, "and nothing is deleted"
     assert msgtx(*delete, "--yes").code == 0
     assert not [row for row in msgtx("offsets", "snapshots", "-o", "jsonl").rows if row["name"].startswith(wide)]
@@ -129,7 +129,7 @@ def test_who_holds_a_cut_back_is_named_on_stderr(msgtx: Msgtx, client: Client, w
             done = msgtx("offsets", verb, wide)
             assert (done.code, done.err) == (0, told)
         cut = msgtx("offsets", "snapshot", wide).out.decode().strip()
-        assert msgtx("offsets", "ranges", "--to", cut).err == "", "that one was not taken now"
+        assert msgtx("offsets", "ranges", "--to", cut).err == "", "that cut was not taken now"
         producer.abort_transaction()
     assert msgtx("offsets", "snapshot", wide).err == ""
 

@@ -57,7 +57,7 @@ def test_hanging_transactions_are_shown_with_what_ends_them(msgtx: Msgtx, client
 
 @pytest.fixture
 def flushing(server: Server) -> Iterator[None]:
-    """The tests' server flushes for a while: without that, doctor has a problem with it."""
+    """Let the tests' server flush for a while: otherwise doctor reports that as a problem."""
     with server.administrator() as administrator:
 
         def reload(statement: str, value: str) -> None:

@@ -1,4 +1,4 @@
-"""`transactions prepared` and `complete`: what another party decides, decided by an operator or a script."""
+"""`transactions prepared` and `complete`: an outside decision, made by an operator or a script."""
 
 import uuid
 from collections.abc import Callable

@@ -168,7 +168,7 @@ def test_options_that_do_not_fit_together_are_refused(process: Msgtx, client: Cl
 def test_a_worker_that_is_asked_to_end_leaves_its_group_and_others_go_on_at_once(
     program: Program, client: Client, wide: str, topic: str
 ) -> None:
-    """Its session would last 45 seconds."""
+    """Its session would otherwise last 45 seconds."""
 
     def worker(name: str) -> tuple[str, ...]:
         return ("process", wide, topic, "jobs:upper", "--group", wide, "--transactional-id", f"{wide}-{name}")
