@@ -1,4 +1,4 @@
-"""Who gets which partition: Kafka's documented examples, and what holds for every group (internals: groups)."""
+"""Which member gets which partition: Kafka's documented examples, and rules for every group (internals: groups)."""
 
 import time
 from collections import Counter
@@ -18,12 +18,12 @@ Topics = dict[str, list[int]]
 
 
 def topics_of(**sizes: int) -> Topics:
-    """Topics with so many partitions; ids are 100, 101, … for the first one, 200, … for the second."""
+    """Topics with these numbers of partitions; ids are 100, 101, … for the first one, 200, … for the second."""
     return {name: [at * 100 + index for index in range(size)] for at, (name, size) in enumerate(sizes.items(), start=1)}
 
 
 def members_of(**topics: str) -> list[Subscriber]:
-    """Members by key, each with the topics that it subscribes to, in one text; numbers from 1 on."""
+    """Members by key, each with its topics as one text; numbered from 1 on."""
     return [Subscriber(number, key, frozenset(text.split())) for number, (key, text) in enumerate(topics.items(), start=1)]
 
 
@@ -69,7 +69,7 @@ def test_kafkas_documented_example(
 @pytest.mark.parametrize(
     ("gone", "members", "topics", "expected"),
     [
-        # "If consumer C1 is removed": its partitions are dealt out, the others keep all of theirs.
+        # "If consumer C1 is removed": its partitions are distributed, the others keep all of theirs.
         ("c1", THREE, FOUR_OF_TWO, {"c0": "t0p0 t1p1 t2p0 t3p0", "c2": "t0p1 t1p0 t2p1 t3p1"}),
         # "If consumer C0 is removed": one partition moves to C1, the five others stay.
         ("c0", STAIRS_MEMBERS, STAIRS, {"c1": "t0p0 t1p0 t1p1", "c2": "t2p0 t2p1 t2p2"}),
@@ -111,25 +111,25 @@ def test_an_assignment_from_nothing(
 @pytest.mark.parametrize(
     ("members", "topics", "had", "expected"),
     [
-        # A new member gets what the balance asks for, and nothing moves between the old ones.
+        # A new member gets what balance requires, and nothing moves between the old ones.
         (
             members_of(a="t", b="t", new="t"),
             topics_of(t=6),
             {"a": "tp0 tp2 tp4", "b": "tp1 tp3 tp5"},
             {"a": "tp0 tp2", "b": "tp1 tp3", "new": "tp4 tp5"},
         ),
-        # The one that has more than the others keeps the one that is left over, wherever it is in the order.
+        # Of uneven shares, a member that already has the larger one keeps it, wherever it is in the order.
         (members_of(a="t", b="t"), topics_of(t=3), {"a": "tp0", "b": "tp1 tp2"}, {"a": "tp0", "b": "tp1 tp2"}),
-        # What somebody owned that does not subscribe to it any more moves, and what a stranger owned is free.
+        # A partition moves if its owner no longer subscribes to it, and is free if its owner is no member.
         (members_of(a="u", b="t"), topics_of(t=2, u=1), {"a": "tp0 tp1 up0"}, {"a": "up0", "b": "tp0 tp1"}),
-        # A partition that only one may have stays though it is the most loaded; it gives what others may have.
+        # A partition that only one member may have stays though that member has the most; it gives up what others may have.
         (
             members_of(a="t u", b="u"),
             topics_of(t=2, u=3),
             {"a": "tp0 tp1 up0 up1 up2"},
             {"a": "tp0 tp1 up0", "b": "up1 up2"},
         ),
-        # In a chain each neighbour evens out: no single move would improve this.
+        # In a chain each neighbour evens out; no single move would improve the start.
         (
             members_of(a="t", b="t u", c="u"),
             topics_of(t=4, u=2),
@@ -177,7 +177,7 @@ def test_a_pattern_that_is_none_is_refused() -> None:
 
 @st.composite
 def groups(draw: st.DrawFn, *, equal: bool = False) -> tuple[list[Subscriber], Topics, dict[int, int]]:
-    """Members, topics, and owners: members, strangers, or nobody."""
+    """Members, topics, and owners: a member, a stranger, or none."""
     sizes = draw(st.lists(st.integers(0, 9), min_size=1, max_size=5))
     topics = topics_of(**{f"t{at}": size for at, size in enumerate(sizes)})
     names = st.frozensets(st.sampled_from(sorted(topics)))
@@ -230,7 +230,7 @@ def test_equal_subscriptions_are_balanced_with_the_fewest_moves(
     floor, longer = divmod(len(allowed), len(members))
     loads = Counter(found.values())
     assert sorted(loads[m.number] for m in members) == sorted([floor] * (len(members) - longer) + [floor + 1] * longer)
-    # The fewest: each keeps what it has up to its share, and the larger shares go to those that have more.
+    # The fewest moves: each member keeps what it has up to its share, and members that have more get the larger shares.
     had = sorted((sum(owners.get(p) == m.number for p in allowed) for m in members), reverse=True)
     share = [floor + (place < longer) for place in range(len(members))]
     assert moves(found, owners, allowed) == sum(max(0, has - may) for has, may in zip(had, share, strict=True))
@@ -263,7 +263,7 @@ def test_nothing_moves_when_nothing_changes(group: tuple[list[Subscriber], Topic
 
 @dataclass
 class Handover:
-    """A group as the protocol hands partitions over: an owner stays until it releases, leaves or dies."""
+    """A group as the protocol passes partitions on: an owner stays until it releases, leaves or dies."""
 
     topics: Topics
     members: dict[int, Subscriber] = field(default_factory=dict)
@@ -295,7 +295,7 @@ class Handover:
 
 @given(st.sampled_from(STRATEGIES), st.data())
 def test_joins_and_leaves_hand_everything_over_whenever_they_come(strategy: Strategy, data: st.DataObject) -> None:
-    """Joins, leaves and rebalances come between the releases of the last rebalance, as they do in life."""
+    """Joins, leaves and rebalances come between the releases of the last rebalance, as they do in practice."""
     group = Handover(
         topics_of(**{f"t{at}": size for at, size in enumerate(data.draw(st.lists(st.integers(1, 6), max_size=3)))})
     )

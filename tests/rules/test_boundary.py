@@ -1,4 +1,4 @@
-"""Ends of a batch that divide no transaction, against all ends there are."""
+"""Ends of a batch that split no transaction, checked against all possible ends."""
 
 import itertools
 
@@ -20,7 +20,7 @@ places = st.fixed_dictionaries({each: st.integers(0, 4) for each in PARTITIONS})
 def test_the_ends_are_the_greatest_that_divide_nothing(
     starts: dict[int, int], sizes: dict[int, int], transactions: list[Span]
 ) -> None:
-    """I15: transactions may overlap as they like; what lies before the start, or in other partitions, does not count."""
+    """I15: transactions may overlap freely; parts before the start, or in other partitions, do not count."""
     ends = {each: starts[each] + sizes[each] for each in PARTITIONS}
 
     def whole(found: dict[int, int]) -> bool:

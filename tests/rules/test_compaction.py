@@ -1,4 +1,4 @@
-"""Compaction's decision: of each key the newest committed record stays."""
+"""Compaction's decision: each key's newest committed record stays."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -36,7 +36,7 @@ NEWEST = {b"a": 7, b"b": 3}
 @pytest.mark.parametrize(
     ("batch", "stay"),
     [
-        (row(5, b"a", b"b", b"a"), [1, 2]),  # b's newest noted record is in front of it: it is newer than that
+        (row(5, b"a", b"b", b"a"), [1, 2]),  # b's newest noted record precedes the batch, so this one is newer
         (row(0, b"a", b"b", b"c", b"b"), [2, 3]),
         (row(0, b"a", b"b", offset_deltas=[7, 8]), [0, 1]),
         (row(0, None, b"a", None), [0, 2]),

@@ -1,4 +1,4 @@
-"""Partitioners: bit for bit what librdkafka and Java do."""
+"""Partitioners: exactly the results of librdkafka and Java."""
 
 import zlib
 

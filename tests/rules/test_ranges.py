@@ -1,4 +1,4 @@
-"""Ranges divided and bounded as Spark's source of Kafka does it."""
+"""Ranges divided and bounded as by Spark's Kafka source."""
 
 import itertools
 
@@ -68,7 +68,7 @@ def test_no_task_reads_more_offsets_than_it_may() -> None:
     [
         ([(0, 10), (0, 20)], 30, [10, 20]),
         ([(0, 10), (5, 25)], 15, [5, 15]),
-        ([(0, 1), (0, 1000)], 10, [1, 9]),  # a small one is not starved
+        ([(0, 1), (0, 1000)], 10, [1, 9]),  # a small partition is not starved
         ([(3, 3), (0, 1000)], 10, [3, 10]),
         ([(0, 1), (0, 1), (0, 1)], 1, [1, 1, 1]),
         ([], 5, []),

@@ -9,8 +9,8 @@ from msgtx.errors import IllegalState
 from msgtx.rules.transaction import CLIENT_MOVES, MOVES, NUMBERS, Call, ClientState, Event, State, client_move
 
 C = ClientState
-# Written from a page, not from the code (internals: transactions): for each state, what may be
-# called, and where it leads.
+# Written from a page, not from the code (internals: transactions): for each state, which calls
+# are legal, and where they lead.
 CLIENT: dict[ClientState, dict[Call, ClientState]] = {
     C.UNINITIALIZED: {Call.INIT: C.READY},
     C.READY: {Call.BEGIN: C.IN_TRANSACTION, Call.KEPT: C.PREPARED},
@@ -39,7 +39,7 @@ CLIENT: dict[ClientState, dict[Call, ClientState]] = {
     C.FATAL_ERROR: {},
     C.CLOSED: {},
 }
-# From the table of states (internals: transactions#states): what each may be followed by.
+# From the table of states (internals: transactions#states): which states may follow each.
 # `tests/store/test_moves.py` asks the database.
 BEGUN = {State.ONGOING, State.PREPARED, State.PREPARE_COMMIT, State.COMPLETE_ABORT}  # by the next transaction
 FOLLOWED_BY = {
@@ -85,7 +85,7 @@ def test_every_event_moves_something() -> None:
 
 
 def test_what_is_decided_stays_decided() -> None:
-    """I4: its markers follow the decision; all else is of the next transaction, as if there had been none before."""
+    """I4: its markers follow the decision; all else belongs to the next transaction, as if it were the first one."""
     for decided, complete in (
         (State.PREPARE_COMMIT, State.COMPLETE_COMMIT),
         (State.PREPARE_ABORT, State.COMPLETE_ABORT),

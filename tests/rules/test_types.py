@@ -1,4 +1,4 @@
-"""Names and results: what they read, what they refuse."""
+"""Names and results: what they parse, what they refuse."""
 
 import pickle
 
