@@ -22,7 +22,7 @@ STYLES: Final = {CAUGHT: "green", "survived": "bold red", "broken": "bold yellow
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a mutant. `why`: the tests that caught it, else those that let it pass, or what went wrong."""
+    """What became of a mutant. `why`: the tests that caught it, or those that did not, or what went wrong."""
 
     mutant: Mutant
     outcome: str
@@ -31,7 +31,7 @@ class Verdict:
 
 
 def judge(mutant: Mutant, ran: Ran) -> tuple[str, str]:
-    """Return outcome and reason: caught is a mutant on which every test that its header names has failed."""
+    """Return outcome and reason: a mutant is caught if every test that its header names has failed."""
     if ran.trouble:
         return "broken", ran.trouble
     senseless = [test for named_test in mutant.tests for test in ran.of(named_test, "broken")]
@@ -49,7 +49,7 @@ def named(tests: Iterable[str]) -> str:
 
 
 def hunt(mutant: Mutant, workshop: Workshop) -> Verdict:
-    """Plant a mutant, run its tests, take it out again."""
+    """Plant a mutant, run its tests, remove it."""
     began = time.monotonic()
     try:
         with workshop.planted(mutant):
@@ -60,7 +60,7 @@ def hunt(mutant: Mutant, workshop: Workshop) -> Verdict:
 
 
 def healthy(mutants: Sequence[Mutant], workshop: Workshop) -> str:
-    """Run all tests that are named on the tree as it is. Returns what is wrong with them, or nothing."""
+    """Run all tests that are named on the tree as it is. Returns what is wrong with them, or ''."""
     tests = list(dict.fromkeys(test for mutant in mutants for test in mutant.tests))
     ran = workshop.run(tests)
     missing = [test for test in tests if not ran.of(test, "passed", "failed", "broken")]
@@ -81,7 +81,7 @@ def chosen(names: Sequence[str], tiers: Sequence[str]) -> list[Mutant]:
 
 
 def table(verdicts: Sequence[Verdict]) -> Table:
-    """Return the verdicts for people."""
+    """Return the verdicts as a table to read."""
     shown = Table("mutant", "tier", "verdict", "by", box=None, pad_edge=False)
     shown.add_column("seconds", justify="right")
     for verdict in sorted(verdicts, key=lambda verdict: verdict.mutant.name):
@@ -105,7 +105,7 @@ def main() -> int:
         parser.error(str(error))
     if not mutants:
         parser.error("no mutant was chosen")
-    # In a pipe nothing is cut off.
+    # In a pipe no line is cut off.
     console, progress = Console(width=None if sys.stdout.isatty() else 1_000), Console(stderr=True, soft_wrap=True)
     verdicts: list[Verdict] = []
     with contextlib.ExitStack() as stack:

@@ -17,7 +17,7 @@ TARGET: Final = re.compile(r"^\+\+\+ b/(\S+)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A planted bug. `catchers`: tier and test; `files`: what it changes, from the root of the tree."""
+    """A planted bug. `catchers`: tier and test; `files`: the paths that it changes, from the root of the tree."""
 
     patch: Path
     sentence: str
@@ -39,7 +39,7 @@ class Mutant:
 
 
 class PatchError(Exception):
-    """A patch does not say what it must, or does not apply."""
+    """A patch lacks a part of its header, or does not apply."""
 
 
 def read_mutant(patch: Path) -> Mutant:
@@ -66,7 +66,7 @@ def all_patches() -> list[Path]:
 def apply(mutants: Iterable[Mutant], tree: Path, *, only_check: bool = False) -> None:
     """Plant mutants in a tree. Raise `PatchError` if one does not apply."""
     command = ["git", "apply", "--whitespace=nowarn", *(["--check"] if only_check else [])]
-    # The tree may lie inside another one that git knows: it would then leave out what is not of that one.
+    # The tree may lie inside another repository: git would then skip files that are not of that one.
     environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tree.resolve().parent)}
     for mutant in mutants:
         done = subprocess.run(

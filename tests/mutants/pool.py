@@ -1,4 +1,4 @@
-"""Much work, and some workers that each do one thing at a time."""
+"""Many items of work, and workers that each do one at a time."""
 
 import queue
 import threading
@@ -17,9 +17,9 @@ def shared(
     work: Callable[[Item, Worker], Answer],
     stop: Callable[[Worker], object],
 ) -> Iterator[Answer]:
-    """Do `work(item, worker)` with as many at once as there are workers; yield the answers as they come.
+    """Do `work(item, worker)` with all workers at once; yield the answers as they come.
 
-    What interrupts it stops the workers, each in the middle of its work.
+    An interruption stops the workers, each in the middle of its work.
     """
     ended = threading.Event()
     free: queue.SimpleQueue[Worker] = queue.SimpleQueue()

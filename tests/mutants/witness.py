@@ -1,7 +1,7 @@
-"""A plugin of pytest, loaded from the copy of the tree: it writes down how each test ended, and what was really imported.
+"""A plugin of pytest, loaded from the copy of the tree: it records how each test ended, and what was really imported.
 
-A test is *broken* rather than failed when it could not begin (the schema does not install, a fixture fails), or when its
-error says that the planted text makes no sense: bad SQL, a name that is not there. That catches nothing.
+A test is *broken* rather than failed if it could not begin (the schema does not install, a fixture fails), or if its
+error shows that the planted text is invalid: bad SQL, an unknown name. That does not catch a mutant.
 """
 
 import json
@@ -21,7 +21,7 @@ _outcomes: dict[str, dict[str, str]] = {}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse to test another tree than the one that stands here."""
+    """Refuse to test any tree but the one that holds this file."""
     package = Path(msgtx.__file__).parent
     if package.parent != config.rootpath:
         raise pytest.UsageError(f"the tests are in {config.rootpath}, and msgtx is imported from {package}")
@@ -54,6 +54,6 @@ def _is_senseless(error: BaseException | None) -> bool:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write it down."""
+    """Write the report."""
     found = {"package": str(Path(msgtx.__file__).parent), "collected": session.testscollected, "tests": _outcomes}
     Path(os.environ[REPORT]).write_text(json.dumps(found), encoding="utf-8")

@@ -20,8 +20,8 @@ from msgtx.database import embedded
 from tests.mutants.patches import ROOT, Mutant, apply
 from tests.mutants.witness import REPORT
 
-LIMIT_SECONDS: Final = 300.0  # for the tests of one mutant, which take seconds: what hangs longer is not caught
-PATIENCE_SECONDS: Final = 8.0  # what a mutant never does is not waited for as long as in other runs
+LIMIT_SECONDS: Final = 300.0  # for the tests of one mutant, which take seconds; a longer hang does not count as caught
+PATIENCE_SECONDS: Final = 8.0  # shorter than in other runs: some mutants never do what a test waits for
 STATEMENT_SECONDS: Final = 10
 ENDING_SECONDS: Final = 60.0  # for pytest to take its fixtures down
 
@@ -34,7 +34,7 @@ class Ran:
     trouble: str = ""
 
     def of(self, named: str, *outcomes: str) -> list[str]:
-        """Return the tests below a name of a header that ended like this."""
+        """Return the tests below this name of a header that ended with one of these outcomes."""
         return [
             test
             for test, found in self.tests.items()
@@ -43,7 +43,7 @@ class Ran:
 
 
 def copy_tree(target: Path) -> None:
-    """Copy what git tracks, and what is new and not ignored; links stay links."""
+    """Copy files that git tracks, and new ones that are not ignored; links stay links."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
     )
@@ -74,13 +74,13 @@ class Workshop:
         address = sqlalchemy.make_url(self._url).set(drivername="postgresql").render_as_string(hide_password=False)
         with psycopg.connect(address, autocommit=True) as connection:
             connection.execute("alter system set fsync = off")  # the disk is not under test here
-            # Who waits for ever on a lock that a mutant takes gets an error instead, and the test fails.
+            # A call that would wait forever for a lock that a mutant takes gets an error instead, and the test fails.
             connection.execute(f"alter system set statement_timeout = '{STATEMENT_SECONDS}s'")
             connection.execute("select pg_reload_conf()")
 
     @contextmanager
     def planted(self, mutant: Mutant) -> Iterator[None]:
-        """Have a mutant in the tree while the block runs. Raise `PatchError` if it does not apply."""
+        """Keep a mutant in the tree while the block runs. Raise `PatchError` if it does not apply."""
         before = {path: path.read_bytes() for name in mutant.files if (path := self.tree / name).exists()}
         try:
             apply([mutant], self.tree)
@@ -113,14 +113,14 @@ class Workshop:
         return Ran(found["tests"], "" if found["tests"] else _last_lines(text))
 
     def environment(self) -> dict[str, str]:
-        """Return what a process gets that runs tests of the copy on the copy's server."""
+        """Return the environment of a process that runs tests of the copy on the copy's server."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("MSGTX_", "PYTEST_"))}
         if "MSGTX_POSTGRES" in os.environ:
             kept["MSGTX_POSTGRES"] = os.environ["MSGTX_POSTGRES"]
         return {
             **kept,
             "PYTHONPATH": str(self.tree),
-            # A file that changes twice within a second, at the same length, would be taken for the compiled one.
+            # A file that changes twice within a second, at the same length, would be taken for the one compiled before.
             "PYTHONDONTWRITEBYTECODE": "1",
             "MSGTX_TEST_DATABASE_URL": self._url,
             "PATIENCE_SECONDS": str(PATIENCE_SECONDS),
@@ -128,7 +128,7 @@ class Workshop:
         }
 
     def stop(self) -> None:
-        """End the tests that run, as Ctrl-C does; run no more."""
+        """End the tests that run, as Ctrl-C does; start no more."""
         running = self._running
         if running is not None and running.poll() is None:
             running.send_signal(signal.SIGTERM)
