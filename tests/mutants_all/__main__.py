@@ -26,17 +26,17 @@ from tests.mutants_all.relevance import Map, Reach, calls_of, chosen, names_of, 
 from tests.mutants_all.results import Result, Results, read_explained, without_mutant
 
 KEPT: Final = ROOT / ".mutants"
-# What stores, decides and reads; not the command line, the database's installation, or what only measures and tells.
+# Code that stores, decides and reads; not the command line, the database's installation, or code that only reports.
 PYTHON: Final = (*("producer/*", "consumer/*", "session/*", "process", "protocol", "coordinator/*", "rules/*", "store/*"),)
-# The order in which functions of SQL are taken: what can lose records first.
+# The order in which functions of SQL are taken: those that can lose records come first.
 FIRST: Final = (
     "append*", "decide*", "seal", "insert_decision", "commit_offsets", "insert_offsets", "check_offsets", "fetch_batches",
     "last_stable_offset", "undecided_*", "consistent_cut", "expire*", "init_producer_id", "fence*", "join_group",
     "assign_partitions", "release_partitions", "heartbeat_group", "remove_*", "require_*",
 )  # fmt: skip
-# The tests of one mutant take this long at most, by what they took before; the closest are among them.
+# The tests of one mutant take at most this long, by their recorded times; the closest come first.
 MOST_SECONDS: Final = 60.0
-# A run has this much time, and so many times what its tests took: what is not done then hangs.
+# A run has this much time, or this many times what its tests took: after that it hangs.
 LEAST_SECONDS, TIMES_AS_LONG = 30.0, 4.0
 RECORDING_SECONDS: Final = 1800.0  # for one file of tests, whose every call is noted
 STARTING_SECONDS: Final = 120.0
@@ -59,7 +59,7 @@ class Worker:
         return self._process.stdout.readline().strip()
 
     def ask(self, **asked: Any) -> dict[str, Any]:
-        """Have tests run, with `text` in place of the file `path`; '' plants nothing."""
+        """Run tests with `text` in place of the file `path`; '' plants nothing."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()
@@ -70,13 +70,13 @@ class Worker:
         return found
 
     def passes(self, test: str, *, seconds: float) -> bool:
-        """Return whether a test passes on the tree as it is; asked once, unless it does not."""
+        """Return whether a test passes on the tree as it is; a pass is remembered."""
         if test not in self._healthy and self.ask(path="", text="", tests=[test], seconds=seconds)["outcome"] == "survived":
             self._healthy.add(test)
         return test in self._healthy
 
     def close(self) -> None:
-        """End it, and the run that is on."""
+        """End the worker and its current run."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -86,7 +86,7 @@ class Worker:
         self._process.stdout.close()
 
 
-# ── which ──
+# ── the choice ──
 
 
 def sql_files() -> dict[str, Path]:
@@ -100,7 +100,7 @@ def sql_texts() -> dict[str, str]:
 
 
 def all_mutants() -> list[Mutant]:
-    """Return every mutant, what matters most first."""
+    """Return every mutant, the most important first."""
     files = sql_files()
     places = {name: next((at for at, like in enumerate(FIRST) if fnmatch.fnmatch(name, like)), len(FIRST)) for name in files}
     found: list[Mutant] = []
@@ -128,7 +128,7 @@ def asked_for(mutants: Sequence[Mutant], only: Sequence[str], *, sample: int | N
 def tests_of(
     mutant: Mutant, tests: Mapping[str, Reach], calls: Mapping[str, set[str]], *, seconds: float
 ) -> tuple[list[str], float, bool]:
-    """Return the tests of a mutant, what they take, and whether they are all that reach it."""
+    """Return the tests of a mutant, their time, and whether these are all that reach it."""
     if mutant.path.endswith(".sql"):
         near = near_sql(mutant.within, tests, calls)
     else:
@@ -151,8 +151,8 @@ def hunt(mutant: Mutant, worker: Worker, tests: Sequence[str], *, seconds: float
         failed = answer.get("by")
         if answer["outcome"] != "caught" or not failed:
             break
-        # A test may fail by itself, on a busy machine, or on the tree as it is: what catches a mutant does so twice, and
-        # passes without it.
+        # A test may fail by itself, on a busy machine, or on the unchanged tree: to catch a mutant, it must fail twice, and
+        # pass without the mutant.
         again = worker.ask(path=mutant.path, text=mutant.mutated, tests=[failed], seconds=limit)
         if again["outcome"] != "survived" and worker.passes(failed, seconds=limit):
             break
@@ -178,7 +178,7 @@ def record(files: Sequence[str], known: Map, workers: Sequence[Worker], console:
 
 
 def tell(result: Result, mutant: Mutant, console: Console, *, number: int, count: int) -> None:
-    """Say how a mutant ended; of one that lived, what it is."""
+    """Print how a mutant ended, and if it survived, what it is."""
     how = {
         "caught": f"by {names_of([result.by]) or result.why}",
         "stillborn": result.why,
@@ -189,7 +189,7 @@ def tell(result: Result, mutant: Mutant, console: Console, *, number: int, count
 
 
 def show(mutant: Mutant, result: Result | None, console: Console) -> None:
-    """Print a mutant as a difference."""
+    """Print a mutant as a diff."""
     ended = "" if result is None else f", {result.outcome}" + ("" if result.complete else " (not all its tests ran)")
     console.print(
         f"\n{mutant.id} {mutant.name} line {mutant.line}, {mutant.edit.rule}{ended}", markup=False, highlight=False
@@ -198,7 +198,7 @@ def show(mutant: Mutant, result: Result | None, console: Console) -> None:
 
 
 def report(mutants: Sequence[Mutant], every: Sequence[Mutant], results: Results, console: Console) -> int:
-    """Print survivors that nobody explained, what is explained without need, and counts. Returns the exit code."""
+    """Print survivors without an explanation, needless explanations, and counts. Returns the exit code."""
     explained = read_explained()
     counts: dict[str, Counter[str]] = {}
     left = []
@@ -260,7 +260,7 @@ def main() -> int:
 
 
 def run(todo: Sequence[Mutant], results: Results, console: Console, options: argparse.Namespace) -> None:
-    """Hunt mutants, and keep each result as it comes."""
+    """Hunt mutants, and keep each result at once."""
     began = time.monotonic()
     known = Map(KEPT / "map.json")
     python = any(mutant.path.endswith(".py") for mutant in todo)

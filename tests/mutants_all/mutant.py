@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A piece of a text that is replaced, and by which rule."""
+    """A piece of a text, what replaces it, and by which rule."""
 
     rule: str
     start: int
@@ -34,7 +34,7 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        """For people, and for `--only`."""
+        """The name shown, and matched by `--only`."""
         return f"{self.path.removeprefix('msgtx/')}:{self.within}"
 
     @property
@@ -44,7 +44,7 @@ class Mutant:
 
     @property
     def file_hash(self) -> str:
-        """A result holds as long as the file is this one."""
+        """A result is valid as long as the file has this hash."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:12]
 
     def diff(self) -> str:
@@ -54,7 +54,7 @@ class Mutant:
 
 
 def numbered(path: str, text: str, edits: Iterable[tuple[str, Edit]]) -> list[Mutant]:
-    """Return mutants of pairs of a function and an edit; the same edit of the same piece is told apart by its place."""
+    """Return mutants of pairs of a function and an edit; equal edits of equal pieces are numbered by their place."""
     seen: Counter[str] = Counter()
     known: set[str] = set()
     found = []

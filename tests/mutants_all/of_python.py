@@ -1,7 +1,7 @@
-"""Mutants of Python: inside functions, each statement that does something dropped, each condition negated or moved.
+"""Mutants of Python: inside functions, each statement with an effect is dropped, each condition negated or moved.
 
-What only tells (calls of a logger, texts of errors) and annotations are left. A mutant keeps the number of lines: by name
-and line, its function is the one that stands there.
+Code that only reports (calls of a logger, texts of errors) and annotations are left out. A mutant keeps its lines: by name
+and line, its function is found in the loaded module.
 """
 
 import ast
@@ -19,7 +19,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Places:
-    """Where nodes stand in a text: `ast` counts columns in bytes."""
+    """The places of nodes in a text: `ast` counts columns in bytes."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -39,7 +39,7 @@ class Places:
         return self.at(node.lineno, node.col_offset), self.at(node.end_lineno, node.end_col_offset)
 
     def edit(self, rule: str, node: ast.expr | ast.stmt, replacement: str) -> Edit:
-        """Return the edit that puts another text in the place of a node, on as many lines."""
+        """Return the edit that replaces a node by a text with as many lines."""
         start, end = self.span(node)
         lost = self.text.count("\n", start, end) - replacement.count("\n")
         if lost > 0 and isinstance(node, ast.stmt):
@@ -62,7 +62,7 @@ def mutants_of_python(path: str, text: str) -> list[Mutant]:
 
 
 def functions_of(tree: ast.AST, within: str = "") -> Iterator[tuple[str, Function]]:
-    """Yield the functions of a module and the methods of its classes, with what `__qualname__` calls them."""
+    """Yield the functions of a module and the methods of its classes, with their `__qualname__`."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, Function):
             yield within + node.name, node
@@ -77,7 +77,7 @@ def of_function(places: Places, function: Function) -> Iterator[Edit]:
 
 
 def of_node(places: Places, node: ast.AST) -> Iterator[Edit]:
-    """Yield the edits of a node and of what is in it."""
+    """Yield the edits of a node and of its children."""
     if tells_only(node):
         return
     match node:
@@ -120,7 +120,7 @@ def of_node(places: Places, node: ast.AST) -> Iterator[Edit]:
 
 
 def of_test(places: Places, test: ast.expr) -> Iterator[Edit]:
-    """Yield a test negated, always true, never true."""
+    """Yield a test negated, always true, always false."""
     yield places.edit("negated", test, f"not ({places.source(test)})")
     yield places.edit("always", test, "True")
     yield places.edit("never", test, "False")

@@ -1,7 +1,7 @@
-"""Mutants of SQL: of conditions and values in every body, of statements of PL/pgSQL, of what a function says of itself.
+"""Mutants of SQL: of conditions and values in every body, of statements of PL/pgSQL, of a function's attributes.
 
 Clauses that only say how to plan (`set enable_seqscan = off`, `set jit = off`, `set plan_cache_mode`) change no answer, and
-are left.
+are left out.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ SWAPS: Final = {
     "min": "max", "max": "min", "bool_and": "bool_or", "bool_or": "bool_and", "desc": "asc", "asc": "desc", "all": "any",
 }  # fmt: skip
 VOLATILITY: Final = {"volatile": "stable", "stable": "volatile", "immutable": "volatile"}
-ALWAYS: Final = frozenset({"where", "on", "having"})  # of one condition, too
+ALWAYS: Final = frozenset({"where", "on", "having"})  # also with a single condition
 TESTED: Final = frozenset({"if", "elsif", "while", "case when", "exit when", "continue when"})
 BOUNDARIES: Final = frozenset({
     *("where", "on", "having", "when", "then", "else", "if", "elsif", "while", "loop", "return", "select", "from", "join"),
@@ -43,7 +43,7 @@ class Region:
 
 
 def mutants_of_sql(path: str, text: str) -> list[Mutant]:
-    """Return the mutants of one file of `msgtx/sql`; a trigger has none: what it calls has."""
+    """Return the mutants of one file of `msgtx/sql`; a trigger has none, but what it calls has."""
     tokens = [token for token in tokens_of(text) if token.kind != "comment"]
     words = [token.text for token in tokens]
     if "trigger" in words[:4]:
@@ -70,7 +70,7 @@ def body_of(words: list[str]) -> int:
 
 
 def header(tokens: list[Token]) -> Iterator[Edit]:
-    """What a function says of itself."""
+    """A function's attributes changed."""
     for at, token in enumerate(tokens):
         if token.depth or token.kind != "word":
             continue
@@ -101,7 +101,7 @@ def depths_of(tokens: list[Token]) -> list[int]:
 
 
 def conditions(tokens: list[Token], begin: int) -> Iterator[Edit]:
-    """Each condition of a chain dropped; what is tested negated, always true, never true."""
+    """Each condition of a chain dropped; each test negated, always true, always false."""
     depths = depths_of(tokens)
     regions: dict[int, Region] = {}
 
@@ -160,7 +160,7 @@ def is_comparison(tokens: list[Token], at: int) -> bool:
 
 
 def kind_of(tokens: list[Token], depths: list[int], at: int) -> str:
-    """Return what a boundary begins: its word, and what it belongs to."""
+    """Return what a boundary begins: its word, and the clause it belongs to."""
     text, before = tokens[at].text, tokens[at - 1].text
     if text == "when":
         return (
@@ -172,7 +172,7 @@ def kind_of(tokens: list[Token], depths: list[int], at: int) -> str:
 
 
 def source(tokens: list[Token], start: int, end: int) -> str:
-    """Return the text between two places, without comments: a mutant stands on its own line."""
+    """Return the text between two places, without comments: a mutant gets a line of its own."""
     pieces = [token for token in tokens if start <= token.start and token.end <= end]
     texts = [token.text for token in pieces[:1]]
     for before, token in pairwise(pieces):
@@ -186,7 +186,7 @@ def source(tokens: list[Token], start: int, end: int) -> str:
 def values(tokens: list[Token], begin: int) -> Iterator[Edit]:
     """Comparisons moved by one or turned round, constants moved by one, tests for null and for rows negated."""
     words = [token.text for token in tokens] + [""] * 3
-    # Who returns one thing only is called for what it does.
+    # A function with a single `return` is called for its effect.
     returns_one = words.count("return") == 1
     for at in range(begin + 1, len(tokens)):
         token, text, before, after = tokens[at], words[at], words[at - 1], words[at + 1]
@@ -219,7 +219,7 @@ def values(tokens: list[Token], begin: int) -> Iterator[Edit]:
 
 
 def clauses(tokens: list[Token], begin: int) -> Iterator[Edit]:
-    """Without an order, a limit, a row lock, a way out of a conflict, an assignment."""
+    """An order, a limit, a row lock, a conflict clause or an assignment dropped."""
     words = [token.text for token in tokens] + [""] * 3
     depths = depths_of(tokens)
 
@@ -241,7 +241,7 @@ def clauses(tokens: list[Token], begin: int) -> Iterator[Edit]:
             ordered.add(depths[at])
             yield Edit("no order", token.start, tokens[until(at + 1, ENDS_OF_A_CLAUSE - {","})].end, "")
         elif text == "limit":
-            # The first of what can be one row only is a word to the planner.
+            # `limit 1` without an order is only a hint to the planner.
             if after != "1" or depths[at] in ordered:
                 yield Edit("no limit", token.start, tokens[until(at, ENDS_OF_A_CLAUSE)].end, "")
             ordered.discard(depths[at])
@@ -257,7 +257,7 @@ def clauses(tokens: list[Token], begin: int) -> Iterator[Edit]:
 
 
 def assignments(tokens: list[Token], depths: list[int], at: int, last: int) -> Iterator[Edit]:
-    """Each assignment of an UPDATE dropped; the only one of it becomes one to itself."""
+    """Each assignment of an UPDATE dropped; a single one becomes an assignment of the column to itself."""
     commas = [place for place in range(at, last) if depths[place] == depths[at] and tokens[place].text == ","]
     begins = [at + 1, *(comma + 1 for comma in commas)]
     ends = [*(comma - 1 for comma in commas), last]

@@ -1,8 +1,8 @@
-"""Which tests reach what: noted once per file of tests, and asked for each mutant.
+"""Which tests reach what: recorded once per file of tests, and looked up for each mutant.
 
 A test reaches the functions of Python that it runs, and the functions and views of SQL that its statements name, and what
-those call, as their texts say; but only what was called at all while its file ran, as PostgreSQL has counted. What runs in a
-process of its own is not seen: such tests are few and slow, and left out.
+those call, by their texts; but only what was called while its file ran, by PostgreSQL's counts. What runs in a
+process of its own is not seen: such tests are few and slow, and are left out.
 """
 
 import hashlib
@@ -21,10 +21,10 @@ from typing import Any, Final
 import psycopg._queries
 import pytest
 
-# Tests of one process, in the order in which they are looked at; others start servers, Spark or programs, or take minutes.
+# Tests of one process, in the order in which they are tried; others start servers, Spark or programs, or take minutes.
 FOLDERS: Final = ("rules", "store", "sessions", "database", "client", "admin", "orm", "aio")
 NAMED: Final = re.compile(r"\bmsgtx\.(\w+)")
-SLOWEST_SECONDS: Final = 20.0  # of one test: what takes longer is no help here
+SLOWEST_SECONDS: Final = 20.0  # of one test: a slower one is of no use here
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class Reach:
 
 
 class Recorder:
-    """A plugin of pytest: it notes what each test says, with its fixtures, and, if asked to, what it runs.
+    """A plugin of pytest: it notes each test's statements, with its fixtures', and, on request, what it runs.
 
-    To note each call makes most tests twice as slow.
+    Noting each call makes most tests twice as slow.
     """
 
     def __init__(self, package: Path, *, python: bool) -> None:
@@ -86,7 +86,7 @@ class Recorder:
         seconds = time.monotonic() - began
         inside = {code for code in list(self._code) if code.co_filename.startswith(self._package)}
         python = {f"msgtx/{code.co_filename.removeprefix(self._package)}:{code.co_qualname}" for code in inside}
-        if item.nodeid not in self._failed:  # what fails on the tree as it is shows nothing
+        if item.nodeid not in self._failed:  # a test that fails on the unchanged tree shows nothing
             self.found[item.nodeid] = {"seconds": seconds, "sql": sorted(self._sql), "python": sorted(python)}
         return answer
 
@@ -96,7 +96,7 @@ class Recorder:
 
 
 class Map:
-    """The tests and what they reach, in a file. What a file of tests reaches is noted anew when the file has changed."""
+    """The tests and what they reach, in a file. A file of tests is recorded again when it has changed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -105,7 +105,7 @@ class Map:
     def stale(self, root: Path, *, python: bool, below: Sequence[str] = ()) -> list[str]:
         """Return the files of tests that are new or have changed, or whose Python is not noted; forget those that are gone.
 
-        `below`: only those whose names begin like one of these.
+        `below`: only those whose names begin with one of these.
         """
         there = {str(path.relative_to(root)): path for name in FOLDERS for path in (root / "tests" / name).glob("test_*.py")}
         self._files = {name: noted for name, noted in self._files.items() if name in there}
@@ -123,7 +123,7 @@ class Map:
         self._path.write_text(json.dumps(self._files))
 
     def tests(self, below: Sequence[str] = ()) -> dict[str, Reach]:
-        """Return all tests, by their names; `below`: only those whose names begin like one of these."""
+        """Return all tests, by their names; `below`: only those whose names begin with one of these."""
         return {
             test: Reach(reach["seconds"], frozenset(reach["sql"]), frozenset(reach["python"]), frozenset(noted["called"]))
             for noted in self._files.values()
@@ -133,7 +133,7 @@ class Map:
 
 
 def distances(target: str, calls: Mapping[str, Iterable[str]]) -> dict[str, int]:
-    """Return how many calls away from this function of SQL each one is that leads to it."""
+    """Return the SQL functions that lead to this one, with the number of calls between."""
     callers: dict[str, set[str]] = defaultdict(set)
     for caller, called in calls.items():
         for name in called:
@@ -149,10 +149,10 @@ def distances(target: str, calls: Mapping[str, Iterable[str]]) -> dict[str, int]
 
 
 def chosen(near: Mapping[str, int], tests: Mapping[str, Reach], *, seconds: float) -> tuple[list[str], float, bool]:
-    """Return the tests to run, of the closest and quickest, for so long; how long they take; whether these are all.
+    """Return the closest and quickest tests that fit into `seconds`, how long they take, and whether these are all.
 
-    `near`: how far each test is from what was changed. Of equals, a file that is about it comes first: many of its tests
-    come close.
+    `near`: how far each test is from what was changed. Among equals, a file about that code comes first: many of its tests
+    are close.
     """
     shares: dict[str, float] = {}
     for file, group in _by_file(tests).items():
@@ -167,7 +167,7 @@ def chosen(near: Mapping[str, int], tests: Mapping[str, Reach], *, seconds: floa
             continue
         taken.append(test)
         total += took
-    # Within a file they keep their order: some count what those before them have left.
+    # Within a file tests keep their order: some count what earlier ones have left.
     files = list(dict.fromkeys(test.partition("::")[0] for test in taken))
     places = {test: at for at, test in enumerate(tests)}
     return sorted(taken, key=lambda test: (files.index(test.partition("::")[0]), places[test])), total, complete
@@ -183,7 +183,7 @@ def _by_file(tests: Iterable[str]) -> dict[str, list[str]]:
 def near_sql(function: str, tests: Mapping[str, Reach], calls: Mapping[str, Iterable[str]]) -> dict[str, int]:
     """Return the tests that reach a function or view of SQL, and by how many calls.
 
-    Views are not counted by PostgreSQL, nor what it has put in the place of a call: these are what no file has called.
+    PostgreSQL counts neither views nor inlined functions: of these no file has called any.
     """
     far = distances(function, calls)
     near = {
@@ -199,7 +199,7 @@ def near_python(path: str, function: str, tests: Mapping[str, Reach]) -> dict[st
 
 
 def calls_of(files: Mapping[str, str]) -> dict[str, set[str]]:
-    """Return which functions and views each one names, without comments; a table's trigger is named by who writes there."""
+    """Return which functions and views each one names, without comments; what writes to a table names its triggers."""
     code = {name: re.sub(r"--.*", "", text) for name, text in files.items()}
     found = {name: set(NAMED.findall(text)) & code.keys() - {name} for name, text in code.items()}
     for name, text in code.items():
@@ -211,5 +211,5 @@ def calls_of(files: Mapping[str, str]) -> dict[str, set[str]]:
 
 
 def names_of(tests: Sequence[str]) -> str:
-    """Return the bare names of tests, for people."""
+    """Return the bare names of tests, to be read."""
     return ", ".join(dict.fromkeys(test.rpartition("::")[2] for test in tests))

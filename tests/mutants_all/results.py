@@ -1,4 +1,4 @@
-"""What became of mutants, line by line in a file, and which survivors are explained."""
+"""The outcomes of mutants, line by line in a file, and which survivors are explained."""
 
 import json
 import re
@@ -15,7 +15,7 @@ LINE: Final = re.compile(r"(?P<id>[0-9a-f]{10}) (?P<name>\S+:\S+) (?P<reason>\S.
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a run ended: caught, survived, stillborn, or unreached: no test comes there. It holds for the file as it was."""
+    """How a run ended: caught, survived, stillborn, or unreached by any test. It is valid for the file as it was."""
 
     id: str
     file_hash: str
@@ -29,7 +29,7 @@ class Result:
 
 
 class Results:
-    """Results in a file that only grows: a run that is ended loses nothing, and the newest line of a mutant counts."""
+    """Results in a file that only grows: an interrupted run loses nothing, and a mutant's newest line counts."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -50,7 +50,7 @@ class Results:
 
 
 def read_explained(path: Path = EXPLAINED) -> dict[str, str]:
-    """Return why a survivor is no missing test, by its id. A line is an id, the name of what it changes, and the reason."""
+    """Return the reasons why survivors need no test, by id. A line is an id, the name of what it changes, and the reason."""
     found: dict[str, str] = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if not line or line.startswith("#"):
@@ -63,5 +63,5 @@ def read_explained(path: Path = EXPLAINED) -> dict[str, str]:
 
 
 def without_mutant(explained: Iterable[str], mutants: Iterable[Mutant]) -> list[str]:
-    """Return the ids that are explained and are no mutant of today's text."""
+    """Return explained ids that belong to no mutant of the current text."""
     return sorted(set(explained) - {mutant.id for mutant in mutants})

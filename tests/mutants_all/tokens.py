@@ -19,7 +19,7 @@ PATTERN: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A word, string, number or symbol, where it stands, and within how many parentheses. `text` is in small letters."""
+    """A word, string, number or symbol, its place, and within how many parentheses. `text` is in lower case."""
 
     kind: str
     text: str
@@ -29,7 +29,7 @@ class Token:
 
 
 def tokens_of(sql: str) -> list[Token]:
-    """Return what is not space and not comment. The bodies of functions, between dollars, are read as code."""
+    """Return all but spaces and comments. The bodies of functions, between dollars, are read as code."""
     found: list[Token] = []
     depth = 0
     for match in PATTERN.finditer(sql):

@@ -1,6 +1,6 @@
 """A process in a copy of the tree, with all imported and a database to copy: it plants a mutant and forks a run of tests.
 
-A fork costs milliseconds, where a fresh pytest with a fresh database takes seconds. It is told what to do line by line, in
+A fork costs milliseconds, where a fresh pytest with a fresh database takes seconds. It reads requests line by line, in
 JSON, and answers in the same way.
 """
 
@@ -30,7 +30,7 @@ from tests.databases import Server, connect, use_server, wait_until
 from tests.mutants_all.relevance import FOLDERS, Recorder
 
 ROOT: Final = Path(msgtx.__file__).parent.parent
-ENDING_SECONDS: Final = 15.0  # for a run that is told to end to take its fixtures down
+ENDING_SECONDS: Final = 15.0  # for a run that is ended to take its fixtures down
 ENDED: Final = """
     select pg_terminate_backend(pid) from pg_stat_activity
     where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"""
@@ -47,13 +47,13 @@ class KeptServer(Server):
     """A server whose role and template stay from run to run."""
 
     def drop(self) -> None:
-        """Leave them."""
+        """Keep both."""
 
     def drop_database(self, url: str) -> None:
-        """Remove a database; what was called in it is noted."""
+        """Remove a database; note what was called in it."""
         name = sqlalchemy.make_url(url).database
         with self.administrator(name) as connection:
-            # A session tells what it has called when it ends.
+            # A session reports its calls when it ends.
             wait_until(lambda: not connection.execute(ENDED).fetchall(), "the other sessions have ended")
             rows = connection.execute("select funcname from pg_stat_user_functions where schemaname = 'msgtx'").fetchall()
             CALLED.update(called for (called,) in rows)
@@ -61,7 +61,7 @@ class KeptServer(Server):
 
 
 class Witness:
-    """A plugin of pytest: it notes the first failure, and whether it only says that the text makes no sense."""
+    """A plugin of pytest: it notes the first failure, and whether it only shows that the text is invalid."""
 
     def __init__(self) -> None:
         self.failed = ""
@@ -83,7 +83,7 @@ class Witness:
 
 
 def is_senseless(error: BaseException | None) -> bool:
-    """Return whether an error, or one behind it, is PostgreSQL's on a name, a type or the grammar."""
+    """Return whether an error, or one of its causes, is PostgreSQL's about a name, a type or the grammar."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -116,7 +116,7 @@ class Yard:
 
     @contextlib.contextmanager
     def planted(self, path: str, text: str) -> Iterator[Callable[[], None]]:
-        """Have a mutated file in the tree; of SQL, in the template, too. Yields what the fork is to do. No path: nothing."""
+        """Put a mutated file into the tree; SQL into the template, too. Yields what the fork is to do. No path: nothing."""
         if not path:
             yield lambda: None
             return
@@ -137,7 +137,7 @@ class Yard:
                 self._create(before)
 
     def _create(self, text: str) -> None:
-        """Put a function or view in the place of its namesake, and let the template be one of the tree as it is now."""
+        """Put a function or view in the place of its namesake, and let the template match the current tree."""
         functions.functions_hash.cache_clear()
         functions.files.cache_clear()
         name = f"{self.server.role}_template"
@@ -181,7 +181,7 @@ class Yard:
 
 
 def wait_for(child: int, seconds: float) -> bool:
-    """Wait for a fork; end it when its time is over, or this process is told to end. Returns whether it ended by itself."""
+    """Wait for a fork; end it when its time is over, or this process is to end. Returns whether it ended by itself."""
     deadline = time.monotonic() + seconds
     try:
         while time.monotonic() < deadline:
@@ -263,7 +263,7 @@ def code_swaps(path: str, text: str) -> dict[tuple[str, int], CodeType]:
 
 
 def swap(swaps: dict[tuple[str, int], CodeType]) -> None:
-    """Give every function of a module its mutated code: whoever has imported it has the mutant."""
+    """Give every function of a module its mutated code: every importer has the mutant."""
     filename = next(iter(swaps.values())).co_filename
     for found in gc.get_objects():
         if not isinstance(found, FunctionType) or found.__code__.co_filename != filename:
@@ -281,7 +281,7 @@ def main() -> None:
     """Answer until nothing more is asked."""
     speaking = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    # Whoever asks ends this one: Ctrl-C is theirs.
+    # The process that asks ends this one: Ctrl-C is for that one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     yard = Yard(os.environ["MSGTX_TEST_DATABASE_URL"])
