@@ -1,4 +1,4 @@
-"""The files that the tests of this folder read: one list, so that none of them overlooks a folder."""
+"""The files that the tests of this folder read: one list, so no test overlooks a folder."""
 
 import ast
 from collections.abc import Iterator

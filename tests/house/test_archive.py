@@ -1,4 +1,4 @@
-"""The source archive: a wheel can be built from it, the same as from a clone; tests are a clone's."""
+"""The source archive: a wheel built from it equals one built from a clone; only a clone has the tests."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What the documents name is there."""
+"""The documents name only things that exist."""
 
 import dataclasses
 import re
@@ -27,7 +27,7 @@ REFERENCE: Final = re.compile(r"\b(internals|architecture): ([a-z]+(?:[#-][a-z]+
 
 
 def sources(*folders: str) -> list[Path]:
-    """Return the files of these folders that hold code; each once, not also by a link to its folder."""
+    """Return the files of these folders that hold code; each once, even if a link leads to its folder."""
     found = (path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in {".py", ".sql"})
     return sorted(path for path in found if not path.is_symlink() and "__pycache__" not in path.parts)
 
@@ -36,13 +36,13 @@ CODE: Final = sources("msgtx", "cli", "spark_jobs", "migrations", "tests", "exam
 
 
 def anchors(document: Path) -> set[str]:
-    """Return the names of a document's sections, as a link to one spells them."""
+    """Return the names of a document's sections, as links spell them."""
     headings = re.findall(r"(?m)^#+ (.+)$", document.read_text(encoding="utf-8"))
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def missing(reference: re.Match[str]) -> set[str]:
-    """Return what a reference names and is not there."""
+    """Return the names in a reference that do not exist."""
     kind, names = reference[1], reference[2].split(", ")
     if kind == "architecture":
         return set(names) - anchors(ROOT / "ARCHITECTURE.md")

@@ -1,4 +1,4 @@
-"""Two versions at once: clients of every version that `connect` accepts find what they call in today's functions."""
+"""Two versions at once: clients of every version that `connect` accepts find the functions that they call."""
 
 import json
 import re
@@ -51,7 +51,7 @@ def test_the_file_of_todays_version_names_every_call_of_today() -> None:
 
 
 def test_calls_are_made_below_the_command_line_and_the_jobs_of_spark() -> None:
-    """Where `interface.functions` does not look there are none."""
+    """No calls are made where `interface.functions` does not look."""
     above = [
         path for name in ("cli", "migrations", "spark_jobs") for path in (Path(msgtx.__file__).parent / name).rglob("*.py")
     ]

@@ -1,4 +1,4 @@
-"""The planted bugs fit today's tree, and name tests that are there."""
+"""The planted bugs fit the current tree, and name tests that exist."""
 
 import ast
 from functools import cache
@@ -12,7 +12,7 @@ from tests.mutants.patches import FOLDER, ROOT, Mutant, PatchError, all_patches,
 from tests.mutants.workshop import Ran
 
 PATCHES: Final = all_patches()
-# A folder or a file of tests is of one tier; the longest name counts.
+# A folder or a file of tests belongs to one tier; the longest name counts.
 TIERS: Final = {
     "tests/rules": "T0",
     "tests/store": "T1",
@@ -73,7 +73,7 @@ def test_the_tests_that_a_mutant_names_are_there(patch: Path) -> None:
         assert (ROOT / file).exists(), file
         assert set(names) <= (names_of(ROOT / file) if names else set()), test
         known = max((folder for folder in TIERS if file.startswith(folder)), key=len, default=None)
-        assert known is not None, f"{file} is of no tier that this test knows"
+        assert known is not None, f"{file} belongs to no tier that this test knows"
         assert tier == TIERS[known], test
 
 

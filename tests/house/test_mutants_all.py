@@ -1,4 +1,4 @@
-"""The instrument that makes mutants in bulk: on small texts whose mutants are known."""
+"""The program that makes mutants in bulk, on small texts whose mutants are known."""
 
 from pathlib import Path
 
@@ -199,7 +199,7 @@ def test_a_test_reaches_what_its_statements_name_and_what_that_calls() -> None:
     (mutant, *_) = mutants_of_sql("msgtx/sql/flush.sql", SQL)
     named, _, complete = program.tests_of(mutant, tests, calls, seconds=10)
     assert (named, complete) == (["a.py::far", "a.py::near"], True)
-    assert program.tests_of(mutant, tests, calls, seconds=1)[0] == ["a.py::near"], "it is the closer one"
+    assert program.tests_of(mutant, tests, calls, seconds=1)[0] == ["a.py::near"], "it is the closer test"
 
 
 def reach(*sql: str, python: str = "", seconds: float = 1.0, called: tuple[str, ...] = ()) -> Reach:
@@ -207,13 +207,13 @@ def reach(*sql: str, python: str = "", seconds: float = 1.0, called: tuple[str, 
 
 
 def test_what_a_file_has_not_called_none_of_its_tests_reaches() -> None:
-    """A check that the owner is not asked for is far from most tests that could come there."""
+    """Most tests that could reach a check run as the owner, who skips it: they are not close to it."""
     calls = {"append": {"require"}, "require": set()}
     tests = {"a.py::owner": reach("append", called=("append",)), "b.py::role": reach("append", called=("append", "require"))}
     assert near_sql("require", tests, calls) == {"b.py::role": 1}
     assert near_sql("append", tests, calls) == {"a.py::owner": 0, "b.py::role": 0}
     no_counts = {test: reach("append") for test in tests}
-    assert near_sql("require", no_counts, calls) == dict.fromkeys(tests, 1), "a view, or what was put in place"
+    assert near_sql("require", no_counts, calls) == dict.fromkeys(tests, 1), "a view, or an inlined function"
 
 
 def test_a_test_reaches_the_functions_of_python_that_it_runs() -> None:

@@ -145,7 +145,7 @@ SIGNATURES = {
 }
 
 
-# What other modules of the package call, until it has a name that says so.
+# What other modules of the package call, until it gets a name that shows it.
 OF_THE_PACKAGE = {
     msgtx.Consumer: "commit_starts keep_partitions transaction_offsets",
 }
@@ -161,7 +161,7 @@ def test_the_package_exports_these_names() -> None:
 
 @pytest.fixture(scope="module")
 def instances(database_url: str) -> Iterator[dict[type, object]]:
-    """One of each: what an instance is given at its beginning is public, too."""
+    """One of each: attributes that an instance gets when it is made are public, too."""
     with concurrent.futures.ThreadPoolExecutor(1) as threads, msgtx.connect(database_url) as made:
         made.topics.create("names")
         in_loop = aio.Client(made, threads)
@@ -185,12 +185,12 @@ def instances(database_url: str) -> Iterator[dict[type, object]]:
 def test_the_classes_have_these_names_and_no_other(kind: type, instances: dict[type, object]) -> None:
     found = {name for name in dir(instances[kind]) if not name.startswith("_")}
     inner = set(OF_THE_PACKAGE.get(kind, "").split())
-    assert inner <= found, "a name that is not there any more"
+    assert inner <= found, "a name that no longer exists"
     assert sorted(found - inner) == METHODS[kind].split()
 
 
 def test_what_waits_is_awaited() -> None:
-    """Of the calls that a client, a producer and a consumer have in an event loop, too."""
+    """This includes the calls of a client, a producer and a consumer in an event loop."""
     direct = {"assignment", "consumer", "group_metadata", "pause", "producer", "resume", "stop", "transaction"}
     for kind in (aio.Client, aio.Producer, aio.Consumer, aio.Topics):
         calls = {name for name, each in vars(kind).items() if inspect.isfunction(each) and not name.startswith("_")}

@@ -1,4 +1,4 @@
-"""Rights: every call of the library is in one verb at least, and what a verb lets through checks its topics."""
+"""Rights: every call of the library belongs to a verb at least, and each function granted by a verb checks its topics."""
 
 import re
 
@@ -11,22 +11,22 @@ from tests.house.test_sql import FILES, parts
 CODE = {path.stem: parts(path)[1] for path in FILES}
 CALLED = {function.name for function in interface.functions()}
 VIEWS = {name for name, code in CODE.items() if code.lstrip().startswith("create view")}
-# They look at no table of msgtx's with their owner's rights; what they call does, and checks.
+# They read no table of msgtx with their owner's rights; what they call does, and checks.
 OF_THE_CALLER = {
     "commit_in_session",
     "last_stable_offset", "describe_server", "describe_sessions", "lock_holders", "snapshot_holders",
     "describe_notifications",
     "table_statistics", "read", "value_json",
 }  # fmt: skip
-# What users call in their own SQL.
+# Functions that users call in their own SQL.
 OF_USERS = {"publish", "read", "value_json", "note_place"}
-# They name partitions or topics of a group's own rows: nothing of a topic is read or written.
+# They name partitions or topics of a group's own rows: they neither read nor write a topic.
 OF_A_GROUP = {"join_group", "assign_partitions", "release_partitions"}
-# The outcome of a row whose name the caller knows: as `transaction_outcome`, it is no topic's.
+# The outcome of a row whose name the caller knows: like `transaction_outcome`, it belongs to no topic.
 OF_A_TRANSACTION = {"is_committed"}
 # A number that says that some topic has changed.
 OF_ALL_TOPICS = {"topics_version"}
-# What it is given was signed by `seal`, which only the caller who wrote there has heard of.
+# Its argument was signed by `seal`; only the caller who wrote there knows it.
 SIGNED = {"decide_sealed"}
 
 
@@ -68,15 +68,15 @@ def test_whatever_checks_rights_is_called_by_hand_without_them() -> None:
 
 
 def test_what_names_groups_or_transactional_ids_checks_whether_the_caller_may_use_them() -> None:
-    """Also what acts under a producer id: that is a name, too."""
+    """This includes functions that act under a producer id: that is a name, too."""
     given = frozenset().union(*NEEDS.values()) & CODE.keys()
     asks = {
         r"\bgroup_names?\b|\bin_group_name\b": r"msgtx\.(require_names\('group'|check_offsets|commit_offsets)",
         r"transactional_id|\bin_app_id\b": r"msgtx\.require_names\('transactional_id'",
         r"\bin_producer_id\b|\bexpected_producer_id\b|msgtx\.batch\b": r"msgtx\.(require_producers|decide|append)\(",
     }
-    # They say what has become of a name, as a view does; abort what is overdue; look at what the caller has read. The
-    # administrator's own.
+    # They tell what has become of a name, as a view does; abort what is overdue; look at what the caller has read. Or they
+    # are the administrator's own.
     looks = {
         "describe_transaction",
         "transaction_outcome",
@@ -103,13 +103,13 @@ def test_every_view_for_roles_shows_what_the_caller_may_see_and_is_a_barrier() -
 
 
 def test_who_acts_for_the_owner_is_asked_with_the_owners_rights_only() -> None:
-    """Elsewhere the current user is the caller, and so everybody would."""
+    """Elsewhere the current user is the caller, so every caller would act for the owner."""
     asking = {name for name, code in CODE.items() if "msgtx.acts_for_owner()" in code} - {"acts_for_owner"}
     inner = {
         "append_plain",
         "check_offsets",
         "next_producer_id",
-    }  # called by functions that run with their owner's rights, and given to nobody
+    }  # called by functions that run with their owner's rights, and granted to no role
     assert not inner & MANAGED
     for name in asking - inner:
         assert "security definer" in CODE[name], name

@@ -1,4 +1,4 @@
-"""What runs where: `make test`, `make test-all` and `make test-spark` together run every test that is written."""
+"""`make test`, `make test-all` and `make test-spark` together run every test."""
 
 import ast
 import json
@@ -38,7 +38,7 @@ sys.exit(code)
 
 
 def written() -> set[str]:
-    """Return every test function that stands in a file of this folder, however the file is called."""
+    """Return every test function in a file of this folder, whatever the file's name."""
     found = set()
     for path in HERE.rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -56,7 +56,7 @@ def of_spark(name: str) -> bool:
 
 @pytest.fixture(scope="module")
 def collected(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[str], list[str]]:
-    """What a run without a path collects; what a sample takes of it, and what it leaves out."""
+    """The tests that a run without a path collects, that a sample takes, and that it leaves out."""
     told = tmp_path_factory.mktemp("sampling") / "told.json"
     command = [sys.executable, "-c", COLLECT, str(told), *chosen([f"--sample={SEED}"])]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

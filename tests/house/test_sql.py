@@ -1,4 +1,4 @@
-"""One SQL object per file: a header that tells the truth, a use, a plan."""
+"""One SQL object per file: its header is true, it is used, it can be planned."""
 
 import functools
 import re
@@ -24,7 +24,7 @@ TABLES = (
     "staged_commit", "wake_up", "dedup_key", "deleted_partition",
 )  # fmt: skip
 NAMES = [path.stem for path in FILES]
-# What takes away what nobody needs any more.
+# Functions that remove what is no longer needed.
 SWEEPS = {
     "compact_batches", "forget_transactions", "remove_decided_seals", "remove_log", "remove_front", "remove_heartbeats",
     "remove_idle_producers", "remove_spark_history", "remove_superseded_floors", "remove_superseded_offsets",
@@ -83,7 +83,7 @@ def test_what_locks_says_so(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
 def test_an_object_is_used(path: Path) -> None:
-    """By Python, by another file; views also by whoever reads them, triggers by their table."""
+    """By Python, by another file; views also by the roles that read them, triggers by their table."""
     name = path.stem
     if parts(path)[1].lstrip().startswith(("create view", "create constraint trigger")):
         return
@@ -100,7 +100,7 @@ def test_only_what_the_library_calls_runs_with_its_owners_rights_and_then_with_a
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
 def test_what_turns_a_way_of_planning_off_compiles_nothing(path: Path) -> None:
-    """Before PostgreSQL 18 a plan that cannot do without that way costs 10¹⁰, and the server compiles it, in each call."""
+    """Before PostgreSQL 18 a plan that needs a disabled method costs 10¹⁰, so the server compiles it in each call."""
     _, code = parts(path)
     assert "set jit = off" in code or not re.search(r"\bset enable_\w+ = off", code), path.name
 
@@ -120,13 +120,13 @@ def test_nothing_updates_or_deletes_on_the_hot_path() -> None:
         "coordinator_shard",
         "role_right",
         "named_snapshot",
-        "dedup_key",  # taken first, then told the offset: what a record without a key never touches
+        "dedup_key",  # taken first, and given its offset later; a record without a key never touches it
         "staged_record",
         "staged_commit",
         "wake_up",
-        "spark_range",  # a few rows per micro-batch: one that is not committed may be planned anew
+        "spark_range",  # a few rows per micro-batch: one that is not committed may be planned again
     }
-    # Renews what tasks of Spark hold open, every 10 s: in a table of its own, every reader would look there, too.
+    # It renews what tasks of Spark hold open, every 10 s. In a table of its own, every reader would have to look there, too.
     renewals = {"renew_attempts"}
     for path in FILES:
         if path.stem in {"delete_topic", "delete_group", "delete_offsets", *SWEEPS, *renewals}:
@@ -143,7 +143,7 @@ def test_an_error_that_sql_raises_has_a_class() -> None:
 
 
 def test_nobody_asks_for_the_time_of_the_sql_transaction() -> None:
-    """P33; and the clock is read in one place, so that tests can set it."""
+    """P33. The clock is read in one place, so tests can set it."""
     for path in FILES:
         _, code = parts(path)
         assert not re.search(r"\bnow\(\)|\bcurrent_timestamp\b|\btransaction_timestamp\b", code), path.name
@@ -151,7 +151,7 @@ def test_nobody_asks_for_the_time_of_the_sql_transaction() -> None:
 
 
 def test_whoever_waits_for_a_lock_of_ours_waits_with_a_limit() -> None:
-    """P32. A clause of a function holds for what it calls; a limit of the session is the user's."""
+    """P32. A function's SET clause also holds for what it calls; the session's limit belongs to the user."""
     code = {path.stem: parts(path)[1] for path in FILES}
     called = {name: set(re.findall(r"\bmsgtx\.(\w+)\(", text)) & code.keys() - {name} for name, text in code.items()}
     waiting = {name for name, text in code.items() if "pg_advisory_xact_lock" in text}
@@ -171,7 +171,7 @@ def test_whoever_waits_for_a_lock_of_ours_waits_with_a_limit() -> None:
 
 
 def test_what_flushes_or_promises_to_has_a_case_that_shows_it() -> None:
-    """I9: a flush that is taken away is noticed."""
+    """I9: a removed flush is noticed."""
     flushing = {path.stem for path in FILES if "flush_at_commit(" in parts(path)[1]} - {"flush_at_commit"}
     promising = set()
     for path in FILES:
@@ -182,7 +182,7 @@ def test_what_flushes_or_promises_to_has_a_case_that_shows_it() -> None:
 
 
 def test_every_function_can_be_planned_and_called(connection: Connection) -> None:
-    """Called with nulls inside a transaction that is taken back: it may refuse, but every name in it must be known."""
+    """Called with nulls in a transaction that is rolled back: it may refuse, but every name in it must be known."""
     functions = connection.execute(
         "select p.proname, array(select format_type(t, null) from unnest(p.proargtypes) t), p.prorettype::regtype::text"
         " from pg_proc p where p.pronamespace = 'msgtx'::regnamespace order by 1"
@@ -190,7 +190,7 @@ def test_every_function_can_be_planned_and_called(connection: Connection) -> Non
     assert {name for name, _, _ in functions} <= set(NAMES)
     for name, types, result in functions:
         if "record" in types or result == "trigger":
-            continue  # internal, of a row that its caller has read: exercised by the store's tests
+            continue  # internal, takes a row that its caller has read: the store's tests call it
         arguments = ", ".join(f"null::{kind}" for kind in types)
         with connection.transaction(force_rollback=True):
             connection.execute("set local lock_timeout = '5s'")
@@ -218,7 +218,7 @@ def test_every_table_of_the_architecture_is_there_and_no_other(connection: Conne
 
 
 def test_the_view_of_transactions_names_the_states_of_the_table() -> None:
-    """Dead is a state without a row."""
+    """Only the state Dead has no row."""
     _, code = parts(SQL / "views" / "transactions.sql")
     named = set(re.findall(r"'([A-Z][A-Za-z]+)'", code)) - {"COMMIT", "ABORT"}
     assert named == {state.value for state in State} - {"Dead"}

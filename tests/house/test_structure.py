@@ -1,4 +1,4 @@
-"""The house: floors, strings, effects on the tables after a run."""
+"""The structure: floors, strings, effects on the tables after a run."""
 
 import ast
 import re
@@ -13,7 +13,7 @@ from tests.databases import INSERT_ONLY, Connection, Server, wait_until
 from tests.house.sources import FOLDERS, ROOT, nodes_of, python_files
 
 SECONDS = 30.0
-# A statement from its first word on, or part of one.
+# The beginning of a statement, or a part of one.
 SQL_TEXT = re.compile(
     r"\s*(select|listen|notify|unlisten|prepare|execute|lock table|set local|set session) \w"
     r"|(?is:.*\b(select\s[^`]*\sfrom|insert\s+into|delete\s+from|(update|table|view|function)\s+(msgtx|pg_catalog)\.))"
@@ -23,7 +23,7 @@ WITH_SQL = {
     "cli/programs/spark_demo.py": "looks at its results as a user would, in SQL of its own",
 }
 COMMITS = re.compile(r"^\w*(connection|session|cursor|driver|raw)(\(\))?\.commit\(|\.begin\(\)$")
-# The user's own session begins as with each statement of SQLAlchemy's; the user commits.
+# The user's own session begins its transaction as before any statement of SQLAlchemy; the user commits.
 BEGINS_WITHOUT_COMMIT = {("msgtx/database/calls.py", "connection.begin()")}
 
 
@@ -34,7 +34,7 @@ def test_modules_import_from_lower_floors_only() -> None:
 
 
 def test_every_source_folder_is_looked_at() -> None:
-    """Links are not followed: each folder is named."""
+    """Links are not followed, so each folder is named."""
     assert {path.parts[0] for path in python_files()} == set(FOLDERS)
     linked = {path.name for path in (ROOT / "msgtx").iterdir() if path.is_symlink()}
     assert linked == set(FOLDERS) - {"msgtx"}
@@ -52,7 +52,7 @@ def test_no_module_holds_sql_outside_the_database_floor() -> None:
                 if SQL_TEXT.match(text):
                     found.setdefault(str(path), []).append(node.lineno)
     assert {path: lines for path, lines in found.items() if path not in WITH_SQL} == {}
-    assert found.keys() == WITH_SQL.keys(), "an exception that is not needed any more"
+    assert found.keys() == WITH_SQL.keys(), "an exception that is no longer needed"
 
 
 def test_only_the_engine_commits() -> None:
@@ -94,7 +94,7 @@ def test_a_run_updates_and_deletes_nothing_on_the_insert_only_tables(
         while any(consumer.lag().values()):
             consumer.poll(SECONDS)
             consumer.commit()
-    client.sweep(only=["overdue", "markers"])  # the other sweeps remove what nobody needs any more
+    client.sweep(only=["overdue", "markers"])  # the other sweeps remove what is no longer needed
     client.close()
     name = database_url.rsplit("/", 1)[1]
 
