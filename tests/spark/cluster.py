@@ -32,7 +32,7 @@ class Cluster:
     processes: "list[subprocess.Popen[bytes]]" = field(default_factory=list)
 
     def start(self, name: str, *arguments: str) -> "subprocess.Popen[bytes]":
-        """Start a part of it, with a log of its own."""
+        """Start one process of the cluster, with a log of its own."""
         program = Path(pyspark.__file__).parent / "bin" / "spark-class"
         with (self.folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
@@ -43,7 +43,7 @@ class Cluster:
         return process
 
     def told(self, name: str, pattern: str) -> str:
-        """Wait until a part's log says something; returns the group of the pattern."""
+        """Wait until a process's log matches a pattern; returns the pattern's group."""
 
         def look() -> str | None:
             found = re.search(pattern, (self.folder / f"{name}.log").read_text(errors="replace"))

@@ -1,4 +1,4 @@
-"""Processes with a Spark of their own, for what only a process shows."""
+"""Processes with a Spark of their own, for tests that need one."""
 
 import os
 import subprocess
@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from tests.databases import wait_until
 
-PATIENCE_SECONDS: Final = 300.0  # a start takes five seconds, and many times that on a busy machine
+PATIENCE_SECONDS: Final = 300.0  # a start takes five seconds, and many times longer on a busy machine
 
 
 def run_python(program: str, **environment: str | None) -> "subprocess.CompletedProcess[str]":
-    """Run a program to its end; None takes a variable out of its environment."""
+    """Run a program to its end; None removes a variable from its environment."""
     return subprocess.run(
         [sys.executable, "-c", program], env=surroundings(environment), capture_output=True, text=True, check=False,
         stdin=subprocess.DEVNULL, timeout=PATIENCE_SECONDS,

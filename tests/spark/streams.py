@@ -45,7 +45,7 @@ class Pipe:
         return self.folder / "checkpoint"
 
     def send(self, count: int, *, size: int = 0) -> None:
-        """Send numbers, on from those before, each of at least so many bytes, in one transaction."""
+        """Send the next numbers, each of at least `size` bytes, in one transaction."""
         with self.client.producer(transactional_id=self.name) as producer, producer.transaction():
             for at in range(self.sent, self.sent + count):
                 producer.send(self.source, b"%d" % at + b" " * size, partition=at % PARTITIONS)
@@ -62,12 +62,12 @@ class Pipe:
         sink: str = "msgtx",
         **reading: Any,
     ) -> StreamingQuery:
-        """Start a query that takes what is there (or as `trigger` says) from the source to the target."""
+        """Start a query that copies all there is (or as `trigger` says) from the source to the target."""
         grouped = {"group": self.name} if group else {}
         starting = {"startingOffsets": "earliest", **reading}
         frame = self.spark.readStream.format("msgtx").options(url=self.url, subscribe=self.source, **grouped, **starting)
         chosen = frame.load().select("key", "value")
-        # A sink gets rows before its task is at its end.
+        # A sink gets rows before its task has ended.
         self.spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 10)
         named = {} if app is None else {"txnAppId": app}
         writer = (chosen if transform is None else transform(chosen)).writeStream.format(sink)
@@ -79,7 +79,7 @@ class Pipe:
         )
 
     def run(self, **options: Any) -> StreamingQuery:
-        """Run a query to the end of what is there. Raises what ended it."""
+        """Run a query over all there is. Raises the error that ended it."""
         query = self.start(**options)
         query.awaitTermination()
         return query
@@ -100,10 +100,10 @@ class Pipe:
             return sum(at.offset for at in consumer.committed(places).values() if at is not None)
 
     def await_written(self, count: int) -> None:
-        """Wait until so many numbers are to be seen."""
+        """Wait until `count` numbers are visible."""
         wait_until(lambda: len(self.written()) >= count, f"{count} records written", seconds=90)
 
 
 def through(function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> Callable[[DataFrame], DataFrame]:
-    """Return a transform that has a function between the source's rows and the sink."""
+    """Return a transform that applies a function to the source's rows."""
     return lambda frame: frame.mapInArrow(function, frame.schema)

@@ -1,4 +1,4 @@
-"""`audit`: sound logs are found sound, what is planted is named and counted where it belongs."""
+"""`audit`: sound logs are found sound, each planted defect is named and counted where it belongs."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ NONE = dict.fromkeys((*KINDS, "other"), 0)
 
 @dataclasses.dataclass
 class Place:
-    """A topic of two partitions, and what the audit says of it."""
+    """A topic of two partitions, and the audit's report on it."""
 
     spark: SparkSession
     url: str
@@ -38,7 +38,7 @@ class Place:
         return {name: getattr(found, name) for name in NONE if getattr(found, name)}
 
     def change(self, statement: str, *arguments: object) -> None:
-        """As the owner of the tables."""
+        """Run a statement as the owner of the tables."""
         assert self.connection.execute(statement, arguments).rowcount > 0, statement
 
     def batch(self, changes: str, offset: int) -> None:
@@ -134,7 +134,7 @@ def test_after_retention_and_compaction_a_log_is_sound(place: Place, client: msg
     assert (report.violations_found, report.offsets_behind) == (0, 1)
 
 
-# ── what is planted ──
+# ── planted defects ──
 
 
 def test_a_hole_in_the_offsets_is_counted_and_named(place: Place) -> None:
@@ -189,7 +189,7 @@ def test_a_sequence_out_of_order_is_counted(place: Place) -> None:
 
 
 def test_a_committed_transaction_that_lacks_a_batch_is_torn(place: Place) -> None:
-    """I6: also when the hole is not to be seen from the offsets, at the end of the log."""
+    """I6: also when the offsets do not show the hole, at the end of the log."""
     names = fill(place, 2)
     place.change(
         "delete from msgtx.record_batch where partition_id = %s and transaction_number = %s",
@@ -238,7 +238,7 @@ def test_every_violation_is_counted_and_the_first_ones_are_named(place: Place) -
 
 def test_every_kind_names_rules_of_verify() -> None:
     assert set(KIND_OF) <= set(RULES)
-    assert sum(map(len, KINDS.values())) == len(KIND_OF), "a rule is of one kind"
+    assert sum(map(len, KINDS.values())) == len(KIND_OF), "a rule belongs to one kind"
     assert {field.name for field in dataclasses.fields(TopicAudit)} >= {*KINDS, "other"}
 
 

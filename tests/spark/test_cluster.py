@@ -112,7 +112,7 @@ def test_an_executor_that_is_killed_in_its_task_changes_nothing(
 def test_workers_that_lack_something_are_told_in_one_line(
     running: Cluster, client: msgtx.Client, tmp_path: Path, environment: dict[str, str], told: str
 ) -> None:
-    """A Python of theirs that is not there, and one that has Spark's own modules only."""
+    """Their Python does not exist, or has only Spark's own modules."""
     topic = tmp_path.name
     client.topics.create(topic)
     write_files(tmp_path / "in", 1)

@@ -23,7 +23,7 @@ from tests.spark.programs import PATIENCE_SECONDS, is_alive
 SECONDS = 600.0
 MOVEMENTS, REVENUE = "demo-spark-movements", "demo-spark-revenue"
 COUNTRIES = ("United Kingdom", "France", "EIRE", "Côte d'Ivoire")
-# As in the real file: fees, corrections without a customer, bad debts below zero, what is given away, thousandths.
+# As in the real file: fees, corrections without a customer, bad debts below zero, free items, thousandths.
 ODD = [line.split(";") for line in (
     "536414;22139;;56;2010-12-01 11:52:00;0.0;;United Kingdom",
     '536589;21777;damaged, "as is"\nand returned;-10;2010-12-01 16:50:00;0.00;;United Kingdom',
@@ -37,7 +37,7 @@ ODD = [line.split(";") for line in (
 
 
 def order_lines() -> list[list[str]]:
-    """500 invoices with one to 15 lines, each seventh a cancellation, and now and then an odd one."""
+    """500 invoices with one to 15 lines, each seventh a cancellation, with some odd lines."""
     found = []
     for number in range(500):
         sign = "C" if number % 7 == 3 else ""
@@ -57,10 +57,10 @@ def write_input(path: Path, lines: list[list[str]]) -> Path:
 
 
 def run_demo(url: str, order_lines: Path, folder: Path) -> "subprocess.CompletedProcess[str]":
-    """Run the command to its end; whatever it started has to end, too."""
+    """Run the command to its end; all processes that it started have to end, too."""
     command = [sys.executable, "-m", "msgtx.cli", "--url", url, "demo", "--spark"]
     command += ["--input", str(order_lines), "--folder", str(folder)]
-    mark = {"OF_TEST": str(order_lines)}  # which all that it starts inherit
+    mark = {"OF_TEST": str(order_lines)}  # which all processes that it starts inherit
     try:
         done = subprocess.run(
             command, env={**os.environ, **mark}, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
@@ -86,7 +86,7 @@ def processes_with(mark: dict[str, str]) -> list[int]:
 
 
 def totals(lines: list[list[str]]) -> tuple[int, int, Decimal]:
-    """Return how many lines there are, the sum of their quantities, and of what they are worth."""
+    """Return the number of lines, the sum of their quantities, and the sum of their values."""
     values = [(int(line[3]), Decimal(line[5])) for line in lines]
     return len(lines), sum(quantity for quantity, _ in values), sum((q * price for q, price in values), Decimal(0))
 
@@ -98,7 +98,7 @@ def checks(out: str) -> dict[str, list[str]]:
 
 
 def test_the_demo_on_spark_is_exactly_once(database_url: str, client: msgtx.Client, tmp_path: Path) -> None:
-    """I10, P20: an executor and the driver are killed in a batch; what they wrote is aborted, all else is there once."""
+    """I10, P20: an executor and the driver are killed in a batch; what they wrote is aborted, all else is stored once."""
     lines = order_lines()
     count, quantity, value = totals(lines)
     folder = tmp_path / "out"
@@ -133,12 +133,12 @@ def test_the_demo_on_spark_is_exactly_once(database_url: str, client: msgtx.Clie
 
     check_parquet(folder / "parquet", lines)
     assert (folder / "report.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-    assert image.imread(folder / "report.png").std() > 0.01  # all of one colour has none
+    assert image.imread(folder / "report.png").std() > 0.01  # a picture of one colour has none
     assert "<img" in (folder / "report.html").read_text(encoding="utf-8")
 
 
 def check_parquet(folder: Path, lines: list[list[str]]) -> None:
-    """Hold what another reader than Spark finds there against the input."""
+    """Compare what a reader other than Spark finds there with the input."""
     table = pyarrow.dataset.dataset(folder, format="parquet", partitioning="hive").to_table(columns=["topic", "value"])
     found: dict[str, list[dict[str, object]]] = {MOVEMENTS: [], REVENUE: []}
     for topic, value in zip(table["topic"].to_pylist(), table["value"].to_pylist(), strict=True):

@@ -1,4 +1,4 @@
-"""How far a micro-batch reads: whole transactions while that is possible, and never stuck."""
+"""How far a micro-batch reads: whole transactions where possible, and never stuck."""
 
 from collections.abc import Mapping
 
@@ -54,14 +54,14 @@ def test_a_transaction_far_above_the_limit_is_read_in_pieces() -> None:
 
 
 def test_what_has_waited_for_a_cut_is_read_as_far_as_it_is_committed() -> None:
-    """Transactions that overlap without a pause would hold the cut for ever."""
+    """Transactions that overlap without a pause would hold the cut forever."""
     log = Log()
     for _ in range(2):
         assert log.choose({1: (0, 0), 2: (0, 5)}, {1: 4, 2: 5}) == {1: 0, 2: 5}
         log.at += 0.9
     log.at += 0.2
     assert log.choose({1: (0, 0), 2: (5, 5)}, {1: 4, 2: 9}) == {1: 4, 2: 9}
-    assert log.choose({1: (4, 4), 2: (9, 9)}, {1: 6, 2: 9}) == {1: 4, 2: 9}, "it waits anew"
+    assert log.choose({1: (4, 4), 2: (9, 9)}, {1: 6, 2: 9}) == {1: 4, 2: 9}, "it waits again"
 
 
 def test_a_partition_that_a_limit_passes_by_does_not_wait_for_ever() -> None:

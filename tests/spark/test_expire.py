@@ -1,4 +1,4 @@
-"""`expire`: the sweeps as a job, once or again and again, until it is told to stop."""
+"""`expire`: the sweeps as a job, once or repeatedly, until it is stopped."""
 
 import json
 import signal
@@ -31,7 +31,7 @@ def jobs(database_url: str, capfdbinary: pytest.CaptureFixture[bytes]) -> Jobs:
 
 @pytest.fixture
 def overdue(client: msgtx.Client, clock: Clock) -> TransactionId:
-    """A transaction that is past its timeout: its client is away."""
+    """A transaction past its timeout: its client is gone."""
     topic = unique("overdue")
     client.topics.create(topic)
     producer = client.producer(transactional_id=topic, transaction_timeout_ms=TIMEOUT_MS)
@@ -139,7 +139,7 @@ def test_the_command_uses_a_session_when_it_is_given_a_master(
     spark: SparkSession, jobs: Jobs, overdue: TransactionId
 ) -> None:
     assert jobs.run(command, "--master", "local[1]").rows[0]["transactions_aborted"] == 1
-    assert spark.sparkContext.parallelize([1]).count() == 1, "a session that was there before stays"
+    assert spark.sparkContext.parallelize([1]).count() == 1, "a session that existed before stays"
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])

@@ -41,7 +41,7 @@ def produce(client: msgtx.Client, topic: str, values: range, *, abort: bool = Fa
 
 
 def read(spark: SparkSession, folder: Path) -> list[int]:
-    """What somebody sees who reads the folder as one table."""
+    """The rows that a reader of the folder as one table sees."""
     rows = spark.read.parquet(str(folder)).select("value").collect()
     return sorted(int(bytes(row.value)) for row in rows)
 
@@ -113,7 +113,7 @@ def test_a_topic_that_is_exported_later_is_exported_from_its_beginning(
 def test_a_run_that_is_killed_leaves_a_whole_folder(
     spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path, moment: str, after: bool
 ) -> None:
-    """SIGKILL around each step: readers see batches whole or not at all, and the next run has all of it once."""
+    """SIGKILL around each step: readers see whole batches or none, and after the next run all of it once."""
     folder = tmp_path / "exported"
     produce(client, topic, range(20))
     export(spark, topic, str(folder), url=client.secret_url)
@@ -156,7 +156,7 @@ def test_of_two_exports_at_once_one_is_refused(
     owner: object,
     moment: str,
 ) -> None:
-    """The other one ends, and removes what is left, before each step of this one."""
+    """Before each step of one export, the other one ends, and removes what is left."""
     produce(client, topic, range(20))
     real = getattr(owner, moment)
 
@@ -213,7 +213,7 @@ def test_a_name_is_given_once(spark: SparkSession, tmp_path: Path, rename: Calla
 def test_a_batch_without_a_manifest_is_written_again(
     spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path
 ) -> None:
-    """What is left where renaming takes many steps, and was cut off."""
+    """This is left when a rename that takes many steps is interrupted."""
     produce(client, topic, range(20))
     export(spark, topic, str(tmp_path), url=client.secret_url)
     (tmp_path / "batch=1" / MANIFEST).unlink()

@@ -1,4 +1,4 @@
-"""What a streaming source does on the driver between two batches, without a session of Spark (I10)."""
+"""What a streaming source does on the driver between two batches, without a Spark session (I10)."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -40,7 +40,7 @@ class Source:
         return [each for each in self.reader.partitions(start, end) if isinstance(each, ReadPartition)]
 
     def commit(self, tasks: list[ReadPartition], batch: int) -> None:
-        """What the tasks note, and the sink commits."""
+        """Note what the tasks read, as the tasks do, and commit as the sink does."""
         assert tasks[0].noted is not None
         with self.engine.connection() as connection:
             record_range(connection, self.query, batch, group=self.group, ranges=tasks[0].noted.ranges)
@@ -82,7 +82,7 @@ def test_a_group_that_no_sink_commits_is_noticed_after_the_batch(source: Source)
 
 
 def test_a_batch_that_was_repeated_after_a_restart_is_followed_too(source: Source) -> None:
-    """Spark runs it before it asks for the next offset."""
+    """Spark runs the batch before it asks for the next offset."""
     source.send()
     start = source.reader.initialOffset()
     end = source.reader.latestOffset(start, ALL)
@@ -94,7 +94,7 @@ def test_a_batch_that_was_repeated_after_a_restart_is_followed_too(source: Sourc
 
 
 def test_what_spark_has_not_read_moves_the_group_on(source: Source) -> None:
-    """Nothing is noted where Spark leaves the source out; the next batch fits to the group all the same."""
+    """Nothing is noted where Spark leaves the source out, yet the next batch starts at the group's offset."""
     start = source.reader.initialOffset()
     source.send()
     first = source.reader.latestOffset(start, ALL)
@@ -139,7 +139,7 @@ def test_small_ranges_share_a_task_and_each_notes_all(
 
 
 class Task:
-    """What Spark tells a task of a micro-batch."""
+    """The context that Spark gives to a task of a micro-batch."""
 
     def __init__(self, query: str, run: str, batch: int) -> None:
         self.properties = {"sql.streaming.queryId": query, "spark.jobGroup.id": run, "streaming.sql.batchId": str(batch)}
@@ -150,7 +150,7 @@ class Task:
 
 @pytest.fixture
 def play(source: Source, monkeypatch: pytest.MonkeyPatch, database_url: str) -> Callable[..., list[Any]]:
-    """Return a function that runs a batch's tasks from the source to a sink, and returns what they tell the driver."""
+    """Return a function that runs a batch's tasks from the source to a sink, and returns their messages to the driver."""
     source.client.topics.create(f"{source.topic}-out", partitions=1)
     schema = StructType([StructField("value", BinaryType())])
 

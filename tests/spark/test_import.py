@@ -102,7 +102,7 @@ def test_a_file_is_imported_once(spark: SparkSession, client: msgtx.Client, topi
 
 
 def test_a_run_that_is_killed_is_gone_on_with(spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path) -> None:
-    """SIGKILL while a batch's tasks have written, before its decision; batches before it are committed."""
+    """SIGKILL after a batch's tasks have written, before its decision; earlier batches are committed."""
     written = write_lines(tmp_path / "in", files=4)
     program = f"""
 import itertools, os, signal

@@ -1,4 +1,4 @@
-"""What is read: options become ranges that are committed, whole, and still there (I14, I15, I16)."""
+"""What is read: options become ranges that are committed, whole, and not removed (I14, I15, I16)."""
 
 import itertools
 import json
@@ -244,7 +244,7 @@ def test_a_snapshot_is_the_end_and_an_earlier_one_the_start(engine: Engine, clie
         planned(engine, subscribe=wide, start=Snapshot(early.ends, FOREIGN))
 
 
-# What is not there any more
+# What is no longer there
 
 
 def test_a_start_that_retention_has_removed_is_refused_or_moved(
@@ -252,7 +252,7 @@ def test_a_start_that_retention_has_removed_is_refused_or_moved(
 ) -> None:
     early = client.snapshot([wide])
     delete_before(client, wide, 2, 3)
-    assert planned(engine, subscribe=wide)[2] == (3, 4), "earliest is what is there"
+    assert planned(engine, subscribe=wide)[2] == (3, 4), "earliest is the first record left"
     given = {"subscribe": wide, "starting_offsets": {wide: {0: 0, 1: 0, 2: 1}}}
     with pytest.raises(
         errors.OffsetOutOfRange, match=f"{wide}-2: offset 1 was removed, the log starts at 3; failOnDataLoss"
@@ -341,7 +341,7 @@ def test_a_stream_tells_what_it_has_lost(
 
 
 def test_a_replica_is_waited_for(engine: Engine, client: msgtx.Client, wide: str, make_database: Callable[..., str]) -> None:
-    """A database that does not have the range stands for a replica that is behind."""
+    """A database that does not have the range stands for a replica that lags."""
     found = plan(engine, parse({"subscribe": wide}))
     await_replica(engine, found, timeout_ms=1)
     ahead = Plan(tuple(replace(each, end=each.end + 1) for each in found.ranges), found.incarnation)

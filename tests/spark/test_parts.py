@@ -1,4 +1,4 @@
-"""Work in the database by many tasks: each part once, passing conditions again, other errors as themselves."""
+"""Work in the database by many tasks: each part once, retried after transient errors, other errors raised as they are."""
 
 import pickle
 from collections.abc import Sequence
@@ -24,12 +24,12 @@ def database(client: msgtx.Client) -> Database:
 
 
 def squares(connection: RawConnection, numbers: Sequence[int]) -> list[int]:
-    """Runs on workers: by the database, to see that the connection works."""
+    """Runs on workers: the database computes, which shows that the connection works."""
     return [connection.execute("select %s::int * %s::int", [n, n]).fetchone()[0] for n in numbers]  # type: ignore[index]
 
 
 def away(mark: str, times: int, connection: RawConnection, numbers: Sequence[int]) -> list[int]:
-    """Runs on workers: whoever has the 3 meets a database that is away, so many times."""
+    """Runs on workers: the task that has the 3 finds the database unavailable `times` times."""
     for time in range(times if 3 in numbers else 0):
         try:
             Path(f"{mark}-{time}").touch(exist_ok=False)

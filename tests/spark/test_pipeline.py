@@ -78,7 +78,7 @@ def test_batches_hold_so_many_offsets(spark: SparkSession, place: Place) -> None
 
 
 def test_executors_read_from_a_replica(spark: SparkSession, place: Place, make_database: Callable[..., str]) -> None:
-    """Another database stands for one that is no replica: it is looked at, and refused."""
+    """Another database stands for one that is not a replica: it is checked, and refused."""
     place.send("a")
     with Engine(make_database(), pool_size=1) as other:
         with other.connection() as connection:
@@ -115,7 +115,7 @@ def test_the_users_statements_are_part_of_the_batch(spark: SparkSession, place: 
 
 
 def test_a_transaction_is_never_split_between_reading_and_not(spark: SparkSession, place: Place) -> None:
-    """I15: what is open on one partition holds back the others' part of it."""
+    """I15: a transaction that is open on one partition holds back its part on the others."""
     place.send("a")
     with place.client.producer(transactional_id=place.group) as producer, producer.transaction():
         for partition in range(3):
@@ -153,7 +153,7 @@ def test_two_runs_at_once_commit_each_record_once(spark: SparkSession, place: Pl
 def test_a_driver_that_is_killed_in_a_batch_has_a_successor_that_goes_on(
     spark: SparkSession, place: Place, connection: Connection
 ) -> None:
-    """Killed where an attempt has written and nothing is decided: as the command line runs it."""
+    """The command line's driver is killed after an attempt has written, before a decision."""
     place.send(*(f"{n}" for n in range(20)))
     command = [sys.executable, "-m", "msgtx.cli", "--url", place.client.secret_url, "spark", "pipeline", place.source]
     command += [
@@ -166,7 +166,7 @@ def test_a_driver_that_is_killed_in_a_batch_has_a_successor_that_goes_on(
         "7",
     ]
     with connection.transaction():
-        # The decision of the first batch waits behind this lock: the driver stands before it.
+        # The decision of the first batch waits for this lock, and the driver with it.
         connection.execute("select msgtx.lock_group(%s)", [place.group])
         driver = subprocess.Popen(
             [*command, "--master", "local[2]"], env={**os.environ}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE

@@ -1,4 +1,4 @@
-"""Queries stopped, broken, moved and set up anew at random: at each step the target has what the group has passed, once."""
+"""Queries stopped, broken, moved and set up again at random: at each step the target has what the group has passed, once."""
 
 import itertools
 import os
@@ -17,9 +17,9 @@ import msgtx
 from tests.databases import wait_until
 from tests.spark.streams import PARTITIONS, Pipe, through
 
-SEED = 20_261_122  # the same everywhere; SPARK_SEED is another one, as far as Spark's own threads allow
+SEED = 20_261_122  # the same everywhere; SPARK_SEED overrides it; a run repeats as far as Spark's threads allow
 STEPS = 12
-# What a query may end with here: its own failure, and what the sink says of a checkpoint that is not the group's.
+# What a query may end with here: its own failure, and the sink's errors about a checkpoint that does not fit the group.
 KNOWN = (
     "it fails on purpose",
     "CheckpointLost",
@@ -47,7 +47,7 @@ def failing(rows: int) -> Callable[[DataFrame], DataFrame]:
 
 
 class Life:
-    """One application with one group: what happens to its queries, and what must hold meanwhile."""
+    """One application with one group: what happens to its queries, and what must always hold."""
 
     def __init__(self, pipe: Pipe, dice: random.Random) -> None:
         self.pipe = pipe
@@ -60,7 +60,7 @@ class Life:
         ]  # fmt: skip
 
     def send(self) -> None:
-        """Send some more; in one transaction, with some that is aborted."""
+        """Send some more in one transaction, and some in an aborted one."""
         self.pipe.send(self.dice.randrange(1, 40), size=self.dice.choice((0, 20_000)))
         with self.pipe.client.producer(transactional_id=f"{self.pipe.name}-other") as producer:
             producer.begin_transaction()
@@ -68,14 +68,14 @@ class Life:
             producer.abort_transaction()
 
     def run(self, **options: Any) -> None:
-        """Run to the end of what is there."""
+        """Run over all there is."""
         try:
             self.pipe.run(checkpoint=self.place, app=self.pipe.name, **options)
         except StreamingQueryException as error:
             self.excused(error)
 
     def stop_soon(self) -> None:
-        """Stop a query wherever it is."""
+        """Stop a query at any point."""
         trigger = {"processingTime": "100 milliseconds"}
         query = self.pipe.start(checkpoint=self.place, app=self.pipe.name, trigger=trigger, maxOffsetsPerTrigger="7")
         time.sleep(self.dice.uniform(0.0, 4.0))
@@ -87,20 +87,20 @@ class Life:
             self.excused(failure)
 
     def break_a_task(self) -> None:
-        """Fail in a task that has handed on some of its rows."""
+        """Fail in a task that has passed on some of its rows."""
         self.run(transform=failing(self.dice.randrange(20)))
 
     def change_the_plan(self) -> None:
-        """Read and write in other tasks than before."""
+        """Divide reading and writing into other tasks than before."""
         count = self.dice.randrange(1, 4)
         self.run(minPartitions=str(self.dice.randrange(1, 5)), transform=lambda frame: frame.repartition(count))
 
     def lose_the_checkpoint(self) -> None:
-        """Go on with a new one: the group knows where it was."""
+        """Continue with a new one: the group's offsets say where."""
         self.place = next(self.places)
 
     def fall_back(self) -> None:
-        """Run on, and then again from a copy of before."""
+        """Run on, and then again from an earlier copy of the checkpoint."""
         behind = next(self.places)
         if self.place.exists():
             shutil.copytree(self.place, behind)
@@ -108,7 +108,7 @@ class Life:
         self.place = behind
 
     def excused(self, error: Exception) -> None:
-        """Go on after what a step may bring about, as its message says."""
+        """Continue after an error that a step may cause, recognized by its message."""
         if not any(words in str(error) for words in KNOWN):
             raise error
         print("  ended with:", next(words for words in KNOWN if words in str(error)))  # noqa: T201
@@ -116,7 +116,7 @@ class Life:
             self.lose_the_checkpoint()
 
     def holds(self) -> None:
-        """Readers are not held up, and the target is what the group has passed: no more, no less, nothing twice."""
+        """Readers are not held back, and the target holds exactly what the group has passed, once."""
 
         positions = self.positions()
         source = self.pipe.client.read(self.pipe.client.snapshot([self.pipe.source]))
@@ -147,6 +147,6 @@ def test_whatever_becomes_of_its_queries_a_group_is_written_once(
             life.send()
         step()
         life.holds()
-    for _ in range(2):  # the first one may end with the error that the last step has brought about
+    for _ in range(2):  # the first one may end with an error that the last step has caused
         life.run()
     pipe.assert_all_is_there_once()

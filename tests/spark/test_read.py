@@ -1,4 +1,4 @@
-"""`read_committed`: what a DataFrame holds is what a reader at read_committed gets, whatever happens in between."""
+"""`read_committed`: a DataFrame holds what a reader at read_committed gets, whatever happens in between."""
 
 import concurrent.futures
 import itertools
@@ -174,7 +174,7 @@ def test_only_used_columns_are_asked_for(spark: SparkSession, client: msgtx.Clie
 def test_a_function_in_python_is_handed_its_columns_and_no_arrays_of_the_log(
     spark: SparkSession, client: msgtx.Client, database_url: str
 ) -> None:
-    """Below the select that takes a row of the log apart, each record would travel with the values of all others."""
+    """If it ran before a log row is split into records, each record would carry the values of all others."""
     topic = new_topic(client)
     fill(client, topic, b"1")
     plus = read_committed(spark, topic, url=database_url).select(
@@ -198,7 +198,7 @@ def test_a_task_reads_the_rows_of_its_range_by_the_index(client: msgtx.Client, c
     explained = "\n".join(row for (row,) in connection.execute(f"explain (analyze, costs off) {statement}").fetchall())
     assert re.search(r"(using|on) record_batch_pkey", explained), explained
     assert re.search(r"Index Cond: .*partition_id = \d+.*base_offset >= .*check_range\(.*base_offset < 107", explained)
-    assert "Aggregate" not in explained, "what is not asked for is not made"
+    assert "Aggregate" not in explained, "columns that are not selected are not computed"
     assert [row[0] for row in connection.execute(statement).fetchall()] == [100, 102, 104, 106]
 
 
@@ -335,7 +335,7 @@ def test_a_database_that_goes_away_fails_the_task_and_it_is_tried_again(
     name = sqlalchemy.make_url(database_url).database
     holder, observer = open_connection(), open_connection()
     holder.execute("begin")
-    holder.execute("lock table msgtx.partition_floor")  # the task waits within its statement
+    holder.execute("lock table msgtx.partition_floor")  # the task waits inside its statement
     task = background.submit(content, frame)
     (reader,) = wait_until(lambda: readers(observer), "the task waits for the lock")
     with server.administrator() as administrator:
@@ -353,7 +353,7 @@ def test_a_database_that_goes_away_fails_the_task_and_it_is_tried_again(
     holder.execute("rollback")
 
 
-# What cannot be meant
+# Invalid requests
 
 
 @pytest.mark.parametrize(

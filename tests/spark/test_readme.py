@@ -1,4 +1,4 @@
-"""What the README says about Spark runs as it stands there."""
+"""The README's lines about Spark run as written."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.databases import Server
 
 
 def test_the_lines_of_the_readme_run(spark: SparkSession, server: Server, tmp_path: Path) -> None:
-    """On the embedded database: what Spark starts finds it as the program does."""
+    """On the embedded database: processes that Spark starts find it as the program does."""
     text = (Path(msgtx.__file__).parent.parent / "README.md").read_text(encoding="utf-8")
     part = text[text.index("## Use it from Spark") :]
     code = re.search(r"```python\n(.*?)```", part, re.DOTALL)

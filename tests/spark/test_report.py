@@ -101,7 +101,7 @@ def test_however_ranges_are_divided_the_sums_are_the_same(
     monkeypatch.setattr(report, "RECORDS_OF_A_TASK", 37)
     divided = measured(topic, bucket_ms=MINUTE).topics
     assert counts(divided[0].buckets) == counts(whole[0].buckets)
-    assert divided[0].bytes == pytest.approx(whole[0].bytes, rel=0.01), "a row that is divided is rounded in each piece"
+    assert divided[0].bytes == pytest.approx(whole[0].bytes, rel=0.01), "a divided row is rounded in each piece"
 
 
 def test_what_lies_between_two_cuts_is_counted(client: msgtx.Client, topic: str, measured: Run) -> None:
@@ -156,7 +156,7 @@ def test_buckets_of_an_automatic_width_are_round_and_few(client: msgtx.Client, t
 
 
 def test_a_record_of_another_age_widens_the_buckets(client: msgtx.Client, topic: str, measured: Run) -> None:
-    """It is neither the first nor the last, so nobody could guess it."""
+    """It is neither the first nor the last, so its time cannot be guessed."""
     send(client, topic, [BEGIN, BEGIN - 10 * 365 * 24 * 60 * MINUTE, BEGIN + MINUTE])
     found = measured(topic)
     (rates,) = found.topics
@@ -198,7 +198,7 @@ def test_what_cannot_be_measured_says_why(client: msgtx.Client, topic: str, meas
 
 
 def made(topics: int = 3, groups: int = 2, *, names: Callable[[int], str] = "topic-{}".format) -> RatesReport:
-    """A report that nobody measured."""
+    """A report with made-up figures."""
 
     def buckets(scale: int) -> list[Bucket]:
         return [Bucket(BEGIN + n * MINUTE, scale * (n % 7 + 1), 100 * scale * (n % 5 + 1)) for n in range(60)]

@@ -1,4 +1,4 @@
-"""The session: Java, the driver, a JVM that says nothing and is never left behind, errors in one sentence."""
+"""The session: Java, the driver, a JVM that prints nothing and is never left behind, errors in one sentence."""
 
 import os
 import re
@@ -30,7 +30,7 @@ printf 'Property settings:\\n    java.home = /opt/old\\n    java.specification.v
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache of ours."""
+    """An empty cache folder."""
     folder = tmp_path / "cache"
     monkeypatch.setattr(java, "SYSTEM_CACHE", folder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -39,7 +39,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No Java but the wheel's."""
+    """No Java except the wheel's."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
 
@@ -55,7 +55,7 @@ def make_program(path: Path, text: str) -> Path:
 
 
 def test_the_java_of_the_wheel_runs_spark(tmp_path: Path) -> None:
-    """It lacks a module that Spark asks for at each start."""
+    """It lacks a module that Spark requests at each start."""
     program = f"""
 import os
 from pathlib import Path
@@ -136,7 +136,7 @@ def test_a_driver_that_is_given_counts_more_than_any_other(tmp_path: Path, monke
 
 
 def test_the_network_is_not_asked_where_a_jar_is(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))  # none of the programs that fetch
+    monkeypatch.setenv("PATH", str(tmp_path))  # no program that can download
     monkeypatch.setattr(jdbc, "SYSTEM_JAR", tmp_path / "system.jar")
     kept = jdbc.cache_of_jar()
     kept.touch()
@@ -147,7 +147,7 @@ def test_the_network_is_not_asked_where_a_jar_is(cache: Path, tmp_path: Path, mo
 
 
 def test_without_a_driver_the_error_names_all_ways(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Debian's tools are not there, and Ivy asks a proxy that nobody runs."""
+    """Debian's tools are missing, and Ivy asks a proxy that does not exist."""
     home = java.find_java().home
     monkeypatch.setenv("JAVA_HOME", str(home))
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=1")
@@ -397,14 +397,14 @@ def test_a_file_of_jobs_is_what_spark_submit_runs(client: msgtx.Client, tmp_path
     assert "msgtx: there is no topic 'nowhere'" in refused.stdout  # spark-submit makes one of the two streams
 
 
-# ── what it says ──
+# ── its log ──
 
 
 @pytest.mark.parametrize("of_the_user", [False, True])
 def test_warnings_of_the_format_reach_the_users_log(
     client: msgtx.Client, unique: Callable[[str], str], of_the_user: bool
 ) -> None:
-    """From a worker of Spark's, by way of its JVM: one that the user has started, and one of ours."""
+    """From a Spark worker through its JVM, which the user or msgtx has started."""
     topic = client.topics.create(unique("topic")).name
     session = "SparkSession.builder.master('local[1]').getOrCreate()" if of_the_user else "session(master='local[1]')"
     program = f"""

@@ -103,7 +103,7 @@ def test_an_empty_frame_is_a_batch_too(spark: SparkSession, database_url: str, a
 def test_a_task_that_fails_after_writing_counts_once(
     spark: SparkSession, database_url: str, app: str, written: Callable[[], list[Record]]
 ) -> None:
-    """The second attempt has a transaction of its own; the first one's is aborted with the decision (P20)."""
+    """The second attempt has a transaction of its own; the first attempt's is aborted with the decision (P20)."""
 
     def fails_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -168,7 +168,7 @@ def test_statements_that_fail_leave_nothing(
 def test_a_second_run_from_the_same_start_is_refused(
     spark: SparkSession, database_url: str, client: msgtx.Client, app: str, written: Callable[[], list[Record]]
 ) -> None:
-    """I10: another application with the same group has gone on from there."""
+    """I10: another application with the same group has continued from there."""
     start = Snapshot(dict.fromkeys(client.snapshot(["orders"]).ends, 0), client.snapshot(["orders"]).incarnation)
     with client.producer() as producer:
         producer.send("orders", b"2", partition=0).result()
@@ -186,7 +186,7 @@ def test_a_batch_that_outlives_its_timeout_names_the_setting(
     connection.execute("insert into msgtx.setting (name, value) values ('x', 1) on conflict do nothing")
 
     def expires(own: sqlalchemy.Connection) -> None:
-        """The user's statements take their time, and a sweep comes by."""
+        """The user's statements take long, and a sweep runs meanwhile."""
         connection.execute("select pg_sleep(0.05)")
         expire_transactions(connection)
 

@@ -1,4 +1,4 @@
-"""`format("msgtx")` in batches: what is read is what the log holds, what is written counts once, and secrets stay secret."""
+"""`format("msgtx")` in batches: reads return what the log holds, writes count once, and secrets stay secret."""
 
 import itertools
 import json
@@ -70,7 +70,7 @@ def stored(client: msgtx.Client, topic: str) -> list[msgtx.Record]:
 def test_columns_and_types_are_those_of_kafkas_source(
     reading: Callable[..., DataFrame], topic: str, client: msgtx.Client
 ) -> None:
-    """Spark finds the format by itself: nothing was registered."""
+    """Spark finds the format by itself: it was not registered."""
     columns = (
         "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,timestampType:int{}>"
     )
@@ -106,7 +106,7 @@ def test_rows_are_the_logs_records(reading: Callable[..., DataFrame], topic: str
 def test_only_what_is_committed_is_read_and_no_transaction_is_divided(
     reading: Callable[..., DataFrame], topic: str, client: msgtx.Client, engine: Engine
 ) -> None:
-    """I5, I15: an aborted one is passed, and one behind an open one is left out on all its partitions."""
+    """I5, I15: an aborted one is skipped; one that follows an open one is left out on all its partitions."""
     with engine.connection() as connection:
         one, two, _ = (topic_id for topic_id, in connection.execute(
             "select partition_id from msgtx.partition join msgtx.topic using (topic_id) where name = %s order by 1", [topic]
@@ -178,7 +178,7 @@ def test_a_schema_may_name_the_columns_that_are_wanted(
 
 
 def test_what_retention_removed_is_an_error_or_left_out(topic: str, client: msgtx.Client, database_url: str) -> None:
-    """Removed after it was planned: the task notices. `failOnDataLoss` is true unless told otherwise."""
+    """Removed after it was planned: the task notices. `failOnDataLoss` is true by default."""
     send(client, topic, 30)
     options = {"url": database_url, "subscribe": topic}
     reader = BatchReader(parse(options), SCHEMA)
@@ -250,7 +250,7 @@ def test_a_frame_is_appended_once_and_reads_back(
 def test_a_batch_with_a_name_is_written_once_however_often_it_is_run(
     spark: SparkSession, writing: Callable[..., None], topic: str, client: msgtx.Client
 ) -> None:
-    """Delta's names for it."""
+    """With Delta's names for the options."""
     for version in ("0", "0", "1", "0"):
         writing(
             spark.range(0, 10).selectExpr("cast(id as string) as value"), topic=topic, txnAppId="app", txnVersion=version
@@ -261,7 +261,7 @@ def test_a_batch_with_a_name_is_written_once_however_often_it_is_run(
 def test_a_write_that_fails_leaves_nothing(
     spark: SparkSession, writing: Callable[..., None], topic: str, client: msgtx.Client, engine: Engine
 ) -> None:
-    """I6: the task that did not fail has written, too."""
+    """I6: the task that did not fail has also written."""
     frame = spark.range(0, 100, numPartitions=2).selectExpr(
         "if(id < 99, cast(id as string), raise_error('the last one')) as value"
     )
@@ -311,7 +311,7 @@ def test_a_log_is_not_overwritten(spark: SparkSession, database_url: str, topic:
 
 
 def test_schemas_are_said_without_a_session() -> None:
-    """Spark asks for them in processes that have none."""
+    """Spark asks for schemas in processes without a session."""
     source = MsgtxDataSource({"includeHeaders": "TRUE"})
     assert isinstance(source.schema(), StructType)
     assert source.schema().names[-1] == "headers"

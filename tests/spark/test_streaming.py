@@ -61,13 +61,13 @@ def test_stopped_and_started_again_at_another_place(pipe: Pipe) -> None:
     assert second.id == first.id
     pipe.assert_all_is_there_once()
     assert pipe.position() == pipe.sent
-    # The old place does not know of it: the batch is the same, and counts once.
+    # The old checkpoint lacks that batch; it is run again, and counts once.
     pipe.run()
     pipe.assert_all_is_there_once()
 
 
 def test_a_checkpoint_that_fell_behind_is_noticed(pipe: Pipe) -> None:
-    """P20: a batch that is committed would now be another one."""
+    """P20: a committed batch would now have other contents."""
     pipe.send(10)
     pipe.run()
     behind = pipe.folder / "behind"
@@ -111,7 +111,7 @@ def test_a_lost_checkpoint_without_a_group_is_an_error_and_no_duplicate(pipe: Pi
 
 
 def test_two_queries_of_one_group_do_not_both_count(pipe: Pipe) -> None:
-    """The first one goes on where it was, and the group is not there any more."""
+    """The first one continues where it was, but the group has moved on."""
     pipe.send(10)
     pipe.run()
     pipe.send(10)
@@ -159,7 +159,7 @@ def test_a_task_that_fails_after_its_rows_were_written_counts_once(pipe: Pipe, e
 
 
 def test_an_attempt_that_finishes_after_the_decision_does_not_count(pipe: Pipe, engine: Engine) -> None:
-    """What speculation does: another attempt of a task writes, is not chosen, and goes on writing when all is decided."""
+    """As with speculation: another attempt of a task writes, is not chosen, and still writes after the decision."""
     pipe.send(5)
     query = pipe.run()
     with engine.connection() as connection:
@@ -299,7 +299,7 @@ def test_a_driver_that_is_killed_in_the_middle_of_a_batch(pipe: Pipe, engine: En
     assert pipe.position() == pipe.sent
 
 
-# Readers beside it
+# Concurrent readers
 
 
 def test_a_reader_sees_all_of_a_batch_or_nothing(pipe: Pipe, engine: Engine) -> None:
@@ -355,7 +355,7 @@ def ends(offset: dict[str, Any], topic: str) -> list[int]:
 
 
 def test_transactions_that_always_overlap_do_not_hold_a_stream(pipe: Pipe, engine: Engine) -> None:
-    """Of each some records are behind an open one: after `cut_delay_ms` what is committed is read."""
+    """Each has records after an open one: after `cut_delay_ms` all that is committed is read."""
     with engine.connection() as connection:
         one, two = (found for found, in connection.execute(
             "select partition_id from msgtx.partition join msgtx.topic using (topic_id) where name = %s order by 1",
@@ -405,7 +405,7 @@ def test_new_partitions_and_topics_are_read_from_their_beginning(pipe: Pipe, cli
     found = [(each.topic, each.partition, each.start, each.end) for each in read_by(parts)]
     assert found == [(pipe.source, 2, 0, 1), (f"{pipe.source}-too", 0, 1, 3)]
     assert stream.partitions(end, end) == []
-    assert parts == stream.partitions(json.loads(json.dumps(start)), json.loads(json.dumps(end))), "and so after a restart"
+    assert parts == stream.partitions(json.loads(json.dumps(start)), json.loads(json.dumps(end))), "the same after a restart"
     stream.stop()
 
 
@@ -447,7 +447,7 @@ def test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(pipe: Pipe, cli
 
 
 def test_what_retention_removed_moves_the_group_on(pipe: Pipe, client: msgtx.Client) -> None:
-    """`failOnDataLoss` both ways; the group's offsets pass what was removed, so that the next batch fits to them."""
+    """`failOnDataLoss` both ways; the group's offsets pass the removed records, so the next batch starts there."""
     pipe.send(10)
     pipe.run()
     pipe.send(10)
@@ -462,7 +462,7 @@ def test_what_retention_removed_moves_the_group_on(pipe: Pipe, client: msgtx.Cli
 
 
 def test_what_is_noted_for_the_sink_is_the_whole_of_a_batch(pipe: Pipe, client: msgtx.Client) -> None:
-    """Also where tasks divide a partition, and where there is nothing left to read: the next batch begins at its end."""
+    """Also where tasks share a partition, and where nothing is left to read: the next batch begins at this one's end."""
     pipe.send(20)
     stream = made(pipe, group=pipe.name, failOnDataLoss="false", minPartitions="4")
     start = stream.initialOffset()
@@ -519,7 +519,7 @@ def test_a_stream_that_cannot_be_written_says_why(pipe: Pipe, columns: list[str]
 
 
 def test_an_application_may_have_several_queries_and_batches_without_rows(pipe: Pipe) -> None:
-    """An empty batch is decided, too: its group goes on."""
+    """An empty batch is decided, too: its group moves on."""
     pipe.send(10)
     pipe.run(transform=lambda frame: frame.where("cast(value as string) = 'nothing'").repartition(3))
     assert pipe.written() == []
@@ -546,7 +546,7 @@ def each_batch(pipe: Pipe, *apps: str, checkpoint: Path, **reading: str) -> None
 
 
 def test_foreach_batch_is_named_by_its_query(pipe: Pipe) -> None:
-    """P20: of a lost checkpoint no batch is skipped for its number; a second write is not taken for the first one again."""
+    """P20: after a lost checkpoint no batch is skipped for its number; a second write is not taken for a repeated one."""
     pipe.send(10)
     each_batch(pipe, pipe.name, checkpoint=pipe.checkpoint)
     pipe.send(10)
@@ -584,7 +584,7 @@ def test_two_sources_with_one_group_are_refused(pipe: Pipe) -> None:
 
 
 def test_a_batch_whose_reading_is_left_out_moves_the_group_on(pipe: Pipe) -> None:
-    """Spark's optimizer leaves out the source where nothing of it is used: no task notes what the batch reads."""
+    """Spark's optimizer leaves out a source that is not used: no task notes what the batch reads."""
     pipe.send(10)
     pipe.run()
     pipe.send(10)
@@ -600,13 +600,13 @@ def test_a_batch_whose_reading_is_left_out_moves_the_group_on(pipe: Pipe) -> Non
 
 
 def test_a_query_that_is_stopped_holds_no_reader_up(pipe: Pipe) -> None:
-    """Spark kills its tasks, and no task has told the driver the batch's name."""
+    """Spark kills its tasks, and no task has sent the batch's name to the driver."""
 
     def slow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import time
 
         for each in batches:
-            for _ in range(8):  # more than Spark keeps of them, between two of Python's workers
+            for _ in range(8):  # more than Spark buffers between two Python workers
                 yield pa.RecordBatch.from_pydict({"key": [b""] * 4, "value": [b" " * 500_000] * 4})
             time.sleep(600)
             yield each
