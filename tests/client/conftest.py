@@ -26,7 +26,7 @@ def wide(client: msgtx.Client, unique: Callable[[str], str]) -> str:
 
 @pytest.fixture
 def read(client: msgtx.Client) -> Callable[..., list[msgtx.Record]]:
-    """Everything that a topic shows a reader now."""
+    """All records that a reader of a topic sees now."""
 
     def everything(topic: str, isolation: str = "read_committed") -> list[msgtx.Record]:
         with client.consumer(topic, auto_offset_reset="earliest", isolation=isolation) as consumer:
@@ -40,7 +40,7 @@ def read(client: msgtx.Client) -> Callable[..., list[msgtx.Record]]:
 
 @pytest.fixture
 def killer(server: Server, database_url: str) -> Callable[[], int]:
-    """End all sessions of the module's database, as an administrator may at any moment. Returns how many."""
+    """End all sessions of the module's database, as an administrator may at any moment. Returns their number."""
 
     def kill() -> int:
         with server.administrator() as connection:

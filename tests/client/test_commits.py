@@ -1,4 +1,4 @@
-"""Commits of a consumer that nobody waits for, beside those that are waited for: in order, and none lost at the end."""
+"""A consumer's background commits beside commits that are awaited: in order, and none lost at the end."""
 
 import itertools
 import threading
@@ -22,7 +22,7 @@ def at(*offsets: int) -> Offsets:
 
 
 class Slow:
-    """A database that writes what it is let through."""
+    """A database that writes each commit when the test releases it."""
 
     def __init__(self) -> None:
         self.written: list[dict[int, int]] = []
@@ -65,7 +65,7 @@ def test_a_commit_that_is_waited_for_comes_behind_those_before(begun: bool) -> N
 
 @pytest.mark.parametrize("order", [*itertools.product("bw", repeat=4)], ids="".join)
 def test_no_order_of_commits_writes_an_older_one_last(order: tuple[str, ...]) -> None:
-    """In the background or waited for, whatever comes after what; the database is let go on at different moments."""
+    """In the background or awaited, in any order; the database is released at different moments."""
     for early in range(3):
         slow = Slow()
         commits = Commits(slow, timeout=SECONDS)
@@ -137,7 +137,7 @@ def test_a_bug_that_ends_the_thread_loses_nothing_behind_it(caplog: pytest.LogCa
 
 
 def test_waiting_has_an_end(caplog: pytest.LogCaptureFixture) -> None:
-    """What stands behind a call that does not return is given up, and said so."""
+    """Commits queued after a call that does not return are given up, with a warning."""
     slow = Slow()
     commits = Commits(slow, timeout=0.05)
     commits.hand_over(GROUP, at(1))
@@ -168,7 +168,7 @@ def consumer(client: msgtx.Client, topic: str, unique: Callable[[str], str]) -> 
 
 
 def held_up(connection: Connection, group: str) -> None:
-    """Keep commits of a group from ending, as a change of its members does."""
+    """Block commits of a group, as a change of its members does."""
     connection.execute("begin")
     connection.execute("select msgtx.lock_group(%s)", [group])
 
@@ -192,7 +192,7 @@ def test_whatever_counts_on_offsets_comes_behind_what_was_handed_over(
     connection: Connection,
     unique: Callable[[str], str],
 ) -> None:
-    """I10, and the order of commits: the older offset waits for a lock, and is still not written last."""
+    """I10, and the order of commits: the older offset waits for a lock, but is not written last."""
     tp = TopicPartition(topic, 0)
     assert consumer.config.group is not None
     read_on(consumer, 10)
@@ -254,7 +254,7 @@ def test_close_commits_what_was_handed_over_before_it_leaves(
 def test_close_does_not_wait_for_ever(
     consumer: msgtx.Consumer, connection: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It leaves as far as it can, and says what was not committed."""
+    """It leaves as far as possible, and logs what was not committed."""
     assert consumer.config.group is not None
     read_on(consumer, 10)
     held_up(connection, consumer.config.group)
@@ -292,7 +292,7 @@ def test_automatic_commits_keep_their_order_and_hold_up_no_poll(
 def test_a_revoked_partition_is_released_behind_its_last_commit(
     client: msgtx.Client, wide: str, unique: Callable[[str], str], connection: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """I11: an owner may commit until it releases. What `on_revoke` hands over is not refused."""
+    """I11: an owner may commit until it releases. What `on_revoke` commits is not refused."""
     with client.producer() as producer:
         for partition in range(3):
             producer.send_batch(wide, [b"x"] * 10, partition=partition)

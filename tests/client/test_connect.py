@@ -1,4 +1,4 @@
-"""Connecting: addresses, schemas, rights; what is wrong is said in one line (internals: errors-and-retries)."""
+"""Connecting: addresses, schemas, rights; each mistake is reported in one line (internals: errors-and-retries)."""
 
 import concurrent.futures
 import socket
@@ -146,7 +146,7 @@ def test_settings_are_checked_before_anything_is_sent(client: msgtx.Client) -> N
 
 
 def test_a_failed_init_may_be_repeated(database_url: str) -> None:
-    """One that failed for lack of time."""
+    """It failed because its time was over."""
     with msgtx.connect(database_url) as client, connect(database_url) as holder:
         with client.producer(transactional_id="held") as first, first.transaction() as transaction:
             pass

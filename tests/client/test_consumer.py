@@ -95,7 +95,7 @@ def test_max_records_bounds_a_poll_and_the_position_is_exact(client: msgtx.Clien
 
 
 def test_a_position_passes_aborted_data(client: msgtx.Client, topic: str, tp: TopicPartition, unique: Unique) -> None:
-    """P19: never stuck where only aborted records are left; lag 0 at the end."""
+    """P19: never stuck where only aborted records remain; lag 0 at the end."""
     fill(client, topic, 1)
     abort(client, topic, 5, unique)
     with client.consumer(topic, auto_offset_reset="earliest") as consumer:
@@ -251,7 +251,7 @@ def test_a_second_thread_is_refused(client: msgtx.Client, topic: str) -> None:
 def test_a_waiting_consumer_is_woken_by_a_commit(
     client: msgtx.Client, database_url: str, topic: str, unique: Unique, kind: str
 ) -> None:
-    """R6: from another client, long before the fetch interval is over."""
+    """R6: by another client, long before the fetch interval is over."""
     with client.consumer(topic, fetch_max_wait_ms=20_000) as consumer, msgtx.connect(database_url) as other:
         consumer.poll(0)
         wait_until(lambda: client._listener.confirmed, "notifications arrive")
@@ -292,7 +292,7 @@ def test_a_waiting_consumer_is_woken_by_an_abort_that_held_it_back(client: msgtx
 
 
 def test_consumers_of_one_client_wait_beside_each_other(client: msgtx.Client, wide: str, topic: str) -> None:
-    """Partitions have their own waiters; who is not meant sleeps on."""
+    """Each waits for its own partitions; a consumer of others sleeps on."""
     with client.consumer(wide, fetch_max_wait_ms=20_000) as one, client.consumer(topic) as other:
         one.poll(0)
         other.poll(0)
@@ -303,7 +303,7 @@ def test_consumers_of_one_client_wait_beside_each_other(client: msgtx.Client, wi
             assert other.poll(0) == []
 
 
-# ── where it stands ──
+# ── its position ──
 
 
 def test_ends_lags_and_times(client: msgtx.Client, topic: str, tp: TopicPartition, unique: Unique) -> None:
@@ -491,7 +491,7 @@ def test_a_truncated_log_is_told_and_a_seek_goes_on(
 def test_a_group_is_told_which_row_stands_before_the_position(
     client: msgtx.Client, topic: str, tp: TopicPartition, unique: Unique, connection: Connection, by: str
 ) -> None:
-    """P38: of what was handed out, and not of what was prefetched; in the middle of a row, behind aborted rows."""
+    """P38: of the records handed out, not of the prefetched ones; in the middle of a row, after aborted rows."""
     for _ in range(2):
         fill(client, topic, 3)
         abort(client, topic, 2, unique)
@@ -561,7 +561,7 @@ def test_close_may_be_called_twice_and_ends_everything(client: msgtx.Client, top
 def test_process_turns_each_input_into_its_outputs_once(
     client: msgtx.Client, wide: str, topic: str, unique: Unique, read: Read
 ) -> None:
-    """A transform that raises in the middle aborts; the second run goes on where the last commit was."""
+    """A transform that raises in the middle aborts; the second run continues at the last commit."""
     group, failed = unique("group"), []
     for partition in range(3):
         fill(client, wide, 20, partition=partition, start=partition * 20)
@@ -592,7 +592,7 @@ def test_process_turns_each_input_into_its_outputs_once(
 def test_process_begins_an_aborted_transaction_again(
     client: msgtx.Client, topic: str, wide: str, unique: Unique, read: Read
 ) -> None:
-    """I10: what somebody else aborted is read, transformed and committed again, from its first input on."""
+    """I10: what another client aborted is read, transformed and committed again, from its first input on."""
     fill(client, topic, 5)
     transactional_id, stop = unique("id"), threading.Event()
 
@@ -610,8 +610,8 @@ def test_process_begins_an_aborted_transaction_again(
         transactional_id=transactional_id,
         transform=transform,
         stop=stop,
-        transaction_ms=5_000,  # ends when nothing more is there: also a slow machine has all of it in one
-        idle_timeout=3.0,  # or else it would wait for ever for what it has not got back
+        transaction_ms=5_000,  # ends when no input is left: even on a slow machine one transaction holds all
+        idle_timeout=3.0,  # otherwise it would wait forever for inputs that did not come again
         on_commit=lambda _: stop.set(),
     )
     assert (report.records_in, report.records_out, report.transactions, report.aborted) == (5, 5, 1, 1)
@@ -640,7 +640,7 @@ def test_process_of_an_unknown_topic_says_which(client: msgtx.Client, topic: str
 
 
 def test_a_limit_on_a_fetch_counts_all_partitions_and_starves_none(client: msgtx.Client, unique: Unique) -> None:
-    """Each has more than the limit; whoever brought records comes last in the next fetch."""
+    """Each has more than the limit; a partition that brought records comes last in the next fetch."""
     topic = unique("topic")
     client.topics.create(topic, partitions=12)
     with client.producer() as producer:
@@ -654,4 +654,4 @@ def test_a_limit_on_a_fetch_counts_all_partitions_and_starves_none(client: msgtx
             seen += [record.partition for record in consumer.poll(SECONDS, max_records=1)]
             fetched = [batch for each in consumer._fetcher.assigned.values() for batch in each.batches]
             assert sum(len(value or b"") for batch in fetched for value in batch.values) <= 10_000
-        assert len({*seen[: 12 * 4]}) == 12, "a partition waited for others to be read to their ends"
+        assert len({*seen[: 12 * 4]}) == 12, "a partition waited until others were read to their ends"

@@ -1,4 +1,4 @@
-"""No wait without an end: a server that is stopped, a COMMIT that waits, a host that says nothing (I9, I16)."""
+"""Every wait ends: a server that is stopped, a COMMIT that waits, a host that does not answer (I9, I16)."""
 
 import concurrent.futures
 import contextlib
@@ -20,7 +20,7 @@ from tests.databases import PATIENCE_SECONDS, wait_until
 from tests.links import Link, deaf_server, unix_link
 
 SECONDS = PATIENCE_SECONDS
-SOON = 25.0  # an answer that has not come by then does not come: the limits below are some seconds
+SOON = 25.0  # an answer that has not come by then never comes: the limits below are a few seconds
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_a_send_that_is_not_answered_fails_in_time(link: Link, far: msgtx.Client
 def test_a_request_without_an_answer_is_repeated_over_another_connection(
     link: Link, far: msgtx.Client, topic: str, what: str
 ) -> None:
-    """`request_timeout_ms` of a producer: what a firewall has forgotten costs that long, not the delivery timeout."""
+    """`request_timeout_ms` of a producer: a connection lost in a firewall costs that long, not the delivery timeout."""
     transactional_id = topic if what == "commit" else None
     key = "key" if what == "send with a key" else None
     with far.producer(transactional_id=transactional_id, request_timeout_ms=500) as producer:
@@ -122,7 +122,7 @@ def test_a_request_without_an_answer_is_repeated_over_another_connection(
 
 
 def test_what_waits_in_the_buffer_fails_in_time_too(link: Link, far: msgtx.Client, topic: str) -> None:
-    """Its turn does not come while the call before it is on its way."""
+    """It is not sent while the call before it is on its way."""
     with far.producer(delivery_timeout_ms=6_000, linger_ms=0) as producer:
         producer.send(topic, b"a", partition=0).result(SECONDS)
         link.freeze()
@@ -180,7 +180,7 @@ def test_a_call_of_an_administrator_ends_in_time_and_its_connection_is_not_used_
 
 
 def test_a_long_answer_is_not_silence(database_url: str) -> None:
-    """What counts is that nothing comes: a result that comes for longer than that is waited for."""
+    """Only silence counts: a result that keeps arriving is awaited for longer than that."""
     with contextlib.closing(Connection.connect(database_url, autocommit=True)) as connection, until(silence=0.4):
         rows = query(connection, "select repeat('x', 20000), pg_sleep(0.02) from generate_series(1, 60)")
         assert len(rows) == 60
@@ -228,7 +228,7 @@ def test_a_pool_that_is_in_use_is_waited_for_until_the_deadline(database_url: st
 def test_ctrl_c_in_the_middle_of_a_call_leaves_no_connection_in_use(
     database_url: str, client: msgtx.Client, request: pytest.FixtureRequest
 ) -> None:
-    # Also where the tests were started in the background, by a shell that has them ignore it.
+    # Also if the tests were started in the background by a shell that makes them ignore the signal.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     with Engine(database_url, pool_size=1) as engine:

@@ -1,4 +1,4 @@
-"""`send` with a dedup_key: stored once, whoever sends it again (I1)."""
+"""`send` with a dedup_key: stored once, however often it is sent (I1)."""
 
 import subprocess
 import sys
@@ -19,12 +19,12 @@ from tests.faults import Faults, lose_connection
 
 Read = Callable[..., list[msgtx.Record]]
 SECONDS = 30.0
-MOST = 40  # boundaries of one send: more means that a retry never ends
+MOST = 40  # boundaries of one send: more mean that a retry never ends
 
 
 @pytest.fixture
 def holding(open_connection: Callable[[], Connection]) -> Callable[..., None]:
-    """Hold a key: a call that comes to it waits, until `holding()` lets it go."""
+    """Hold a key: a call that needs it waits until `holding()` releases it."""
     session = open_connection()
 
     def hold(topic: str | None = None, key: str = "held") -> None:
@@ -43,7 +43,7 @@ def ids(connection: Connection, topic: str) -> list[int]:
 
 
 def rows_of(connection: Connection, topic: str) -> list[int]:
-    """The records of each row of the log."""
+    """The number of records in each row of the log."""
     found = connection.execute(
         "select record_count from msgtx.record_batch where partition_id = any(%s) order by appended_at",
         [ids(connection, topic)],
@@ -166,7 +166,7 @@ def test_a_record_over_the_limit_fails_at_once_and_keeps_no_key(client: msgtx.Cl
 def test_one_bad_record_harms_no_other_of_its_call(
     client: msgtx.Client, topic: str, connection: Connection, holding: Callable[..., None], read: Read
 ) -> None:
-    """The limit was lowered meanwhile: nobody but the database knows."""
+    """The limit was lowered meanwhile: only the database knows."""
     with client.producer() as producer:
         producer.send(topic, b"first", dedup_key="first").result(SECONDS)
         holding(topic)
@@ -242,7 +242,7 @@ def test_a_call_is_bounded(
 ) -> None:
     with client.producer(**settings) as producer:
         for n in range(40):
-            producer.send(topic, b"x" * 236, dedup_key=f"{n}")  # 300 bytes with what a record costs in memory
+            producer.send(topic, b"x" * 236, dedup_key=f"{n}")  # 300 bytes with a record's overhead in memory
     assert sum(rows_of(connection, topic)) == 40
     assert max(rows_of(connection, topic)) <= most
 
@@ -327,7 +327,7 @@ def test_a_callback_that_raises_harms_nobody(client: msgtx.Client, topic: str, c
 
 
 def test_a_lost_answer_is_repeated_and_stored_once(database_url: str, topic: str, read: Read) -> None:
-    """A connection that breaks before or after each thing that a send says to the database."""
+    """The connection breaks before or after each message of a send to the database."""
     boundary = 0
     while True:
         boundary += 1

@@ -1,4 +1,4 @@
-"""After a failover or a restore: clients learn of it, no id is given out twice (internals: operations#after-a-failover)."""
+"""After a failover or a restore: clients learn of it, no id is issued twice (internals: operations#after-a-failover)."""
 
 from collections.abc import Callable, Iterator
 
@@ -15,7 +15,7 @@ PATIENCE_SECONDS = 30.0
 
 @pytest.fixture
 def url(make_database: Callable[..., str]) -> str:
-    """A database of its own: the incarnation is one for all of it."""
+    """A database of its own: the incarnation belongs to all of it."""
     return make_database()
 
 
@@ -55,7 +55,7 @@ def test_every_client_made_before_is_told_and_a_new_one_goes_on(url: str, admini
 
 
 def test_sessions_that_nobody_could_end_are_fenced_and_say_why(url: str, administrator: Engine) -> None:
-    """Behind a pooler connections live on: a refusal makes a client look at the incarnation."""
+    """Behind a pooler connections survive: a refusal makes a client check the incarnation."""
     with msgtx.connect(url) as old:
         old.topics.create("t", partitions=1)
         with old.producer() as plain, old.producer(transactional_id="a") as transactional:

@@ -1,4 +1,4 @@
-"""Consumers that share a group: joining, leaving, dying, handing over (internals: groups)."""
+"""Consumers that share a group: joining, leaving, dying, handing partitions over (internals: groups)."""
 
 import threading
 import time
@@ -28,7 +28,7 @@ def wide(client: msgtx.Client, unique: Unique) -> str:
 
 
 class Members:
-    """Consumers of one group, polled in turn by one thread, and what each was handed."""
+    """Consumers of one group, polled in turn by one thread, and the records that each got."""
 
     def __init__(self, client: msgtx.Client, group: str, stack: ExitStack) -> None:
         self.client = client
@@ -57,7 +57,7 @@ class Members:
         consumer.close()
 
     def die(self, consumer: Consumer) -> None:
-        """No heartbeat comes any more, nothing is said to the group."""
+        """Send no more heartbeats, and do not leave the group."""
         self.alive.remove(consumer)
         membership = consumer._subscription.membership
         assert membership is not None
@@ -65,7 +65,7 @@ class Members:
         membership._waiter.wake()
 
     def until(self, condition: Callable[[], bool], seconds: float = SECONDS) -> float:
-        """Poll everybody until this holds. Returns how long that took."""
+        """Poll all members until this holds. Returns how long that took."""
         began = time.monotonic()
         while not condition():
             assert time.monotonic() - began < seconds, [consumer.assignment() for consumer in self.alive]
@@ -74,7 +74,7 @@ class Members:
         return time.monotonic() - began
 
     def shares(self) -> list[int]:
-        """How many partitions each has; they are checked to have one owner each."""
+        """How many partitions each has; checks that each partition has one owner."""
         owned = [tp for consumer in self.alive for tp in consumer.assignment()]
         assert len(set(owned)) == len(owned), owned
         return sorted(len(consumer.assignment()) for consumer in self.alive)
@@ -160,7 +160,7 @@ def test_a_member_has_everything_when_subscribe_returns_wherever_a_connection_br
 def test_members_divide_the_partitions_and_each_record_comes_once(members: Members, client: msgtx.Client, wide: str) -> None:
     first = members.join(wide)
     second = members.join(wide)
-    assert second.assignment() == set(), "what another one still owns is not given away"
+    assert second.assignment() == set(), "a partition that another member still owns is not given away"
     members.until(lambda: members.shares() == [2, 2])
     assert [event for event, _ in members.told(first)] == ["assign", "revoke"]
     assert [event for event, _ in members.told(second)] == ["assign"]
@@ -211,7 +211,7 @@ def test_who_leaves_has_left_wherever_a_connection_breaks(
             faults.on = True
             leaving.close()
             faults.on = False
-            other.rewind()  # so that it looks after the group with its next poll
+            other.rewind()  # so its next poll attends to the group
             other.poll(0)
             assert len(other.assignment()) == 4, faults.fired
         if not faults.fired:
@@ -280,7 +280,7 @@ def test_a_slow_iteration_stays_a_member_and_hands_over_between_two_records(
     members.alive.remove(slow)
     begun = time.monotonic()
     other = None
-    threading.Timer(2.5, slow.stop).start()  # all of it takes longer
+    threading.Timer(2.5, slow.stop).start()  # processing all of it takes longer
     for _ in slow:
         time.sleep(0.02)
         if other is None and time.monotonic() > begun + 0.8:
@@ -312,7 +312,7 @@ def test_new_topics_and_partitions_are_picked_up(members: Members, client: msgtx
 
 
 def test_what_is_made_later_is_read_from_its_beginning(members: Members, client: msgtx.Client, unique: Unique) -> None:
-    """Also with auto_offset_reset=latest: nothing of it was there before the member was."""
+    """Also with auto_offset_reset=latest: the partition did not exist before the member did."""
     stem = unique("stem")
     client.topics.create(f"{stem}.a")
     members.join(pattern=rf"{stem}\..*", heartbeat_interval_ms=50, auto_offset_reset="latest")
@@ -426,7 +426,7 @@ def test_a_static_member_that_comes_back_moves_nothing(members: Members, wide: s
 def test_a_static_member_that_was_replaced_stays_out_wherever_a_connection_breaks(
     client: msgtx.Client, database_url: str, wide: str, unique: Unique
 ) -> None:
-    """It must not fence in turn who took its place, because it could not ask why it is unknown."""
+    """It could not ask why it is unknown, but must not fence the member that replaced it."""
     for boundary in range(1, 100):
         group, faults = unique("group"), Faults({boundary: lose_connection}, on=False)
         settings = {"group": group, "group_instance_id": "one", "retry_backoff_ms": 1, "heartbeat_interval_ms": 60_000}
@@ -435,7 +435,7 @@ def test_a_static_member_that_was_replaced_stays_out_wherever_a_connection_break
             first = losing.consumer(**settings)
             first.subscribe([wide])
             second.subscribe([wide])
-            first.rewind()  # so that it looks after the group with its next poll
+            first.rewind()  # so its next poll attends to the group
             faults.on = True
             with pytest.raises(errors.FencedInstance):
                 first.poll(0.1)
@@ -469,7 +469,7 @@ def test_a_static_member_that_was_replaced_is_fenced(members: Members, client: m
 def test_a_transaction_of_partitions_that_were_taken_away_is_aborted(
     members: Members, client: msgtx.Client, wide: str, unique: Unique
 ) -> None:
-    """I10, I11, P15: what it read, another member reads; its outputs must not be there twice."""
+    """I10, I11, P15: another member reads what it read; the outputs must not exist twice."""
     values = fill(client, wide, 8)
     target = unique("target")
     client.topics.create(target)
@@ -498,7 +498,7 @@ def test_a_transaction_of_partitions_that_were_taken_away_is_aborted(
 def test_a_zombies_transaction_is_refused(
     members: Members, client: msgtx.Client, wide: str, unique: Unique, form: str
 ) -> None:
-    """I11, P31: also if nothing told it that its session was over."""
+    """I11, P31: also if it has not noticed that its session is over."""
     fill(client, wide, 8)
     first = members.join(wide, **QUICK)
     assert len(first.poll(SECONDS)) == 8

@@ -1,4 +1,4 @@
-"""A topic that is deleted and made again under its name is another one, and whoever is open goes on with it (I1, I3)."""
+"""A topic that is deleted and made again under its name is another one; open clients continue with it (I1, I3)."""
 
 from collections.abc import Callable
 
@@ -42,7 +42,7 @@ def test_a_producer_goes_on_with_the_topic_that_is_there(client: msgtx.Client, t
 
 
 def test_batches_in_flight_and_in_the_buffer_keep_their_order(client: msgtx.Client, topic: str) -> None:
-    """Five calls are on their way to what is gone; each is refused, and all go again in order (I3)."""
+    """Five calls are on their way to the deleted topic; each is refused, and all are sent again in order (I3)."""
     with client.producer(batch_records=10, linger_ms=0) as producer:
         producer.send(topic, b"old", partition=1).result(SECONDS)
         make_again(client, topic)

@@ -1,4 +1,4 @@
-"""Names that nobody can store are refused with a typed error, and change nothing (I16)."""
+"""Names that cannot be stored are refused with a typed error, and change nothing (I16)."""
 
 import random
 from collections.abc import Callable
@@ -76,7 +76,7 @@ def test_a_name_that_cannot_be_stored_is_refused(
 
 @pytest.mark.parametrize("name", BAD.values(), ids=BAD)
 def test_the_store_refuses_it_too(connection: Connection, name: str) -> None:
-    """What speaks the protocol by itself, and Spark."""
+    """For programs that use the protocol directly, and for Spark."""
     for call in (
         lambda: init_producer_id(connection, name, timeout_ms=1_000),
         lambda: begin_attempt(connection, BatchName(name, "", 0), timeout_ms=1_000),
@@ -90,7 +90,7 @@ def test_the_store_refuses_it_too(connection: Connection, name: str) -> None:
 
 
 def test_the_longest_names_are_stored(client: msgtx.Client, unique: Callable[[str], str]) -> None:
-    """Two of them stand in one index."""
+    """One index entry holds two of them."""
     topic = client.topics.create(unique("names")).name
     name = "".join(random.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=NAME_BYTES))
     _init(client, topic, name)

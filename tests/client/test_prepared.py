@@ -20,7 +20,7 @@ SECONDS = 30.0
 
 @pytest.fixture
 def read(connection: Connection) -> Read:
-    """What a topic shows a log reader now."""
+    """The values of a topic that a log reader sees now."""
 
     def shown(topic: str) -> list[bytes]:
         rows = connection.execute(
@@ -63,7 +63,7 @@ def goes_on(producer: msgtx.Producer, topic: str, read: Read) -> None:
 def test_a_token_decides_from_any_client(
     database_url: str, producer: msgtx.Producer, topic: str, read: Read, commit: bool, as_text: bool
 ) -> None:
-    """As often as one likes, in one way only (I4)."""
+    """Any number of times, with one outcome only (I4)."""
     token = prepare(producer, topic)
     wanted = Outcome.COMMITTED if commit else Outcome.ABORTED
     assert read(topic) == []
@@ -186,7 +186,7 @@ def test_prepare_is_illegal_without_a_transaction(client: msgtx.Client, producer
 def test_offsets_are_pending_until_the_decision(
     client: msgtx.Client, producer: msgtx.Producer, topic: str, unique: Unique
 ) -> None:
-    """P42. Who asks for stable ones waits."""
+    """P42. A call that requires stable offsets waits."""
     group, place = unique("group"), TopicPartition(topic, 0)
     transaction = producer.begin_transaction()
     transaction.send_offsets({place: 4}, group)
@@ -259,7 +259,7 @@ CRASH = """
 def test_a_process_that_crashed_after_prepare_leaves_a_token_that_another_completes(
     database_url: str, client: msgtx.Client, name: str, topic: str, read: Read, commit: bool, successor: bool
 ) -> None:
-    """Also after a successor took over the id and kept it."""
+    """Also after a successor took over the id and kept the transaction."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(CRASH), database_url, name, topic],
         capture_output=True, text=True, timeout=60, env=os.environ, check=False,

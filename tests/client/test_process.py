@@ -1,4 +1,4 @@
-"""`client.process`: what it does with records that the transform fails on, and with batches of them."""
+"""`client.process`: records on which the transform fails, and batches of them."""
 
 import logging
 import threading
@@ -107,7 +107,7 @@ def test_an_error_of_many_lines_and_odd_letters_is_one_line(
 def test_dead_letters_are_of_the_same_transaction(
     client: msgtx.Client, run: Any, topic: str, unique: Unique, read: Read
 ) -> None:
-    """What is aborted leaves no dead letter, and none is there twice when it is tried again."""
+    """An aborted transaction leaves no dead letter, and a retry leaves none twice."""
     grave = unique("grave")
     attempts: list[list[bytes | None]] = []
 
@@ -152,7 +152,7 @@ def test_a_batch_may_give_one_record_many_or_none(run: Any, read: Read) -> None:
 
 
 def test_what_a_transform_returns_is_looked_at_within_its_own_failure(run: Any, read: Read) -> None:
-    """A generator fails while it is read; what it gave before that is taken back with its record."""
+    """A generator fails while it is read; what it had yielded is dropped with its record."""
 
     def pieces(record: Record) -> Iterable[bytes]:
         yield b"before"

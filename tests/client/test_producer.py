@@ -54,7 +54,7 @@ def test_batches_are_bounded(
 ) -> None:
     with client.producer(linger_ms=60_000, **settings) as producer:
         for _ in range(50):
-            producer.send(topic, b"x" * 236)  # 300 bytes with what a record costs in memory
+            producer.send(topic, b"x" * 236)  # 300 bytes with a record's overhead in memory
     found = connection.execute("select batches from msgtx.partitions where topic = %s", [topic]).fetchone()
     assert found == (rows,)
 
@@ -100,7 +100,7 @@ def test_back_pressure_blocks_and_loses_nothing(client: msgtx.Client, wide: str,
 
 
 def test_columns_do_not_mix_with_what_another_thread_sends(client: msgtx.Client, topic: str, read: Read) -> None:
-    """Both wait for room; each record keeps its own timestamp, and each future tells its own place."""
+    """Both wait for room; each record keeps its timestamp, and each future returns its own record's place."""
     with client.producer(buffer_bytes=4_000, batch_bytes=2_000) as producer, ThreadPoolExecutor(2) as threads:
 
         def columns() -> int:
@@ -252,7 +252,7 @@ def test_a_header_that_cannot_be_is_refused_at_once(client: msgtx.Client, topic:
 def test_a_header_name_that_is_no_text_of_postgresql_harms_only_its_own_record(
     client: msgtx.Client, topic: str, read: Read, name: str
 ) -> None:
-    """I16: refused with a typed error; the producer goes on."""
+    """I16: refused with a typed error; the producer continues."""
     with client.producer() as producer:
         try:
             error: BaseException | None = producer.send(topic, b"bad", headers=[(name, b"")]).exception(SECONDS)
@@ -324,7 +324,7 @@ def test_a_record_over_the_limit_fails_alone(client: msgtx.Client, unique: Calla
 def test_a_limit_that_was_lowered_meanwhile_takes_the_record_out_of_its_batch(
     client: msgtx.Client, topic: str, connection: Connection, read: Read
 ) -> None:
-    """The client knows an old limit; the others of the batch are stored, in order, each once."""
+    """The client knows an old limit; the batch's other records are stored, in order, each once."""
     with client.producer(linger_ms=60_000) as producer:
         producer.send(topic, b"warm")
         producer.flush(SECONDS)
@@ -443,7 +443,7 @@ def test_columns_larger_than_the_buffer_go_through_it(client: msgtx.Client, topi
     assert len(read(topic)) == 200
 
 
-# ── end of life ──
+# ── close, fork ──
 
 
 def test_close_flushes_and_may_be_called_twice(client: msgtx.Client, topic: str, read: Read) -> None:
@@ -475,7 +475,7 @@ def test_closing_the_client_closes_its_producers(database_url: str, topic: str) 
         client.producer()
 
 
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12 warns of what this is about
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12 warns of the fork tested here
 def test_a_child_process_cannot_use_its_parents_objects(client: msgtx.Client, topic: str) -> None:
     with client.producer() as producer, client.consumer(topic) as consumer:
         producer.send(topic, b"a").result(SECONDS)
@@ -504,7 +504,7 @@ def test_a_child_process_cannot_use_its_parents_objects(client: msgtx.Client, to
 def test_a_lost_connection_is_no_error_by_itself(
     client: msgtx.Client, wide: str, read: Read, killer: Callable[[], int]
 ) -> None:
-    """I1, I3: what was in flight is repeated on a new connection; nothing lost, nothing doubled, order kept."""
+    """I1, I3: calls in flight are repeated on a new connection; nothing is lost, doubled or reordered."""
     with client.producer(batch_records=5, linger_ms=0, retry_backoff_ms=5) as producer:
         futures = []
         for i in range(600):
@@ -519,7 +519,7 @@ def test_a_lost_connection_is_no_error_by_itself(
 
 @pytest.fixture
 def failing_commits(connection: Connection) -> Iterator[Callable[[int], None]]:
-    """The COMMITs of the next so many appends fail, after their answers."""
+    """Make the COMMITs of a given number of appends fail, after their answers."""
     connection.execute("create sequence failures")
     connection.execute("create table failing (most int)")
     connection.execute(
@@ -540,7 +540,7 @@ def failing_commits(connection: Connection) -> Iterator[Callable[[int], None]]:
 def test_a_batch_whose_commit_fails_is_not_acknowledged(
     client: msgtx.Client, topic: str, read: Read, failing_commits: Callable[[int], None]
 ) -> None:
-    """P13: an answer that came before the COMMIT is none."""
+    """P13: an answer from before the COMMIT does not count."""
     failing_commits(3)
     with client.producer(batch_records=1, linger_ms=0, retry_backoff_ms=5) as producer:
         futures = [producer.send(topic, b"%d" % i) for i in range(10)]
@@ -551,7 +551,7 @@ def test_a_batch_whose_commit_fails_is_not_acknowledged(
 def test_a_producer_that_lost_its_sequence_recovers_by_itself(
     client: msgtx.Client, topic: str, connection: Connection, read: Read
 ) -> None:
-    """Idempotent recovery: a gap (here: rows a crash took back) raises the epoch, and nothing is lost or doubled."""
+    """Idempotent recovery: a gap (here: rows lost in a crash) raises the epoch, and nothing is lost or doubled."""
     with client.producer() as producer:
         for i in range(3):
             producer.send(topic, b"%d" % i).result(SECONDS)
@@ -620,7 +620,7 @@ def test_a_waiting_send_is_freed_by_close(client: msgtx.Client, topic: str, conn
 def test_large_records_among_many_in_flight_leave_the_others_in_order(
     client: msgtx.Client, wide: str, connection: Connection, read: Read
 ) -> None:
-    """A refused batch uses up no sequence; those behind it in flight are numbered again, once and in order (I1, I3)."""
+    """A refused batch uses no sequence; the batches in flight after it are numbered again, once and in order (I1, I3)."""
     with client.producer(batch_records=2, linger_ms=0) as producer:
         producer.send(wide, b"warm", partition=0).result(SECONDS)
         connection.execute("update msgtx.topic set max_message_bytes = 20 where name = %s", [wide])
@@ -640,7 +640,7 @@ def test_large_records_among_many_in_flight_leave_the_others_in_order(
 def test_a_recovery_of_one_partition_disturbs_no_other(
     client: msgtx.Client, wide: str, connection: Connection, read: Read
 ) -> None:
-    """P26: what is uncertain is repeated under the old epoch first; nothing is lost, doubled or reordered."""
+    """P26: batches of unknown outcome are repeated under the old epoch first; nothing is lost, doubled or reordered."""
     (partition_id,) = connection.execute(
         "select partition_id from msgtx.partitions where topic = %s and partition = 1", [wide]
     ).fetchone()
@@ -668,7 +668,7 @@ def test_a_recovery_of_one_partition_disturbs_no_other(
 
 
 def test_close_ends_while_the_database_is_away(database_url: str, topic: str, connection: Connection) -> None:
-    """The answer of a batch is lost, and the database stays away: its epoch would have to be raised, and never is."""
+    """A batch's answer is lost, and the database stays away: the epoch would have to be raised, and never is."""
     away = threading.Event()
 
     def dial(*arguments: object, **keywords: object) -> psycopg.Connection[object]:

@@ -1,4 +1,4 @@
-"""What the README says about Python and about sessions runs as it stands there."""
+"""The README's lines about Python and about sessions run as written."""
 
 import re
 from pathlib import Path

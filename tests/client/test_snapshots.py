@@ -1,4 +1,4 @@
-"""Snapshots: a cut as a value, and what reading it gives (I14, I15)."""
+"""Snapshots: a cut as a value, and what reading it returns (I14, I15)."""
 
 import pickle
 from collections.abc import Callable
@@ -101,7 +101,7 @@ def test_a_saved_cut_is_found_again_by_every_client(
     with msgtx.connect(database_url) as other:
         assert other.snapshots.get(name) == cut
         assert saved in other.snapshots.list()
-    assert client.snapshots.save(name, cut) == saved, "the same again is the same answer"
+    assert client.snapshots.save(name, cut) == saved, "the same call again gets the same answer"
     client.snapshots.delete(name)
     with pytest.raises(errors.SnapshotNotFound, match=name):
         client.snapshots.get(name)
@@ -240,7 +240,7 @@ def test_after_retention_a_cut_reads_from_the_log_start_and_its_range_counts_wha
         assert (found.start, found.end, found.records) == (4, 4, 0)
 
 
-# ── ranges, and who holds a cut back ──
+# ── ranges, and what holds a cut back ──
 
 
 def test_ranges_count_what_is_committed_and_nothing_else(client: msgtx.Client, wide: str, unique: Unique) -> None:

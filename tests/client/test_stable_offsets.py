@@ -46,7 +46,7 @@ def prepared(client: msgtx.Client, consumer: msgtx.Consumer, name: str) -> msgtx
 def test_inputs_of_a_transaction_that_waits_are_not_read_again(
     how: str, commit: bool, client: msgtx.Client, topic: str, unique: Unique
 ) -> None:
-    """I10: only when it is aborted; behind them if it commits."""
+    """I10: they are only read again when it aborts; after its commit reading continues behind them."""
     fill(client, topic, 5)
     group, tp = unique("group"), TopicPartition(topic, 0)
     first = member(client, topic, group)
@@ -89,7 +89,7 @@ def test_inputs_of_a_transaction_that_waits_are_not_read_again(
 def test_other_partitions_are_read_meanwhile(
     client: msgtx.Client, wide: str, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """For ever, if it must be: it heartbeats, commits, and leaves as any member. Once it is said who is waited for."""
+    """As long as needed: it heartbeats, commits, and leaves like any member. What it waits for is logged once."""
     caplog.set_level(logging.INFO, "msgtx.consumer")
     group, tp = unique("group"), TopicPartition(wide, 0)
     fill(client, wide, 3, partition=0)
@@ -121,7 +121,7 @@ def test_other_partitions_are_read_meanwhile(
 def test_an_overdue_seal_is_aborted_by_the_consumer_that_waits(
     client: msgtx.Client, topic: str, unique: Unique, sessions: sqlalchemy.Engine
 ) -> None:
-    """I12: its session never commits, and nobody sweeps."""
+    """I12: its session never commits, and no sweep runs."""
     fill(client, topic, 3)
     group = unique("group")
     first = member(client, topic, group)
@@ -212,7 +212,7 @@ def test_a_consumer_with_a_backlog_elsewhere_is_not_held_back(
         got: list[msgtx.Record] = []
         while len(got) < 500 and b"behind" not in values(got):
             got += consumer.poll(SECONDS, max_records=10)
-        assert b"behind" in values(got), "it read only what made progress"
+        assert b"behind" in values(got), "it read only the partition with a backlog"
 
 
 def test_ends_times_and_cuts_are_behind_it(client: msgtx.Client, wide: str, overdue: TopicPartition) -> None:
@@ -226,7 +226,7 @@ def test_a_cut_alone_is_behind_it(client: msgtx.Client, wide: str, overdue: Topi
 
 
 def test_a_reader_that_may_not_write_waits(database_url: str, wide: str, overdue: TopicPartition) -> None:
-    """As beside a primary's replica: somebody else ends what is overdue."""
+    """As on a replica: another client ends what is overdue."""
     joint = "&" if "?" in database_url else "?"
     with msgtx.connect(f"{database_url}{joint}options=-c%20default_transaction_read_only%3Don") as reader:
         with reader.consumer(auto_offset_reset="earliest") as consumer:
@@ -237,7 +237,7 @@ def test_a_reader_that_may_not_write_waits(database_url: str, wide: str, overdue
         assert reader.snapshot([wide]).ends[overdue] == 1
 
 
-# ── where a reset has put a reader ──
+# ── after a reset of the position ──
 
 
 @pytest.mark.parametrize("group", [True, False])
@@ -256,7 +256,7 @@ def test_rewinding_without_a_commit_goes_back_to_where_the_reset_led(
         consumer.seek(TopicPartition(topic, 0), 5)
         assert [record.offset for record in consumer.poll(SECONDS)] == [5, 6]
         consumer.rewind()
-        assert consumer.position(TopicPartition(topic, 0)) == 5, "the seek came before anything was read: it begins there"
+        assert consumer.position(TopicPartition(topic, 0)) == 5, "a seek before the first read sets where it begins"
         if group:
             consumer.commit({TopicPartition(topic, 0): 6})
             consumer.rewind()
@@ -288,7 +288,7 @@ def test_rewinding_after_an_offset_was_out_of_range_goes_back_to_where_that_led(
             consumer.rewind()
         consumer.seek(tp, 1_000)
         assert consumer.poll(0.2) == []
-        assert consumer.position(tp) == 13, "what is out of range is no place to go back to"
+        assert consumer.position(tp) == 13, "it does not go back to a position out of range"
 
 
 def test_assigned_again_it_begins_anew(client: msgtx.Client, topic: str) -> None:
@@ -306,7 +306,7 @@ def test_assigned_again_it_begins_anew(client: msgtx.Client, topic: str) -> None
 def test_process_from_latest_commits_where_it_begins(
     crashes: bool, client: msgtx.Client, wide: str, topic: str, unique: Unique
 ) -> None:
-    """Before anything is read: neither an abort nor the end of the worker passes an input that came while it ran."""
+    """Before anything is read: neither an abort nor the worker's end skips an input that came while it ran."""
     group, fails = unique("group"), [True]
     fill(client, wide, 5)
 
@@ -343,13 +343,13 @@ def test_process_from_latest_commits_where_it_begins(
     assert client.admin.groups.offsets(group)[TopicPartition(wide, 0)].offset == 12
 
 
-# ── a consumer that nobody holds ──
+# ── a consumer without an owner ──
 
 
 def test_a_consumer_that_could_not_be_made_is_no_member(
     client: msgtx.Client, topic: str, unique: Unique, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C behind the join: nobody could close it."""
+    """Ctrl-C after the join: no caller could close it."""
     group = unique("group")
 
     def interrupted(*_: object) -> None:

@@ -31,7 +31,7 @@ def producer(client: msgtx.Client, unique: Unique) -> msgtx.Producer:
 
 
 def stretch(producer: msgtx.Producer, topic: str) -> None:
-    """Have something of the transaction stored, so that it is not one call any more."""
+    """Store a part of the transaction, so it is no longer one call."""
     producer.send(topic, b"stored")
     producer.flush(SECONDS)
 
@@ -285,7 +285,7 @@ def test_a_body_that_ended_it_and_began_another_leaves_that_one_open(
 def test_a_body_that_ended_an_empty_one_and_began_another_leaves_that_one_open(
     producer: msgtx.Producer, topic: str, read: Read
 ) -> None:
-    """An empty transaction uses up no number: the second one has the same name, and is another one all the same."""
+    """An empty transaction uses no number: the second one has the same name, but is another one."""
     with producer.transaction():
         producer.commit_transaction()
         producer.begin_transaction()
@@ -325,7 +325,7 @@ def test_a_failed_send_fails_the_transaction_and_abort_leads_out(
 def test_a_send_that_the_database_refuses_fails_the_transaction(
     client: msgtx.Client, producer: msgtx.Producer, topic: str, unique: Unique, read: Read
 ) -> None:
-    """Also by a usage error; nothing of the transaction is seen."""
+    """Also by a usage error; no reader sees any of the transaction."""
     gone = unique("gone")
     client.topics.create(gone)
     with producer.transaction():
@@ -360,7 +360,7 @@ def test_a_refused_send_raises_at_once_and_the_transaction_goes_on(producer: msg
 def test_an_overdue_transaction_is_aborted_by_a_reader_and_the_producer_goes_on(
     client: msgtx.Client, topic: str, unique: Unique, clock: Callable[[object], None], before: bool
 ) -> None:
-    """I12: whoever it holds back ends it; its owner hears of it, aborts, and goes on."""
+    """I12: a reader that it holds back ends it; its owner learns of it, aborts, and continues."""
     with client.producer(transactional_id=unique("id"), transaction_timeout_ms=60_000) as producer:
         transaction = producer.begin_transaction(timeout_ms=1_000 if before else None)
         stretch(producer, topic)
@@ -530,7 +530,7 @@ def test_a_fenced_producer_leaves_the_context_manager_with_its_error(
 def test_an_abort_that_meanwhile_hears_of_the_successor_says_so(
     client: msgtx.Client, topic: str, unique: Unique, connection: Connection, background: ThreadPoolExecutor
 ) -> None:
-    """The abort itself succeeds, as the fence aborted the same transaction; a batch in flight tells of the fence."""
+    """The abort itself succeeds, as the fence aborted the same transaction; a batch in flight reveals the fence."""
     (partition_id,) = connection.execute("select partition_id from msgtx.partitions where topic = %s", [topic]).fetchone()
     name = unique("id")
     zombie = client.producer(transactional_id=name, linger_ms=0)
@@ -601,7 +601,7 @@ def committed(client: msgtx.Client, group: str, topic: str) -> dict[int, int]:
 def test_a_consumers_positions_travel_with_the_transaction(
     client: msgtx.Client, producer: msgtx.Producer, topic: str, source: str, unique: Unique
 ) -> None:
-    """I10: the offset after the last record handed to the caller; prefetched records do not count."""
+    """I10: the offset after the last record returned to the caller; prefetched records do not count."""
     group = unique("group")
     with client.consumer(source, group=group, auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
         taken = []
@@ -658,7 +658,7 @@ def test_a_consumer_whose_positions_may_not_be_used_is_illegal(
     prepare: dict[str, object],
     named: str,
 ) -> None:
-    """The setting is named, and the transaction goes on."""
+    """The error names the setting, and the transaction continues."""
     by_hand = prepare.pop("commit", False)
     settings = {"group": unique("group"), "enable_auto_commit": False, "auto_offset_reset": "earliest", **prepare}
     if settings["group"] is None:
@@ -714,7 +714,7 @@ def test_offsets_of_an_unknown_partition_are_refused_at_once(producer: msgtx.Pro
     producer.abort_transaction()
 
 
-# ── asking ──
+# ── the outcome asked for ──
 
 
 @pytest.mark.parametrize("text", ["", "1", "1.2", "1.2.3.4", "a.b.c", "-1.0.0", "1.0.99999999999999999999"])
@@ -725,7 +725,7 @@ def test_what_is_no_transaction_id_is_refused(client: msgtx.Client, text: str) -
 
 @pytest.mark.parametrize("text", ["9999999999999999999.0.0", "1.9999999999.0", "1.0.9999999999999999999", "77777.0.0"])
 def test_an_id_that_is_not_known_is_unknown_and_never_raises(client: msgtx.Client, text: str) -> None:
-    """internals: transactions#the-outcome-asked-later; an id that cannot be (too large) may be refused as such."""
+    """internals: transactions#the-outcome-asked-later; an impossible id (too large) may be refused."""
     try:
         assert client.transaction_outcome(text) is Outcome.UNKNOWN
     except errors.InvalidRequest:
@@ -791,7 +791,7 @@ def test_a_limit_that_was_lowered_meanwhile_fails_the_whole_transaction(
 def test_a_transaction_in_one_call_that_lost_its_answer_is_committed_once(
     client: msgtx.Client, topic: str, unique: Unique, killer: Callable[[], int], read: Read
 ) -> None:
-    """I1: the session is ended while it waits; whether it had committed or not, the retry tells."""
+    """I1: the session is ended while it waits; the retry shows whether it had committed."""
     with client.producer(transactional_id=unique("id"), retry_backoff_ms=5) as producer, ThreadPoolExecutor(1) as threads:
         for number in range(5):
             producer.begin_transaction()
@@ -824,7 +824,7 @@ def calls_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_record_for_each_of_many_partitions_goes_in_calls_of_few(
     client: msgtx.Client, unique: Unique, read: Read, monkeypatch: pytest.MonkeyPatch, transactional: bool
 ) -> None:
-    """Each partition of a call is a place in PostgreSQL's lock table, which is everybody's."""
+    """Each partition of a call takes an entry of PostgreSQL's lock table, which all sessions share."""
     sizes, topic = calls_of(monkeypatch), unique("many")
     client.topics.create(topic, partitions=600)
     with client.producer(transactional_id=topic if transactional else None, linger_ms=1_000) as producer:
@@ -863,7 +863,7 @@ def test_calls_get_smaller_while_the_lock_table_is_full(
 
 
 def test_offsets_whose_topic_is_looked_up_hold_no_record_up(client: msgtx.Client, topic: str, unique: Unique) -> None:
-    """The look-up may wait for the database: nothing that the sender needs is held meanwhile."""
+    """The look-up may wait for the database: meanwhile it holds no lock that the sender needs."""
     asked, answered = threading.Event(), threading.Event()
     with client.producer(transactional_id=unique("id")) as producer, ThreadPoolExecutor(1) as threads:
         producer.begin_transaction()

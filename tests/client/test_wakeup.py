@@ -1,4 +1,4 @@
-"""Who is told of commits, by whom, and when: no reader depends on another commit coming."""
+"""Which readers are notified of commits, by whom, and when: none depends on another commit."""
 
 import contextlib
 import threading
@@ -25,7 +25,7 @@ from tests.store.steps import batch
 
 @pytest.fixture
 def notifier(engine: Engine) -> Iterator[Notifier]:
-    """One that has its connection. Nobody tends it but the test."""
+    """A notifier with a connection. Only the test tends it."""
     made = Notifier(engine, threading.Condition())
     made.tend()
     yield made
@@ -34,7 +34,7 @@ def notifier(engine: Engine) -> Iterator[Notifier]:
 
 @pytest.fixture
 def heard(connection: Connection) -> Callable[[], list[int]]:
-    """What was notified since the last time, at least one."""
+    """The partitions notified since the last call, at least one."""
     connection.execute("listen msgtx")
 
     def hear() -> list[int]:
@@ -46,7 +46,7 @@ def heard(connection: Connection) -> Callable[[], list[int]]:
 
 
 def in_time(notifier: Notifier) -> None:
-    """Tend it when it is due."""
+    """Tend the notifier when it is due."""
     assert notifier.due is not None
     time.sleep(max(0.0, notifier.due - time.monotonic()))
     notifier.tend()
@@ -69,7 +69,7 @@ def test_whoever_commits_tells_without_a_thread_and_others_are_told_together(
 
 
 def test_the_faster_commits_come_the_more_of_them_are_told_at_once(notifier: Notifier) -> None:
-    """Each notification costs a busy client what some commits do; a quiet one's readers hear at once again."""
+    """A notification costs a busy client as much as some commits; a quiet one's readers are soon notified at once again."""
     notifier.tell([0])
     for interval in (INTERVAL_SECONDS, 0.004, INTERVAL_MOST_SECONDS, INTERVAL_MOST_SECONDS):
         assert notifier._interval == interval
@@ -105,7 +105,7 @@ def test_thousands_of_partitions_are_told_in_several_notifications(
 
 
 def test_closing_leaves_no_reader_untold(engine: Engine, heard: Callable[[], list[int]]) -> None:
-    """Not when the connection comes only then, and not when it is lost in that moment."""
+    """Neither if the connection is only opened then, nor if it is lost at that moment."""
     notifier = Notifier(engine, threading.Condition())
     notifier.tell([1])
     notifier.tend(closing=True)
@@ -135,7 +135,7 @@ def test_what_was_said_to_a_session_that_ended_is_said_again(
 
 
 def refused(notifier: Notifier, partition_id: int) -> None:
-    """Have the server answer a notification as one whose queue is full."""
+    """Make the server answer a notification as if its queue were full."""
     assert notifier._connection is not None
     notifier._connection.pgconn.send_query(b"do $$ begin raise program_limit_exceeded; end $$")
     notifier._said = [partition_id]
@@ -145,7 +145,7 @@ def refused(notifier: Notifier, partition_id: int) -> None:
 def test_what_the_server_could_not_notify_is_not_forgotten_with_the_connection(
     notifier: Notifier, heard: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The queue was full, and the connection is gone when a row is to be left instead."""
+    """The queue was full, and the connection is lost before a row can be written instead."""
     refused(notifier, 1)
 
     def gone(*_: object) -> None:
@@ -161,7 +161,7 @@ def test_what_the_server_could_not_notify_is_not_forgotten_with_the_connection(
 def test_a_connection_that_another_thread_finds_lost_is_opened_again(
     notifier: Notifier, heard: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At any moment in which the thread that tends it does not hold the lock."""
+    """At any moment when the tending thread does not hold the lock."""
     assert notifier._connection is not None
     raw = notifier._connection.pgconn
     raw.send_query(b"select pg_sleep(600)")
@@ -208,7 +208,7 @@ def test_without_notifications_a_consumer_looks_often_after_data_and_seldom_in_s
         looks.append(time.monotonic() - begun)
     assert min(looks[-2:]) >= POLL_MOST_SECONDS
     waiter.clear()  # data came,
-    waiter.clear()  # and was looked at
+    waiter.clear()  # and was read
     begun = time.monotonic()
     waiter.wait(10.0)
     assert POLL_SECONDS <= time.monotonic() - begun < POLL_MOST_SECONDS
@@ -216,7 +216,7 @@ def test_without_notifications_a_consumer_looks_often_after_data_and_seldom_in_s
 
 
 def test_a_reader_that_goes_to_sleep_behind_its_notification_is_awake(engine: Engine) -> None:
-    """COMMIT and notification come between its look and its sleep."""
+    """COMMIT and notification come between its last look and its sleep."""
     listener = Listener(engine)
     waiter = Waiter(listener)
     listener.confirmed = True  # as if notifications arrived: it would sleep for all of its time
@@ -229,7 +229,7 @@ def test_a_reader_that_goes_to_sleep_behind_its_notification_is_awake(engine: En
     listener.close()
 
 
-# ── with a server. A reader here would look by itself once a minute ──
+# ── with a server. A reader here looks by itself only once a minute ──
 
 Asleep = Callable[[str], Future[list[msgtx.Record]]]
 
@@ -244,7 +244,7 @@ def asleep(client: msgtx.Client, background: ThreadPoolExecutor) -> Iterator[Asl
         consumer = client.consumer(topic, auto_offset_reset="earliest", **settings)
         assert consumer.poll(0.01) == []
         wait_until(lambda: client._listener.confirmed, "the channel is confirmed")
-        polled = background.submit(consumer.poll, PATIENCE_SECONDS + 5.0)  # at its end it looks once more: too late
+        polled = background.submit(consumer.poll, PATIENCE_SECONDS + 5.0)  # its last look at the end comes too late
         open_ones.append((consumer, polled))
         wait_until(lambda: consumer._waiter._waited, "it waits")
         return polled
@@ -256,7 +256,7 @@ def asleep(client: msgtx.Client, background: ThreadPoolExecutor) -> Iterator[Asl
 
 
 def test_a_commit_that_nobody_follows_is_noticed(connection: Connection, topic: str, asleep: Asleep) -> None:
-    """Plain SQL: no code of ours runs behind its COMMIT."""
+    """Plain SQL: no code of msgtx runs after its COMMIT."""
     waiting = asleep(topic)
     connection.execute("select msgtx.publish(%s, 'x')", [topic])
     assert [record.value for record in waiting.result(PATIENCE_SECONDS)] == [b"x"]
