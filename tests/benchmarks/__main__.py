@@ -80,7 +80,7 @@ def main() -> int:
         parser.error("--kafka needs --kafka-scripts (or KAFKA_SCRIPTS): the folder of kafka_bench.py")
     with open_engine(options.url) as engine:
         url = engine.url
-    connect(None if engine.embedded else url).close()  # the embedded one gets its schema, a given one is checked
+    connect(None if engine.embedded else url).close()  # an embedded database gets its schema, a given one is checked
     if options.socket:
         url = address.conninfo({**address.parse(url), "host": options.socket})
         connect(url).close()

@@ -1,4 +1,4 @@
-"""What PostgreSQL does without msgtx: bare tables in a schema of their own, through psycopg."""
+"""PostgreSQL without msgtx: bare tables in a schema of their own, through psycopg."""
 
 import contextlib
 import os
@@ -53,7 +53,7 @@ def connect(url: str | None) -> psycopg.Connection[Any]:
 
 @contextlib.contextmanager
 def tables(url: str | None) -> Iterator[None]:
-    """Create the bare tables for the length of a target."""
+    """Create the bare tables while a target is measured."""
     with connect(url) as connection:
         connection.execute(f"drop schema if exists {SCHEMA} cascade")
         connection.execute(f"create schema {SCHEMA}")
@@ -76,7 +76,7 @@ def tables(url: str | None) -> Iterator[None]:
 
 
 def tidy(url: str | None) -> None:
-    """Free the room of deleted topics, so that the next measurement begins as the last one did."""
+    """Free the space of deleted topics, so the next measurement begins as the last one did."""
     with connect(url) as connection:
         for table in (
             "record_batch",
@@ -89,7 +89,7 @@ def tidy(url: str | None) -> None:
 
 
 def bare_batches(url: str | None, *, size: int, seconds: float, in_flight: int = IN_FLIGHT) -> float:
-    """Insert rows of arrays as msgtx cuts them, one of each partition in a statement and a flush. Returns records/s."""
+    """Insert rows of arrays of msgtx's size, one of each partition in a statement and a flush. Returns records/s."""
     count = min(ProducerConfig().batch_bytes // (size + RECORD_OVERHEAD_BYTES), ProducerConfig().batch_records)
     values = perf.payloads(perf.PAYLOADS, size)
     row = "(%s, %s, %s, %s, %s, null, %s, %s, now(), %s, %s, %s, %s)"
@@ -152,7 +152,7 @@ def plain_commits(url: str | None, *, connections: int, seconds: float) -> float
 
 
 def flushes(*, seconds: float = 2.0, folder: str | None = None) -> float:
-    """Write 8 kB and flush, again and again, in a folder (default: that of temporary files). Returns flushes/s."""
+    """Write 8 kB and flush, repeatedly, in a folder (default: that of temporary files). Returns flushes/s."""
     with tempfile.NamedTemporaryFile(dir=folder) as file:
         block = os.urandom(8192)
         os.pwrite(file.fileno(), block * 64, 0)

@@ -1,7 +1,7 @@
-"""R11: how fast retention and compaction clean, what is left on disk, and what producers notice of it.
+"""R11: how fast retention and compaction clean, what is left on disk, and how it slows producers.
 
-A server of its own, as the embedded one is set up. Large rows hold 1,000 records, small ones one; values have 1 KB, there
-are 1,000 keys. After each cleaning the table is vacuumed, as autovacuum does it. Retention leaves nothing, so its table is
+A server of its own, set up like the embedded one. Large rows hold 1,000 records, small ones one; values have 1 KB, there
+are 1,000 keys. After each cleaning the table is vacuumed, as by autovacuum. Retention leaves nothing, so its table is
 measured when it is full; compaction's is measured when it is clean.
 """
 
@@ -117,7 +117,7 @@ def _size(connection: RawConnection) -> int:
 
 
 def _beside(client: msgtx.Client, rounds: Rounds, kind: str, settings: Settings) -> None:
-    """What the producer appends is what is cleaned: the log does not grow."""
+    """Clean what the producer appends: the log does not grow."""
     topic = f"beside-{kind}"
     client.topics.create(topic, **KINDS[kind])
     found: dict[str, list[float]] = {}
@@ -167,7 +167,7 @@ def _one_rate(producer: Producer, topic: str, settings: Settings) -> float:
 
 @contextmanager
 def _cleaner(url: str, kind: str) -> Iterator[None]:
-    """A process that cleans, to the end, again and again."""
+    """A process that cleans repeatedly, each time to the end."""
     context = multiprocessing.get_context("spawn")
     ready, stop = context.Event(), context.Event()
     process = context.Process(target=_clean, args=(url, kind, ready, stop))

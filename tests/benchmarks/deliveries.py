@@ -1,6 +1,6 @@
-"""The processes that deliver a shop's messages: a consumer of the log, a poller of the outbox, a relay from that to the log.
+"""The processes that deliver a shop's messages: a consumer of the log, a poller of the outbox, a relay from outbox to log.
 
-Each says when it is ready, ends when it has had `total` messages (below 0: that is not known yet), and says what came when.
+Each reports when it is ready, ends after `total` messages (below 0: not known yet), and reports what came when.
 """
 
 import select
@@ -13,13 +13,13 @@ import msgtx
 from tests.benchmarks import baselines
 
 POLL_SECONDS: Final = 0.01
-WAIT_SECONDS: Final = 0.1  # of a reader that is woken, until it looks whether all is over
+WAIT_SECONDS: Final = 0.1  # of a reader between wake-ups, until it checks whether all is done
 TAKE: Final = "select id, topic, key, payload from shop.outbox order by id limit 500 for update skip locked"
 REMOVE: Final = "delete from shop.outbox where id = any(%s)"
 
 
 def read_log(url: str, topic: str, total: Any, pipe: Pipe) -> None:
-    """Be a consumer in a group: what it has read is kept, as what a poller has deleted."""
+    """Be a consumer in a group: its position is stored, just as a poller's deletions are."""
     found: list[tuple[str, float]] = []
     with msgtx.connect(url) as client, client.consumer(topic, group=topic, auto_offset_reset="earliest") as consumer:
         while not consumer.assignment():
@@ -33,7 +33,7 @@ def read_log(url: str, topic: str, total: Any, pipe: Pipe) -> None:
 
 
 def read_outbox(url: str, notified: bool, total: Any, pipe: Pipe) -> None:
-    """Be a poller that is the subscriber, too."""
+    """Be a poller that is also the subscriber."""
     found: list[tuple[str, float]] = []
     for rows in _taken(url, notified, total, pipe):
         now = time.perf_counter()
@@ -42,7 +42,7 @@ def read_outbox(url: str, notified: bool, total: Any, pipe: Pipe) -> None:
 
 
 def relay(url: str, notified: bool, total: Any, pipe: Pipe) -> None:
-    """Be a poller that publishes: rows are deleted when the log has them."""
+    """Be a poller that publishes: rows are deleted once the log has them."""
     with msgtx.connect(url) as client, client.producer(linger_ms=0) as producer:
         for rows in _taken(url, notified, total, pipe):
             for _, topic, key, payload in rows:
@@ -52,7 +52,7 @@ def relay(url: str, notified: bool, total: Any, pipe: Pipe) -> None:
 
 
 def _taken(url: str, notified: bool, total: Any, pipe: Pipe) -> Iterator[list[tuple[Any, ...]]]:
-    """Yield what is in the outbox; it is deleted when the next is asked for."""
+    """Yield the outbox's rows; each lot is deleted when the next is requested."""
     count = 0
     heard: list[object] = []
     with baselines.connect(url) as connection:

@@ -1,4 +1,4 @@
-"""R3 on a disk that takes 5 ms for a flush, as one of a cloud does: whether commits share it or wait for each other."""
+"""R3 on a disk that takes 5 ms for a flush, like a cloud's: whether commits share a flush or wait for each other."""
 
 import contextlib
 import threading
@@ -15,7 +15,7 @@ from tests.benchmarks.bulk import produced, ready
 from tests.benchmarks.sheet import Claim, Rounds, Settings, Step, progress
 
 SESSIONS = 16
-DELAY_MICROSECONDS = 5_000  # of commit_delay: every flush waits so long for others, which then need none of their own
+DELAY_MICROSECONDS = 5_000  # of commit_delay: every flush waits this long for others, which then need none of their own
 
 
 def slow_flush(settings: Settings) -> list[dict[str, object]]:
@@ -61,7 +61,7 @@ def _claim(what: str, value: str, base: str, at_least: float | None) -> Claim:
 
 @contextlib.contextmanager
 def slow(client: Client) -> Iterator[None]:
-    """Have each flush take 5 ms; new and old sessions alike."""
+    """Make each flush take 5 ms, in new and old sessions."""
     with psycopg.connect(embedded.superuser_url(), autocommit=True) as administrator:
 
         def change(*statements: str) -> None:

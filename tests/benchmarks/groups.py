@@ -82,7 +82,7 @@ def _polls(client: Client, topic: str) -> dict[str, Step]:
 
 @contextmanager
 def polled(consumer: Consumer) -> Iterator[None]:
-    """Have a thread poll a consumer; it is closed at the end."""
+    """Poll a consumer in a thread; it is closed at the end."""
     over = threading.Event()
 
     def poll() -> None:
@@ -101,7 +101,7 @@ def polled(consumer: Consumer) -> Iterator[None]:
 
 
 def rebalances(client: Client, rounds: Rounds, *, seconds: float) -> None:
-    """Let an eleventh member join and leave; a rebalance is over when every partition is where it shall be."""
+    """Let an eleventh member join and leave; a rebalance is over when every partition has its new owner."""
     with perf.temporary_topic(client, 3 * MEMBERS) as topic, ExitStack() as stack:
         members: list[Consumer] = []
 
@@ -139,7 +139,7 @@ def _wait(condition: Callable[[], bool]) -> None:
 
 
 def beats(settings: Settings, client: Client, rounds: Rounds) -> None:
-    """Measure the server's processor time under heartbeats at the default interval, without consumers' other work."""
+    """Measure the server's processor time under heartbeats at the default interval, without the consumers' other work."""
     with baselines.connect(settings.url) as connection:
         postmaster = postmaster_of(connection)
         if postmaster is None:
@@ -166,7 +166,7 @@ def beats(settings: Settings, client: Client, rounds: Rounds) -> None:
 
 
 class _Life:
-    """A member that does nothing but live."""
+    """A member that only sends heartbeats."""
 
     def __init__(self, client: Client, group: str, index: int) -> None:
         self.group, self.member_id, self.beats = group, f"member-{index}", 0
@@ -188,7 +188,7 @@ class _Life:
 
 
 def _beat_all(client: Client, lives: list[_Life]) -> int:
-    """Send heartbeats of all for a while, evenly spread. Returns their number."""
+    """Send all members' heartbeats for a while, evenly spread. Returns their number."""
     ends = time.perf_counter() + BEAT_SECONDS
 
     def some(lives: list[_Life]) -> int:
@@ -221,7 +221,7 @@ def takeovers(settings: Settings, client: Client, rounds: Rounds) -> None:
 
 
 def _takeover(settings: Settings, client: Client, timeout_ms: int, interval_ms: int, end: signal.Signals) -> float:
-    """End one of two workers; return the seconds until the other one has a record of a partition that was not its own."""
+    """End one of two workers; return the seconds until the other one has a record of a partition that it did not own."""
     config = {"session_timeout_ms": timeout_ms, "heartbeat_interval_ms": interval_ms}
     with perf.temporary_topic(client, PARTITIONS) as topic, client.producer(linger_ms=0) as producer:
         processes = multiprocessing.get_context("spawn")
@@ -253,7 +253,7 @@ def _idle(consumer: Consumer, seconds: float) -> None:
 
 
 def _work(url: str | None, topic: str, config: dict[str, object], pipe: Pipe) -> None:
-    """Be a worker until SIGTERM: then leave."""
+    """Be a worker until SIGTERM, then leave."""
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
     settings = {"enable_auto_commit": False, "auto_offset_reset": "earliest"}

@@ -1,4 +1,4 @@
-"""R7, its part with an open snapshot: append and fetch stay as fast while another session holds one."""
+"""R7, the part with an open snapshot: append and fetch stay as fast while another session holds one."""
 
 import statistics
 import time
@@ -14,7 +14,7 @@ from tests.benchmarks.sheet import Claim, Rounds, Settings, number, progress
 
 HELD_SECONDS = 60.0
 BEFORE = 4  # windows
-FETCHED = 5_000  # records at the end of the log that are read again and again, a row each
+FETCHED = 5_000  # records at the end of the log that are read repeatedly, a row each
 NAMES = {
     "fused": "one-record transactions",
     "append": "one-record appends",
@@ -24,7 +24,7 @@ NAMES = {
 
 
 def open_snapshot(settings: Settings) -> list[dict[str, object]]:
-    """Measure in windows before and while the snapshot is held; the last half of those counts."""
+    """Measure in windows before and while the snapshot is held; the last half of the latter counts."""
     rounds = Rounds()
     seconds = min(3.0, settings.seconds)
     with (

@@ -9,7 +9,7 @@ DRIVER = Path(__file__).with_name("kafka_driver.py")
 
 
 class Kafka:
-    """A broker, and the process that works with it. `fsync`: topics are flushed with each append."""
+    """A broker, and the process that uses it. `fsync`: topics are flushed with each append."""
 
     def __init__(self, python: str, scripts: Path, bootstrap: str, *, fsync: bool, seconds: float) -> None:
         self.name = "Kafka + fsync" if fsync else "Kafka"
@@ -35,7 +35,7 @@ class Kafka:
         raise RuntimeError(f"the process for {self.name} ended in {function}")
 
     def figure(self, function: str, *arguments: object) -> float:
-        """Run a function of one figure, and return it."""
+        """Run a function that measures one figure, and return that."""
         figures, _ = self.call(function, *arguments)
         (value,) = figures.values()
         return value

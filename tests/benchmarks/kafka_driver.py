@@ -1,4 +1,4 @@
-"""Runs functions of Kafka's work sheet (kafka_bench.py in the folder that is the first argument) as they are asked for.
+"""Runs functions of Kafka's work sheet (kafka_bench.py in the folder that is the first argument) on request.
 
 Each line of stdin is [function, arguments]; the answers are the function's own lines and {"done": what it returned}.
 """

@@ -1,4 +1,4 @@
-"""R6: from send to delivery against a bare LISTEN/NOTIFY outbox; the first record after silence; what idling costs."""
+"""R6: from send to delivery against a bare LISTEN/NOTIFY outbox; the first record after silence; the cost of idling."""
 
 import threading
 import time
@@ -84,7 +84,7 @@ def kafka_delays(broker: Kafka, rate: int) -> dict[str, float]:
 
 
 def silence(settings: Settings, client: Client, rounds: Rounds) -> None:
-    """Time the first record after silence, ours and the outbox's in turn."""
+    """Time the first record after silence, of msgtx and of the outbox in turn."""
     progress(f"{SILENCES} silences of {SILENCE_SECONDS:.0f} s")
     with (
         perf.temporary_topic(client, 1) as topic,
@@ -175,5 +175,5 @@ def server_seconds(postmaster: int) -> float:
             if int(folder.name) == postmaster or _parent(int(folder.name)) == postmaster:
                 total += int((folder / "schedstat").read_text().split()[0])
         except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended in this moment
+            continue  # it has just ended
     return total / 1e9

@@ -12,7 +12,7 @@ from tests.benchmarks.sheet import Claim, Rounds, Settings, progress
 
 RECORDS = 1_000_000
 SIZE = 1_000
-VALUES = 1_000  # different ones, so that the values of the program itself take one megabyte
+VALUES = 1_000  # different ones, so the program's own values take one megabyte
 
 
 def memory(settings: Settings) -> list[dict[str, object]]:
@@ -59,7 +59,7 @@ def _iterate(url: str | None, topic: str, pipe: Pipe) -> None:
 
 
 def _peak_megabytes() -> float:
-    # Not getrusage: its peak of a new process begins at the peak of the one that made it.
+    # Not getrusage: a new process's peak begins at that of its parent.
     found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert found is not None
     return int(found[1]) / 1024

@@ -1,8 +1,8 @@
-"""R9, its part against the usual outbox: one message in each business transaction, sent with it and delivered.
+"""R9, the part against the usual outbox: one message in each business transaction, sent with it and delivered.
 
-An outbox is a table that the transaction inserts into. Its poller selects up to 500 rows FOR UPDATE SKIP LOCKED, hands them
-on, and deletes them; it looks again after 10 ms without rows, or is woken by a trigger's NOTIFY. It hands them on to its own
-process (the shortest way there is), or, relayed, to a topic, whose consumers are what others read.
+An outbox is a table that the transaction inserts into. Its poller selects up to 500 rows FOR UPDATE SKIP LOCKED, delivers
+them, and deletes them; it looks again after 10 ms without rows, or is woken by a trigger's NOTIFY. It delivers to its own
+process (the shortest way), or it relays to a topic, which has consumers.
 """
 
 import statistics
@@ -31,7 +31,7 @@ PARTITIONS: Final = 6
 SESSIONS: Final = (1, 8)
 RATES: Final = (50, 200)
 MESSAGES: Final = 20_000  # of a measurement of growth
-WRITERS: Final = 4  # that write them
+WRITERS: Final = 4  # sessions that write them
 LOOKS: Final = 20
 STATISTICS_SECONDS: Final = 2.0  # until the server counts what its sessions did
 
@@ -48,7 +48,7 @@ class Way:
 
     @property
     def logged(self) -> bool:
-        """Whether a consumer of a topic gets the messages."""
+        """Whether a topic's consumer gets the messages."""
         return self.relayed or self.send in {"publish", "function"}
 
 
@@ -100,7 +100,7 @@ def _speeds(measures: "Measures", ways: list[Way], seconds: float) -> dict[str, 
 
 @contextmanager
 def opened() -> Iterator[tuple[str, Client]]:
-    """A server of our own with the shop's tables: some are measured as they grow."""
+    """A server of its own with the shop's tables: the growth of some is measured."""
     with own_server() as url, msgtx.connect(url, create=True) as client:
         with baselines.connect(url) as connection:
             connection.execute(shop.TABLES, prepare=False)
@@ -112,14 +112,14 @@ def opened() -> Iterator[tuple[str, Client]]:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """What is measured at a server, with sessions in processes that stay."""
+    """The measurements on a server, with sessions in lasting processes."""
 
     url: str
     client: Client
     sessions: shop.Sessions
 
     def rate(self, way: Way, *, sessions: int, seconds: float, read: bool = True) -> dict[str, float]:
-        """Return business transactions/s, and what the server spent on them, or for how long readers were behind."""
+        """Return business transactions/s, and what the server spent on them, or how long readers lagged."""
         with self.read_by(way, read=read) as (topic, delivered):
             task = shop.Task(url=self.url, send=way.send, isolation=way.isolation, topic=topic, seconds=seconds)
             before = self._server_seconds()
@@ -151,7 +151,7 @@ class Measures:
 
     @contextmanager
     def read_by(self, way: Way, *, read: bool = True) -> Iterator[tuple[str, Callable[[int], Mapping[str, float]]]]:
-        """Start from empty tables and a fresh topic, with readers; at the end they say when which message came."""
+        """Start from empty tables and a fresh topic, with readers; at the end they report when each message came."""
         with baselines.connect(self.url) as connection:
             connection.execute("truncate shop.customer_order, shop.outbox")
             connection.execute(f"alter table shop.outbox {'enable' if way.notified else 'disable'} trigger tell")
@@ -172,7 +172,7 @@ class Measures:
 
 
 def _readers(way: Way, url: str, topic: str, total: Any) -> Iterator[Callable[[Pipe], None]]:
-    """Yield the processes that deliver; the first is the last in line."""
+    """Yield the processes that deliver; the first is the end of the chain."""
     if way.logged:
         yield partial(read_log, url, topic, total)
     if way.relayed:
@@ -196,7 +196,7 @@ PARTS: Final = ("WAL", "tables", "heap", "indexes", "dead")
 
 
 def _grow(rounds: Rounds, way: Way, messages: int, *, held: bool) -> None:
-    """Send and deliver messages at a fresh server, perhaps beside an open snapshot; note what that leaves behind."""
+    """Send and deliver messages on a fresh server, optionally beside an open snapshot; note what that leaves behind."""
     name = f"{way.name}, {'held' if held else 'free'}"
     with (
         opened() as (url, client),
@@ -228,7 +228,7 @@ def _grow(rounds: Rounds, way: Way, messages: int, *, held: bool) -> None:
 
 
 def _look(way: Way, connection: psycopg.Connection[Any], client: Client, topic: str) -> float:
-    """Return the milliseconds in which a reader gets the one message that is new."""
+    """Return the milliseconds in which a reader gets the only new message."""
     if not way.logged:
         connection.execute("insert into shop.outbox (topic, key, payload) values ('', '', '')")
         return _timed(lambda: _take_and_put_back(connection))
@@ -276,7 +276,7 @@ def _claims(messages: int) -> list[Claim]:
     claims = []
 
     def add(what: str, unit: str, ways: tuple[Way, ...], tail: str, base: Way | None) -> None:
-        """One figure of each way; `tail` ends the names of its series."""
+        """Add one figure of each way; `tail` ends the names of its series."""
         for way in ways:
             of = None if base is None or way is base else f"{base.name}, {tail}"
             claims.append(Claim(target="R9", what=f"{what}: {way.name}", unit=unit, value=f"{way.name}, {tail}", base=of))

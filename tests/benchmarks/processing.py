@@ -41,7 +41,7 @@ def processing(settings: Settings) -> list[dict[str, object]]:
 
 
 def processed(client: Client, source: str, count: int) -> float:
-    """Copy a topic. Returns records/s, from the first record in hand to the last commit."""
+    """Copy a topic. Returns records/s, from the first record read to the last commit."""
     stop = threading.Event()
     began: list[float] = []
     ended: list[float] = []

@@ -42,7 +42,7 @@ def isolation(settings: Settings) -> list[dict[str, object]]:
 
 
 def litter(client: Client, topic: str, count: int) -> None:
-    """Write `count` committed records, with aborted one-record transactions evenly between them."""
+    """Write `count` committed records, with aborted one-record transactions spread evenly among them."""
     progress(f"aborting {ABORTED:,} transactions")
     values = perf.payloads(perf.PAYLOADS, 100)
     steps = 100

@@ -30,7 +30,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A value, and what it has to be: a ratio to `base` of the same round, or by itself if there is no base."""
+    """A value and its limit: on the ratio to `base` of the same round, or on the value itself without a base."""
 
     target: str
     what: str
@@ -63,7 +63,7 @@ class Rounds:
         self.series.setdefault(name, []).append(value)
 
     def judge(self, claims: Sequence[Claim]) -> list[dict[str, object]]:
-        """Return each claim with its figures, as JSON takes it. Claims without figures are left out."""
+        """Return each claim with its figures, ready for JSON. Claims without figures are left out."""
         there = self.series.keys() | {None}
         return [self._judged(claim) for claim in claims if claim.value in there and claim.base in there]
 
@@ -103,7 +103,7 @@ def number(value: object) -> str:
 
 
 def print_table(lines: Sequence[Mapping[str, object]]) -> None:
-    """Print claims for people."""
+    """Print claims as a table."""
     rows = [("", "what", "measured", "", "baseline", "", "ratio", "spread", "wanted", "")]
     for line in lines:
         ratios = line["ratios"] or [0.0]

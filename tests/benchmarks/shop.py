@@ -1,4 +1,4 @@
-"""A shop whose every business transaction writes an order, and sends a message in some way; its sessions are processes."""
+"""A shop whose every business transaction writes an order, and sends a message in one way; its sessions are processes."""
 
 import functools
 import itertools
@@ -65,7 +65,7 @@ class OutboxRow(Base):
 
 
 def nothing(*_: object) -> None:
-    """Send none: what the business row alone costs."""
+    """Send none, to measure the cost of the business row alone."""
 
 
 def publish(session: Session, topic: str, key: str, value: bytes) -> None:
@@ -96,7 +96,7 @@ def has_function(connection: psycopg.Connection[Any]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What each session does: for `seconds`, or `count` transactions; those at a `rate` if there is one."""
+    """What each session does: for `seconds`, or `count` transactions, at a `rate` if one is given."""
 
     url: str
     send: str  # of SENDS
@@ -123,7 +123,7 @@ class Sessions:
         self._pipes = pipes
 
     def run(self, task: Task, *, sessions: int) -> tuple[list[Sent], list[Sent]]:
-        """Have some of them do a task at the same time. Returns the transactions that count, and those of the warm-up."""
+        """Let some of them do a task at the same time. Returns the transactions that count, and those of the warm-up."""
         pipes = self._pipes[:sessions]
         for pipe in pipes:
             pipe.send(task)
@@ -137,7 +137,7 @@ class Sessions:
 @contextmanager
 def sessions(count: int) -> Iterator[Sessions]:
     """Start the processes and end them."""
-    spawn = multiprocessing.get_context("spawn")  # a fork would take threads' locks with it
+    spawn = multiprocessing.get_context("spawn")  # a fork would copy held locks of threads
     pairs = [spawn.Pipe() for _ in range(count)]
     processes = [spawn.Process(target=work, args=(at, theirs), daemon=True) for at, (_, theirs) in enumerate(pairs)]
     for process in processes:

@@ -26,7 +26,7 @@ TUNED_FETCH = "10000"
 
 
 def reading(settings: Settings) -> list[dict[str, object]]:
-    """The plain reader is asked as Spark's documentation has it; "tuned" is with the transfer that msgtx asks for."""
+    """The plain reader has the options of Spark's documentation; "tuned" has the transfer settings that msgtx uses."""
     rounds = Rounds()
     claims = []
     spark = session("msgtx-benchmark", master="local[*]")
@@ -41,7 +41,7 @@ def reading(settings: Settings) -> list[dict[str, object]]:
                         for kind, frame in frames(spark, client, topic, partitions).items()
                     }
                     for frame in frames(spark, client, topic, partitions).values():
-                        assert frame.count() == count  # and warm
+                        assert frame.count() == count  # and warms up
                     rounds.run(steps, rounds=settings.rounds)
                 claims += [
                     Claim(target="R8", what=name, unit="rec/s", value=name, base=f"rows, {name}", at_least=1.5),
@@ -62,7 +62,7 @@ def frames(spark: SparkSession, client: Client, topic: str, partitions: int) -> 
 
 
 def rate(frame: DataFrame, count: int) -> float:
-    """Read all columns to nowhere. Returns records/s."""
+    """Read all columns and discard them. Returns records/s."""
     began = time.perf_counter()
     frame.write.format("noop").mode("overwrite").save()
     return count / (time.perf_counter() - began)
@@ -70,7 +70,7 @@ def rate(frame: DataFrame, count: int) -> float:
 
 @contextmanager
 def filled(client: Client, partitions: int, count: int, *, size: int) -> Iterator[str]:
-    """Write a topic as a producer does, and a table of the same records."""
+    """Fill a topic as a producer does, and a table with the same records."""
     values = perf.payloads(min(count, perf.PAYLOADS), size)
     with perf.temporary_topic(client, partitions) as topic:
         with client.producer(transactional_id=topic) as producer:

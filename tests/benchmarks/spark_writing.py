@@ -1,4 +1,4 @@
-"""R8, writing, and what stands on it: the exactly-once write, the pipeline, micro-batches, and cuts."""
+"""R8, writing, and what builds on it: the exactly-once write, the pipeline, micro-batches, and cuts."""
 
 import functools
 import itertools
@@ -27,7 +27,7 @@ from tests.benchmarks.spark_reading import COUNTS, NAMES, TABLE, filled
 SIZES: Final = (100, 1_000)
 PARTITIONS: Final = 6
 TARGET: Final = f"{SCHEMA}.written"
-# As Spark's guide and PostgreSQL's driver have it for fast appends.
+# As Spark's guide and PostgreSQL's driver recommend for fast appends.
 REWRITTEN: Final = {"reWriteBatchedInserts": "true", "batchsize": "10000"}
 TASKS: Final = 2
 CUT_PARTITIONS: Final = (6, 600, 10_000)
@@ -53,7 +53,7 @@ def writing(settings: Settings) -> list[dict[str, object]]:
                 f"rewritten append {NAMES[size]}": functools.partial(append, client, rows, REWRITTEN, COUNTS[size]),
             }
             for step in steps.values():
-                step()  # warm
+                step()  # warms up
             rounds.run(steps, rounds=settings.rounds)
             rows.unpersist()
             for base, least in (("rewritten append", 0.8), ("plain append", None)):
@@ -71,7 +71,7 @@ def writing(settings: Settings) -> list[dict[str, object]]:
 
 
 def end_to_end(settings: Settings) -> list[dict[str, object]]:
-    """`pipeline --once` over what is there, and the same transform between two tables with Spark's own reader and writer."""
+    """`pipeline --once` over all there is, and the same transform between two tables with Spark's own reader and writer."""
     rounds = Rounds()
     claims = []
     with quiet_spark() as spark, ready(settings) as client:
@@ -83,7 +83,7 @@ def end_to_end(settings: Settings) -> list[dict[str, object]]:
                     f"plain reader and writer {NAMES[size]}": functools.partial(plain_job, spark, client, count),
                 }
                 for step in steps.values():
-                    step()  # warm
+                    step()  # warms up
                 rounds.run(steps, rounds=settings.rounds)
             name = f"pipeline {NAMES[size]}"
             base = f"plain reader and writer {NAMES[size]}"
@@ -92,7 +92,7 @@ def end_to_end(settings: Settings) -> list[dict[str, object]]:
 
 
 def micro_batches(settings: Settings) -> list[dict[str, object]]:
-    """From `send` to what a `read_committed` consumer gets, through a pipeline and a streaming query; milliseconds."""
+    """From `send` to a `read_committed` consumer, through a pipeline and a streaming query; milliseconds."""
     rounds = Rounds()
     with quiet_spark() as spark, ready(settings) as client:
         for name, started in (("pipeline", piped), ("format(msgtx)", streamed)):
@@ -109,7 +109,7 @@ def micro_batches(settings: Settings) -> list[dict[str, object]]:
 
 
 def cuts(settings: Settings) -> list[dict[str, object]]:
-    """A consistent cut, beside a transaction that is open."""
+    """A consistent cut, beside an open transaction."""
     rounds = Rounds()
     with ready(settings) as client:
         for partitions in CUT_PARTITIONS:
@@ -142,7 +142,7 @@ def quiet_spark() -> Iterator[SparkSession]:
 
 
 def incompressible(size: int) -> str:
-    """Return SQL for a value of so many bytes that neither table compresses."""
+    """Return SQL for a value of `size` bytes that neither table compresses."""
     pieces = ", ".join(f"unhex(sha2(concat(id, '/{piece}'), 512))" for piece in range(size // 64 + 1))
     return f"substring(concat({pieces}), 1, {size})"
 
@@ -224,7 +224,7 @@ def streamed(spark: SparkSession, client: Client, source: str, target: str) -> I
 
 
 def delays(client: Client, source: str, target: str) -> list[float]:
-    """Send some records at a time; return how long each lot took to come out. The first ones are left out: all is cold."""
+    """Send some records at a time; return how long each lot took to arrive. The first ones are left out, as all is cold."""
     found = []
     with client.producer() as producer, client.consumer(target, auto_offset_reset="earliest", group=target) as consumer:
         for lot in range(MICRO_BATCHES + 5):

@@ -1,7 +1,7 @@
-"""R7, its part about sweeps: how long a round takes over a million decided transactions, and what each step takes of it.
+"""R7, the part about sweeps: how long a round takes over a million decided transactions, and each of its steps.
 
-The history is written in bulk, row by row as the library's calls leave it, into a server of its own; its markers and floors
-are the library's. Half of the transactions are of one call, half of two steps.
+The history is written in bulk, with the rows that the library's calls write, into its own server; its markers and floors
+come from the library. Half of the transactions are made by one call, half in two steps.
 """
 
 import contextlib
@@ -75,7 +75,7 @@ def sweeping(_: Settings) -> list[dict[str, object]]:
 
 @contextlib.contextmanager
 def own_server() -> Iterator[str]:
-    """A server of our own: a million transactions are left to nobody."""
+    """A server of its own: a million transactions must not burden other measurements."""
     folder = Path(tempfile.mkdtemp(prefix="msgtx-benchmark-"))
     folder.chmod(0o755)  # as root, the server's user must get in
     try:
