@@ -18,9 +18,9 @@ from tests.histories.nemesis import LONG
 from tests.histories.rounds import Report, play
 from tests.histories.storm import DECK, Storm
 
-BLOCK_SECONDS: Final = 9.0  # COMMITs are not answered: longer than a call with little time may take
-WIDENS: Final = 5  # every fifth seed: there is a topic of many partitions, all of which are looked at in the end
-PURGES: Final = 3  # every third seed: its transactions and ids are forgotten after seconds
+BLOCK_SECONDS: Final = 9.0  # COMMITs stay unanswered: longer than a call of a `bounded` worker may take
+WIDENS: Final = 5  # every fifth seed has a topic of many partitions, all of which are read at the end
+PURGES: Final = 3  # with every third seed, transactions and ids are forgotten after seconds
 
 
 @click.command()

@@ -1,6 +1,6 @@
-"""The offline checker: a history and its end in, anomalies out, in Jepsen's words where there are some.
+"""The offline checker: a history and its end in, anomalies out, named as in Jepsen where it has a name.
 
-Nothing here asks the library: promises are compared with what was recorded and with what is there at the end.
+Nothing here asks the library: promises are checked against what was recorded and what is stored at the end.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from tests.histories.settled import Settled
 from tests.histories.waited import check_deadlocks, check_starved, check_waits
 from tests.histories.workers import COPIED, GROUP, LEDGERS
 
-# Which group copies what, each input once, and where to.
+# Which group copies which topic, each input once, and where to.
 COPIES: Final = (*((GROUP, COPIED, ledger) for ledger in LEDGERS), (RELAY_GROUP, (RELAYED,), RELAY_TARGET))
 
 
@@ -35,7 +35,7 @@ def check(history: History, settled: Settled) -> list[Anomaly]:
 
 
 def check_log(facts: Facts) -> Iterator[Anomaly]:
-    """Everything in the log was sent, there, once, and is where its producer was told."""
+    """Each record in the log was sent, there, once, and is at the offset that its producer was answered."""
     settled = facts.settled
     for partition, rows in settled.everything.items():
         found = [offset for offset, _ in rows]
@@ -71,7 +71,7 @@ def _check_row(facts: Facts, partition: TopicPartition, offset: int, value: str)
 
 
 def check_order(facts: Facts) -> Iterator[Anomaly]:
-    """I3: of one producer, in a partition, in the order in which it sent them."""
+    """I3: a producer's records in a partition are in the order in which it sent them."""
     for partition, rows in facts.settled.everything.items():
         last: dict[str, Sent] = {}
         for offset, value in rows:
@@ -87,7 +87,7 @@ def check_order(facts: Facts) -> Iterator[Anomaly]:
 
 
 def check_acknowledged(facts: Facts) -> Iterator[Anomaly]:
-    """I9: what was acknowledged outside a transaction is there, unless a crash was allowed to take it back."""
+    """I9: a record acknowledged outside a transaction is there, unless a crash was allowed to lose it."""
     visible = {value for rows in facts.settled.committed.values() for _, value in rows}
     for sent in facts.sent.values():
         operation = sent.operation
@@ -102,7 +102,7 @@ def check_acknowledged(facts: Facts) -> Iterator[Anomaly]:
 
 
 def check_transactions(facts: Facts) -> Iterator[Anomaly]:
-    """A committed transaction is there, all of it."""
+    """All records of a committed transaction are there."""
     visible = {value for rows in facts.settled.committed.values() for _, value in rows}
     for transaction in facts.transactions.values():
         if not transaction.committed:
@@ -116,7 +116,7 @@ def check_transactions(facts: Facts) -> Iterator[Anomaly]:
 
 
 def check_outcomes(facts: Facts) -> Iterator[Anomaly]:
-    """I4: everybody was told the same."""
+    """I4: all clients got the same answer."""
     for transaction in facts.transactions.values():
         found = f"{transaction.name} is {transaction.outcome}"
         wrote = bool(transaction.sent or transaction.offsets)
@@ -151,7 +151,7 @@ def check_views(facts: Facts) -> Iterator[Anomaly]:
 
 
 def check_zombies(facts: Facts) -> Iterator[Anomaly]:
-    """I7: after init has returned, nothing that an older epoch begins takes effect."""
+    """I7: after init has returned, no call that an older epoch begins takes effect."""
     for transaction in facts.transactions.values():
         if (over := facts.taken_over(transaction)) is not None:
             yield from _check_zombie(facts, transaction, over)
@@ -171,11 +171,11 @@ def _check_zombie(facts: Facts, transaction: Transaction, over: int) -> Iterator
 
 
 def check_offsets(facts: Facts) -> Iterator[Anomaly]:
-    """I10, I11: a group stands where the last committed transaction of whoever owned the partition put it.
+    """I10, I11: a group is at the offset that the last committed transaction of the partition's owners wrote.
 
-    A partition moves between transactional ids, whose numbers say nothing about each other. But every owner begins where the
-    group stands and never goes back behind that, and one at a time may commit: in whatever order they owned it, the offsets
-    of committed transactions only rise, in real time, too, and the group ends at the highest. Less is a zombie's.
+    A partition moves between transactional ids, whose numbers cannot be compared. But every owner begins where the
+    group is and never goes back from there, and one at a time may commit: in whatever order they owned it, the offsets
+    of committed transactions only rise, in real time, too, and the group ends at the highest. A lower one is a zombie's.
     """
     committed: dict[tuple[str, TopicPartition], list[tuple[int, Transaction]]] = {}
     for transaction in facts.transactions.values():
@@ -186,7 +186,7 @@ def check_offsets(facts: Facts) -> Iterator[Anomaly]:
     for key in committed.keys() | facts.settled.offsets.keys():
         group, partition = key
         if group in others and key not in committed:
-            continue  # committed without a transaction; or where it began, at the end, is noted
+            continue  # committed without a transaction; or only the end of the log, where it began
         offsets = [(at, transaction.name) for at, transaction in committed.get(key, ())]
         highest, name = max(offsets) if offsets else (None, "nobody")
         found = facts.settled.offsets.get(key)
@@ -196,7 +196,7 @@ def check_offsets(facts: Facts) -> Iterator[Anomaly]:
 
 
 def _check_rising(key: tuple[str, TopicPartition], committed: list[tuple[int, Transaction]]) -> Iterator[Anomaly]:
-    """A commit that began after another one was answered is not behind it."""
+    """A commit that began after another one was answered has no lower offset."""
     begun = sorted(committed, key=lambda each: each[1].commits[-1].invoked)
     answered = sorted(
         (
@@ -219,7 +219,7 @@ def _check_rising(key: tuple[str, TopicPartition], committed: list[tuple[int, Tr
 
 
 def check_image(facts: Facts) -> Iterator[Anomaly]:
-    """Each committed input has one output in each ledger, and there are no others. With acks=1 one may be there twice."""
+    """Each committed input has one output in each ledger, and there are no others. With acks=1 an output may exist twice."""
     for group, sources, ledger in COPIES:
         inputs = Counter(value for tp, rows in facts.settled.committed.items() if tp.topic in sources for _, value in rows)
         counted: Counter[str] = Counter()
@@ -227,17 +227,17 @@ def check_image(facts: Facts) -> Iterator[Anomaly]:
             if partition.topic == ledger:
                 counted.update(value.split(">")[0] for _, value in rows if ">" in value)
         if not counted and not any(name == group for name, _ in facts.settled.offsets):
-            continue  # nobody copies in this run
+            continue  # no job copies in this run
         for value in inputs.keys() | counted.keys():
             if (count := counted[value]) != inputs[value]:
                 yield Anomaly(Name.IMAGE, f"{value} is there {inputs[value]} times, and has {count} outputs in {ledger}")
 
 
 def check_copies(facts: Facts) -> Iterator[Anomaly]:
-    """I3 and I10 together: outputs stand in the order of their inputs, whoever made them.
+    """I3 and I10 together: outputs are in the order of their inputs, whichever worker made them.
 
-    Of one partition of the input, and in one partition of the output: so what has one key keeps its order. Of outputs that
-    are there twice the first counts.
+    From one partition of the input to one partition of the output: so records of a key keep their order. Of outputs that
+    exist twice the first counts.
     """
     for group, sources, ledger in COPIES:
         places = {
@@ -264,7 +264,7 @@ def check_copies(facts: Facts) -> Iterator[Anomaly]:
 
 
 def check_settled(facts: Facts) -> Iterator[Anomaly]:
-    """I8, I12: when everybody has ended, nothing is open; and what is stored agrees with itself."""
+    """I8, I12: when all workers have ended, nothing is open, and the stored data is consistent."""
     for partition, (stable, end) in facts.settled.ends.items():
         if stable != end:
             yield Anomaly(Name.STUCK, f"{partition}: last stable offset {stable}, log end {end}")
@@ -292,7 +292,7 @@ def _places(places: list[tuple[TopicPartition, int]]) -> str:
 
 
 def _ranges(numbers: list[int]) -> str:
-    """Return numbers as people write them: `0-24, 30`."""
+    """Return numbers in short form: `0-24, 30`."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and parts[-1][1] == number - 1:

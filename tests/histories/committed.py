@@ -1,4 +1,4 @@
-"""Where groups stand, against what they were told; and the outputs of each input that a group has committed past."""
+"""Groups' offsets against what they committed; and the outputs of each input that a group has committed past."""
 
 import bisect
 from collections import Counter
@@ -12,21 +12,21 @@ from tests.histories.history import Operation
 from tests.histories.members import EXTRA
 
 Key = tuple[str, TopicPartition]
-BACKWARDS: Final = "none"  # such a consumer seeks by itself, and commits where it stands: also back
+BACKWARDS: Final = "none"  # such a consumer seeks by itself, and commits its position, also backwards
 LATEST: Final = "latest"
 
 
 def places_of(rows: Iterable[Iterable[object]]) -> Iterator[tuple[TopicPartition, int]]:
-    """Take `[topic, partition, offset]` apart."""
+    """Split `[topic, partition, offset]`."""
     for topic, index, offset in rows:
         if offset is not None:
             yield TopicPartition(str(topic), int(str(index))), int(str(offset))
 
 
 def check_commits(facts: Facts) -> Iterator[Anomaly]:
-    """I11: who has committed, and goes only forward, is never again behind that: plainly, in the background, at close."""
-    promised: dict[Key, list[tuple[int, int, str, Name]]] = {}  # when it was so, where, who says so
-    found: dict[Key, list[tuple[int, int, str]]] = {}  # asked when, where it stood, by whom
+    """I11: after a commit, plain, in the background or at close, a group that only goes forward is never behind it."""
+    promised: dict[Key, list[tuple[int, int, str, Name]]] = {}  # since when, which offset, by which process and call
+    found: dict[Key, list[tuple[int, int, str]]] = {}  # asked when, the offset, by which process
     for operation in facts.history.kind("commit offsets", "close", "committed", "poll"):
         about = operation.arguments
         group = about.get("group")
@@ -73,7 +73,7 @@ def check_processed(facts: Facts) -> Iterator[Anomaly]:
 
 
 def _beginnings(operations: Iterable[Operation]) -> dict[Key, int]:
-    """Return the first place that a member of a group was told, and began at."""
+    """Return the first offset at which a member of each group began."""
     began: dict[Key, int] = {}
     for operation in operations:
         if (group := operation.arguments.get("group")) is not None:

@@ -1,7 +1,7 @@
 """The workers' processes: started, watched, followed by a successor when one ends.
 
-They are forked from a server that has everything imported (multiprocessing's): a life begins in milliseconds, not in a
-second of imports, and so many lives fit into a minute.
+They are forked from multiprocessing's server, which has everything imported: a life begins in milliseconds, not in a
+second of imports, so many lives fit into a minute.
 """
 
 import contextlib
@@ -18,11 +18,11 @@ from typing import Final
 
 from tests.histories.workers import AGAIN, COORDINATOR, FENCED, Life, live
 
-# Who has a transactional id: a successor may begin while it is stopped, and makes it a zombie.
+# Workers with a transactional id: a successor may begin while one is stopped, and makes it a zombie.
 WITH_ID: Final = frozenset({"copy", "writer", "late", "seals", "relay"})
 WRITERS: Final = frozenset({"writer", "plain", "loose", "meddler", "publisher", "bounded", "low", "wide", "keyed"})
 MEMBERS: Final = frozenset({"copy", "late", "seals", "tally", "relay"})
-# Who ends only as it was told to: nothing that is done to others ends it.
+# Workers that end only when asked to: nothing that is done to others ends them.
 STEADY: Final = frozenset({"relay"})
 READERS: Final = frozenset({"reader", "dirty", "hopper", "view"})
 TIDIERS: Final = frozenset({"sweeper", COORDINATOR})
@@ -36,22 +36,22 @@ WIDE: Final = {**LARGE, "wide": 1}
 GROUP: Final = {"keyed": 1, "relay": 6, COORDINATOR: 1}
 LOOK_SECONDS: Final = 0.02
 NO_DATABASE, INTERRUPTED = 3, 130  # exit codes of the command line
-BEGIN_SECONDS: Final = 90.0  # until everybody works, on a machine that has much else to do
-FINISH_SECONDS: Final = 90.0  # until everybody has ended who was asked to: longer means that somebody is stuck
+BEGIN_SECONDS: Final = 90.0  # until all workers work, on a busy machine
+FINISH_SECONDS: Final = 90.0  # until all workers that were asked to end have ended: otherwise one is stuck
 _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(["tests.histories.workers"])
 
 
 class Process:
-    """One life, as its parent sees it."""
+    """One life of a worker, as its parent sees it."""
 
     def __init__(self, life: Life) -> None:
         self.life = life
         self.stopped = False
-        self.ends: set[int] = set()  # how it may end, after what it was told
+        self.ends: set[int] = set()  # exit codes with which it may end, by the signals sent
         self._child = _forks.Process(target=live, args=(life,), daemon=True)
         self._child.start()
-        # A handle, not a number: the number of a process that has ended may be a stranger's.
+        # A handle, not a number: an ended process's number may belong to another one.
         with contextlib.suppress(ProcessLookupError):
             self._handle: int | None = os.pidfd_open(self._child.pid or 0)
 
@@ -66,7 +66,7 @@ class Process:
 
     @property
     def said(self) -> str:
-        """What it wrote to stderr."""
+        """Its stderr."""
         return self.life.errors.read_text(errors="replace").strip() if self.life.errors.exists() else ""
 
     def signal(self, number: signal.Signals) -> None:
@@ -89,7 +89,7 @@ class Process:
 
 @dataclass
 class Crew:
-    """All workers of a round. `failures`: what should never happen, as it is said."""
+    """All workers of a round. `failures`: messages about what should never happen."""
 
     url: str
     folder: Path
@@ -101,12 +101,12 @@ class Crew:
     zombies: list[Process] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     finishing: set[str] = field(default_factory=set)
-    leaving: set[str] = field(default_factory=set)  # workers that nobody follows
+    leaving: set[str] = field(default_factory=set)  # workers without a successor
     lives: Counter[str] = field(default_factory=Counter)  # of each worker, so far
     codes: Counter[int] = field(default_factory=Counter)  # how lives have ended
 
     def start(self) -> None:
-        """Start a life of every worker, the next one if there was one before, and wait until all of them work."""
+        """Start the first or next life of every worker, and wait until all of them work."""
         for role, count in self.roles.items():
             for index in range(count):
                 self._begin(role, index)
@@ -117,7 +117,7 @@ class Crew:
         self._live(replace(life, low_url=self.low_url))
 
     def join(self, role: str) -> None:
-        """Start a worker that was not there before."""
+        """Start a new worker."""
         self._begin(role, sum(name.rpartition("-")[0] == role for name in self.lives))
 
     def leave(self, process: Process, number: signal.Signals) -> None:
@@ -131,13 +131,13 @@ class Crew:
         self.living[life.name] = Process(life)
 
     def succeed(self, process: Process) -> None:
-        """Start the next life of a worker whose present one is not over: two have the same transactional id now."""
+        """Start a worker's next life while the present one lasts: two now have the same transactional id."""
         process.ends.add(FENCED)
         self.zombies.append(process)
         self._live(process.life)
 
     def tend(self) -> None:
-        """Look after everybody: who ended is followed by the next life, unless it has finished."""
+        """Check all workers: one that has ended gets its next life, unless it has finished."""
         for zombie in [process for process in self.zombies if process.code is not None]:
             self.zombies.remove(zombie)
             self._judge(zombie)
@@ -180,15 +180,15 @@ class Crew:
                     FINISH_SECONDS)  # fmt: skip
 
     def bury(self) -> None:
-        """Wait until every zombie has heard of its successor."""
+        """Wait until every zombie has learned of its successor."""
         self.wait_for(lambda: not self.zombies, "the zombies end", FINISH_SECONDS)
 
     def lost(self) -> int:
-        """Return how many lives of relays were told that partitions which they had were others'."""
+        """Return how many lives of relays have learned that they had lost partitions."""
         return sum("were lost" in path.read_text(errors="replace") for path in self.folder.glob("relay-*.stderr"))
 
     def wait_for(self, condition: Callable[[], bool], what: str, seconds: float) -> None:
-        """Tend everybody until it is so. After so many seconds that is a failure, and everybody is ended."""
+        """Tend all workers until the condition holds. After `seconds` that is a failure, and all workers are ended."""
         deadline = time.monotonic() + seconds
         while not condition():
             self.tend()
@@ -200,7 +200,7 @@ class Crew:
             time.sleep(LOOK_SECONDS)
 
     def end(self, roles: Collection[str] | None = None) -> None:
-        """Kill them without successors (None: all)."""
+        """Kill workers of these roles (None: all), without successors."""
         gone = [process for process in self.everybody() if roles is None or process.life.role in roles]
         for process in gone:
             process.signal(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What a history and its end say, put together for the checker: who sent what, how it ended, what a crash may take back."""
+"""What a history and its end show, put together for the checker: what was sent, how it ended, what a crash may undo."""
 
 import bisect
 from dataclasses import dataclass, field
@@ -11,14 +11,14 @@ COMMITTED, ABORTED, UNKNOWN = "COMMITTED", "ABORTED", "UNKNOWN"
 
 
 def attempt_of(text: str) -> tuple[str, int]:
-    """Take `name attempt` apart."""
+    """Split `name attempt`."""
     name, _, attempt = text.partition(" ")
     return name, int(attempt or 0)
 
 
 @dataclass(slots=True)
 class Sent:
-    """A value that was handed to a producer. `order`: among all that its producer was handed."""
+    """A value that was passed to a producer. `order`: among all values passed to it."""
 
     value: str
     partition: TopicPartition
@@ -26,7 +26,7 @@ class Sent:
     producer: str
     order: int
     operation: Operation
-    offset: int = -1  # as it was acknowledged
+    offset: int = -1  # the acknowledged one
 
     @property
     def refused(self) -> bool:
@@ -46,8 +46,8 @@ class Sent:
 class Transaction:
     """A transaction as its producer knows it, and how it ended.
 
-    A name is used again when nothing of its transaction was handed to the database: then these are several attempts, and
-    only the last one can be what the name stands for.
+    A name is used again if nothing of its transaction was sent to the database: then these are several attempts, and
+    the name can only mean the last one.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Transaction:
 
 
 class Facts:
-    """Everything the checks ask for."""
+    """Everything that the checks need."""
 
     def __init__(self, history: History, settled: Settled) -> None:
         self.history = history
@@ -96,7 +96,7 @@ class Facts:
             ending = self.transaction(operation.arguments["transaction"])
             (ending.commits if operation.kind == "commit" else ending.aborts).append(operation)
         self._note_epochs()
-        # A crash may be noted a little before it happens, and is over when the server is back.
+        # A crash may be noted a little before it happens, and ends when the server is back.
         self.crashes = [(operation.invoked, operation.completed or operation.invoked) for operation in history.kind("crash")]
         self._places: dict[str, list[tuple[TopicPartition, int]]] = {}
         for partition, rows in settled.everything.items():
@@ -142,7 +142,7 @@ class Facts:
                 self._owners[producer] = owner
 
     def _remember_outcomes(self) -> None:
-        """What is past its history is forgotten: then it ended as it was told, else as its records say."""
+        """Take the outcome of a forgotten transaction from an answer, or else from its records."""
         visible = set(self._committed_places.values())
         told = {operation.arguments["transaction"]: operation.answer["outcome"] for operation in self.history.kind("outcome")
                 if operation.answer.get("outcome") in {COMMITTED, ABORTED}}  # fmt: skip
@@ -155,7 +155,7 @@ class Facts:
                 transaction.outcome = told.get(transaction.name, COMMITTED if done else ABORTED)
 
     def places(self, value: str) -> list[tuple[TopicPartition, int]]:
-        """Return where a value is in the log, whatever became of its transaction."""
+        """Return where a value is in the log, committed or not."""
         return self._places.get(value, [])
 
     def committed_value(self, partition: TopicPartition, offset: int) -> str | None:
@@ -166,7 +166,7 @@ class Facts:
         """Return whether a record belongs to a transaction that is not committed."""
         return sent.transaction is not None and not self.transaction(sent.transaction).committed
 
-    # ── what a crash of the server may take back ──
+    # ── what a crash of the server may undo ──
 
     def _find_flushes(self) -> list[tuple[int, int]]:
         """Find calls that were answered only after their own WAL, and all before it, was on disk."""
@@ -181,10 +181,10 @@ class Facts:
         return sorted((operation.invoked, operation.completed or 0) for operation in found)
 
     def may_be_lost(self, sent: Sent, *, stored_by: int) -> bool:
-        """Return whether a record that was there at a moment, at the latest, may be gone later.
+        """Return whether a record that was stored by a certain time may be gone later.
 
-        Only records of transactions that were never committed, and acks=0/1; only by a crash; and not when anybody was
-        told meanwhile that something later is on disk (WAL is one sequence).
+        Only records of transactions that were never committed, and acks=0/1; only by a crash; and not if a client was
+        answered meanwhile that something later is on disk (WAL is one sequence).
         """
         if not (self.aborted(sent) or (sent.transaction is None and sent.loose)):
             return False
@@ -204,7 +204,7 @@ class Facts:
     def taken_over(self, transaction: Transaction) -> int | None:
         """Return when the first newer epoch of a transaction's transactional id had begun.
 
-        By number: who stood still may note its own init later than its successor.
+        By number: a stopped process may note its own init later than its successor does.
         """
         epochs = self.epochs.get(self._owners.get(transaction.producer, ""), [])
         return min((at for at, producer in epochs if producer > transaction.producer), default=None)

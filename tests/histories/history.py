@@ -1,6 +1,6 @@
 """What happened: every operation of a client process as invoke → ok | fail | info, one JSON line per event.
 
-Each process has its own file, opened with O_APPEND and written by one `os.write` per call: what was said survives
+Each process has its own file, opened with O_APPEND and written by one `os.write` per call: what was written survives
 SIGKILL. An operation without an answer, or with `info`, is unknown: it may have happened, may happen later, or never. Times
 are the machine's monotonic clock, the same for all its processes.
 
@@ -12,19 +12,19 @@ What the kinds carry (a value is the record's text up to its first space, a tran
 | send | topic, partition, values, transaction, producer (a label), acks, once | offsets |
 | commit | transaction, group, offsets [topic, partition, next], within (its own timeout, seconds) | |
 | abort | transaction, within | |
-| answer | within | of one send, which is waited for |
-| spread | within, partitions | a record to each of so many partitions |
-| commit offsets | consumer, group, offsets, wait | without wait: it was handed over |
-| committed | group | positions: where the group stands |
-| close | consumer, group, offsets: what was handed over before, of partitions that it still has | |
-| poll | consumer, isolation, group | gained [topic, partition, next or null]: what it was assigned, before it was handed
+| answer | within | of one send, which is awaited |
+| spread | within, partitions | a record to each of this many partitions |
+| commit offsets | consumer, group, offsets, wait | without wait: it was passed on |
+| committed | group | positions: the group's offsets |
+| close | consumer, group, offsets: what was passed on before, of partitions that it still has | |
+| poll | consumer, isolation, group | gained [topic, partition, next or null]: what it was assigned, before it got
   anything; records [topic, partition, offsets, values], positions [topic, partition, next] |
-| seek | consumer, isolation | positions: where it goes on, whatever it read before |
-| drained | consumer, isolation | positions: it has read all that there is |
+| seek | consumer, isolation | positions: where it continues, whatever it read before |
+| drained | consumer, isolation | positions: it has read all records |
 | view | | transactions {name: {topic-partition: count}} |
 | outcome | transaction, resolve | outcome |
 | sweep | | what was done |
-| kill, pause, resume, terminate, crash, block, freeze, slow | of the nemesis: whom | |
+| kill, pause, resume, terminate, crash, block, freeze, slow | of the nemesis: its target | |
 """
 
 import enum
@@ -46,12 +46,12 @@ class Result(enum.StrEnum):
     INVOKE = "invoke"
     OK = "ok"
     FAIL = "fail"  # it did not happen and never will
-    INFO = "info"  # nobody knows
+    INFO = "info"  # it is not known whether it happened
 
 
 @dataclass(slots=True)
 class Operation:
-    """One operation: what was asked, and what was answered, if anything was."""
+    """One operation: its arguments, and its answer if there was one."""
 
     process: str
     number: int
@@ -79,7 +79,7 @@ class Recorder:
         self._next = 0
 
     def invoke(self, kind: str, **arguments: object) -> int:
-        """Note that something is about to be done; returns the operation's number."""
+        """Note that an operation is about to begin; returns its number."""
         number, self._next = self._next, self._next + 1
         self._write([self._event(Result.INVOKE, number, kind=kind, **arguments)])
         return number
@@ -92,7 +92,7 @@ class Recorder:
         self._write([self._event(result, number, **answer) for result, number, answer in answers])
 
     def happened(self, kind: str, *, arguments: Mapping[str, object] | None = None, **answer: object) -> None:
-        """Note something that is done as soon as it is said."""
+        """Note something that happens at once."""
         number, self._next = self._next, self._next + 1
         self._write(
             [self._event(Result.INVOKE, number, kind=kind, **(arguments or {})), self._event(Result.OK, number, **answer)]

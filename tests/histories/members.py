@@ -1,4 +1,4 @@
-"""Members of groups that come and go: they commit in the background, begin at the end, leave decisions to others."""
+"""Members of groups that come and go: some commit in the background, begin at the end, or leave decisions to others."""
 
 import contextlib
 import itertools
@@ -18,13 +18,13 @@ INPUT: Final = "input"
 EXTRA: Final = "extra"
 EXTRA_PARTITIONS: Final = 2
 TALLY, SEALED = "tally", "sealed"
-# Longer than anybody is stopped, or the server away: a member that closes has been one all the time.
+# Longer than any process or the server is stopped: a member that closes has been one all the time.
 SESSION_MS: Final = {"session_timeout_ms": 15_000, "heartbeat_interval_ms": 200}
-NOT_TAKEN: Final = (errors.RetriableError, errors.AbortableError)  # another member's by now: the next poll tells
+NOT_TAKEN: Final = (errors.RetriableError, errors.AbortableError)  # another member owns it by now: the next poll shows that
 
 
 class OnPurposeError(Exception):
-    """A transaction is aborted because its program wants that."""
+    """Raised to abort a transaction on purpose."""
 
 
 def user_engine(world: "World") -> sqlalchemy.Engine:
@@ -33,7 +33,7 @@ def user_engine(world: "World") -> sqlalchemy.Engine:
 
 
 def tally(world: "World") -> None:
-    """At least once: a member that commits in every way there is, and joins and closes at random moments."""
+    """At least once: a member that commits in all ways, and joins and closes at random moments."""
     while not world.finish.now:
         automatic = world.random.random() < 0.3
         consumer, tape = world.consumer(
@@ -57,13 +57,13 @@ def tally(world: "World") -> None:
 
 def _commit(world: "World", consumer: Consumer, tape: ConsumerTape, records: list[Record]) -> None:
     if world.random.random() < 0.5:
-        for record in records:  # each by itself: they are handed over faster than they are written
+        for record in records:  # one by one: they are passed on faster than they are written
             consumer.commit({TopicPartition(record.topic, record.partition): record.offset + 1}, wait=False)
     draw = world.random.random()
     if draw < 0.5:
         consumer.commit(wait=draw < 0.2)
     if draw < 0.2:
-        world.finish.wait(0.02)  # whoever is still on the way arrives
+        world.finish.wait(0.02)  # the calls under way arrive
         tape.committed()
 
 
@@ -71,7 +71,7 @@ def _commit(world: "World", consumer: Consumer, tape: ConsumerTape, records: lis
 
 
 def late(world: "World") -> None:
-    """A group that begins at the end: what it was handed once it processes, also if its first transaction is aborted."""
+    """A group that begins at the end: it processes what it got once, even if its first transaction is aborted."""
     producer, recorded = world.producer(transactional_id=world.life.name, transaction_timeout_ms=2_000)
     producer.init_transactions()
     for number in itertools.count():
@@ -112,10 +112,10 @@ def _send_outputs(
 
 
 def seals(world: "World") -> None:
-    """A copy job whose transactions a session decides, or an outside party. Others may have its partitions meanwhile."""
+    """A copy job whose transactions a session or an outside party decides; others may own its partitions meanwhile."""
     timeout_ms = world.random.choice((1_500, 5_000))
     producer, recorded = world.producer(transactional_id=world.life.name, transaction_timeout_ms=timeout_ms)
-    producer.init_transactions()  # also what the life before had prepared, and nobody knows of, is aborted
+    producer.init_transactions()  # this also aborts what the previous life had prepared
     engine = user_engine(world)
     while not world.finish.now:
         consumer, tape = world.consumer(group=SEALED, auto_offset_reset="earliest", **SESSION_MS)
@@ -135,7 +135,7 @@ def _copy_until_closed(
             with seal(world, producer, recorded, engine) as fill:
                 fill(lambda: _send_outputs(world, producer, recorded, consumer, records), consumer)
                 if world.random.random() < 0.4:
-                    consumer.close()  # its partitions are another one's, before this is decided
+                    consumer.close()  # another member gets its partitions before this is decided
                 world.finish.wait(world.random.choice((0.0, 0.05, 0.3, 0.8)))
             continue
         except (errors.AbortableError, errors.InvalidTransactionState, OnPurposeError, sqlalchemy.exc.SQLAlchemyError):
@@ -176,7 +176,7 @@ def _prepared(world: "World", producer: Producer, recorded: ProducerTape, engine
 
     yield fill
     commits = world.random.random() > 0.15
-    while True:  # an outside party repeats its word until it is heard
+    while True:  # an outside party repeats its decision until it is answered
         with contextlib.suppress(errors.RetriableError):
             if not commits:
                 assert world.client.complete(tokens[0], commit=False) is Outcome.ABORTED

@@ -1,4 +1,4 @@
-"""Neighbours: sessions that publish, a user with little time, a login that tries everything, a topic of many partitions."""
+"""Neighbours: sessions that publish, a user with timeouts, a login that tries everything, a topic of many partitions."""
 
 import contextlib
 import itertools
@@ -17,11 +17,11 @@ from tests.histories.members import EXTRA, EXTRA_PARTITIONS, SEALED, user_engine
 if TYPE_CHECKING:
     from tests.histories.workers import World
 
-OWN: Final = "own"  # the topic of the login that may nothing else
+OWN: Final = "own"  # the only topic of the login `low`
 COPY: Final = "copy"
 WIDE, WIDE_PARTITIONS = "wide", 10_000
 WIDE_USED: Final = (0, 4_999, 9_999)
-SPREAD: Final = 9_900  # more than PostgreSQL has places for locks, as the tests' server is set
+SPREAD: Final = 9_900  # more than the tests' server has entries for locks
 SPREAD_SECONDS: Final = 60.0
 WITHIN_SECONDS: Final = 1.0
 SQL_PUBLISH: Final = sqlalchemy.text("select msgtx.publish(:topic, :value, partition => :partition)")
@@ -32,7 +32,7 @@ REPLICA: Final = sqlalchemy.text("set local session_replication_role = replica")
 
 
 def publisher(world: "World") -> None:
-    """A user's sessions that publish by hand and by SQL, to several partitions in any order, all in one COMMIT (I6)."""
+    """A user's sessions that publish by hand and by SQL, to several partitions in any order, in one COMMIT (I6)."""
     engine = user_engine(world)
     numbers = itertools.count()
     while not world.finish.now:
@@ -49,7 +49,7 @@ def _publish(world: "World", engine: sqlalchemy.Engine, publishes: list[tuple[st
     try:
         with Session(engine) as session:
             if world.random.random() < 0.1:
-                session.execute(REPLICA)  # as what applies a logical replication has it
+                session.execute(REPLICA)  # as in a process that applies a logical replication
             for way, topic, partition in publishes:
                 value = world.value()
                 text = value.split(b" ", 1)[0].decode()
@@ -73,12 +73,12 @@ def _publish(world: "World", engine: sqlalchemy.Engine, publishes: list[tuple[st
 
 
 def _took_nothing(error: Exception) -> bool:
-    """Whether PostgreSQL has refused it: then its SQL transaction was rolled back."""
+    """Whether PostgreSQL has refused the COMMIT: then its SQL transaction was rolled back."""
     state = getattr(getattr(error, "orig", None) or error.__cause__, "sqlstate", None)
     return state is not None and state[:2] not in {"08", "57"}
 
 
-# ── a user with little time ──
+# ── a user with short timeouts ──
 
 
 def bounded(world: "World") -> None:
@@ -110,7 +110,7 @@ def bounded(world: "World") -> None:
 
 
 def low(world: "World") -> None:
-    """A login that may consume a topic of its own, and tries whatever the database lets it do."""
+    """A login that may consume a topic of its own, and tries all that the database lets it do."""
     while not world.finish.now:
         with contextlib.suppress(psycopg.Error), psycopg.connect(world.life.low_url, autocommit=True) as session:
             session.execute("set statement_timeout = '2s'")
@@ -128,7 +128,7 @@ Login = psycopg.Connection[tuple[object, ...]]
 
 
 def _join_with_a_pattern(session: Login, chance: random.Random) -> None:
-    """None of the patterns matches a topic of others: it asks for nothing, and says it for long."""
+    """None of the patterns matches another role's topic: it asks for nothing, in a long text."""
     pattern = chance.choice(("(", "[", "(own|own)*x", "*", "(o+)+$"))
     _join(session, chance, 2_147_483_647, [], pattern)
 
@@ -183,7 +183,7 @@ DEEDS: Final[tuple[Callable[[Login, random.Random], None], ...]] = (
 
 
 def wide(world: "World") -> None:
-    """A topic of many partitions, few of them in use; at the end a record goes to most of them, in one go."""
+    """A topic of many partitions, few of them in use; at the end a record goes to most of them, at once."""
     producer, tape = world.producer(linger_ms=5)
     while not world.finish.now:
         producer.send(WIDE, world.value(), partition=world.random.choice(WIDE_USED))

@@ -1,6 +1,6 @@
-"""The nemesis: kills, stops, cuts connections, crashes the server; drawn from a seed, noted, bounded.
+"""The nemesis: kills, stops, cut connections, crashes of the server; drawn from a seed, recorded, bounded.
 
-The kinds come from a deck that is shuffled again when it is used up, so that each comes soon.
+The kinds are drawn from a deck that is reshuffled when it is used up, so each comes soon.
 """
 
 import contextlib
@@ -19,9 +19,9 @@ from tests.histories.crew import LOOK_SECONDS, WITH_ID, Crew, Process
 from tests.histories.history import NEMESIS, Recorder, Result
 
 KILLS: Final = ("kill", "kill", "kill", "zombie", "zombie", "stop", "terminate", "terminate", "crash", "quiet crash")
-SHORT: Final = (*KILLS, "block")  # of a run that has little time
+SHORT: Final = (*KILLS, "block")  # for a short run
 LONG: Final = (*KILLS, "block", "freeze", "slow")
-# COMMITs wait for a standby that is away; each flush takes 5 ms, as on a disk in a network.
+# COMMITs wait for a missing standby; each flush takes 5 ms, as on a disk in a network.
 BLOCKED: Final = {"synchronous_standby_names": "away"}
 SLOW: Final = {"fsync": "on", "commit_delay": "5000", "commit_siblings": "0"}
 BACKENDS: Final = """
@@ -57,7 +57,7 @@ class Nemesis:
         self.counts: Counter[str] = Counter()
 
     def disturb(self, seconds: float) -> None:
-        """Strike again and again for so many seconds; whatever ends meanwhile gets its successor."""
+        """Strike repeatedly for `seconds`; a worker that ends meanwhile gets a successor."""
         deadline = time.monotonic() + seconds
         next_blow = time.monotonic() + self._mean_seconds
         while (now := time.monotonic()) < deadline or self._ending:
@@ -71,12 +71,12 @@ class Nemesis:
         self._calm()
 
     def _calm(self) -> None:
-        """Let everybody who was stopped go on, and hear of it."""
+        """Resume all stopped workers, and record it."""
         self._wake(float("inf"))
         self._crew.bury()
 
     def settle(self) -> None:
-        """Wait for what members are to have done before they are asked to end; those of a history do it by themselves."""
+        """Wait for work that must be done before workers are asked to end; in a history they finish it by themselves."""
 
     def _end(self, now: float) -> None:
         for entry in list(self._ending):
@@ -139,7 +139,7 @@ class Nemesis:
         return True
 
     def _terminate(self) -> bool:
-        """Cut some connections, whatever is going on there."""
+        """Cut some connections, whatever they are doing."""
         database = sqlalchemy.make_url(self._crew.url).database
         with self._server.server.administrator() as connection:
             there = [pid for (pid,) in connection.execute(BACKENDS, [database]).fetchall()]
@@ -158,7 +158,7 @@ class Nemesis:
         return self._set("slow", SLOW, self._random.uniform(1.0, 3.0))
 
     def _set(self, kind: str, settings: Mapping[str, str], seconds: float) -> bool:
-        """Change the server's settings for some seconds."""
+        """Change the server's settings for `seconds`."""
         if any(kind == other for other in self._set_now):
             return False
         before: dict[str, str] = {}
@@ -182,7 +182,7 @@ class Nemesis:
         return True
 
     def _freeze(self) -> bool:
-        """A process of the server stands still, whatever it holds."""
+        """Stop a process of the server, whatever it holds."""
         database = sqlalchemy.make_url(self._crew.url).database
         with self._server.server.administrator() as connection:
             there = [pid for (pid,) in connection.execute(BACKENDS, [database]).fetchall()]
@@ -207,7 +207,7 @@ class Nemesis:
                 os.kill(self._frozen.pop(), signal.SIGCONT)
 
     def _crash(self) -> bool:
-        self._thaw()  # else the server waits for it
+        self._thaw()  # otherwise the server waits for it
         note = self._recorder.invoke("crash")
         self._server.kill()
         self._server.start()
@@ -215,7 +215,7 @@ class Nemesis:
         return True
 
     def _quiet_crash(self) -> bool:
-        """Crash while a single process writes: what it has not flushed is really lost, as nobody else flushes either."""
+        """Crash while a single process writes: what it has not flushed is really lost, as no other process flushes."""
         writing = self._crew.choose(self._random, WITH_ID)
         others = [process for process in self._crew.everybody() if process is not writing and not process.stopped]
         for process in others:

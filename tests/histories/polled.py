@@ -1,4 +1,4 @@
-"""What readers were handed, against what is there at the end."""
+"""The records that readers got, against what is stored at the end."""
 
 import bisect
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ Rows = Sequence[tuple[int, str]]
 
 @dataclass(slots=True)
 class Reader:
-    """One consumer: where it stands on each partition, and what it has been handed."""
+    """One consumer: its position on each partition, and the records that it got."""
 
     name: str
     isolation: str
@@ -28,9 +28,9 @@ class Reader:
 
 
 def check_polls(facts: Facts) -> Iterator[Anomaly]:
-    """Each consumer gets all it may see, in order, and nothing else; who has read to the end has seen everything."""
+    """Each consumer gets all it may see, in order, and nothing else; one that has read to the end has seen everything."""
     readers: dict[str, Reader] = {}
-    seen: dict[str, set[str]] = {}  # by worker: all its lives together
+    seen: dict[str, set[str]] = {}  # by worker, over all its lives
     drained: dict[tuple[str, str], set[TopicPartition]] = {}
     for operation in facts.history.kind("seek", "poll", "drained"):
         about = operation.arguments
@@ -57,7 +57,7 @@ def _positions(operation: Operation) -> dict[TopicPartition, int]:
 
 
 def _note_gained(reader: Reader, operation: Operation) -> None:
-    """A member goes on where the group stands, wherever it stood when it had the partition before."""
+    """A member continues at the group's offset, wherever it was when it had the partition before."""
     for topic, index, position in operation.answer.get("gained", ()):
         reader.position.pop(TopicPartition(topic, index), None)
         if position is not None:
@@ -107,7 +107,7 @@ def _check_record(
 def _check_progress(
     facts: Facts, reader: Reader, partition: TopicPartition, *, offsets: list[int], end: int | None
 ) -> Iterator[Anomaly]:
-    """From its last position to the next one it was handed everything that it may see, in order."""
+    """From its last position to the next one it got everything that it may see, in order."""
     start = reader.position.get(partition, min(offsets, default=end))
     if start is None:
         return
@@ -129,7 +129,7 @@ def _check_progress(
 
 
 def _check_truncation(facts: Facts, reader: Reader, operation: Operation) -> Iterator[Anomaly]:
-    """What was committed is not taken back: only who reads everything, or acks=0/1, or jumped into open data notices."""
+    """Committed data is not lost: only a reader of everything, of acks=0/1, or in open data may notice a loss."""
     detail = operation.answer.get("detail", "")
     may_notice = not reader.committed or detail.startswith(f"{LOOSE}-") or reader.name.startswith(hopper.__name__)
     if not may_notice or not facts.crashed_between(reader.began, operation.completed or operation.invoked):

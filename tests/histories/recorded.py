@@ -19,19 +19,19 @@ _labels = itertools.count()
 
 
 def text_of(value: bytes | None) -> str:
-    """Return a value without the bytes that only make it long."""
+    """Return a value without its padding."""
     return (value or b"").split(b" ", 1)[0].decode()
 
 
 def result_of(error: errors.MsgtxError) -> Result:
-    """Say what an error promises: of an abortable or fatal one, that it did not happen."""
+    """Return what an error promises: after an abortable or fatal one, the call did not happen."""
     return Result.FAIL if error.requires_abort or error.fatal else Result.INFO
 
 
 class ProducerTape:
-    """Records what a producer is told and answers. `once`: it promises not to store a record twice.
+    """Records a producer's calls and answers. `once`: it promises not to store a record twice.
 
-    `counts`: how many partitions topics have to which it sends by key.
+    `counts`: the numbers of partitions of topics to which it sends by key.
     """
 
     def __init__(self, producer: Producer, recorder: Recorder, counts: Mapping[str, int] | None = None) -> None:
@@ -79,7 +79,7 @@ class ProducerTape:
         self._sent, self._group, self._offsets = [], None, {}
         before = self._producer.transaction_id
         transaction = self._begin(timeout_ms)
-        # A number is used again when nothing of its transaction was handed to the database: another attempt.
+        # A number is used again if nothing of its transaction was sent to the database: another attempt.
         self._attempt = self._attempt + 1 if transaction.id == before else 0
         return transaction
 
@@ -121,7 +121,7 @@ class ProducerTape:
         try:
             future = self._send_batch(topic, values, partition=partition)
         except errors.MsgtxError as error:
-            # A part of it may have been taken before.
+            # A part of it may have been accepted before.
             self._recorder.complete(Result.INFO, number, error=type(error).__name__)
             raise
         self._sent.append((number, future))
@@ -143,7 +143,7 @@ class ProducerTape:
         self._end(number, lambda: self._abort(timeout))
 
     def decided(self, decide: Callable[[], object]) -> None:
-        """Have somebody else commit what was sealed: a session, or an outside party."""
+        """Record a commit of what was sealed by a session, or an outside party."""
         self._end(self._invoke_commit(within=None), decide)
 
     def _invoke_commit(self, *, within: float | None) -> int:
@@ -162,7 +162,7 @@ class ProducerTape:
             self.settle()
             self._recorder.complete(result_of(error), number, error=type(error).__name__, detail=str(error))
             raise
-        except sqlalchemy.exc.SQLAlchemyError as error:  # of a session's COMMIT: whatever became of it
+        except sqlalchemy.exc.SQLAlchemyError as error:  # of a session's COMMIT, whose outcome is unknown
             self.settle()
             self._recorder.complete(Result.INFO, number, error=type(error).__name__, detail=str(error))
             raise
@@ -170,7 +170,7 @@ class ProducerTape:
         self._recorder.complete(Result.OK, number)
 
     def settle(self) -> int:
-        """Note the answers to what was sent and is answered. Returns how many sends still wait."""
+        """Note the answers of sends that have one. Returns how many sends still wait."""
         answers: list[tuple[Result, int, dict[str, object]]] = []
         waiting = []
         for number, future in self._sent:
@@ -189,7 +189,7 @@ class ProducerTape:
 
 
 def _offsets_of(answer: Any) -> list[int]:
-    """Return the offsets of the values, in their order; −1: it is not told."""
+    """Return the offsets of the values, in their order; −1: not reported."""
     if hasattr(answer, "count"):
         (spans,) = answer.offsets.values()
         if any(first < 0 for first, _ in spans):
@@ -199,7 +199,7 @@ def _offsets_of(answer: Any) -> list[int]:
 
 
 class ConsumerTape:
-    """Records what a consumer hands out and where it stands."""
+    """Records what a consumer returns, and its positions."""
 
     def __init__(self, consumer: Consumer, recorder: Recorder) -> None:
         self._consumer = consumer
@@ -211,7 +211,7 @@ class ConsumerTape:
             "reset": str(consumer.config.auto_offset_reset),
         }
         self._gained: dict[TopicPartition, int | None] = {}
-        self._handed: dict[TopicPartition, int] = {}  # to commits in the background
+        self._handed: dict[TopicPartition, int] = {}  # passed to commits in the background
         self._subscribe = consumer.subscribe
         self._poll, self._rewind, self._seek = consumer.poll, consumer.rewind, consumer.seek
         self._commit, self._close = consumer.commit, consumer.close
@@ -229,7 +229,7 @@ class ConsumerTape:
             try:
                 self._gained[partition] = self._consumer.position(partition)
             except errors.MsgtxError:
-                self._gained[partition] = None  # nobody knows where it goes on
+                self._gained[partition] = None  # where it continues is not known
 
     def _take_gained(self) -> list[list[object]]:
         gained: list[list[object]] = [[*partition, position] for partition, position in self._gained.items()]
@@ -260,7 +260,7 @@ class ConsumerTape:
         return [[*each.topic_partition, each.position] for each in known if each.position is not None]
 
     def begin(self) -> None:
-        """Note where reading begins. Raise `MsgtxError` when the database does not tell."""
+        """Note where reading begins. Raise `MsgtxError` if the database does not answer."""
         for partition in self._consumer.assignment():
             self._consumer.position(partition)
         self._gained.clear()
@@ -275,7 +275,7 @@ class ConsumerTape:
         self._recorder.happened("seek", arguments=self._who, positions=[[*partition, offset]])
 
     def commit(self, offsets: Any = None, wait: bool = True, **options: Any) -> None:
-        """Commit, and note what: without `wait` it is handed over, and close has to see to it."""
+        """Commit, and note the offsets: without `wait` they are passed on, and close has to ensure the commit."""
         given = None if offsets is None else [[*tp, getattr(at, "offset", at)] for tp, at in offsets.items()]
         positions = self._positions() if given is None else given
         number = self._recorder.invoke("commit offsets", **self._who, offsets=positions, wait=wait)
@@ -288,7 +288,7 @@ class ConsumerTape:
         self._recorder.complete(Result.OK, number)
 
     def committed(self) -> None:
-        """Note where the group stands on what this member has."""
+        """Note the group's offsets on this member's partitions."""
         number = self._recorder.invoke("committed", **self._who)
         try:
             found = self._consumer.committed()
@@ -299,7 +299,7 @@ class ConsumerTape:
         self._recorder.complete(Result.OK, number, positions=positions)
 
     def close(self) -> None:
-        """Close, and note what was handed over before: all positions where that is automatic."""
+        """Close, and note what was passed on before: all positions where commits are automatic."""
         if self._consumer.closed:
             return
         mine = self._consumer.assignment()

@@ -1,4 +1,4 @@
-"""Workers of one group that copy keyed input, as `msgtx process` runs them; and who sends that input."""
+"""Workers of one group that copy keyed input, as `msgtx process` runs them; and the producer of that input."""
 
 import itertools
 import os
@@ -25,16 +25,16 @@ SESSION_TIMEOUT_MS: Final = 1_500
 SETTINGS: Final = {
     "MSGTX_SESSION_TIMEOUT_MS": SESSION_TIMEOUT_MS,
     "MSGTX_HEARTBEAT_INTERVAL_MS": 200,
-    "MSGTX_TRANSACTION_TIMEOUT_MS": 3_000,  # what a killed worker leaves open is aborted within the storm
+    "MSGTX_TRANSACTION_TIMEOUT_MS": 3_000,  # what a killed worker leaves open is aborted during the storm
     "MSGTX_RETRY_BACKOFF_MS": 20,
 }
-SLOW, SLOW_SECONDS = 0.002, 0.05  # so many records take so long: a kill comes upon an open transaction
+SLOW, SLOW_SECONDS = 0.002, 0.05  # this share of the records takes this long: kills hit open transactions
 _counts: Final = {RELAYED: RELAY_PARTITIONS, RELAY_TARGET: RELAY_PARTITIONS}
-copied: Callable[[Record], OutputRecord]  # the transform that the command line is told of: `relay` puts it here
+copied: Callable[[Record], OutputRecord]  # the transform that the command line names; `relay` sets it
 
 
 def keyed(world: "World") -> None:
-    """Keyed input, all the time: what has one key is in one partition."""
+    """Send keyed input all the time: the records of a key are in one partition."""
     producer = world.client.producer(linger_ms=0)
     tape = ProducerTape(producer, world.recorder, _counts)
     with producer:
@@ -57,7 +57,7 @@ def relay(life: "Life") -> NoReturn:
 
 
 def _record(recorder: Recorder, chance: random.Random) -> None:
-    """Have all producers and consumers that this process makes from now on recorded."""
+    """Record all producers and consumers that this process makes from now on."""
     global copied
     make_producer, make_consumer = Client.producer, Client.consumer
     labels: list[str] = []

@@ -22,9 +22,9 @@ from tests.histories.settled import settled
 from tests.histories.workers import BESIDE, PARTITIONS, RELAYS, TOPICS, WIDELY
 from tests.roles import Roles
 
-# Daemons are to change hands within a round.
+# Shards are to move between daemons within a round.
 SETTINGS: Final = {"lease_ms": 1_500, "sweep_interval_ms": 200}
-# Transactions are forgotten within a round, and ids that are idle for so long.
+# Transactions are forgotten within a round, and ids that are idle for that long.
 PURGING: Final = {
     "transaction_history_ms": 3_000,
     "transactional_id_expiration_ms": 3_000,
@@ -34,7 +34,7 @@ PURGING: Final = {
 
 @dataclass(frozen=True)
 class Report:
-    """What a round did and found. `failures`: processes that ended as they never should."""
+    """What a round did and found. `failures`: processes that ended in a way that they never should."""
 
     seed: int
     anomalies: Sequence[Anomaly]
@@ -56,7 +56,7 @@ class Report:
 
 
 class Round:
-    """One round on a server that may crash. Its parts are called one by one by who wants to do something in between."""
+    """One round on a server that may crash. Its parts can be called one by one, with other actions in between."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Round:
                 client.topics.create(name, partitions=count)
         self.partitions = [*PARTITIONS, *(WIDELY if "wide" in roles else ()), *(RELAYS if "relay" in roles else ())]
         self._roles = Roles(server.server, self.url)
-        # What applies a replication may leave triggers out: a user's session may be one.
+        # A process that applies a replication may skip triggers: a user's session may be one.
         self._roles.sql(f"grant set on parameter session_replication_role to {server.server.role}")
         low = self._roles.make(f"consume:{OWN}")
         self.crew = Crew(self.url, folder, seed, dict(roles), pace, self._roles.url_of(low))
@@ -95,19 +95,19 @@ class Round:
         )  # fmt: skip
 
     def disturb(self, seconds: float) -> None:
-        """Let everybody work, disturbed."""
+        """Let all workers work, disturbed."""
         self.crew.start()
         self.nemesis.disturb(seconds)
 
     def drain(self) -> None:
-        """Let everybody finish, undisturbed: first who writes, then who copies, then who reads."""
+        """Let all workers finish, undisturbed: first writers, then copy jobs, then readers."""
         self.crew.finish(WRITERS)
         self.nemesis.settle()
         for roles in (MEMBERS, READERS, TIDIERS):
             self.crew.finish(roles)
 
     def judge(self, *, ignored: Collection[str] = ()) -> Report:
-        """Read what was recorded and what is there, and compare. `ignored`: values that are nobody's of the crew."""
+        """Read what was recorded and what is stored, and compare. `ignored`: values that no worker has sent."""
         history = read_history(self.folder)
         end = settled(self.url, history, partitions=self.partitions, groups=groups_of(history), purged=self.purging)
         found = [anomaly for anomaly in check(history, end) if not any(value in anomaly.detail for value in ignored)]
@@ -121,7 +121,7 @@ class Round:
 
 
 def groups_of(history: History) -> set[str]:
-    """Return the groups that copy, or commit with members: where a reader stands is its own business."""
+    """Return the groups that copy, or commit with members: readers' groups are not checked."""
     of_transactions = {commit.arguments["group"] for commit in history.kind("commit")}
     of_members = {close.arguments["group"] for close in history.kind("close") if close.arguments["reset"] != BACKWARDS}
     return (of_transactions | of_members) - {None}

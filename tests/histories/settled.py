@@ -1,4 +1,4 @@
-"""What is there when everything has ended: both isolations read from the beginning, ends, group offsets, outcomes."""
+"""What is stored when all has ended: both isolations read from the beginning, ends, group offsets, outcomes."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ Log = dict[TopicPartition, list[tuple[int, str]]]
 
 @dataclass(frozen=True)
 class Settled:
-    """The end of a run. `outcomes` by the name of the transaction, as it is spelt for users."""
+    """The end of a run. `outcomes` by the name of the transaction, as users see it."""
 
     committed: Mapping[TopicPartition, Sequence[tuple[int, str]]]
     everything: Mapping[TopicPartition, Sequence[tuple[int, str]]]
@@ -31,9 +31,9 @@ class Settled:
     offsets: Mapping[tuple[str, TopicPartition], int] = field(default_factory=dict)
     outcomes: Mapping[str, str] = field(default_factory=dict)
     open_transactions: Sequence[str] = ()
-    violations: Sequence[str] = ()  # what `verify` says, the library's own judge of what is stored
+    violations: Sequence[str] = ()  # findings of `verify`, the library's own check of its data
     purged: bool = False  # an outcome that is UNKNOWN may have been forgotten
-    members: Mapping[str, int] = field(default_factory=dict)  # that groups have whose members have all ended
+    members: Mapping[str, int] = field(default_factory=dict)  # members left in groups whose members have all ended
 
 
 def read_log(client: Client, partitions: Sequence[TopicPartition], isolation: Isolation) -> Log:
@@ -60,7 +60,7 @@ def members_left(client: Client, group: str) -> int:
 def settled(
     url: str, history: History, *, partitions: Sequence[TopicPartition], groups: Iterable[str], purged: bool = False
 ) -> Settled:
-    """Look at the end of a run with a client that knows nothing."""
+    """Read the end of a run with a new client."""
     told = [operation.arguments["transaction"] for operation in history.kind("send", "commit", "abort", "outcome")]
     asked = {text.partition(" ")[0] for text in told if text is not None}
     named = {name for operation in history.kind("view") for name in operation.answer.get("transactions", ())}

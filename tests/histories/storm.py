@@ -1,6 +1,6 @@
-"""A storm: relays of one group come and go, are killed and stopped, while keyed input comes; the server is left alone.
+"""A storm: relays of one group come and go, are killed and stopped, while keyed input arrives; the server is left alone.
 
-A relay ends only as it was told to, and every input is to be copied soon after the last blow.
+A relay ends only in the way that it was ended, and every input is copied soon after the last blow.
 """
 
 import signal
@@ -39,7 +39,7 @@ class Storm(Nemesis):
             return {found.client_process for found in client.admin.groups.members(RELAY_GROUP) if found.client_process}
 
     def relays(self) -> list[Process]:
-        """Return all relays that have not ended, also those that are to."""
+        """Return all relays that have not ended, also those that are asked to."""
         return [process for process in self._crew.everybody() if process.life.role == ROLE and process.code is None]
 
     def _at_work(self) -> list[Process]:
@@ -49,7 +49,7 @@ class Storm(Nemesis):
     def _strike(self) -> None:
         if len(self._at_work()) > LEAST:
             super()._strike()
-        elif len(self.relays()) < MOST:  # whatever is next has to wait
+        elif len(self.relays()) < MOST:  # the next kind has to wait
             self.counts["join"] += self._join()
 
     def _victim(self) -> Process:
@@ -59,7 +59,7 @@ class Storm(Nemesis):
         return self._signal("kill", self._victim(), signal.SIGKILL)
 
     def _replace(self) -> bool:
-        """Kill a relay; one with another id comes."""
+        """Kill a relay, and start one with another id."""
         victim = self._victim()
         self._crew.leaving.add(victim.life.name)
         self._signal("kill", victim, signal.SIGKILL)
@@ -73,7 +73,7 @@ class Storm(Nemesis):
         return True
 
     def _absent(self) -> bool:
-        """Stop a relay until its session is over and its partitions are others'; then it goes on."""
+        """Stop a relay until its session is over and others have its partitions; then resume it."""
         self._stand_still(self._victim())
         return True
 
@@ -82,7 +82,7 @@ class Storm(Nemesis):
         self._sleeping.append((time.monotonic() + SESSION_TIMEOUT_MS / 1000, victim))
 
     def _leave(self) -> bool:
-        """Ask a relay to end: it drains, and nobody follows."""
+        """Ask a relay to end: it drains, and has no successor."""
         victim = self._victim()
         self._crew.leaving.add(victim.life.name)
         return self._signal("ask", victim, signal.SIGTERM)
@@ -106,7 +106,7 @@ class Storm(Nemesis):
                 self._signal("resume", process, signal.SIGCONT)
 
     def _calm(self) -> None:
-        """Let everybody go on: each who was stopped, once its session is over."""
+        """Resume all stopped relays, each once its session is over."""
         while self._sleeping:
             self._crew.tend()
             self._wake(time.monotonic())
@@ -114,7 +114,7 @@ class Storm(Nemesis):
         self._crew.bury()
 
     def settle(self) -> None:
-        """Wait until all input is copied, and all relays are members: one that begins could not drain yet."""
+        """Wait until all input is copied, and all relays are members: one that is starting could not drain yet."""
         with msgtx.connect(self._crew.url) as client:
             self._crew.wait_for(lambda: _copied(client), "all input is copied", PATIENCE_SECONDS)
         self._crew.wait_for(lambda: {process.pid for process in self.relays()} <= self.members(), "all relays are members",
@@ -122,7 +122,7 @@ class Storm(Nemesis):
 
 
 def _copied(client: msgtx.Client) -> bool:
-    """Return whether the group stands at the end of all input, and all outputs are decided: those of who was killed, too."""
+    """Return whether the group is at the end of all input, and all outputs are decided, also those of killed relays."""
     ends = {partition: client.admin.partitions.describe(partition) for partition in RELAYS}
     with client.consumer(group=RELAY_GROUP, enable_auto_commit=False) as asking:
         stands = asking.committed([partition for partition in RELAYS if partition.topic == RELAYED])

@@ -1,4 +1,4 @@
-"""The checker, on histories that are written by hand: it names each planted anomaly, that one only, and else nothing."""
+"""The checker, on histories written by hand: it names each planted anomaly, and nothing else."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,11 +24,11 @@ LINGER: Final = 10  # between the invocation of an operation and its answer
 
 @dataclass
 class Story:
-    """A history as it is told, and the end that it comes to. `log`: values with their offsets, and who is committed."""
+    """A history step by step, and its end. `log`: values with their offsets, and which are committed."""
 
     operations: list[Operation] = field(default_factory=list)
     log: dict[TopicPartition, list[str]] = field(default_factory=dict)
-    hidden: set[str] = field(default_factory=set)  # in the log, and not for readers of committed data
+    hidden: set[str] = field(default_factory=set)  # in the log, but not visible to readers of committed data
     stable: dict[TopicPartition, int] = field(default_factory=dict)
     offsets: dict[tuple[str, TopicPartition], int] = field(default_factory=dict)
     outcomes: dict[str, str] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Story:
     now: int = 0
 
     def tell(self, process: str, kind: str, result: Result = Result.OK, answer: Any = None, **arguments: Any) -> Operation:
-        """Tell of an operation after all others; without an answer if it is INFO."""
+        """Add an operation after all others; without an answer if it is INFO."""
         self.now += 100
         number = len(self.operations)
         done = None if result is Result.INFO else self.now + LINGER
@@ -46,7 +46,7 @@ class Story:
         return self.operations[-1]
 
     def send(self, by: str, at: TopicPartition, *values: str, transaction: str | None = None, **options: Any) -> Operation:
-        """Tell that values were sent and acknowledged; they are stored at the end of the log."""
+        """Add values that were sent and acknowledged; they are stored at the end of the log."""
         acks, once = options.pop("acks", "all"), options.pop("once", True)
         stored, result = options.pop("stored", True), options.pop("result", Result.OK)
         rows = self.log.setdefault(at, [])
@@ -77,7 +77,7 @@ class Story:
     def poll(
         self, by: str, *at: tuple[TopicPartition, int, int], isolation: str = "read_committed", **changed: str
     ) -> Operation:
-        """Tell that a reader was handed what is in the log from one position to another (`changed`: other values)."""
+        """Add a poll that returned the log from one position to another (`changed`: other values)."""
         records, positions = [], []
         for partition, start, end in at:
             rows = [(offset, self.log[partition][offset]) for offset in range(start, end)]
@@ -92,7 +92,7 @@ class Story:
         self.tell(by, kind, answer={"positions": positions}, consumer=f"{by}#0", isolation=isolation)
 
     def member(self, kind: str, by: str, at: int, *, group: str = TALLY, **options: Any) -> Operation:
-        """Tell what a member says of the input: it commits so far, closes at so far, is told that the group is so far."""
+        """Add a member's operation on the input: it commits up to `at`, closes there, or learns that the group is there."""
         rows = [[*SOURCE, at]]
         who: dict[str, Any] = {"consumer": f"{by}#0", "isolation": "read_committed", "group": group}
         who["reset"] = options.pop("reset", "earliest")
@@ -119,7 +119,7 @@ class Story:
 
 
 def copying() -> Story:
-    """Tell of two inputs that are copied in one transaction, of an aborted writer, and of readers who read all of it."""
+    """Add two inputs copied in one transaction, an aborted writer, and readers that read all of it."""
     story = Story()
     story.seek("reader-0.0", (SOURCE, 0), (LEFT, 0), (RIGHT, 0))
     story.send("plain-0.0", SOURCE, "one", "two")
@@ -214,7 +214,7 @@ def test_a_zombie_whose_call_began_before_its_successor_may_still_succeed() -> N
 
 
 def test_an_init_whose_answer_is_noted_late_takes_nothing_over() -> None:
-    """It stood still with its answer, until its successor worked."""
+    """The process was stopped with its answer until its successor worked."""
     story = Story()
     story.init("writer-0", 1, 1)
     story.init("writer-0", 1, 0)
@@ -248,7 +248,7 @@ def test_a_name_of_which_nothing_was_handed_over_is_used_again() -> None:
 
 
 def test_a_member_goes_on_where_another_one_has_committed() -> None:
-    """It had the partition before, and gets it back when others were further; it need not see what they copied."""
+    """It had the partition before, and gets it back after others went further; it need not see what they copied."""
     story = copying()
     story.send("plain-0.0", SOURCE, "three")
     story.send("copy-1.0", LEFT, "three>a", transaction="3.0.0")
@@ -296,7 +296,7 @@ def test_a_group_that_begins_at_the_end_need_not_process_what_was_before() -> No
     story.commit("late-0.0", "4.0.0", group="late-0", input=2)
     assert story.anomalies() == []
     story.member("seek", "late-0.0", 2, group="late-1", reset="latest")
-    story.offsets["late-1", SOURCE] = 2  # it has noted where it began, and nothing came
+    story.offsets["late-1", SOURCE] = 2  # it has noted where it began, and no input came
     assert story.anomalies() == []
 
 
@@ -414,7 +414,7 @@ def non_monotonic_send(story: Story) -> None:
 
 
 def unseen(story: Story) -> None:
-    story.send("plain-0.0", LEFT, "late")  # nobody reads it, and the reader has told that it is at the end
+    story.send("plain-0.0", LEFT, "late")  # no reader reads it, though one has reported that it is at the end
 
 
 def torn_transaction(story: Story) -> None:
@@ -442,7 +442,7 @@ def offsets_of_an_aborted_transaction(story: Story) -> None:
 
 
 def offsets_of_a_zombie(story: Story) -> None:
-    """Another member has the partition by now, and was further."""
+    """Another member has the partition by now, and went further."""
     story.init("copy-1", 3, 0)
     story.commit("copy-1.0", "3.0.0", input=2)
     story.commit("copy-0.0", "1.0.1", input=1)
@@ -487,7 +487,7 @@ def output_of_no_input(story: Story) -> None:
 
 
 def relayed(story: Story) -> None:
-    """Tell of two inputs that a relay has copied."""
+    """Add two inputs that a relay has copied."""
     story.send("keyed-0.0", RELAY_SOURCE, "three", "four")
     story.send("relay-0.0", RELAYED_TO, "three>s", "four>s", transaction="6.0.0")
     story.commit("relay-0.0", "6.0.0", group=RELAY_GROUP, **{RELAYED: 2})
@@ -590,7 +590,7 @@ def false_truncation(story: Story) -> None:
 
 
 def offset_back(story: Story) -> None:
-    """An older commit, handed over in the background, is written behind a newer one that had returned."""
+    """An older background commit is written after a newer one that had returned."""
     story.member("commit offsets", "tally-0.0", 1, wait=False)
     story.member("commit offsets", "tally-0.0", 2, wait=True)
     story.offsets[TALLY, SOURCE] = 1
@@ -620,7 +620,7 @@ def commit_lost_altogether(story: Story) -> None:
 
 
 def never_processed(story: Story) -> None:
-    """A group that begins at the end goes there again after an abort, behind what it was handed."""
+    """A group that begins at the end goes there again after an abort, past records that it got."""
     story.member("seek", "late-0.0", 0, group="late-0", reset="latest")
     story.member("seek", "late-0.0", 1, group="late-0", reset="latest")
     story.send("late-0.0", MORE, "two>late-0@late-0.0#0:1", transaction="4.0.0")
@@ -628,7 +628,7 @@ def never_processed(story: Story) -> None:
 
 
 def processed_twice(story: Story) -> None:
-    """Who comes next begins before a sealed transaction's offsets, and both are committed."""
+    """The next member begins before a sealed transaction's offsets, and both are committed."""
     story.member("seek", "seals-0.0", 0, group=SEALED)
     for by, transaction in (("seals-0.0", "4.0.0"), ("seals-1.0", "5.0.0")):
         story.send(by, MORE, *(f"{value}>{SEALED}@{by}#0:1" for value in ("one", "two")), transaction=transaction)

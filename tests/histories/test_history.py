@@ -19,7 +19,7 @@ from tests.histories.workers import LEDGERS, PARTITIONS
 
 SEED: Final = 20_261_121
 SECONDS: Final = 11.0
-MORE_SECONDS: Final = 3.0  # of disturbance at a time, where the machine was too slow for everything to happen
+MORE_SECONDS: Final = 3.0  # of disturbance at a time, if the machine was too slow for everything to happen
 MOST_MORE: Final = 10
 CHECKED: Final = 10_000  # operations at least
 MOST_SWEEPS: Final = 2  # until nothing is open, once everything open is overdue
@@ -59,7 +59,7 @@ def idle_in_transaction(url: str) -> Iterator[tuple[Connection, Connection]]:
 
 
 def leave_open(url: str) -> msgtx.Client:
-    """Open a transaction on every partition that nobody will end; its client goes away with its process."""
+    """Open a transaction on every partition that no process will end; its client ends with its process."""
     client = msgtx.connect(url)
     producer = client.producer(transactional_id="forgotten", linger_ms=0)
     producer.init_transactions()
@@ -70,13 +70,13 @@ def leave_open(url: str) -> msgtx.Client:
 
 
 def test_a_history_with_a_nemesis_is_clean_and_nothing_stays_open_when_the_faults_stop(round_: Round) -> None:
-    """Seeds plan what happens, not when: a failure may need several runs to come again. The long run has many."""
+    """Seeds plan what happens, not when: a failure may need several runs to recur. The long run has many."""
     round_.disturb(SECONDS)
     for _ in range(MOST_MORE):
         if not missing(round_):
             break
         round_.nemesis.disturb(MORE_SECONDS)
-    round_.crew.end()  # whoever lives is killed, without a successor, and the daemons with them
+    round_.crew.end()  # all that run, daemons too, are killed without successors
 
     with contextlib.closing(leave_open(round_.url)) as client, idle_in_transaction(round_.url):
         with connect(round_.url) as observer:
@@ -98,7 +98,7 @@ def test_a_history_with_a_nemesis_is_clean_and_nothing_stays_open_when_the_fault
 
 
 def missing(round_: Round) -> list[str]:
-    """Return what did not happen: a history in which nothing went wrong would show nothing."""
+    """Return the kinds of faults that did not happen: a history without faults would show nothing."""
     counts = round_.nemesis.counts
     history = read_history(round_.folder)
     found = [f"no {kind}" for kind in dict.fromkeys(SHORT) if not counts[kind]]

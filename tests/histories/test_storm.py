@@ -17,7 +17,7 @@ from tests.histories.workers import FENCED
 
 SEED: Final = 20_261_121
 SECONDS: Final = 12.0
-MORE_SECONDS: Final = 3.0  # of disturbance at a time, where the machine was too slow for everything to happen
+MORE_SECONDS: Final = 3.0  # of disturbance at a time, if the machine was too slow for everything to happen
 MOST_MORE: Final = 15
 SENT: Final = 1_000  # inputs at least
 
@@ -47,7 +47,7 @@ def test_workers_of_a_group_in_a_storm_give_each_input_one_output_in_the_order_o
 
 
 def missing(round_: Round) -> list[str]:
-    """Return what did not happen: a storm in which nothing went wrong would show nothing."""
+    """Return the kinds of faults that did not happen: a storm without faults would show nothing."""
     found = [f"no {kind}" for kind in dict.fromkeys(DECK) if not round_.nemesis.counts[kind]]
     if round_.crew.codes[FENCED] == 0:
         found.append("no zombie that heard of its successor")

@@ -1,4 +1,4 @@
-"""How long calls took, against their own timeouts; who had to wait for others, and gave up."""
+"""How long calls took, against their own timeouts; calls that had to wait for others, and gave up."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -7,16 +7,16 @@ from tests.histories.anomalies import Anomaly, Name
 from tests.histories.facts import Facts
 from tests.histories.history import NEMESIS, Operation
 
-# A machine with more to do than processors: a call that comes back so much later is late, and one that hangs is later.
+# On a busy machine a call may come back this much later; one that hangs takes longer.
 GRACE_SECONDS: Final = 5.0
-CALM_SECONDS: Final = 10.0  # after the last blow; then nobody has a reason to fail
+CALM_SECONDS: Final = 10.0  # after the last blow; then no call has a reason to fail
 SECOND: Final = 1_000_000_000
 DEADLOCK: Final = "deadlock detected"
 GIVEN_UP: Final = frozenset({"LockTimeout", "DeliveryTimeout", "DatabaseUnavailable", "OutcomeUnknown"})
 
 
 def check_waits(facts: Facts) -> Iterator[Anomaly]:
-    """A call comes back within its own timeout, whatever happens. Time in which its process stood still does not count."""
+    """A call comes back within its own timeout, whatever happens. Time in which its process was stopped does not count."""
     stopped = _pauses(facts)
     for operation in facts.history.operations:
         within = operation.arguments.get("within")
@@ -54,7 +54,7 @@ def check_deadlocks(facts: Facts) -> Iterator[Anomaly]:
 
 
 def check_starved(facts: Facts) -> Iterator[Anomaly]:
-    """Once the last blow is long over nothing fails any more, whatever others are up to."""
+    """Once the last blow is long over no call fails, whatever others do."""
     blows = [operation for operation in facts.history.operations if operation.process == NEMESIS]
     calm = max((blow.completed or blow.invoked for blow in blows), default=0) + CALM_SECONDS * SECOND
     for operation in facts.history.operations:

@@ -1,6 +1,6 @@
-"""The processes of a history: copy jobs, writers, readers, who tidies up, who meddles.
+"""The processes of a history: copy jobs, writers, readers, sweepers, meddlers.
 
-Every process is one life of a worker: the next life has the same name and transactional id, and goes on from what is stored.
+Each process is a life of a worker: the next life has the same name and transactional id, and continues from what is stored.
 SIGTERM asks it to finish: writers end, a copy job and a reader first read to the end. What it does is drawn from its seed;
 when things happen is not.
 """
@@ -33,7 +33,7 @@ from tests.histories.relays import RELAY_PARTITIONS, RELAY_TARGET, RELAYED, keye
 LEDGERS, LOOSE = ("ledger-a", "ledger-b"), "loose"
 LOOSE_INPUT: Final = f"{LOOSE}-input"
 TOPICS: Final = {INPUT: 3, LEDGERS[0]: 2, LEDGERS[1]: 2, LOOSE: 2, LOOSE_INPUT: 1, EXTRA: EXTRA_PARTITIONS}
-# Topics of who takes part at times.
+# Topics of workers that take part in some rounds.
 BESIDE: Final = {
     low.__name__: (OWN, 1), wide.__name__: (WIDE, WIDE_PARTITIONS),
     keyed.__name__: (RELAYED, RELAY_PARTITIONS), relay.__name__: (RELAY_TARGET, RELAY_PARTITIONS),
@@ -44,8 +44,8 @@ COPIED: Final = (INPUT, LOOSE_INPUT)
 PARTITIONS: Final = [TopicPartition(name, index) for name, count in TOPICS.items() for index in range(count)]
 GROUP: Final = "copy"
 COORDINATOR: Final = "coordinator"
-FENCED, AGAIN = 4, 75  # exit codes of a life: it heard of its successor; the next life may go on
-PATIENCE_SECONDS: Final = 60.0  # to read to the end when everything else has stopped
+FENCED, AGAIN = 4, 75  # exit codes of a life: it learned of its successor; the next life may continue
+PATIENCE_SECONDS: Final = 60.0  # to read to the end when all else has stopped
 FAST: Final = {"retry_backoff_ms": 10, "max_block_ms": 30_000, "delivery_timeout_ms": 30_000}
 VIEW: Final = """
     select r.producer_id || '.' || r.producer_epoch || '.' || r.transaction_number, r.topic || '-' || r.partition, count(*)
@@ -59,7 +59,7 @@ VIEW: Final = """
 
 @dataclass(frozen=True)
 class Life:
-    """What a process is told."""
+    """A process's orders."""
 
     role: str
     name: str  # of the worker; the same for all its lives
@@ -68,8 +68,8 @@ class Life:
     folder: str
     seed: int
     pace: float = 0.02  # the mean of the pauses between two steps, in seconds
-    finish: bool = False  # it is asked to finish from the start
-    low_url: str = ""  # of the login that may next to nothing
+    finish: bool = False  # it is to finish from the start
+    low_url: str = ""  # of the login that has almost no rights
 
     @property
     def process(self) -> str:
@@ -77,7 +77,7 @@ class Life:
 
     @property
     def errors(self) -> Path:
-        """What it says to stderr."""
+        """The file of its stderr."""
         return Path(self.folder) / f"{self.process}.stderr"
 
     @property
@@ -88,7 +88,7 @@ class Life:
 
 
 class Finish:
-    """Whether this process is to end. A signal handler may set it: it takes no lock, as an Event's would."""
+    """Whether this process is to end. A signal handler may set it: unlike an Event it takes no lock."""
 
     def __init__(self, *, now: bool) -> None:
         self.now = now
@@ -115,11 +115,11 @@ class World:
         self.copies = 0
 
     def pause(self) -> None:
-        """Wait a little: seldom long."""
+        """Wait a little, rarely long."""
         self.finish.wait(self.random.expovariate(1 / self.life.pace))
 
     def value(self, what: str = "") -> bytes:
-        """Return a value that nobody else has; now and then a long one."""
+        """Return a unique value, sometimes a long one."""
         self._values += 1
         size = self.random.choice((0, 0, 0, 0, 0, 0, 0, 20, 200, 3_000))
         return f"{what}{self.life.process}/{self._values} ".encode() + b"." * size
@@ -138,13 +138,13 @@ class World:
         return consumer, ConsumerTape(consumer, self.recorder)
 
     def copied(self) -> bool:
-        """Return whether the group has copied all that there is: also what a dead member still owns."""
+        """Return whether the group has copied all records, also on partitions that a dead member still owns."""
         ends = [self.client.admin.partitions.describe(partition) for partition in PARTITIONS if partition.topic in COPIED]
         decided = all(end.last_stable_offset == end.log_end_offset for end in ends)
         return decided and all(at.lag == 0 for at in self.client.admin.groups.describe(GROUP).partitions)
 
     def read_to_the_end(self, consumer: Consumer) -> bool:
-        """Return whether a consumer has read all that there is."""
+        """Return whether a consumer has read all records."""
         return all(
             consumer.position(partition) == self.client.admin.partitions.describe(partition).log_end_offset
             for partition in consumer.assignment()
@@ -157,7 +157,7 @@ class World:
 def copy(world: World) -> None:
     """Consume–transform–produce, exactly once: each input gives a record in each ledger. The jobs are members of one group.
 
-    Also inputs that a crash may take back: then they have none, and what gets their offsets has one (P38).
+    Also inputs that a crash may undo: then they have none, and the records that get their offsets have one (P38).
     """
     session_timeout_ms = world.random.choice((600, 2_000, 6_000))
     consumer, tape = world.consumer(
@@ -260,7 +260,7 @@ def writer(world: World) -> None:
 
 
 def _commit(world: World, producer: Producer) -> None:
-    # With little time the outcome may stay unknown; then only the same call may be repeated.
+    # With a short timeout the outcome may stay unknown; then only the same call may be repeated.
     if world.random.random() < 0.2:
         try:
             producer.commit_transaction(timeout=0.05)
@@ -280,12 +280,12 @@ def _again(call: Callable[[], None]) -> None:
 
 
 def plain(world: World) -> None:
-    """An idempotent producer without transactions, several batches in flight; it writes the input and everything else."""
+    """An idempotent producer without transactions, several batches in flight; it writes the input and all other topics."""
     _write(world, [INPUT, INPUT, *TOPICS], linger_ms=world.random.choice((0, 5)))
 
 
 def loose(world: World) -> None:
-    """A producer that does not wait for the disk: a crash of the server may take its last records back."""
+    """A producer that does not wait for the disk: a crash of the server may undo its last records."""
     settings = world.random.choice(({"acks": "0"}, {"acks": "1"}, {"acks": "1", "retries": 0}))
     _write(world, [LOOSE, LOOSE_INPUT], linger_ms=0, **settings)
 
@@ -314,7 +314,7 @@ def _write(world: World, topics: list[str], **settings: Any) -> None:
 
 
 def reader(world: World) -> None:
-    """A long-lived consumer of committed data that goes back at times; what it has read it commits for its next life."""
+    """A long-lived consumer of committed data that sometimes goes back; it commits its position for its next life."""
     _read(world, group=world.life.name, isolation="read_committed")
 
 
@@ -338,7 +338,7 @@ def _read(world: World, **settings: Any) -> None:
             consumer.seek(_place_of(error), 0)
             continue
         if "group" in settings and world.random.random() < 0.1:
-            with contextlib.suppress(errors.LogTruncated):  # the next poll says so, too
+            with contextlib.suppress(errors.LogTruncated):  # the next poll raises it, too
                 consumer.commit({tp: consumer.position(tp) for tp in consumer.assignment()})
         if not world.finish.now:
             if records and world.random.random() < 0.02:
@@ -354,7 +354,7 @@ def _read(world: World, **settings: Any) -> None:
 
 
 def hopper(world: World) -> None:
-    """A consumer of committed data that jumps into what is still open (P22); it must wait there, and then miss nothing."""
+    """A consumer of committed data that jumps into open transactions (P22); it must wait there, and then miss nothing."""
     consumer, _ = world.consumer(auto_offset_reset="none")
     consumer.assign(PARTITIONS)
     for partition in PARTITIONS:
@@ -397,7 +397,7 @@ def view(world: World) -> None:
         world.finish.wait(1.0)
 
 
-# ── who tidies up, and who meddles ──
+# ── sweepers and meddlers ──
 
 
 def sweeper(world: World) -> None:
@@ -415,7 +415,7 @@ def sweeper(world: World) -> None:
 
 
 def meddler(world: World) -> None:
-    """An administrator who asks after open transactions, ends some of them by name, and fences their owners."""
+    """An administrator that looks up open transactions, ends some of them by name, and fences their owners."""
     while not world.finish.now:
         world.finish.wait(world.random.uniform(0.2, 1.0))
         with contextlib.suppress(errors.RetriableError):
@@ -447,8 +447,8 @@ ROLES: Final[dict[str, Callable[[World], None]]] = {
 
 
 def live(life: Life) -> None:
-    """Be the whole life of a process: through what a user's program would survive. A bug ends it with a traceback."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # it does not outlive who started it
+    """Be the whole life of a process, through all that a user's program would survive. A bug ends it with a traceback."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # it does not outlive its parent
     os.dup2(os.open(life.errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), 2)
     if life.role == COORDINATOR:
         os.environ["MSGTX_DATABASE_URL"] = life.url
