@@ -15,7 +15,7 @@ from tests.system.zygote import Zygote
 
 @pytest.fixture
 def shell(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Callable[..., Ended]:
-    """The command line inside this process: `shell(url, "topics", "list")`. A failure is one line, whatever it is."""
+    """The command line inside this process: `shell(url, "topics", "list")`. Every failure is one line."""
 
     def call(url: str, *arguments: str, stdin: bytes = b"") -> Ended:
         capfdbinary.readouterr()
@@ -36,7 +36,7 @@ def shell(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[by
 
 @pytest.fixture
 def observer(make_database: Callable[[], str]) -> Iterator[msgtx.Client]:
-    """A client on a database for these runs alone: what others left would be swept and verified after each."""
+    """A client on a database for these runs alone: leftovers of others would be swept and verified after each."""
     with msgtx.connect(make_database()) as client:
         yield client
 

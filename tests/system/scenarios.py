@@ -1,7 +1,7 @@
-"""The programs that are crashed: each as an application would write it, with every step told to the oracle.
+"""The programs that are crashed: each as an application would write it, with every step reported to the oracle.
 
 A program runs as a *life* of one application: another life of the same `World` is its successor, with the same
-transactional id. It must go on from what its predecessor left, wherever that was crashed.
+transactional id. It must continue from what its predecessor left, wherever that was crashed.
 """
 
 import contextlib
@@ -37,12 +37,12 @@ from tests.oracle import Oracle
 
 Answer = TypeVar("Answer")
 PARTITIONS: Final = 2
-INPUTS: Final = 2  # per partition of the source; most programs read its first one only
+INPUTS: Final = 2  # per partition of the source; most programs read only its first one
 SOURCES: Final = 2
 SHARDS: Final = 50
 PATIENCE_SECONDS: Final = 30.0
 FAST: Final = {"retry_backoff_ms": 1, "max_block_ms": 30_000, "delivery_timeout_ms": 30_000}
-QUICK: Final = {"session_timeout_ms": 2_000, "heartbeat_interval_ms": 100}  # a member that cannot leave is given up soon
+QUICK: Final = {"session_timeout_ms": 2_000, "heartbeat_interval_ms": 100}  # a member that cannot leave is soon removed
 MADE: Final = sqlalchemy.table("made", *map(sqlalchemy.column, ("run", "number", "name")))  # rows of the business
 READING: Final = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "retry_backoff_ms": 1}
 
@@ -70,16 +70,16 @@ class Journal:
 
 @dataclass
 class World:
-    """Where one run of a program takes place: its own topics, ids and group in a database that it shares with other runs."""
+    """The scene of one run of a program: its own topics, ids and group in a database that it shares with other runs."""
 
-    observer: Client  # not counted; sees nothing but what every client sees
+    observer: Client  # not counted; sees only what every client sees
     run: str
     note: Journal
     faults: Faults = field(default_factory=Faults)
     life: int = 0
-    elsewhere: str | None = None  # another database, which knows nothing of msgtx
+    elsewhere: str | None = None  # another database, without msgtx
     zombie: Producer | None = None
-    aged: int | None = None  # a producer id whose time is over
+    aged: int | None = None  # a producer id past its expiry
     overdue: TransactionId | None = None
     cleanup: list[Client] = field(default_factory=list)
 
@@ -101,7 +101,7 @@ class World:
         return f"{self.run}.{self.life}"
 
     def client(self) -> Client:
-        """The counted client. What the pool says to its first connection is not counted: another test has that."""
+        """The counted client. The pool's first calls on a connection are not counted: another test covers them."""
         return Client(self._engine())
 
     def _engine(self) -> Engine:
@@ -118,7 +118,7 @@ class World:
 
     @contextlib.contextmanager
     def sessions(self, isolation: str) -> Iterator[sqlalchemy.Engine]:
-        """The application's own engine on msgtx's database, counted; and so is what the library opens beside it."""
+        """The application's own engine on msgtx's database, counted, as are the library's connections beside it."""
         with self.books(self.observer.secret_url, isolation) as engine, self._engine() as beside:
             with self._uncounted(), engine.connect() as connection:
                 enlist(connection)
@@ -141,13 +141,13 @@ class World:
             engine.dispose()
 
     def write(self, session: Session, number: str, transaction: str, name: str | None = None) -> None:
-        """Write the row of the business that belongs to a transaction, under the transaction's or another name."""
+        """Write the row of the business that belongs to a transaction, under the transaction's name or another one."""
         name = transaction if name is None else name
         self.note("row", transaction, name)
         session.execute(MADE.insert().values(run=self.run, number=number, name=name))
 
     def rows(self) -> list[tuple[str, str]]:
-        """The rows of the business: numbers and names; a look that is not counted."""
+        """The rows of the business: numbers and names; this read is not counted."""
         found: list[tuple[str, str]] = []
         for url in (self.observer.secret_url, self.elsewhere):
             if url is not None:
@@ -218,7 +218,7 @@ def _process(world: World, *, flush: bool) -> None:
 
 
 def inputs(world: World, client: Client) -> Iterator[tuple[Consumer, Record, str]]:
-    """Hand out the records of the source one by one, each with a name for what is done with it; after a rewind again."""
+    """Yield the source's records one by one, each with a name for its transaction; after a rewind again."""
     consumer = client.consumer(group=world.group, **READING)
     source = TopicPartition(world.source, 0)
     consumer.assign([source])
@@ -232,7 +232,7 @@ def inputs(world: World, client: Client) -> Iterator[tuple[Consumer, Record, str
 
 
 def _transform(world: World, producer: Producer, consumer: Consumer, record: Record, name: str, *, flush: bool) -> None:
-    """Make the outputs of a record in a transaction, with where the consumer then stands."""
+    """Make the outputs of a record in a transaction, with the consumer's new positions."""
     assert record.value is not None
     number = record.value.decode()
     try:
@@ -255,7 +255,7 @@ def _transform(world: World, producer: Producer, consumer: Consumer, record: Rec
 
 
 class Crew:
-    """Members of a group, polled in turn by one thread. A member hands records out in its turns only."""
+    """Members of a group, polled in turn by one thread. A member returns records only in its turns."""
 
     def __init__(self, world: World, client: Client, producer: Producer) -> None:
         self.world = world
@@ -271,11 +271,11 @@ class Crew:
         return member
 
     def settles(self) -> bool:
-        """Whether all partitions are the members' own, evenly, once each has looked what is new."""
+        """Poll each member; return whether the members own all partitions, evenly shared."""
         for member in self.members:
             try:
                 assert member.poll(0) == []
-            except errors.AbortableError:  # while revoking: it was given up meanwhile
+            except errors.AbortableError:  # while revoking: it was removed meanwhile
                 member.rewind()
         owned = [partition for member in self.members for partition in member.assignment()]
         even = {len(member.assignment()) for member in self.members} == {SOURCES // len(self.members)}
@@ -299,7 +299,7 @@ class Crew:
 
 
 def rebalance(world: World) -> None:
-    """A member works alone; another one joins, and is given a partition; both work; one leaves, the other goes on."""
+    """A member works alone; another one joins, and gets a partition; both work; one leaves, the other continues."""
     bury(world)
     with world.client() as client, world.producer(client, linger_ms=60_000) as producer:
         world.note("fenced", f"{world.run}.{world.life - 1}")
@@ -322,7 +322,7 @@ def rebalance(world: World) -> None:
 
 
 def bury(world: World) -> None:
-    """Whoever was a member before is dead by now: its session is over."""
+    """End the sessions of all earlier members: they are dead by now."""
     with world.observer.engine.connection() as connection:
         connection.execute(
             "update msgtx.group_heartbeat h set heartbeat_at = heartbeat_at - interval '1 hour'"
@@ -333,7 +333,7 @@ def bury(world: World) -> None:
 
 
 def after_rebalance(world: World) -> None:
-    """Every partition has exactly one living owner; newcomers divide them, and find nothing left to do."""
+    """Every partition has exactly one living owner; newcomers share them, and find nothing left to do."""
     bury(world)
     with world.observer.producer(**FAST) as idle:
         crew = Crew(world, world.observer, idle)
@@ -352,7 +352,7 @@ def after_rebalance(world: World) -> None:
 
 
 def abort(world: World) -> None:
-    """Transactions that are aborted after records were stored, with a committed one behind each."""
+    """Transactions that are aborted after records were stored, with a committed one after each."""
     with world.client() as client, world.producer(client, linger_ms=60_000) as producer:
         world.note("fenced", f"{world.run}.{world.life - 1}")
         for number in range(2):
@@ -397,7 +397,7 @@ def zombie(world: World) -> None:
 
 
 def before_zombie(world: World) -> None:
-    """The zombie of `zombie`: records on both partitions, flushed, no decision."""
+    """The zombie of `zombie`: flushed records on both partitions, no decision."""
     alive = world.zombie = world.producer(world.bystander())
     alive.init_transactions()
     alive.begin_transaction()
@@ -409,7 +409,7 @@ def before_zombie(world: World) -> None:
 
 
 def after_zombie(world: World) -> None:
-    """It wakes up, sends more and commits: it is told that it was fenced (I7)."""
+    """It wakes up, sends more and commits: it learns that it was fenced (I7)."""
     alive = world.zombie
     assert alive is not None
     world.note("sent", "zombie/late", 0, f"{world.run}.zombie", "zombie")
@@ -422,11 +422,11 @@ def after_zombie(world: World) -> None:
             step()
         except errors.ProducerFenced as error:
             told.append(type(error).__name__)
-    assert len(told) == 2, f"the zombie was told {told}"
+    assert len(told) == 2, f"the zombie was answered {told}"
 
 
 def spark(world: World) -> None:
-    """A driver and its tasks in one process: a batch per input; the second task is tried twice, and the first try fails."""
+    """A driver and its tasks in one process: a batch per input; the second task's first attempt fails, the next one succeeds."""
     with world.client() as client:
         count = 0
         while (start := _group_offset(world)) < INPUTS:
@@ -440,7 +440,7 @@ def spark(world: World) -> None:
 
 
 def _batch(world: World, client: Client, target: Target, batch: BatchName, name: str) -> None:
-    """Make the outputs of an input, with where the group then stands."""
+    """Make the outputs of an input, with the group's new offset."""
     number, failed = batch.batch_id, f"{name}.failed"
     try:
         accepted = []
@@ -487,7 +487,7 @@ def _group_offset(world: World) -> int:
 
 
 def timeout(world: World) -> None:
-    """A transaction passes its timeout, a reader that it holds back ends it; its owner aborts, and goes on."""
+    """A transaction passes its timeout, a reader that it holds back ends it; its owner aborts, and continues."""
     with world.client() as client, world.producer(client) as producer:
         world.note("fenced", f"{world.run}.{world.life - 1}")
         name = f"{world.me}.late"
@@ -511,21 +511,21 @@ def timeout(world: World) -> None:
 
 
 def again(call: Callable[[], Answer]) -> Answer:
-    """An administrator's call is not repeated by the library: whoever runs it does."""
-    for _ in range(POOL_SIZE + 2):  # after a crash of the server each connection of the pool is found dead by itself
+    """Repeat an administrator's call: the library does not."""
+    for _ in range(POOL_SIZE + 2):  # after a crash of the server the pool finds its dead connections one by one
         with contextlib.suppress(errors.DatabaseUnavailable):
             return call()
-    raise AssertionError("the database stays away")
+    raise AssertionError("the database stays unavailable")
 
 
 def recovery(world: World) -> None:
-    """A producer without transactions finds its tail gone, raises its epoch, and sends on."""
+    """A producer without transactions finds its tail gone, raises its epoch, and continues to send."""
     with world.client() as client, client.producer(linger_ms=0, **FAST) as producer:
         for number in range(2):
             future = world.send(producer, f"{world.life}-first-{number}", 0)
             offset = future.result(PATIENCE_SECONDS).offset
         world.note("acknowledged", f"{world.life}-first-0", 0)
-        with world.observer.engine.connection() as connection:  # what nobody should do
+        with world.observer.engine.connection() as connection:  # which no client should do
             connection.execute(
                 "delete from msgtx.record_batch r using msgtx.partition p join msgtx.topic t using (topic_id)"
                 " where t.name = %s and p.partition_index = 0 and r.partition_id = p.partition_id and r.base_offset = %s",
@@ -543,7 +543,7 @@ def sweep(world: World) -> None:
     with world.client() as client:
 
         def lead() -> None:
-            with world.observer.engine.connection() as connection:  # whoever led before is dead by now
+            with world.observer.engine.connection() as connection:  # earlier leaders are dead by now
                 connection.execute("update msgtx.coordinator set lease_until = lease_until - interval '1 hour'")
             with client.engine.connection() as connection:
                 leases = lease_shards(connection, None, host="here", process=world.life)
@@ -555,7 +555,7 @@ def sweep(world: World) -> None:
 
 
 def before_sweep(world: World) -> None:
-    """An id that was used nine days ago last, with history and offsets, and an overdue transaction of another."""
+    """An id last used nine days ago, with history and offsets, and an overdue transaction of another."""
     producer = world.observer.producer(transactional_id=f"aged-{world.run}", **FAST)
     producer.init_transactions()
     for name, committed in (("first", True), ("undone", False), ("newest", True)):
@@ -595,7 +595,7 @@ def before_sweep(world: World) -> None:
 
 
 def after_sweep(world: World) -> None:
-    """All of it is gone, once; nobody reads anything else than before (the oracle says)."""
+    """All of it is gone, once; readers read the same as before (the oracle checks)."""
     again(world.observer.sweep)
     assert world.overdue is not None
     assert world.observer.transaction_outcome(world.overdue) is Outcome.ABORTED
@@ -618,7 +618,7 @@ def _stable(client: Client, topic: str) -> bool:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A program, what comes before and after it, and of how many inputs the outputs must be there in the end."""
+    """A program, the steps before and after it, and the number of inputs whose outputs must exist in the end."""
 
     program: Callable[[World], None]
     before: Callable[[World], None] | None = None
@@ -641,11 +641,11 @@ SCENARIOS: Final = {
 RECOVERY: Final = {"recovery": Scenario(recovery)}
 
 
-# ── what came of it ──
+# ── the result ──
 
 
 def anomalies_of(client: Client, run: str, name: str) -> list[str]:
-    """Run a program, without a crash. Returns what the oracle has found."""
+    """Run a program without a crash. Returns the oracle's findings."""
     scenario = SCENARIOS[name]
     world = World(client, run, Journal())
     try:
@@ -663,7 +663,7 @@ def anomalies_of(client: Client, run: str, name: str) -> list[str]:
 
 
 def settle(world: World, oracle: Oracle, *, image: int, rows: int = 0) -> None:
-    """Sweep, read everything by every way there is, and let the oracle compare; verify the rows before and after."""
+    """Sweep, read everything in every way, and let the oracle compare; verify the rows before and after."""
     client = world.observer
     oracle.anomalies += map(str, client.admin.verify([world.topic, world.source]).violations)
     client.sweep()

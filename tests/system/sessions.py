@@ -1,7 +1,7 @@
-"""Programs that are crashed, whose transactions end in a session of the application's, or as another database says.
+"""Programs that are crashed, whose transactions are decided by an application's session or by another database.
 
-As in `scenarios`. What such a COMMIT has done when its answer is lost, the application finds out: by the transaction's
-name, by its own row, or by the other database's.
+As in `scenarios`. When the answer of such a COMMIT is lost, the application finds out its outcome: by the transaction's
+name, by its own row, or by that of the other database.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from msgtx.producer.producer import Producer
 from tests.system.scenarios import INPUTS, PARTITIONS, Scenario, World, again, inputs
 
 LEVELS: Final = {"": "READ COMMITTED", "-repeatable": "REPEATABLE READ", "-serializable": "SERIALIZABLE"}
-# What a session's commit, or what lies beside it, may raise in the application: then it finds out for itself.
+# What a session's commit, or a call beside it, may raise in the application, which then finds out the outcome.
 LOST: Final = (errors.MsgtxError, sqlalchemy.exc.DBAPIError)
 
 
@@ -41,7 +41,7 @@ def _in_session(
     record: Record,
     name: str,
 ) -> None:
-    """Make a row and the outputs of a record; when the COMMIT is not answered, ask how the transaction has ended."""
+    """Make a row and the outputs of a record; when the COMMIT is not answered, ask how the transaction ended."""
     assert record.value is not None
     number, begun = record.value.decode(), None
     try:
@@ -73,7 +73,7 @@ def _note_offsets(world: World, consumer: Consumer, name: str) -> None:
 
 
 def publish(world: World, isolation: str) -> None:
-    """A row for each number that has none, with records on two partitions; whether it is there, the row tells."""
+    """A row for each number that has none, with records on two partitions; the row shows whether that is done."""
     bury(world)
     with world.sessions(isolation) as sessions:
         attempt = 0
@@ -92,14 +92,14 @@ def publish(world: World, isolation: str) -> None:
 
 
 def _find_out(world: World, name: str) -> bool:
-    """Whether an attempt is done: if its row is there."""
+    """Whether an attempt is done: its row exists."""
     done = name in {found for _, found in world.rows()}
     world.note("committed" if done else "aborted", name)
     return done
 
 
 def consume(world: World, isolation: str) -> None:
-    """Consume into a table: a row for each record, with where the consumer then stands."""
+    """Consume into a table: a row for each record, with the consumer's new positions."""
     bury(world)
     with world.client() as client, world.sessions(isolation) as sessions:
         for consumer, record, name in inputs(world, client):
@@ -115,7 +115,7 @@ def consume(world: World, isolation: str) -> None:
 
 
 def bury(world: World) -> None:
-    """What a dead process, or one that lost its connection twice, has left to its timeout: that is over, an hour ago."""
+    """Let what a dead process, or one that lost its connection twice, has left open time out, as of an hour ago."""
     with world.observer.engine.connection() as connection:
         connection.execute(
             "update msgtx.transaction t set opened_at = opened_at - interval '1 hour' where not exists ("
@@ -125,7 +125,7 @@ def bury(world: World) -> None:
 
 
 def prepared(world: World) -> None:
-    """Consume–transform–produce, decided by another database: its row tells whoever comes after a crash."""
+    """Consume–transform–produce, decided by another database: its row tells a successor after a crash."""
     assert world.elsewhere is not None
     with (
         world.client() as client,

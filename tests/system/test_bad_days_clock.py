@@ -1,4 +1,4 @@
-"""Bad days: the server's clock is set, an hour forward or back, while everything goes on."""
+"""Bad days: the server's clock is set an hour forward or back while everything runs."""
 
 import concurrent.futures
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def test_a_clock_that_goes_forward_ends_open_transactions_and_their_producers_li
             if end == "sweep":
                 client.sweep()
             else:
-                with client.consumer(**READING) as reader:  # whoever it holds back ends it
+                with client.consumer(**READING) as reader:  # a reader that it holds back ends it
                     reader.assign([partition])
                     wait_until(lambda reader=reader: (reader.poll(0), _stable(client, partition))[1], "readers pass")
             if end == "send":
@@ -81,7 +81,7 @@ def test_a_clock_that_goes_back_ends_nothing_early(client: Client, clock: Clock,
 def test_what_a_dead_producer_left_in_the_future_holds_nobody_up(
     client: Client, clock: Clock, database_url: str, shell: Callable[..., Ended]
 ) -> None:
-    """I8, I12: without this, readers would wait until the clock has caught up: an hour, or ten years."""
+    """I8, I12: otherwise readers would wait until the clock has caught up: an hour, or ten years."""
     client.topics.create("left", partitions=2)
     clock("10 years")
     dead = msgtx.connect(database_url)
@@ -93,7 +93,7 @@ def test_what_a_dead_producer_left_in_the_future_holds_nobody_up(
     with client.producer(linger_ms=0, **FAST) as other, client.consumer("left", **READING) as reader:
         other.send("left", b"behind", partition=0).result(PATIENCE_SECONDS)
         assert reader.poll(0) == []
-        dead.engine.close()  # the process is gone; nobody aborts
+        dead.engine.close()  # the process is gone; no client aborts
         assert [record.value for record in reader.poll(PATIENCE_SECONDS)] == [b"behind"]
     assert client.admin.transactions.outcome(name).decided_by == "timeout"
     assert shell(database_url, "sweep").code == 0
@@ -105,7 +105,7 @@ def test_what_a_dead_producer_left_in_the_future_holds_nobody_up(
 def test_programs_notice_nothing_of_a_clock_that_is_set_while_they_run(
     client: Client, clock: Clock, connection: Connection
 ) -> None:
-    """Transactions longer than a jump may be ended by it; nothing else may happen. Then everything is complete."""
+    """Only transactions longer than a jump may be ended by it. At the end everything is complete."""
 
     def run(name: str) -> list[World]:
         worlds = [World(client, f"set-{name}-{turn}", Journal()) for turn in range(3)]

@@ -1,4 +1,4 @@
-"""Bad days: the server's disk is full. Nothing acknowledged is lost, nothing is doubled, all goes on when there is room."""
+"""Bad days: the server's disk is full. Nothing acknowledged is lost or doubled, and all continues when there is room."""
 
 import concurrent.futures
 import itertools
@@ -14,9 +14,9 @@ from tests.databases import wait_until
 from tests.small_disk import SmallDisk, small_disk
 from tests.system.scenarios import FAST, PATIENCE_SECONDS, READING
 
-LEFT = 512 * 1024  # for the first records; then there is no room for another page
+LEFT = 512 * 1024  # for the first records; then no other page has room
 PAGE = 8192
-LARGE = 20_000  # bytes of a record, at random: nothing compresses it
+LARGE = 20_000  # bytes of a record, random, so it cannot be compressed
 _numbers = itertools.count(1)
 _chance = random.Random(20_241_121)
 
@@ -80,7 +80,7 @@ def test_producers_wait_for_room_and_lose_nothing(
             wait_until(lambda: disk.free < PAGE, "the disk is full")
             assert disk.alive
 
-            # Others are told why, in one line.
+            # Other clients get the reason in one line.
             hasty = client.producer(linger_ms=0, retry_backoff_ms=10, delivery_timeout_ms=200)
             with hasty:
                 refused = hasty.send_batch(topic, [large(-2)] * 20, partition=1)
@@ -108,7 +108,7 @@ def test_producers_wait_for_room_and_lose_nothing(
 def test_a_server_that_panics_for_lack_of_wal_goes_on_when_there_is_room(
     disk: SmallDisk, client: Client, topic: str, database_url: str, shell: Callable[..., Ended]
 ) -> None:
-    """The server ends itself: what was acknowledged is there when it is started again, and clients go on by themselves."""
+    """The server ends itself: what was acknowledged is there after its next start, and clients continue by themselves."""
     total = 60
     with (
         client.producer(linger_ms=0, **FAST) as producer,

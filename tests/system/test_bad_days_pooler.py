@@ -1,4 +1,4 @@
-"""Bad days: a pooler in transaction mode between clients and the server. Every call may meet another session."""
+"""Bad days: a pooler in transaction mode between clients and the server. Every call may use another session."""
 
 import concurrent.futures
 import logging
@@ -35,13 +35,13 @@ def pooled(url: str) -> Iterator[Client]:
 
 
 def test_calls_of_one_connection_meet_several_sessions(url: str) -> None:
-    """The instrument: a statement that was prepared in one session is not known in the next one."""
+    """Shows that the test works: a statement prepared in one session is unknown in the next one."""
     with connect(url) as one, connect(url) as other:
         one.prepare_threshold = 0
         one.execute("select 1 as prepared")
         before = one.execute("select pg_backend_pid()").fetchone()
         other.autocommit = False
-        for _ in range(SESSIONS):  # a session that is in a transaction is not free for others
+        for _ in range(SESSIONS):  # a session in a transaction is not free for others
             if other.execute("select pg_backend_pid()").fetchone() == before:
                 break
             other.rollback()
@@ -71,7 +71,7 @@ def test_every_program_does_behind_a_pooler_what_it_does_without(pooled: Client)
 
 
 def test_many_calls_in_flight_stay_in_order(pooled: Client) -> None:
-    """A pipeline of SQL transactions, beside others that change their places."""
+    """A pipeline of SQL transactions, beside others that change sessions."""
     total = 400
     pooled.topics.create("ordered", partitions=2)
 
@@ -105,7 +105,7 @@ def test_consume_transform_produce(pooled: Client) -> None:
 
 
 def test_a_waiting_consumer_polls_and_leaves_no_listener_behind(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A LISTEN would stay in a session that belongs to others; and waiting is no busy loop."""
+    """A LISTEN would stay in a session that others use. Waiting must not be a busy loop."""
     faults = Faults()
     with caplog.at_level(logging.INFO), Client(Engine(url, connect=faults.connect)) as client:
         client.topics.create("quiet")
@@ -125,7 +125,7 @@ def test_a_waiting_consumer_polls_and_leaves_no_listener_behind(url: str, caplog
 
 
 def test_an_idle_session_in_a_transaction_keeps_one_session_and_no_more(url: str, pooled: Client) -> None:
-    """A user's open transaction occupies a session of the pooler; the others serve."""
+    """A user's open transaction occupies one session of the pooler; the others remain in use."""
     pooled.topics.create("beside")
     with connect(url) as user:
         user.autocommit = False
@@ -157,7 +157,7 @@ def test_sessions_that_end_behind_the_pooler_lose_nothing(pooled: Client, connec
 
 
 def _again(call: Callable[[], dict[int, list[tuple[int, str]]]]) -> dict[int, list[tuple[int, str]]]:
-    """The pooler hands on sessions that ended; a call of an administrator meets them, and is made again."""
+    """Repeat an administrator's call, which may get a session that has ended from the pooler."""
     for _ in range(SESSIONS + 1):
         try:
             return call()
@@ -205,7 +205,7 @@ def test_a_database_that_the_pooler_cannot_reach_is_told_in_one_line(url: str, s
 
 
 def test_what_a_session_sees_of_the_clients_is_the_pooler(pooled: Client, connection: Connection) -> None:
-    """The database's backend of a transaction is a session of the pooler: it tells nothing about the client."""
+    """A transaction's backend is a session of the pooler, which shows nothing about the client."""
     pooled.topics.create("seen")
     with pooled.producer(transactional_id="seen", **FAST) as producer:
         producer.begin_transaction()

@@ -40,7 +40,7 @@ def topic(client: Client) -> str:
 
 @pytest.fixture
 def impatient(database_url: str, connection: Connection) -> Iterator[None]:
-    """The functions wait for a lock for a moment instead of ten seconds."""
+    """The functions wait briefly for a lock instead of ten seconds."""
     waiting = ("append", "append_and_decide", "decide", "init_producer_id", "fence_producer")
     for name in waiting:
         connection.execute(f"alter function msgtx.{name} set lock_timeout = '50ms'")
@@ -91,7 +91,7 @@ def test_a_lock_on_a_business_row_is_nothing_to_msgtx(
 def test_an_append_in_an_open_session_holds_its_partition_and_its_producer_and_nothing_else(
     client: Client, topic: str, user: sqlalchemy.Connection, impatient: None, database_url: str, shell: Callable[..., Ended]
 ) -> None:
-    """P32. Others wait, are told LockTimeout, and go on when the session ends; readers go on up to there."""
+    """P32. Others wait, get LockTimeout, and continue when the session ends; readers continue up to there."""
     held, free = TopicPartition(topic, 0), TopicPartition(topic, 1)
     with client.producer(linger_ms=0, **FAST) as producer:
         producer.send(topic, b"before", partition=0).result(PATIENCE_SECONDS)
@@ -101,7 +101,7 @@ def test_an_append_in_an_open_session_holds_its_partition_and_its_producer_and_n
     (result,) = protocol.append(user, [batch])
     assert result.error is None
 
-    # The free partition, a reader, a sweep, a look: nobody waits.
+    # The free partition, a reader, a sweep, a look: none of them waits.
     with client.producer(transactional_id=f"{topic}-free", **FAST) as producer, producer.transaction():
         producer.send(topic, b"free", partition=1)
     with client.consumer(topic, **READING) as reader:
@@ -110,7 +110,7 @@ def test_an_append_in_an_open_session_holds_its_partition_and_its_producer_and_n
         assert shell(database_url, "sweep").code == 0
         assert shell(database_url, "transactions", "list").code == 0
 
-        # The held ones: a producer of that partition, and a successor of that id.
+        # These are held back: a producer of that partition, and a successor of that id.
         hasty = client.producer(linger_ms=0, retry_backoff_ms=1, delivery_timeout_ms=100)
         with hasty, pytest.raises(errors.DeliveryTimeout, match="lock timeout"):
             hasty.send(topic, b"late", partition=0).result(PATIENCE_SECONDS)
@@ -140,7 +140,7 @@ def test_an_append_in_an_open_session_holds_its_partition_and_its_producer_and_n
 def test_what_an_open_session_has_appended_shows_when_it_commits(
     client: Client, topic: str, user: sqlalchemy.Connection
 ) -> None:
-    """P1, P33: readers that went on meanwhile have passed nothing of it; its time began when it appended."""
+    """P1, P33: readers that continued meanwhile have skipped none of it; its time began when it appended."""
     session = protocol.init_producer_id(user, f"{topic}-user", 60_000)
     user.commit()
     name = msgtx.TransactionId(*session, 0)
@@ -187,7 +187,7 @@ def test_a_session_that_forgets_what_it_sealed_holds_readers_up_until_its_timeou
     clock: Callable[..., None],
     isolation: str,
 ) -> None:
-    """P32, I12: then everybody goes on, and its COMMIT is refused with its rows."""
+    """P32, I12: then all others continue, and its COMMIT is refused with its rows."""
     with (
         Session(sessions.execution_options(isolation_level=isolation)) as session,
         client.producer(transactional_id=topic, **FAST) as producer,
@@ -218,7 +218,7 @@ def test_a_session_that_forgets_what_it_sealed_holds_readers_up_until_its_timeou
 def test_a_session_that_stands_still_before_its_commit_is_ended_and_all_go_on(
     client: Client, topic: str, sessions: sqlalchemy.Engine, connection: Connection, how: str
 ) -> None:
-    """P32: what its COMMIT has locked nobody waits for longer than the server's patience with an idle session.
+    """P32: no client waits for its COMMIT's locks longer than the server tolerates an idle session.
 
     What it publishes locks nothing before its COMMIT.
     """
@@ -240,7 +240,7 @@ def test_a_session_that_stands_still_before_its_commit_is_ended_and_all_go_on(
         else:
             with producer.transaction(session=session):
                 producer.send(topic, b"still", partition=0)
-        sqlalchemy.event.listen(sessions, "commit", stand_still)  # behind the library's own
+        sqlalchemy.event.listen(sessions, "commit", stand_still)  # after the library's own
         session.commit()
 
     with (
@@ -274,7 +274,7 @@ def test_a_session_that_stands_still_before_its_commit_is_ended_and_all_go_on(
 
 @pytest.fixture
 def limited(server: Server, database_url: str) -> Iterator[Callable[[int], str]]:
-    """A role that may have so many connections: `limited(2)` makes it, or changes the limit; its address."""
+    """A role with a connection limit: `limited(2)` makes it, or changes the limit, and returns its address."""
     name = f"{server.role}_limited_{next(_numbers)}"
     with server.administrator() as administrator:
         administrator.execute(f"create role {name} login password '{server.password}' in role {server.role}")
@@ -310,7 +310,7 @@ def test_a_reached_limit_is_told_and_clients_go_on_when_there_is_room(
         msgtx.connect(url)
     limited(1)
     with msgtx.connect(url) as theirs, theirs.consumer(topic, **READING) as reader:
-        # One connection for a sender, a reader, and a listener that finds none: who gets none asks again.
+        # One connection for a sender, a reader, and a listener that gets none; a thread without one asks again.
         with theirs.producer(linger_ms=0, **FAST) as producer:
             futures = [producer.send(topic, b"%d" % number, partition=0) for number in range(20)]
             assert [future.result(PATIENCE_SECONDS).offset for future in futures] == list(range(20))

@@ -42,8 +42,8 @@ REFUSED = {
     "default_transaction_isolation": ("serializable", "repeatable read"),
     "default_transaction_read_only": ("on",),
 }
-NAMES = "grüße-€-日本"  # of a transactional id, a group, a header: not to be said in Latin 1
-# What a program of the user's may find before pg_catalog, when its search_path puts it there.
+NAMES = "grüße-€-日本"  # of a transactional id, a group, a header: not all of it exists in Latin 1
+# Objects that a user's program may find before pg_catalog, if its search_path puts them there.
 HOSTILE = """
 create schema evil;
 create domain evil.int8 as pg_catalog.int4;
@@ -71,7 +71,7 @@ STANDS_ON_EVIL = """
 
 @contextmanager
 def role_with(server: Server, url: str, setting: str, value: str) -> Iterator[str]:
-    """A role that may do what the owner may, with this setting; its address."""
+    """Make a role with the owner's rights and this setting; yields its address."""
     name = f"{server.role}_with_{next(_numbers)}"
     with server.administrator() as administrator:
         administrator.execute(f"create role {name} login password '{server.password}' in role {server.role}")
@@ -89,7 +89,7 @@ def _values(value: str) -> str:
 
 
 def use_everything(client: Client, run: str) -> None:
-    """Names, times and bytes that a setting might spoil; read back by the same client."""
+    """Use names, times and bytes that a setting might spoil; the same client reads them back."""
     before = client.topics.create(run, partitions=2)
     source = TopicPartition(run, 0)
     value = bytes(range(256))
@@ -115,7 +115,7 @@ def use_everything(client: Client, run: str) -> None:
 
 
 def run_programs(client: Client, run: str, names: Iterable[str] = ("commit", "timeout")) -> None:
-    """Programs of the crash sweep, without a crash, against the oracle."""
+    """Check programs of the crash sweep, without a crash, against the oracle."""
     for name in names:
         assert anomalies_of(client, f"{run}-{name}", name) == [], name
 
@@ -143,7 +143,7 @@ def test_a_setting_of_the_role_changes_nothing(
 def test_a_setting_that_msgtx_cannot_work_with_is_named(
     setting: str, value: str, server: Server, database_url: str, client: Client, shell: Callable[..., Ended]
 ) -> None:
-    """I16: nothing is written, and what is there can be read."""
+    """I16: nothing is written, and what is stored can be read."""
     topic = f"named-{setting}-{value[0]}"
     client.topics.create(topic)
     with client.producer(linger_ms=0, **FAST) as producer:
@@ -177,7 +177,7 @@ def test_the_schema_is_made_whatever_the_isolation_of_the_role(
 def test_objects_of_the_user_are_never_taken_for_the_systems(
     make_database: Callable[..., str], server: Server, shell: Callable[..., Ended]
 ) -> None:
-    """search_path with a schema before pg_catalog: when the schema is made, and when it is used."""
+    """search_path has a schema before pg_catalog, both when msgtx is installed and when it is used."""
     url = make_database(schema=False)
     name = sqlalchemy.make_url(url).database
     with server.administrator(name) as administrator:
@@ -197,7 +197,7 @@ def test_objects_of_the_user_are_never_taken_for_the_systems(
 def test_a_statement_timeout_is_named_and_nothing_is_lost_when_it_ends(
     server: Server, database_url: str, client: Client, connection: Connection, shell: Callable[..., Ended]
 ) -> None:
-    """Somebody holds the partition: each attempt is canceled, and repeated until its time is over."""
+    """Another session holds the partition: each attempt is canceled, and repeated until its time is over."""
     client.topics.create("timed")
     (partition,) = connection.execute(
         "select p.partition_id from msgtx.partition p join msgtx.topic t using (topic_id) where t.name = 'timed'"
@@ -223,7 +223,7 @@ def read_all_of(client: Client, topic: str) -> list[tuple[int, str]]:
     return [(record.offset, (record.value or b"").decode()) for record in records]
 
 
-# ── what is flushed, whatever the role says ──
+# ── flushes, whatever the role's settings ──
 
 
 @pytest.fixture(scope="module")
@@ -233,7 +233,7 @@ def crashing() -> Iterator[CrashServer]:
 
 
 def test_what_is_acknowledged_is_flushed_though_the_role_commits_asynchronously(crashing: CrashServer) -> None:
-    """I9: synchronous_commit = off is the role's, for its own statements."""
+    """I9: the role's synchronous_commit = off holds only for its own statements."""
     url = crashing.server.create_database()
     with crashing.server.administrator() as administrator:
         administrator.execute(f"alter role {crashing.server.role} set synchronous_commit = off")

@@ -1,4 +1,4 @@
-"""Bad days: sessions of a busy client are terminated, one at each boundary and all of them again and again."""
+"""Bad days: sessions of a busy client are terminated, one at each boundary, and all of them repeatedly."""
 
 import concurrent.futures
 import itertools
@@ -49,7 +49,7 @@ def terminator(observer: Connection) -> Action:
 def test_a_session_that_is_terminated_at_a_boundary_loses_and_doubles_nothing(
     name: str, client: Client, observer: Connection
 ) -> None:
-    """Before a call: it meets a dead session. After it: the next one does."""
+    """Terminated before a call, that call gets a dead session; terminated after it, the next one does."""
     scenario = SCENARIOS[name]
     fired = 0
     for number in range(1, MOST, STRIDES[name]):
@@ -119,13 +119,13 @@ def test_a_busy_client_whose_sessions_all_end_again_and_again_loses_and_doubles_
             ended += len(observer.execute(TERMINATE_ALL).fetchall())
         seen = [future.result(PATIENCE_SECONDS) for future in working][2]
     assert ended > 20
-    # A consumer that commits by itself reads at least once; here its positions live in the client, so it is exactly once.
+    # An auto-committing consumer reads at least once; here its positions live in the client, so it is exactly once.
     assert isinstance(seen, list)
     assert sorted(seen, key=int) == [str(number) for number in range(total)]
     expected = {p: [str(number) for number in range(total) if number % 2 == p] for p in (0, 1)}
     for topic in ("in", "out"):
         assert {p: [value for _, value in rows] for p, rows in read_all(client, topic).items()} == expected
-    said = [record for record in caplog.records if record.name != "msgtx.consumer"]  # which commits by itself, and says so
+    said = [record for record in caplog.records if record.name != "msgtx.consumer"]  # which logs its failed auto-commits
     assert [record.message for record in said] == []
     assert [record.message for record in caplog.records if record.exc_info] == []
 
@@ -141,7 +141,7 @@ def _end(observer: Connection, topic: str) -> int:
 
 
 def test_a_waiting_consumer_hears_again_after_its_listener_was_terminated(database_url: str, observer: Connection) -> None:
-    """Not only by polling: the listener connects again."""
+    """It does not rely on polling: the listener connects again."""
     faults = Faults()
     with Client(Engine(database_url, connect=faults.connect)) as client:
         client.topics.create("heard")

@@ -15,7 +15,7 @@ RENEWALS = 4
 
 
 def renew(url: str) -> None:
-    """Drop all functions and create them again, as an upgrade does whose text differs."""
+    """Drop all functions and create them again, as an upgrade with changed texts does."""
     with Engine(url, pool_size=1) as engine, engine.transaction() as connection:
         connection.exec_driver_sql("update msgtx.installation set functions_hash = 'another build'")
         assert migrate.upgrade(connection).functions_renewed

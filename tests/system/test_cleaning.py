@@ -19,7 +19,7 @@ KEYS = [b"key-%d" % n for n in range(12)]
 
 
 def clean(client: msgtx.Client, stop: threading.Event) -> None:
-    """Retention, compaction, markers and floors, without a rest."""
+    """Retention, compaction, markers and floors, without a pause."""
     sweeper = Sweeper(["markers", "floors"])
     with client.engine.connection() as connection:
         while not stop.is_set():
@@ -84,7 +84,7 @@ def test_cleaning_beside_producers_and_consumers_changes_nothing_but_what_it_rem
     start = client.admin.partitions.describe(place).log_start_offset
     for key, (offset, value) in newest.items():
         assert last.get(key) == (offset, value) or value is None or offset < start, (
-            "who reads on gets the newest of each key"
+            "a reader gets the newest record of each key"
         )
 
     with client.consumer(topic, auto_offset_reset="earliest") as consumer:

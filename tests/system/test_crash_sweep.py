@@ -1,8 +1,8 @@
 """T3, the crash sweep: for n = 1, 2, 3 … a crash at the n-th boundary to the database, until there is no such boundary.
 
-Three kinds of crash: the connection breaks (the same client goes on), the process is killed (a successor with the same
-transactional id goes on), the server is killed and started again (what was not flushed is lost; the client, or a
-successor, goes on). Then everything is swept, read in every way, and compared with the oracle (I1–I5, I7–I10).
+Three kinds of crash: the connection breaks (the same client continues), the process is killed (a successor with the same
+transactional id continues), the server is killed and started again (what was not flushed is lost; the client, or a
+successor, continues). Then everything is swept, read in every way, and compared with the oracle (I1–I5, I7–I10).
 """
 
 import random
@@ -21,13 +21,13 @@ from tests.system.sessions import SESSIONS
 from tests.system.zygote import Zygote
 
 SEED: Final = 20_241_120
-MOST: Final = 300  # boundaries of one scenario: more means that a retry never ends
+MOST: Final = 300  # boundaries of one scenario: more mean that a retry never ends
 PROGRAMS: Final = {**SCENARIOS, **RECOVERY, **SESSIONS}
 HERE: Final = [name for name in SCENARIOS if name != "spark"]  # that one has a module of its own
 AGAIN: Final = 4  # crashes during the recovery from a crash, per scenario
-# How many batches share a call depends on time, and so the number of boundaries varies a little. These are the least.
+# Timing decides how many batches share a call, so the number of boundaries varies a little. These are minimums.
 BROKEN, KILLED, CRASHED = "connection breaks", "process killed", "server crashes"
-# A process meets the same boundaries, whether it is killed or the server crashes.
+# A process has the same boundaries whether it is killed or the server crashes.
 PROCESS: Final = {
     "send": 6,
     "commit": 24,
@@ -78,7 +78,7 @@ BOUNDARIES: Final = {
 
 
 def run(name: str, world: World, *, successor: bool = False) -> Oracle:
-    """Run a program with its faults in this process; then, if told so, its successor, and what comes after it."""
+    """Run a program with its faults in this process; then its successor, if asked for, and the steps after it."""
     scenario = PROGRAMS[name]
     try:
         scenario.program(world)
@@ -96,7 +96,7 @@ def run(name: str, world: World, *, successor: bool = False) -> Oracle:
 
 
 def begin(name: str, world: World) -> World:
-    """Make a run's topics and its zombie; nothing of it is counted."""
+    """Make a run's topics and its zombie; none of this is counted."""
     world.faults.on = False
     prepare(world, rows=PROGRAMS[name].rows)
     before = PROGRAMS[name].before
@@ -112,7 +112,7 @@ def judge(name: str, world: World, oracle: Oracle) -> None:
 
 
 def sweep(name: str, kind: str, attempt: Callable[[int], bool]) -> None:
-    """Crash at boundary 1, 2, 3 …, until there was none twice in a row. `attempt` tells whether a crash fired."""
+    """Crash at boundary 1, 2, 3 …, until none fired twice in a row. `attempt` returns whether a crash fired."""
     count = missed = 0
     for n in range(1, MOST):
         try:
@@ -194,7 +194,7 @@ def killed(
     deaths: list[int],
     elsewhere: str | None = None,
 ) -> bool:
-    """Lives of one application, each killed at its boundary, then one that is not. Returns whether the first was killed."""
+    """Lives of one application, each killed at its boundary, and a last one that is not. Returns whether the first was killed."""
     path = folder / "-".join(map(str, deaths))
     world = begin(name, World(observer, f"{name}-killed-{path.name}", Journal(path), elsewhere=elsewhere))
     where = {"url": observer.secret_url, "elsewhere": elsewhere, "run": world.run, "journal": str(path)}
@@ -223,7 +223,7 @@ def crash_everywhere(name: str, crashing: CrashServer, elsewhere: str | None = N
     chance = random.Random(SEED)
 
     def attempt(n: int) -> bool:
-        # One flush by somebody else, between any two calls before the crash: what is behind it is lost, and no more.
+        # Another session flushes between two calls before the crash: only what follows that flush is lost.
         plan: dict[int, Action] = {n: crashing.crash_at}
         flush_at = chance.randrange(0, n)
         if flush_at:

@@ -1,6 +1,6 @@
-"""T3, the crash sweep of what a session or another database decides (I6, I10).
+"""T3, the crash sweep of transactions that a session or another database decides (I6, I10).
 
-As in `test_crash_sweep`; the boundaries of the user's own SQLAlchemy connection are counted, too, and so are those of the
+As in `test_crash_sweep`; the boundaries of the user's own SQLAlchemy connection are counted, too, as are those of the
 connection that the library opens beside it above READ COMMITTED. The user's rows, the records and the offsets are there, or
 none of them is.
 """
@@ -21,7 +21,7 @@ from tests.system.test_crash_sweep import break_everywhere, break_twice, crash_e
 from tests.system.zygote import Zygote
 
 LONG = hypothesis.settings.get_current_profile_name() == "long"
-# In the everyday run, each way that such a COMMIT takes is broken, and comes to its end in one of the ways to die.
+# The everyday run breaks each kind of COMMIT, and ends each in one of the ways to die.
 BREAKING = [*SESSIONS] if LONG else ["session", "publish", "publish-serializable", "consume-repeatable"]
 DYING = [*SESSIONS] if LONG else ["prepared", "consume-repeatable"]
 CRASHING = [*SESSIONS] if LONG else ["session", "publish-serializable"]
@@ -29,7 +29,7 @@ CRASHING = [*SESSIONS] if LONG else ["session", "publish-serializable"]
 
 @pytest.fixture
 def elsewhere(make_database: Callable[..., str]) -> str:
-    """A database that knows nothing of msgtx."""
+    """A database without msgtx."""
     return make_database(schema=False)
 
 
@@ -42,7 +42,7 @@ def test_a_connection_that_breaks_anywhere_divides_nothing(name: str, observer: 
 def test_what_is_written_beside_a_session_is_aborted_at_once_when_that_connection_breaks(
     function: str, observer: msgtx.Client
 ) -> None:
-    """Nobody waits for its timeout."""
+    """No client waits for its timeout."""
 
     def crossed(run: str, faults: Faults) -> Faults:
         world = World(observer, run, Journal(), faults)
@@ -68,7 +68,7 @@ def test_a_session_meets_no_connection_that_broke_in_the_commit_of_another(obser
                 orm.publish(session, world.topic, b"value", partition=0)
                 session.commit()
 
-        publish()  # which asks for the topic, too
+        publish()  # which also looks up the topic
         world.faults.crossed.clear()
         publish()
         at = len(world.faults.crossed) + world.faults.crossed.index("before commit_in_session") + 1

@@ -1,4 +1,4 @@
-"""The coordinator daemon as real processes: shards are led by one at a time, whatever happens to it or its database."""
+"""The coordinator daemon as real processes: each shard has one leader at a time, whatever happens to it or its database."""
 
 import contextlib
 import itertools
@@ -104,7 +104,7 @@ def start(database_url: str) -> Iterator[Start]:
 
 
 def owners(client: Client) -> dict[int, int | None]:
-    """Who leads each shard, by the process."""
+    """The process that leads each shard."""
     return {shard.shard: shard.process for shard in client.admin.coordinators()}
 
 
@@ -114,7 +114,7 @@ def shares(client: Client, *daemons: Daemon) -> list[int]:
 
 
 def await_shares(client: Client, *daemons: Daemon) -> None:
-    """Wait until these daemons, and no other, have divided the shards."""
+    """Wait until these daemons, and no others, share the shards."""
     expected = sorted(50 // len(daemons) + (index < 50 % len(daemons)) for index in range(len(daemons)))
     wait_until(
         lambda: sorted(shares(client, *daemons)) == expected, f"the shards are divided: {[each.lines for each in daemons]}"
@@ -138,7 +138,7 @@ def test_ctrl_c_releases_the_shards(start: Start, client: Client) -> None:
 
 
 def test_a_daemon_alone_does_what_time_brings(start: Start, client: Client, database_url: str) -> None:
-    """I12: nobody reads, nobody sweeps; and its lines say what it did."""
+    """I12: no client reads or sweeps; its lines report what it did."""
     topic = f"topic-{next(_number)}"
     client.topics.create(topic)
     daemon = start("--log-format", "json", "--metrics-port", "0")
@@ -147,7 +147,7 @@ def test_a_daemon_alone_does_what_time_brings(start: Start, client: Client, data
     producer.init_transactions()
     name = producer.begin_transaction(timeout_ms=1).id
     producer.send(topic, b"overdue").result(STARTED_SECONDS)
-    with connect(database_url) as watcher:  # looks at the table: whoever asks the library may abort it by himself
+    with connect(database_url) as watcher:  # reads the table: a call of the library might abort it
         wait_until(
             lambda: watcher.execute(
                 "select true from msgtx.transaction_decision where producer_id = %s and decided_by = 'timeout'",
@@ -186,7 +186,7 @@ def test_a_daemon_alone_does_what_time_brings(start: Start, client: Client, data
 
 
 def test_whatever_a_round_can_do_is_told_and_counted(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
-    """A field of the report that no line has words for ended the daemon in the first round that had done such a thing."""
+    """A field of the report without words for a line ended the daemon in the first round that counted one."""
     caplog.set_level(logging.INFO, logger="msgtx.coordinator")
     observer = Metrics()
     report = SweepReport(**{name: number for number, name in enumerate(COUNTS, 1)})
@@ -204,7 +204,7 @@ def metrics(address: str) -> dict[str, float]:
 
 
 def test_a_daemon_that_is_alone_rests_between_its_rounds(start: Start, client: Client, database_url: str) -> None:
-    """Its pauses are those of the settings: a lease is renewed at a third of it, a round is done per interval."""
+    """Its pauses follow the settings: a lease is renewed after a third of its time, each interval has one round."""
     hurry(database_url, sweep_interval_ms=60_000, lease_ms=60_000)
     try:
         daemon = start("--metrics-port", "0")
@@ -217,7 +217,7 @@ def test_a_daemon_that_is_alone_rests_between_its_rounds(start: Start, client: C
             used.append(_seconds_used(daemon.process.pid))
         assert metrics(address)["msgtx_sweep_round_seconds_count"] == 1
         assert used[1] - used[0] < 0.2
-        assert daemon.end() == 0, "it looks at signals all the same"
+        assert daemon.end() == 0, "it still reacts to signals"
     finally:
         hurry(database_url)
 
@@ -232,7 +232,7 @@ def _seconds_used(pid: int) -> float:
 
 
 class Watch:
-    """Looks all the time who leads which shard, as the database says; notes what must never be."""
+    """Continually reads which process leads which shard from the database; notes what must never happen."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -282,7 +282,7 @@ def test_two_daemons_divide_the_shards_and_one_that_is_killed_loses_its_own_in_t
             (killed_at,) = connection.execute("select clock_timestamp()").fetchone() or (None,)
             await_shares(client, second)
             (moved_at,) = connection.execute("select max(leased_at) from msgtx.coordinator_shard").fetchone() or (None,)
-        # What is left of the lease, and the time until the other looks; slow machines need more.
+        # The rest of the lease, and the time until the other one looks; slow machines need more.
         assert (moved_at - killed_at).total_seconds() <= LEASE_MS / 1000 + 1.0
         after = {shard.shard: shard for shard in client.admin.coordinators()}
         risen = {shard: after[shard].epoch - before[shard].epoch for shard in ALL}
@@ -308,7 +308,7 @@ def test_a_daemon_that_was_stopped_hears_that_it_was_fenced_and_goes_on(
         assert second.end() == 0
 
 
-# ── the database goes away ──
+# ── the database is unavailable ──
 
 
 @pytest.fixture(scope="module")
@@ -318,7 +318,7 @@ def crashing() -> Iterator[CrashServer]:
 
 
 def test_a_daemon_outlives_its_database(crashing: CrashServer) -> None:
-    """One line when it goes, one when it comes back; then it leads again and goes on."""
+    """One line when it goes, one when it comes back; then the daemon leads again and continues."""
     url = crashing.server.create_database()
     hurry(url)
     with starting(url) as start:
@@ -349,14 +349,14 @@ def test_a_daemon_outlives_its_database(crashing: CrashServer) -> None:
         crashing.kill()
         try:
             wait_until(lambda: sum("is away" in line for line in daemon.lines) == 3, "it is away again")
-            assert daemon.end() == 0, "it ends all the same"
+            assert daemon.end() == 0, "it still ends"
             assert daemon.told("its shards stay until its lease is over")
         finally:
             crashing.start()
 
 
 def test_a_lease_that_was_answered_survives_a_crash(crashing: CrashServer) -> None:
-    """No coordinator id and no epoch is given out twice. The call flushes by itself, and nobody else does."""
+    """No coordinator id and no epoch is issued twice. The call flushes by itself, and no other session does."""
     url = crashing.server.create_database()
     given: list[tuple[int, int]] = []
     for _ in range(4):

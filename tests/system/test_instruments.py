@@ -1,4 +1,4 @@
-"""The instruments of T3 and T4 find what they are for: planted anomalies, planted crashes, planted races."""
+"""The instruments of T3 and T4 find what they should: planted anomalies, crashes and races."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -30,7 +30,7 @@ def judged(events: Sequence[Event], seen: Rows, *, log: Rows | None = None, **se
 
 WELL: list[tuple[Sequence[Event], Rows, dict[tuple[str, int], int]]] = [
     (SENT, {0: [(0, "a"), (1, "b")]}, {}),
-    ([("sent", "a", 0, "p")], {}, {}),  # never answered: it may be there or not
+    ([("sent", "a", 0, "p")], {}, {}),  # never answered: it may be stored or not
     ([("sent", "a", 0, "p")], {0: [(0, "a")]}, {}),
     (TRANSACTION, {}, {}),  # the commit was never answered: all of it or nothing
     (TRANSACTION, {0: [(0, "x")], 1: [(0, "y")]}, {("g", 0): 5}),
@@ -111,7 +111,7 @@ def test_faults_count_both_sides_of_everything_that_is_said(faulty: Callable[[Fa
     with connection.pipeline() as pipeline:
         connection.execute("select 1")
         pipeline.sync()
-    said = ["connect", "execute", "describe_topics", "execute", "sync"]  # a new connection looks for a pooler
+    said = ["connect", "execute", "describe_topics", "execute", "sync"]  # a new connection checks for a pooler
     assert faults.crossed == [f"{side} {what}" for what in said for side in ("before", "after")]
 
 
@@ -142,7 +142,7 @@ def weaver(database_url: str) -> Iterator[Weaver]:
 
 
 def counter(eye: Connection, *, locks: bool) -> Callable[[], Story]:
-    """Two actors add one to a number, reading it first; with a lock around both, or without."""
+    """Two actors add one to a number, reading it first; with or without a lock around both."""
 
     def add(connection: Connection) -> None:
         if locks:

@@ -24,7 +24,7 @@ from tests.databases import Connection, connect
 from tests.store.steps import expire_transaction
 from tests.weave import Call, Played, Story, Weaver, weaving
 
-# Orders that were found when the tests were written; a few more are fine, fewer are not.
+# Orders that were found when the tests were written; a few more are accepted, fewer are not.
 ORDERS: Final = {
     "zombie": 100, "commit and fetch": 100, "append and decide": 20, "abort and first append": 6,
     "init and first append": 16, "commit and expiry": 50, "resolve and commit": 50, "two sweeps": 50,
@@ -53,7 +53,7 @@ def weaver(database_url: str) -> Iterator[Weaver]:
 
 @pytest.fixture
 def alone(make_database: Callable[[], str]) -> Iterator[tuple[Weaver, Connection]]:
-    """A weaver and an eye in a fresh database: a sweep looks at all there is."""
+    """A weaver and an eye in a fresh database: a sweep acts on the whole database."""
     url = make_database()
     with weaving(url, actors=3) as made, connect(url) as looking:
         yield made, looking
@@ -61,7 +61,7 @@ def alone(make_database: Callable[[], str]) -> Iterator[tuple[Weaver, Connection
 
 @pytest.fixture(scope="module")
 def eye(database_url: str) -> Iterator[Connection]:
-    """A connection that prepares stories and looks at what came of them."""
+    """A connection that prepares stories and reads their results."""
     with connect(database_url) as made:
         yield made
 
@@ -118,7 +118,7 @@ class Stage:
         ]
 
     def now(self) -> list[list[str]]:
-        """What one statement sees, also behind open transactions."""
+        """What one statement sees, also beyond open transactions."""
         rows = self.eye.execute(
             'select partition_id, value from msgtx.committed_records_now where partition_id = any(%s) order by 1, "offset"',
             [self.partitions],
@@ -151,7 +151,7 @@ class Stage:
             " using (producer_id, producer_epoch, transaction_number) where producer_id = %s",
             [self.producer.producer_id],
         ).fetchone()
-        assert decided == (opened,), "a transaction is open and nobody will end it"
+        assert decided == (opened,), "a transaction is open and nothing will end it"
         answers = fetch(
             self.eye, dict.fromkeys(self.partitions, Position(0)), isolation=Isolation.READ_COMMITTED, max_bytes=0
         )
@@ -220,7 +220,7 @@ def test_a_reader_sees_all_of_a_transaction_or_nothing_and_never_skips(weaver: W
         polled: dict[int, list[str]] = {partition: [] for partition in stage.partitions}
 
         def look(played: Played) -> None:
-            # A statement sees both partitions of a transaction or none (I6); a log reader goes on from where it was (I5).
+            # A statement sees both partitions of a transaction or none (I6); a log reader continues from where it was (I5).
             for value in ("long", "more", "whole"):
                 assert len({rows.count(value) for rows in stage.now()}) == 1, f"{value}: {stage.now()}"
             committed = stage.decisions().get((stage.producer.epoch, 0)) == "COMMIT"
@@ -281,7 +281,7 @@ def test_a_record_that_comes_after_the_decision_joins_no_transaction(weaver: Wea
             stage.nothing_open()
 
         def second(connection: Connection) -> Any:
-            # The next transaction goes on where the abort's answer says.
+            # The next transaction continues with the abort's answer.
             (last,) = decide(connection, stage.name(0), "ABORT", tails={stage.partitions[0]: 0}).last_sequences.values()
             assert last is not None
             return append(connection, stage.batches("second", number=1, sequence=last + 1))
@@ -308,7 +308,7 @@ def test_a_record_that_comes_after_the_decision_joins_no_transaction(weaver: Wea
 
 @pytest.mark.parametrize("how", ["abort", "init"])
 def test_an_end_that_overtakes_the_first_append_leaves_nothing_open(how: str, weaver: Weaver, eye: Connection) -> None:
-    """P25: the abort finds nothing, and the append that comes after it must not open what nobody will end."""
+    """P25: the abort finds nothing, and a later append must not open a transaction that nothing will end."""
 
     def begin() -> Story:
         stage = Stage(eye, partitions=2)
@@ -329,7 +329,7 @@ def test_an_end_that_overtakes_the_first_append_leaves_nothing_open(how: str, we
 
 @pytest.mark.parametrize("ends", ["commit and expiry", "resolve and commit"])
 def test_whoever_decides_first_decides_for_all(ends: str, weaver: Weaver, eye: Connection) -> None:
-    """I4: the owner commits; a sweep that finds the transaction overdue, or somebody who resolves it, aborts."""
+    """I4: the owner commits; a sweep that finds the transaction overdue, or a client that resolves it, aborts."""
 
     def begin() -> Story:
         stage = Stage(eye)
@@ -366,7 +366,7 @@ def test_whoever_decides_first_decides_for_all(ends: str, weaver: Weaver, eye: C
 
 @pytest.mark.parametrize("sweeps", ["two sweeps", "sweeps and commit", "sweeps and abort"])
 def test_sweeps_at_once_neither_deadlock_nor_mark_wrongly(sweeps: str, alone: tuple[Weaver, Connection]) -> None:
-    """P11, P40, P44: markers and floors of the same transactions, written by two at once."""
+    """P11, P40, P44: markers and floors of the same transactions, written by two sessions at once."""
     weaver, eye = alone
     commits = sweeps != "sweeps and abort"
 
@@ -443,7 +443,7 @@ def test_a_whole_transaction_beside_its_own_retry_is_stored_once(weaver: Weaver,
 
 
 def test_two_producers_that_raise_the_same_epoch_do_not_both_get_it(weaver: Weaver, eye: Connection) -> None:
-    """P30: a retry of one's own bump gets the same answer; whoever comes after a real successor is fenced."""
+    """P30: a retry of a producer's own bump gets the same answer; a producer with a real successor is fenced."""
 
     def begin() -> Story:
         stage = Stage(eye)
@@ -473,7 +473,7 @@ def test_two_producers_that_raise_the_same_epoch_do_not_both_get_it(weaver: Weav
 
 
 def test_offsets_that_are_committed_last_win(weaver: Weaver, eye: Connection) -> None:
-    """P17: a plain commit and a transaction's; both are there, and the one whose call began after the other's end wins."""
+    """P17: a plain commit and a transaction's: both take effect, and the one that began after the other ended wins."""
 
     def begin() -> Story:
         stage = Stage(eye)

@@ -1,7 +1,7 @@
 """T4, interleavings of cleaning: retention and compaction beside producers, readers and each other, in every order.
 
 Cleaners take no advisory lock: they are paused between their statements, which see different snapshots. So are appends,
-between the look at the log and the insert.
+between reading the log and the insert.
 """
 
 import itertools
@@ -32,7 +32,7 @@ BETWEEN: Final = re.compile(
     r"|select count\(\*\), coalesce\(sum\(w|update msgtx.partition p\n    set compacted_offset))",
     re.MULTILINE,
 )
-# Orders that were found when the tests were written; a few more are fine, fewer are not.
+# Orders that were found when the tests were written; a few more are accepted, fewer are not.
 ORDERS: Final = {
     "append and retention": 200, "whole and retention": 200, "fetch and retention": 100, "delete_records and retention": 8,
     "deletion and retention": 20, "decide and compaction": 80, "two cleaners": 250,
@@ -58,7 +58,7 @@ class Log:
     def __init__(self, eye: Connection, **settings: object) -> None:
         self.eye = eye
         for (name,) in eye.execute("select name from msgtx.topic").fetchall():
-            delete_topic(eye, name)  # a sweep looks at all there is
+            delete_topic(eye, name)  # a sweep acts on the whole database
         self.topic = f"cleaned-{next(_numbers)}"
         create_topic(eye, self.topic, 1, settings)
         (self.partition,) = describe_topics(eye, [self.topic])[self.topic].partition_ids
@@ -125,7 +125,7 @@ def pinned(name: str, count: int) -> None:
 
 
 def test_an_append_beside_retention_gets_the_next_offset(weaver: Weaver, eye: Connection) -> None:
-    """I1, I2, P24: whether it sees the rows or what retention has kept of them."""
+    """I1, I2, P24: whether it sees the rows or what retention has noted of them."""
 
     def begin() -> Story:
         log = Log(eye, retention_bytes=0)
@@ -295,7 +295,7 @@ def compaction(pieces: int, *, begun: Connection | None = None) -> list[Call]:
 
     calls = [Call(f"piece {n}", piece, gate=9 if n < 3 else 1) for n in range(pieces)]
     if begun is not None:
-        for call in calls[:3]:  # found, noted, nothing more to note
+        for call in calls[:3]:  # found, noted, nothing left to note
             call.run(begun)
         return calls[3:]
     return calls

@@ -29,7 +29,7 @@ from tests.system.test_interleavings import no_deadlock, pinned
 from tests.weave import Call, Played, Story, Weaver, weaving
 
 Run = Callable[[Connection], Any]
-# A decision's first one is before its producer, which nobody else uses, a session's before the lock on its own pid.
+# A decision's first gate is at its producer, which no other actor uses, a session's at the lock on its own pid.
 FIRST_GATE = {"plain": 1, "transaction": 2, "session": 2}
 KINDS = tuple(FIRST_GATE)
 
@@ -47,7 +47,7 @@ def eye(database_url: str) -> Iterator[Connection]:
 
 
 class Handover(Roster):
-    """A group of "a" and "b"; "a" owns the first of two partitions, which "b" shall own."""
+    """A group of "a" and "b"; "a" owns the first of two partitions, which "b" is to own."""
 
     def __init__(self, eye: Connection) -> None:
         super().__init__(eye, partitions=2)
@@ -59,7 +59,7 @@ class Handover(Roster):
         self.told = self.generation
 
     def committing(self, member_id: str, partition: int, offset: int, *, kind: str = "plain") -> Run:
-        """Commit with what the member was told when the story began."""
+        """Commit with the assignment that the member had when the story began."""
         offsets = {GroupMetadata(self.name, member_id, self.told): {partition: OffsetAndMetadata(offset)}}
         if kind == "plain":
             return lambda connection: commit_offsets(connection, offsets)
@@ -81,7 +81,7 @@ class Handover(Roster):
         return commit
 
     def committing_as_told_now(self, member_id: str, partition: int, offset: int) -> Run:
-        """Look at the assignment first, and commit if the partition is the member's."""
+        """Read the assignment first, and commit if the member owns the partition."""
 
         def commit(connection: Connection) -> bool:
             told = member_assignment(connection, self.name, self.numbers[member_id])
@@ -108,28 +108,28 @@ class Handover(Roster):
         )
 
     def commits(self, partition: int) -> list[str]:
-        """Who committed for a partition, in the order in which it counts."""
+        """The members that committed for a partition, in the order that counts."""
         rows = self.connection.execute(
             "select member_id from msgtx.group_offset where partition_id = %s order by commit_sequence", [partition]
         ).fetchall()
         return [member_id for (member_id,) in rows]
 
     def sound(self) -> None:
-        """Owners are members; nothing is owned twice."""
+        """Owners are members; no partition has two owners."""
         state = self.state
         owned = [partition for member in state.members for partition in member.owned]
         assert len(owned) == len(set(owned))
         (rows,) = self.connection.execute(
             "select count(*) from msgtx.group_assignment where group_id = %s", [state.group_id]
         ).fetchone() or (None,)
-        assert rows == len(owned), "somebody owns who is no member"
+        assert rows == len(owned), "an owner is not a member"
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_offset_commit_beside_an_assignment_is_of_before_it_or_after_it(
     kind: str, weaver: Weaver, eye: Connection
 ) -> None:
-    """What a member owns it goes on committing; what it just gets, only once it has been told so."""
+    """A member continues to commit what it owns, and commits a new partition only once it has learned of it."""
 
     def begin() -> Story:
         group = Handover(eye)
@@ -163,7 +163,7 @@ def test_an_offset_commit_beside_an_assignment_is_of_before_it_or_after_it(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_after_a_release_the_old_owner_commits_nothing(kind: str, weaver: Weaver, eye: Connection) -> None:
-    """P31: a commit that was on its way comes before the release, or not at all; never after the successor's."""
+    """P31: a commit on its way takes effect before the release, or not at all; never after the successor's."""
 
     def begin() -> Story:
         group = Handover(eye)
@@ -173,7 +173,7 @@ def test_after_a_release_the_old_owner_commits_nothing(kind: str, weaver: Weaver
         def look(played: Played) -> None:
             if "owner.release" in played.answers:
                 at_release.append(group.commits(group.first).count("a"))
-                assert at_release[-1] == at_release[0], "I11: it committed what is not its own any more"
+                assert at_release[-1] == at_release[0], "I11: it committed what it no longer owns"
 
         def judge(played: Played) -> None:
             no_deadlock(played)
@@ -213,8 +213,8 @@ def test_after_it_was_removed_a_member_commits_nothing(kind: str, weaver: Weaver
             late, taken = played.answers["dead.commit"], played.answers["survivor.commit"]
             removed = group.members == ["b"]
             assert late is None or isinstance(late, errors.UnknownMember)
-            assert removed or late is None, "who is not removed commits"
-            assert taken is removed, "who finds the lock taken leaves it to the next"
+            assert removed or late is None, "a member that is not removed commits"
+            assert taken is removed, "a heartbeat that finds the lock taken leaves the removal to a later one"
             assert group.commits(group.first) == [*(["a"] if late is None else []), *(["b"] if taken else [])]
             group.sound()
 
@@ -279,7 +279,7 @@ def test_two_joins_at_once_come_one_after_the_other(
 
 @pytest.mark.parametrize("leaving", ["a", "b"])
 def test_a_release_beside_a_leave_leaves_no_partition_behind(leaving: str, weaver: Weaver, eye: Connection) -> None:
-    """The owner leaves while its release is on its way, or the one that shall own it does."""
+    """The owner leaves while its release is on its way, or the member that is to own it does."""
 
     def begin() -> Story:
         group = Handover(eye)
@@ -308,7 +308,7 @@ def test_a_release_beside_a_leave_leaves_no_partition_behind(leaving: str, weave
 def test_a_heartbeat_beside_the_one_that_removes_its_member_is_heard_or_the_next_one_is_told(
     weaver: Weaver, eye: Connection
 ) -> None:
-    """One that was committed before the last look keeps its member; one that comes later may be answered, but only once."""
+    """One committed before the last look keeps its member; a later one may be answered, but only once."""
 
     def begin() -> Story:
         group = Handover(eye)
@@ -320,7 +320,7 @@ def test_a_heartbeat_beside_the_one_that_removes_its_member_is_heard_or_the_next
             removed = group.members == ["b"]
             heard_before = trace.index("dead:start") < trace.index("survivor:commit")
             assert not (heard_before and removed and not isinstance(played.answers["dead.first"], Exception)), (
-                "it was heard and removed all the same"
+                "it was seen, and its member still removed"
             )
             assert played.answers["survivor.heartbeat"].generation == group.generation
             order = list(played.answers)
@@ -348,7 +348,7 @@ def test_a_heartbeat_beside_the_one_that_removes_its_member_is_heard_or_the_next
 
 
 def test_two_heartbeats_remove_a_member_once(weaver: Weaver, eye: Connection) -> None:
-    """Who finds the lock taken goes on."""
+    """A heartbeat that finds the lock taken continues."""
 
     def begin() -> Story:
         group = Handover(eye)

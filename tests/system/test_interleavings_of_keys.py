@@ -1,6 +1,6 @@
 """T4, interleavings of keys of deduplication: two calls whose keys and partitions cross, and the sweep, in every order.
 
-As in `test_interleavings`: each call is one SQL transaction, paused before each lock of a partition, when it holds all its
+As in `test_interleavings`: each call is one SQL transaction, paused before each lock of a partition, after taking all its
 keys, and before COMMIT.
 """
 
@@ -40,7 +40,7 @@ def aged(eye: Connection, partition: int, keys: Sequence[str]) -> None:
 
 
 def test_of_two_calls_whose_keys_cross_one_stores_each(weaver: Weaver, eye: Connection) -> None:
-    """I1: a key that is new, and one that is past its window; each call names them the other way round."""
+    """I1: a key that is new, and one that is past its window; the calls name them in opposite orders."""
 
     def begin() -> Story:
         low, high = new_topic(eye, 2)
@@ -60,7 +60,7 @@ def test_of_two_calls_whose_keys_cross_one_stores_each(weaver: Weaver, eye: Conn
 
 
 def test_a_sweep_beside_a_call_takes_no_key_that_counts(weaver: Weaver, eye: Connection) -> None:
-    """I1: also when the call uses a key anew that is past its window."""
+    """I1: also when the call uses a key again that is past its window."""
 
     def begin() -> Story:
         (partition,) = new_topic(eye, 1)

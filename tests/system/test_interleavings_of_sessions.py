@@ -1,6 +1,6 @@
 """T4, interleavings of users' sessions: their COMMIT beside sweeps, successors, appends, readers and rebalances.
 
-As in `test_interleavings`. What a session's COMMIT does is played by the calls that the library makes just before it, in one
+As in `test_interleavings`. A session's COMMIT is played by the calls that the library makes just before it, in one
 SQL transaction with a row of the user's. Time is a call, too: the clock is a number that no snapshot keeps.
 """
 
@@ -28,7 +28,7 @@ from tests.weave import Call, Played, Story, Weaver, weaving
 Run = Callable[[Connection], Any]
 OFFSETS: Final = 'select "offset" from msgtx.committed_records where partition_id = %s order by 1'
 LEVELS: Final = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
-KEPT: Final = LEVELS[1:]  # with a snapshot that is kept
+KEPT: Final = LEVELS[1:]  # levels that keep a snapshot
 SCHEMA: Final = """
 create table business (story int);
 create sequence time;
@@ -53,13 +53,13 @@ def eye(database_url: str) -> Iterator[Connection]:
 
 @pytest.fixture(scope="module")
 def beside(database_url: str) -> Iterator[Connection]:
-    """What the library opens beside a session that keeps its snapshot."""
+    """The connection that the library opens beside a session that keeps its snapshot."""
     with connect(database_url) as made:
         yield made
 
 
 def pass_time(connection: Connection, milliseconds: int = 2 * TIMEOUT_MS) -> None:
-    """Let time pass, for everybody at once."""
+    """Let time pass, for all sessions at once."""
     connection.execute("select setval('time', (select last_value from time) + %s)", [milliseconds])
 
 
@@ -78,7 +78,7 @@ class Session(Stage):
         self.sealing = seal(connection, self.name(), "session", tails=dict.fromkeys(self.partitions, 0))
 
     def begin(self, connection: Connection, isolation: str) -> None:
-        """Begin the user's SQL transaction with its row, and with its snapshot, if it keeps one."""
+        """Begin the user's SQL transaction with its row, and with its snapshot if it keeps one."""
         connection.execute(f"set transaction isolation level {isolation}")
         connection.execute("insert into business values (%s)", [self.run])
 
@@ -111,11 +111,11 @@ class Session(Stage):
         return row
 
     def look(self, played: Played) -> None:
-        """All of it or nothing, at any moment."""
+        """One statement sees all of it or nothing, at any moment."""
         assert self.at_once() in ((False, []), (True, self.partitions))
 
     def judge(self, played: Played, call_name: str = "user.commit") -> bool:
-        """Row, records and decision agree, and the session was told so. Returns whether it is committed."""
+        """Row, records and decision agree, and the session got that answer. Returns whether it is committed."""
         no_deadlock(played)
         answer = played.answers[call_name]
         committed = not isinstance(answer, Exception)
@@ -141,7 +141,7 @@ ENDS: Final[dict[str, Callable[[Stage], Run]]] = {
 @pytest.mark.parametrize("isolation", LEVELS)
 @pytest.mark.parametrize("end", ENDS)
 def test_a_session_and_whoever_ends_its_transaction_agree(end: str, isolation: str, weaver: Weaver, eye: Connection) -> None:
-    """I4, I6: whoever comes first decides. Who comes second is told, and a session's row is gone with its records."""
+    """I4, I6: the first one decides. The second one learns of it, and a session that loses has neither row nor records."""
 
     def begin() -> Story:
         stage = Session(eye)
@@ -159,7 +159,7 @@ def test_a_session_and_whoever_ends_its_transaction_agree(end: str, isolation: s
 def test_a_sweep_passes_a_session_that_commits_and_ends_one_that_is_late(
     isolation: str, weaver: Weaver, eye: Connection
 ) -> None:
-    """I12, P32: a deadline that passes at any moment; the sweep waits for nobody."""
+    """I12, P32: a deadline that passes at any moment; the sweep waits for no session."""
 
     def begin() -> Story:
         stage = Session(eye)
@@ -185,7 +185,7 @@ def test_a_sweep_passes_a_session_that_commits_and_ends_one_that_is_late(
 
 
 def test_a_late_append_does_not_get_past_a_seal(weaver: Weaver, eye: Connection) -> None:
-    """I8: it comes before the seal, which misses it then, or not at all; it never waits for the session."""
+    """I8: it is stored before the seal, which then lacks it, or not at all; it never waits for the session."""
 
     def begin() -> Story:
         stage = Session(eye, sealed=False)
@@ -217,7 +217,7 @@ def test_a_late_append_does_not_get_past_a_seal(weaver: Weaver, eye: Connection)
 
 
 def test_a_reader_sees_the_row_and_all_records_at_one_instant_and_never_skips(weaver: Weaver, eye: Connection) -> None:
-    """I6: one statement sees both or neither; I5: a log reader never sees what is undecided, nor passes it."""
+    """I6: one statement sees both or neither; I5: a log reader never sees undecided records, nor passes them."""
 
     def begin() -> Story:
         stage = Session(eye)
@@ -251,7 +251,7 @@ def test_a_reader_sees_the_row_and_all_records_at_one_instant_and_never_skips(we
 
 
 def test_sessions_that_publish_to_the_same_partitions_do_not_deadlock(weaver: Weaver, eye: Connection) -> None:
-    """They wait for each other, and for appends: partitions are locked ascending, offsets given behind the lock (P1)."""
+    """They wait for each other, and for appends: partitions are locked in order, offsets assigned under the lock (P1)."""
 
     def begin() -> Story:
         stage = Stage(eye, partitions=2)
@@ -272,7 +272,7 @@ def test_sessions_that_publish_to_the_same_partitions_do_not_deadlock(weaver: We
 
         return Story(
             {
-                "one": [Call("commit", session(b"one"))],  # from the second gate on: the first is of a lock on its own pid
+                "one": [Call("commit", session(b"one"))],  # from the second gate on: the first is at a lock on its own pid
                 "other": [Call("commit", session(b"other"))],
                 "plain": [Call("append", stage.append("plain", number=None), gate=3)],
             },
@@ -294,7 +294,7 @@ def test_a_session_with_an_old_snapshot_publishes_beside_appends(
 
         def commit(connection: Connection) -> None:
             session.begin(connection, isolation)
-            connection.execute("select weave.gate()")  # its snapshot is as old as that
+            connection.execute("select weave.gate()")  # its snapshot was taken before this
             append(beside, session.batches("value"), flushed=False)
             session.seal(beside)
             session.decide_sealed(connection)
@@ -320,7 +320,7 @@ def test_a_session_with_an_old_snapshot_publishes_beside_appends(
 def test_a_session_with_an_old_snapshot_commits_no_offsets_of_an_old_generation(
     isolation: str, weaver: Weaver, eye: Connection, beside: Connection
 ) -> None:
-    """P39, I11: the group is looked at after the rebalance; a successor does not begin before what is sealed is decided."""
+    """P39, I11: the group is read after the rebalance; a successor does not begin before the sealed offsets are decided."""
 
     def begin() -> Story:
         group = Handover(eye)
@@ -338,7 +338,7 @@ def test_a_session_with_an_old_snapshot_commits_no_offsets_of_an_old_generation(
             return release_partitions(connection, group.name, group.numbers["a"], [group.first])
 
         def begins() -> int | None:
-            """Where the successor begins. None: it is not the owner yet, or waits for what is pending."""
+            """Where the successor begins. None: it is not the owner yet, or waits for a pending offset."""
             found = committed_offsets(eye, group.name, [group.first]).get(group.first)
             if group.owners[group.first] != "b" or (found is not None and found.pending):
                 return None
@@ -346,7 +346,7 @@ def test_a_session_with_an_old_snapshot_commits_no_offsets_of_an_old_generation(
 
         def look(played: Played) -> None:
             told.append(begins())
-            assert len(set(told) - {None}) <= 1, "I11: its predecessor committed behind its back"
+            assert len(set(told) - {None}) <= 1, "I11: its predecessor committed after it began"
 
         def judge(played: Played) -> None:
             no_deadlock(played)
@@ -387,7 +387,7 @@ class WaitingOffset(Session):
         )
 
     def begin_reading(self, connection: Connection) -> tuple[int | None, bool]:
-        """Look where a consumer that starts goes on, as it does: an offset, and whether it waits."""
+        """Look up where a starting consumer begins, as it does: an offset, and whether it waits."""
         found, _ = stable_offsets(connection, self.group, self.partitions[:1])
         at = found.get(self.partitions[0])
         return (None, False) if at is None else (None if at.at is None else at.at.offset, at.pending)
@@ -397,7 +397,7 @@ class WaitingOffset(Session):
 def test_a_consumer_that_starts_beside_a_seal_reads_nothing_that_is_committed_later(
     end: str, weaver: Weaver, eye: Connection
 ) -> None:
-    """I10, I12: it waits, or the outcome is decided for good; what is overdue it aborts, as far as the lock is free."""
+    """I10, I12: it waits, or the outcome is final; it aborts an overdue transaction if the lock is free."""
 
     def begin() -> Story:
         stage = WaitingOffset(eye)

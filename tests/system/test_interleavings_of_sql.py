@@ -10,7 +10,7 @@ from tests.store.steps import new_topic, plain, values
 from tests.system.test_interleavings import no_deadlock
 from tests.weave import Call, Played, Story, Weaver, weaving
 
-ORDERS: Final = 24  # that were found when the test was written; fewer are not fine
+ORDERS: Final = 24  # that were found when the test was written; fewer are not accepted
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def weaver(database_url: str) -> Iterator[Weaver]:
 
 @pytest.fixture(scope="module")
 def eye(database_url: str) -> Iterator[Connection]:
-    """A connection that prepares stories and looks at what came of them."""
+    """A connection that prepares stories and reads their results."""
     with connect(database_url) as made:
         yield made
 

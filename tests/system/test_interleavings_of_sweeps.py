@@ -1,4 +1,4 @@
-"""T4, interleavings of sweeps: what time brings, beside each other and beside those whom it concerns, in every order.
+"""T4, interleavings of sweeps: sweeps beside each other and beside the clients that they affect, in every order.
 
 As in `test_interleavings`: each call is one SQL transaction, paused before each lock and before COMMIT.
 """
@@ -36,7 +36,7 @@ def eye(database_url: str) -> Iterator[Connection]:
 
 
 def age(stage: Stage) -> None:
-    """All that the producer did was nine days ago."""
+    """Date everything that the producer did nine days back."""
     for column in AGED:
         table, name = column.split(".")
         stage.eye.execute(
@@ -61,7 +61,7 @@ def known(stage: Stage) -> ProducerId | None:
 
 
 def of_history(stage: Stage, number: int) -> int:
-    """Rows of a transaction: all of them or none."""
+    """Return the number of a transaction's rows: all of them or none."""
     row = stage.eye.execute(
         "select count(*) from (select producer_id, transaction_number from msgtx.transaction union all"
         " select producer_id, transaction_number from msgtx.transaction_partition union all"
@@ -74,7 +74,7 @@ def of_history(stage: Stage, number: int) -> int:
 
 
 def aged(eye: Connection) -> Stage:
-    """A committed, an aborted and a newest transaction, marked, nine days ago; nothing else is there to be swept."""
+    """A committed, an aborted and a newest transaction, marked, nine days ago; nothing else can be swept."""
     mark(eye, everything=True)
     remove_ids(eye)
     purge(eye)
@@ -189,7 +189,7 @@ def test_a_late_retry_of_a_decision_beside_the_purge_gets_the_outcome_or_hears_t
 
 
 def test_an_id_that_is_initialized_beside_its_removal_lives(weaver: Weaver, eye: Connection) -> None:
-    """It is raised before it would be removed, or starts afresh after it: init never returns an id that is not there."""
+    """Its epoch is raised before the removal, or it starts afresh after it: init never returns an id that does not exist."""
 
     def begin() -> Story:
         stage = aged(eye)
@@ -321,7 +321,7 @@ def test_a_release_beside_a_lease_gives_each_shard_one_owner_and_each_owner_its_
             last = played.answers["new.again"].epochs
             assert {shard: epoch for shard, (owner, epoch) in shards.items() if owner == new} == last
             assert {owner for owner, _ in shards.values()} <= {new, None}
-            assert all(epoch == 2 for epochs in got for epoch in epochs.values()), "each change of hands raises it once"
+            assert all(epoch == 2 for epochs in got for epoch in epochs.values()), "each takeover raises it once"
             lease(eye, new)
             assert {(shard.owner, shard.epoch) for shard in list_shards(eye)} == {(new, 2)}
 

@@ -39,13 +39,13 @@ def read_all(client: msgtx.Client, topic: str, count: int) -> list[bytes | None]
         found: list[bytes | None] = []
         while len(found) < count:
             polled = consumer.poll(SECONDS, max_records=10_000)
-            assert polled, f"{len(found)} of {count} came"
+            assert polled, f"{len(found)} of {count} arrived"
             found += [record.value for record in polled]
         return found
 
 
 def test_bulk_sends_arrive_once(far: msgtx.Client, topic: str) -> None:
-    """Several calls are in flight, each of up to 2 MB: no buffer between the two takes one at once."""
+    """Several calls are in flight, each of up to 2 MB: no buffer between the two holds a whole one."""
     with far.producer() as producer:
         futures = [producer.send(topic, VALUES[n % 500]) for n in range(16_000)]
         producer.flush(SECONDS)
@@ -120,7 +120,7 @@ def test_a_link_that_is_cut_in_the_middle_of_a_call_loses_and_doubles_nothing(
 def test_silence_in_the_middle_of_a_call_ends_in_time_and_a_retry_doubles_nothing(
     link: Link, far: msgtx.Client, topic: str
 ) -> None:
-    """The call may have been stored or not: repeated under its sequences, it is there once."""
+    """The call may have been stored or not: repeated under its sequences, it is stored once."""
     with far.producer(request_timeout_ms=500, retry_backoff_ms=5) as producer:
         producer.send(topic, b"before", partition=0).result(SECONDS)
         link.freeze()

@@ -35,7 +35,7 @@ def topic(client: Client, request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def faulty(database_url: str) -> Iterator[Callable[[Faults], Client]]:
-    """Clients whose boundaries are counted from now on."""
+    """Clients whose boundaries are counted from then on."""
     made: list[Client] = []
 
     def make(faults: Faults) -> Client:
@@ -53,7 +53,7 @@ def values(client: Client, topic: str, isolation: str = "read_committed") -> lis
 
 
 def lose_after(faults: Faults, function: str, times: int = 1) -> None:
-    """Lose the connection after the next calls of a function: it is done, and its answer is not seen."""
+    """Lose the connection after the next calls of a function: the call is done, but its answer is lost."""
     left = [times]
     plain = faults.cross
 
@@ -85,7 +85,7 @@ def test_a_lost_acknowledgement_is_retried_and_stored_once(
         if transactional:
             producer.commit_transaction()
         offsets = [future.result(PATIENCE_SECONDS).offset for future in futures]
-    assert faults.fired or boundary in {"sync", "append"}  # which of the two it is depends on how the sender speaks
+    assert faults.fired or boundary in {"sync", "append"}  # which of the two occurs depends on how the sender calls
     assert offsets == [0, 0]
     assert read_all(client, topic, "read_uncommitted") == {0: [(0, "value")], 1: [(0, "value")]}
 
@@ -93,7 +93,7 @@ def test_a_lost_acknowledgement_is_retried_and_stored_once(
 def test_the_first_batch_is_refused_the_second_arrives_and_the_first_is_retried_in_order(
     client: Client, topic: str, database_url: str
 ) -> None:
-    """internals: append: a batch cannot be overtaken by a later one; the second is refused until the first is there."""
+    """internals: append: a batch cannot be overtaken by a later one; the second is refused until the first is stored."""
     partition = _ids(client, topic)[0]
     with connect(database_url) as connection:
         who = init_producer_id(connection, None, timeout_ms=1_000)
@@ -110,7 +110,7 @@ def test_the_first_batch_is_refused_the_second_arrives_and_the_first_is_retried_
 def test_a_refused_batch_leaves_the_others_of_its_call_where_they_belong(
     client: Client, topic: str, database_url: str
 ) -> None:
-    """Found by the next test: the offsets of the stored batches slipped to the refused one in front of them."""
+    """Found by the next test: the offsets of the stored batches were given to the refused one before them."""
     first, second = _ids(client, topic)
     with connect(database_url) as connection:
         who = init_producer_id(connection, None, timeout_ms=1_000)
@@ -135,7 +135,7 @@ def test_a_producer_goes_on_after_out_of_order_sequence_without_loss_or_doubling
         sent = [f"before-{number}" for number in range(3)]
         for value in sent:
             producer.send(topic, value.encode(), partition=0).result(PATIENCE_SECONDS)
-        with connect(database_url) as connection:  # what nobody should do: the producer's tail is gone
+        with connect(database_url) as connection:  # which no client should do: the producer's tail is gone
             connection.execute(
                 "delete from msgtx.record_batch where partition_id = %s and base_offset = 2", [_ids(client, topic)[0]]
             )
@@ -161,7 +161,7 @@ def test_a_producer_goes_on_after_out_of_order_sequence_without_loss_or_doubling
 def test_a_request_that_was_delayed_until_after_the_epoch_was_raised_is_refused(
     client: Client, topic: str, database_url: str
 ) -> None:
-    """P26: the old request waits for a lock while its producer renumbers; it must not be stored beside its successor."""
+    """P26: the old request waits for a lock while its producer renumbers; it must not be stored beside the new one."""
     partition = _ids(client, topic)[0]
     with connect(database_url) as holder, connect(database_url) as delayed, connect(database_url) as eye:
         who = init_producer_id(eye, None, timeout_ms=1_000)
@@ -172,7 +172,7 @@ def test_a_request_that_was_delayed_until_after_the_epoch_was_raised_is_refused(
             old = threads.submit(append, delayed, [batch])
             wait_for_lock(eye, delayed.info.backend_pid)
             bump = threads.submit(init_producer_id, bumper, None, timeout_ms=1_000, expected=who)
-            wait_for_lock(eye, bumper.info.backend_pid)  # raising the epoch waits for the request that is on its way
+            wait_for_lock(eye, bumper.info.backend_pid)  # raising the epoch waits for the request on its way
             holder.execute("select pg_advisory_unlock(%s, %s)", [PARTITION_LOCKS, partition])
             assert old.result(PATIENCE_SECONDS)[0].base_offset == 1
             bumped = bump.result(PATIENCE_SECONDS)
@@ -186,7 +186,7 @@ def test_a_request_that_was_delayed_until_after_the_epoch_was_raised_is_refused(
 def test_a_consumer_that_is_killed_between_processing_and_commit(
     commits: str, least: int, most: int, client: Client
 ) -> None:
-    """At most once if it commits first, at least once if it commits afterwards: each record is counted."""
+    """At most once if it commits first, at least once if it commits afterwards: counted for each record."""
     topic = f"killed-consumer-{commits}"
     client.topics.create(topic, partitions=1)
     with client.producer() as producer:
@@ -203,11 +203,11 @@ def test_a_consumer_that_is_killed_between_processing_and_commit(
             if commits == "before":
                 consumer.commit()
                 if int(number) == crash_at:
-                    return  # killed: it was committed, and not done
+                    return  # killed: it was committed, but not done
             done.append(number)
             if commits == "after":
                 if int(number) == crash_at:
-                    return  # killed: it was done, and not committed
+                    return  # killed: it was done, but not committed
                 consumer.commit()
 
     work(crash_at=2)
@@ -240,7 +240,7 @@ def test_markers_that_are_written_twice_are_there_once(client: Client, topic: st
 def test_of_two_interleaved_transactions_the_later_one_commits_first_and_waits_for_the_earlier(
     client: Client, topic: str
 ) -> None:
-    """internals: visibility: offset order, not commit order; what is behind an undecided record waits."""
+    """internals: visibility: offset order, not commit order; records after an undecided one wait."""
     with (
         client.producer(transactional_id=f"{topic}-1", **FAST) as early,
         client.producer(transactional_id=f"{topic}-2", **FAST) as later,
@@ -322,7 +322,7 @@ def test_a_commit_whose_outcome_is_unknown_can_be_asked_for_later(
 
 @pytest.mark.parametrize("side", ["before", "after"])
 def test_an_abort_goes_on_from_what_is_really_stored(side: str, client: Client, faulty: Callable[[Faults], Client]) -> None:
-    """A batch was sent and never answered, stored or not, when its transaction is aborted (internals: transactions)."""
+    """A batch was sent and never answered, stored or not, before its transaction is aborted (internals: transactions)."""
     topic = f"unanswered-{side}"
     client.topics.create(topic, partitions=2)
     faults = Faults()
@@ -351,7 +351,7 @@ def test_an_abort_goes_on_from_what_is_really_stored(side: str, client: Client, 
 
 @pytest.mark.parametrize("how", ["seek", "group", "read_uncommitted first"])
 def test_a_reader_that_starts_inside_an_open_transaction_gets_nothing_of_it(how: str, client: Client) -> None:
-    """P22, P45: the transaction begins before the reader's position, and is not to be overlooked there."""
+    """P22, P45: the transaction begins before the reader's position, and must not be overlooked there."""
     topic = f"inside-{how.replace(' ', '-')}"
     client.topics.create(topic, partitions=2)
     partition = TopicPartition(topic, 0)

@@ -1,4 +1,4 @@
-"""Mutants in bulk, from end to end: a tiny function and its tests in a copy of the tree, and what becomes of each mutant."""
+"""Mutants in bulk, from end to end: a tiny function and its tests in a copy of the tree, and the outcome of each mutant."""
 
 from collections.abc import Iterator
 from pathlib import Path

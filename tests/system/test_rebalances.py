@@ -45,7 +45,7 @@ def join(client: Client, topic: str) -> Iterator[Callable[..., Consumer]]:
 
 
 def handled(consumer: Consumer, count: int) -> Counter[bytes | None]:
-    """Poll so many records: they are processed, and not committed yet."""
+    """Poll `count` records: they are processed, but not committed yet."""
     found: list[Record] = []
     deadline = time.monotonic() + SECONDS
     while len(found) < count and time.monotonic() < deadline:
@@ -54,7 +54,7 @@ def handled(consumer: Consumer, count: int) -> Counter[bytes | None]:
 
 
 def no_heartbeat(consumer: Consumer) -> None:
-    """As if its process were stopped: nothing is said to the group, and nothing is heard."""
+    """As if its process were stopped: it sends nothing to the group, and learns nothing."""
     membership = consumer._subscription.membership
     assert membership is not None
     membership._closing = True
@@ -81,12 +81,12 @@ def test_a_member_that_loses_its_partitions_between_poll_and_commit_has_them_rep
     repeated = handled(successor, RECORDS - 5)
     successor.commit()
     done += repeated
-    assert in_hand < repeated, "what was in hand comes again"
+    assert in_hand < repeated, "records in hand come again"
 
     with pytest.raises(errors.UnknownMember):
-        slow.commit()  # the zombie goes on
+        slow.commit()  # the zombie continues
     assert done.keys() == ALL.keys(), "at least once"
-    assert done - ALL == in_hand, "and no more than what was in hand twice"
+    assert done - ALL == in_hand, "and only records in hand come twice"
     assert sum(at.offset for at in successor.committed().values() if at is not None) == RECORDS
 
 
@@ -126,7 +126,7 @@ def test_a_handover_waits_for_the_owners_poll_and_repeats_only_what_it_had_not_c
 def test_a_worker_that_loses_its_partitions_within_a_transaction_leaves_each_output_once(
     batch: bool, client: Client, topic: str
 ) -> None:
-    """I10, I11: what it had in hand is the successor's; its own transaction is refused, and it goes on with what it gets."""
+    """I10, I11: the successor gets what it had in hand; its own transaction is refused, and it continues with new input."""
     target = f"out-{topic}"
     client.topics.create(target, partitions=2)
     in_hand, go_on, stop = threading.Event(), threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""Scenarios around a crash of the database server: what was promised is there, what was not is never half there."""
+"""Scenarios around a crash of the database server: what was promised is there; nothing else is half there."""
 
 import concurrent.futures
 import contextlib
@@ -19,7 +19,7 @@ from tests.databases import connect, wait_until
 from tests.faults import CrashServer, Faults, crash_server
 from tests.system.scenarios import FAST, PATIENCE_SECONDS, READING, read_all
 
-MOST_BOUNDARIES: Final = 40  # of one send: more means that a retry never ends
+MOST_BOUNDARIES: Final = 40  # of one send: more mean that a retry never ends
 _numbers = itertools.count(1)
 
 
@@ -42,7 +42,7 @@ def client(url: str) -> Iterator[Client]:
 
 @pytest.fixture
 def fresh(url: str) -> Iterator[Callable[[], Client]]:
-    """Clients that were made after a crash."""
+    """Clients that are made after a crash."""
     made: list[Client] = []
 
     def make() -> Client:
@@ -62,7 +62,7 @@ def topic(client: Client) -> str:
 
 
 def test_a_crash_takes_back_what_nobody_flushed(crashing: CrashServer, url: str) -> None:
-    """The server of these tests does lose things: without that, they would show nothing."""
+    """The server of these tests does lose data: otherwise they would show nothing."""
     with connect(url) as connection:
         connection.execute("create table if not exists kept (value text)")
         connection.execute("set synchronous_commit = off")
@@ -75,7 +75,7 @@ def test_a_crash_takes_back_what_nobody_flushed(crashing: CrashServer, url: str)
 
 
 def test_two_producers_never_get_the_same_id(crashing: CrashServer, url: str) -> None:
-    """P41: an id that was handed out is not handed out again, though no row tells of it."""
+    """P41: an id that was issued is not issued again, though no row records it."""
     given: list[int] = []
     for _ in range(3):
         with connect(url) as connection:
@@ -85,7 +85,7 @@ def test_two_producers_never_get_the_same_id(crashing: CrashServer, url: str) ->
 
 
 def test_an_id_that_was_drawn_beside_an_open_sql_transaction_is_not_given_again(crashing: CrashServer, url: str) -> None:
-    """P41: who draws the next block of the sequence writes the WAL for it, and may not have committed yet."""
+    """P41: the session that draws the sequence's next block writes the WAL for it, and may not have committed yet."""
     given: list[int] = []
     for _ in range(2):
         with contextlib.closing(connect(url)) as slow, contextlib.closing(connect(url)) as fast:
@@ -99,7 +99,7 @@ def test_an_id_that_was_drawn_beside_an_open_sql_transaction_is_not_given_again(
 def test_an_abort_that_was_read_survives(
     crashing: CrashServer, client: Client, topic: str, fresh: Callable[[], Client]
 ) -> None:
-    """P28: otherwise the transaction could commit after somebody was told that it had not."""
+    """P28: otherwise the transaction could commit after a client was answered that it had not."""
     producer = client.producer(transactional_id=topic, **FAST)
     producer.init_transactions()
     name = producer.begin_transaction().id
@@ -115,7 +115,7 @@ def test_an_abort_that_was_read_survives(
 def test_offsets_and_outputs_of_a_commit_that_returned_are_both_there(
     crashing: CrashServer, client: Client, topic: str, fresh: Callable[[], Client]
 ) -> None:
-    """P27, I9, I10: nothing but the decision was flushed, and with it all that came before it."""
+    """P27, I9, I10: only the decision was flushed, and with it all that came before it."""
     partition = TopicPartition(topic, 0)
     with client.producer(transactional_id=topic, **FAST) as producer:
         producer.begin_transaction()
@@ -156,7 +156,7 @@ def test_a_commit_whose_records_were_lost_is_an_abort_and_the_producer_goes_on(
 
 
 def test_what_must_last_is_flushed_also_where_the_server_would_not_wait_for_it(crashing: CrashServer) -> None:
-    """I9: synchronous_commit is off for the whole database. Acknowledged records, commits, offsets and epochs still last."""
+    """I9: synchronous_commit is off for the whole database. Acknowledged records, commits, offsets and epochs survive."""
     url = crashing.server.create_database()
     with crashing.server.administrator() as connection:
         connection.execute(f"alter database {url.rpartition('/')[2]} set synchronous_commit = off")
@@ -204,7 +204,7 @@ def test_a_reader_notices_that_what_it_read_was_taken_back(
     client: Client,
     topic: str,
 ) -> None:
-    """P38, P45: also when other records stand at the same offsets by now. It never skips silently."""
+    """P38, P45: also when other records have the same offsets by now. It never skips silently."""
     partition = TopicPartition(topic, 0)
     with client.producer(acks="1") as producer:
         producer.send(topic, b"kept", partition=0).result(PATIENCE_SECONDS)
@@ -257,7 +257,7 @@ def test_a_position_behind_records_that_were_taken_back_is_not_committed(
     topic: str,
     fresh: Callable[[], Client],
 ) -> None:
-    """P38: the record that gets its offset would be skipped by whoever comes next; and an output has lost its input."""
+    """P38: the next reader would skip the record that gets its offset, and an output has lost its input."""
     partition = TopicPartition(topic, 0)
     with client.producer(acks="1") as producer:
         producer.send(topic, b"kept", partition=0).result(PATIENCE_SECONDS)
@@ -284,7 +284,7 @@ def test_a_position_behind_records_that_were_taken_back_is_not_committed(
 
 
 def test_the_loop_goes_back_when_its_input_was_taken_back(crashing: CrashServer, client: Client, topic: str) -> None:
-    """P38, I10: one output for each record that is there, none for the one that is not."""
+    """P38, I10: one output for each record that exists, none for the lost one."""
     seen: list[bytes | None] = []
 
     def transform(record: msgtx.Record) -> msgtx.OutputRecord:
@@ -321,7 +321,7 @@ def test_the_loop_goes_back_when_its_input_was_taken_back(crashing: CrashServer,
 def test_what_was_published_survives_though_its_session_does_not_flush(
     crashing: CrashServer, url: str, topic: str, fresh: Callable[[], Client]
 ) -> None:
-    """I9, I6: and with it the business row; of what did not commit nothing is left, also not staged."""
+    """I9, I6: its business row survives, too; nothing is left of what did not commit, not even staged."""
     with connect(url) as connection:
         connection.execute(f'create table "{topic}" (id int)')
         connection.execute("set synchronous_commit = off")
@@ -341,7 +341,7 @@ def test_what_was_published_survives_though_its_session_does_not_flush(
 def test_a_prepared_transaction_cannot_publish(
     crashing: CrashServer, url: str, topic: str, fresh: Callable[[], Client]
 ) -> None:
-    """It would hold the partitions until somebody ends it: PostgreSQL refuses it for a lock that is taken for that."""
+    """It would hold the partitions until it is ended. PostgreSQL refuses it because of a lock taken for this purpose."""
     with connect(url) as connection:
         connection.execute("begin")
         connection.execute("select msgtx.publish(%s, 'a', partition => 0)", [topic])
@@ -415,7 +415,7 @@ def test_an_acknowledged_batch_survives_and_its_retry_is_a_duplicate(crashing: C
 def test_a_run_goes_on_through_crashes_without_loss_or_doubling(
     crashing: CrashServer, client: Client, topic: str, fresh: Callable[[], Client]
 ) -> None:
-    """An idempotent producer, consume–transform–produce behind it, and a server that is killed three times meanwhile."""
+    """An idempotent producer, consume–transform–produce after it, and a server that is killed three times meanwhile."""
     total, target = 400, f"{topic}-out"
     client.topics.create(target, partitions=2)
 
@@ -460,7 +460,7 @@ def _ends(fresh: Callable[[], Client], topic: str) -> int:
 def test_a_record_with_a_dedup_key_is_stored_once_whenever_the_server_is_killed(
     crashing: CrashServer, url: str, topic: str
 ) -> None:
-    """I1, I9: an answer that came was flushed, one that was lost is asked for again."""
+    """I1, I9: an answered record was flushed; after a lost answer the send is repeated."""
     sent: list[bytes] = []
     for boundary in itertools.count(1):
         assert boundary < MOST_BOUNDARIES

@@ -54,7 +54,7 @@ def _life(
 
 
 def main() -> None:
-    pa.array([b"", None]).to_pylist()  # looks for pandas once, which takes longer than a life
+    pa.array([b"", None]).to_pylist()  # this looks for pandas once, which takes longer than a life
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
