@@ -43,7 +43,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Draw the sample, if one is wanted; the longest modules go first."""
+    """Draw the sample, if one is asked for; put the longest modules first."""
     sampling.deselect(config, items)
     rank = {sampling.HERE / name: place for place, name in enumerate(dict.fromkeys([*LONGEST, *sampling.SHARES]))}
     items.sort(key=lambda item: rank.get(item.path, len(rank)))
@@ -93,14 +93,14 @@ def _own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """The PostgreSQL of this run: `MSGTX_TEST_DATABASE_URL` (of a superuser), else one of our own."""
+    """The PostgreSQL of this run: `MSGTX_TEST_DATABASE_URL` (of a superuser), else a server made for it."""
     given = os.environ.get("MSGTX_TEST_DATABASE_URL")
     if not given:
         embedded.start()
         given = embedded.superuser_url()
         found = use_server(given)
         with found.administrator() as connection:
-            # The disk is not under test here: what a crash takes back has servers of its own.
+            # The disk is not under test here: losses in a crash are tested on other servers.
             connection.execute("alter system set fsync = off")
             # As on a server that was not tuned.
             connection.execute("alter system set jit = on")

@@ -74,7 +74,7 @@ class Server:
             yield connection
 
     def create_database(self, *, schema: bool = True) -> str:
-        """Make a fresh database, by default with msgtx's schema. Returns its address for our role."""
+        """Make a fresh database, by default with msgtx's schema. Returns its address for the ordinary role."""
         template = f"template {self._template()}" if schema else ""
         name = f"msgtx_test_{os.getpid()}_{next(_number)}"
         with self.administrator() as connection:
@@ -106,7 +106,7 @@ class Server:
 
 
 def use_server(superuser_url: str) -> Server:
-    """Return a server with an ordinary role of our own on it."""
+    """Return a server with a new ordinary role on it."""
     server = Server(superuser_url, f"msgtx_test_{secrets.token_hex(4)}", secrets.token_hex(16))
     with server.administrator() as connection:
         connection.execute(f"create role {server.role} login password '{server.password}'")
@@ -146,7 +146,7 @@ def set_clock(url: str, offset: str | datetime | None = None) -> None:
 
 
 def wait_until(condition: Callable[[], Any], what: str = "", *, seconds: float = PATIENCE_SECONDS) -> Any:
-    """Look again and again until the condition holds; returns its value. Fails with `what` when time is over."""
+    """Check repeatedly until the condition holds; returns its value. Fails with `what` when time is over."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         if time.monotonic() > deadline:
@@ -156,7 +156,7 @@ def wait_until(condition: Callable[[], Any], what: str = "", *, seconds: float =
 
 
 def backend(connection: Connection) -> int:
-    """Return the number of the server's process behind a connection."""
+    """Return the process number of a connection's backend."""
     return connection.info.backend_pid
 
 

@@ -143,7 +143,7 @@ WAL_WRITER_SLEEPS: Final = (
 
 
 class CrashServer:
-    """A PostgreSQL of our own that is killed and started again: as our child, which takes half of the time."""
+    """A PostgreSQL that is killed and started again, as a child of this process: that takes half of the time."""
 
     def __init__(self, home: Path) -> None:
         self.home = home

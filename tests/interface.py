@@ -1,7 +1,7 @@
 """What clients of one schema version send to the database, as a file: calls with their arguments, and the answers' columns.
 
 `python -m tests.interface` writes the current version's file, from a server of its own, and removes those of versions whose
-clients `connect` refuses. Until a version is released its file is written anew with each change; from then on it is not
+clients `connect` refuses. Until a version is released its file is rewritten with each change; from then on it is not
 edited: clients of that version are out there.
 """
 

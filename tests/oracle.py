@@ -1,7 +1,7 @@
 """What readers may see and must see: lists and dicts, written from the invariants. It never imports msgtx.
 
 A test reports to the oracle what a client asked for and what it was answered; every value is unique. `read` takes what a
-`read_committed` reader got from offset 0, at any moment; `settled` what is there when nothing is open any more. Whatever
+`read_committed` reader got from offset 0, at any moment; `settled` what is stored once nothing is open. Whatever
 contradicts a promise is an anomaly, named as in Jepsen where it has a name; `anomalies` lists them.
 """
 

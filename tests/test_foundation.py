@@ -1,4 +1,4 @@
-"""The foundation itself: what the other tests stand on."""
+"""Tests of the foundation on which the other tests rest."""
 
 import concurrent.futures
 from collections.abc import Callable

@@ -57,7 +57,7 @@ class Call:
 
 @dataclass
 class Story:
-    """What is played once per schedule: calls by actor, a look after each step, a judgement at the end."""
+    """What is played once per schedule: calls by actor, a check after each step, and one at the end."""
 
     actors: Mapping[str, Sequence[Call]]
     judge: Callable[["Played"], None]

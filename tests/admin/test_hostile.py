@@ -1,4 +1,4 @@
-"""What a login with few rights may do harms no other client (`tests/hostile.py`)."""
+"""A login with few rights can harm no other client (`tests/hostile.py`)."""
 
 import os
 from collections.abc import Callable

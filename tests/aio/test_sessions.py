@@ -342,7 +342,7 @@ def test_a_block_that_raises_or_is_cancelled_leaves_the_session_alone(
 def test_a_rollback_that_waits_lets_the_event_loop_go_on(
     database_url: str, topic: str, values: Values, rows: Rows, held: Held
 ) -> None:
-    """What it had sealed is aborted at once, for which the producer must be free."""
+    """Its sealed transaction is aborted at once, for which the producer must be free."""
 
     async def main() -> None:
         async with (

@@ -29,7 +29,7 @@ def main():
         name, arguments = json.loads(line)
         try:
             done = clean(bench) if name == "clean" else getattr(bench, name)(*arguments)
-        except Exception as error:  # noqa: BLE001 - told to the process that asked
+        except Exception as error:  # noqa: BLE001 - reported to the process that asked
             answer(failed=repr(error))
         else:
             answer(done=done)

@@ -73,7 +73,7 @@ def test_a_transaction_is_aborted_and_the_next_one_goes_on(client: msgtx.Client,
         if flushed:
             producer.flush(SECONDS)
         make_again(client, topic)
-        with pytest.raises(errors.MsgtxError):  # noqa: PT012 - one of these hears of it first
+        with pytest.raises(errors.MsgtxError):  # noqa: PT012 - any of these may learn of it first
             if flushed:
                 producer.send(topic, b"half of it")
                 producer.flush(SECONDS)

@@ -46,7 +46,7 @@ def prepared(client: msgtx.Client, consumer: msgtx.Consumer, name: str) -> msgtx
 def test_inputs_of_a_transaction_that_waits_are_not_read_again(
     how: str, commit: bool, client: msgtx.Client, topic: str, unique: Unique
 ) -> None:
-    """I10: they are only read again when it aborts; after its commit reading continues behind them."""
+    """I10: they are only read again when it aborts; after its commit reading continues after them."""
     fill(client, topic, 5)
     group, tp = unique("group"), TopicPartition(topic, 0)
     first = member(client, topic, group)

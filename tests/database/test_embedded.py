@@ -55,7 +55,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[embedded.Serve
     """A server of its own, in a folder that every user may enter."""
     around = tmp_path_factory.mktemp("embedded")
     for parent in (around, *around.parents):
-        if parent.stat().st_uid == os.geteuid() and parent != Path("/tmp"):  # noqa: S108 - as the fixtures of pytest make it
+        if parent.stat().st_uid == os.geteuid() and parent != Path("/tmp"):  # noqa: S108 - as pytest's fixtures make it
             parent.chmod(parent.stat().st_mode | 0o055)
     home = around / "home"
     yield embedded.start(home)

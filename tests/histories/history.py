@@ -107,7 +107,7 @@ class Recorder:
 
 
 def operations_of(path: Path) -> Iterator[Operation]:
-    """Read one process's file. A last line that was cut off by a kill is not there."""
+    """Read one process's file. A last line that was cut off by a kill is left out."""
     found: dict[int, Operation] = {}
     with path.open(encoding="utf-8") as lines:
         for line in lines:

@@ -75,7 +75,7 @@ def test_what_names_groups_or_transactional_ids_checks_whether_the_caller_may_us
         r"transactional_id|\bin_app_id\b": r"msgtx\.require_names\('transactional_id'",
         r"\bin_producer_id\b|\bexpected_producer_id\b|msgtx\.batch\b": r"msgtx\.(require_producers|decide|append)\(",
     }
-    # They tell what has become of a name, as a view does; abort what is overdue; look at what the caller has read. Or they
+    # They report what has become of a name, as a view does; abort what is overdue; look at what the caller has read. Or they
     # are the administrator's own.
     looks = {
         "describe_transaction",

@@ -22,7 +22,7 @@ STYLES: Final = {CAUGHT: "green", "survived": "bold red", "broken": "bold yellow
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a mutant. `why`: the tests that caught it, or those that did not, or what went wrong."""
+    """The outcome of a mutant. `why`: the tests that caught it, or those that did not, or what went wrong."""
 
     mutant: Mutant
     outcome: str
@@ -60,7 +60,7 @@ def hunt(mutant: Mutant, workshop: Workshop) -> Verdict:
 
 
 def healthy(mutants: Sequence[Mutant], workshop: Workshop) -> str:
-    """Run all tests that are named on the tree as it is. Returns what is wrong with them, or ''."""
+    """Run all tests that are named on the unchanged tree. Returns what is wrong with them, or ''."""
     tests = list(dict.fromkeys(test for mutant in mutants for test in mutant.tests))
     ran = workshop.run(tests)
     missing = [test for test in tests if not ran.of(test, "passed", "failed", "broken")]
@@ -69,7 +69,7 @@ def healthy(mutants: Sequence[Mutant], workshop: Workshop) -> str:
 
 
 def chosen(names: Sequence[str], tiers: Sequence[str]) -> list[Mutant]:
-    """Return the mutants that were asked for. Raise `PatchError` for a name that is not there."""
+    """Return the mutants that were asked for. Raise `PatchError` for an unknown name."""
     mutants = {mutant.name: mutant for mutant in map(read_mutant, all_patches())}
     if unknown := set(names) - mutants.keys():
         raise PatchError(f"there is no mutant {min(unknown)}; there are {', '.join(mutants)}")

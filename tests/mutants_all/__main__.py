@@ -70,7 +70,7 @@ class Worker:
         return found
 
     def passes(self, test: str, *, seconds: float) -> bool:
-        """Return whether a test passes on the tree as it is; a pass is remembered."""
+        """Return whether a test passes on the unchanged tree; a pass is remembered."""
         if test not in self._healthy and self.ask(path="", text="", tests=[test], seconds=seconds)["outcome"] == "survived":
             self._healthy.add(test)
         return test in self._healthy

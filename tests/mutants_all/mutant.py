@@ -25,7 +25,7 @@ class Mutant:
     path: str
     within: str
     edit: Edit
-    text: str  # of the file, as it is
+    text: str  # of the unchanged file
 
     @property
     def mutated(self) -> str:

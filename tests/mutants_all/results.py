@@ -37,7 +37,7 @@ class Results:
         self._found = {result.id: result for result in (Result(**json.loads(line)) for line in lines if line.endswith("}"))}
 
     def of(self, mutant: Mutant) -> Result | None:
-        """Return the result of a mutant of the file as it is."""
+        """Return a mutant's result if its file is unchanged."""
         found = self._found.get(mutant.id)
         return found if found is not None and found.file_hash == mutant.file_hash else None
 

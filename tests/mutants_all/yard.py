@@ -196,7 +196,7 @@ def wait_for(child: int, seconds: float) -> bool:
 
 
 def end(child: int) -> None:
-    """Tell a fork to end, as Ctrl-C does, and make it if it does not."""
+    """Ask a fork to end, as Ctrl-C does, and kill it if it does not."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         os.kill(child, number)
         deadline = time.monotonic() + ENDING_SECONDS
@@ -217,7 +217,7 @@ def run_tests(asked: dict[str, Any], plant: Callable[[], None], report: Path) ->
         answer = recorded(asked["tests"], python=asked["python"]) if asked.get("record") else judged(asked["tests"])
     except CannotPlantError as error:
         answer = {"outcome": "stillborn", "why": str(error)}
-    except BaseException as error:  # noqa: BLE001 - whatever happens in the fork, its parent is told
+    except BaseException as error:  # noqa: BLE001 - whatever happens in the fork, its parent gets an answer
         answer = {"outcome": "caught", "why": f"{type(error).__name__}: {error}"}
     report.write_text(json.dumps(answer), encoding="utf-8")
     os._exit(0)

@@ -1,4 +1,4 @@
-"""`read`: a committed range from SQL and from the ORM, and which rows of the log it looks at."""
+"""`read`: a committed range from SQL and from the ORM, and which rows of the log it reads."""
 
 import contextlib
 import re
@@ -168,11 +168,11 @@ def test_a_role_sees_groups_and_markers_of_the_topics_on_which_it_has_rights(
         session.close()
 
 
-# ── which rows are looked at ──
+# ── which rows are read ──
 
 
 def touched(connection: Connection, statement: str, parameters: list[Any] | None = None) -> tuple[str, int]:
-    """Return how a statement reads the log, and how many of its rows it looks at."""
+    """Return how a statement reads the log, and how many of its rows it reads."""
     plan = [line for (line,) in connection.execute(f"explain (analyze, costs off, timing off) {statement}", parameters)]
     at = next(number for number, line in enumerate(plan) if " on record_batch" in line)
     rows = re.search(r"actual rows=(\d+) loops=(\d+)", plan[at])

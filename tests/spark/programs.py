@@ -32,7 +32,7 @@ def surroundings(changes: dict[str, str | None]) -> dict[str, str]:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process runs; one that has ended and was not waited for does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(") ")[2][0] not in "ZX"
     except FileNotFoundError:
@@ -40,5 +40,5 @@ def is_alive(pid: int) -> bool:
 
 
 def wait_for_end(pid: int) -> None:
-    """Wait until a process that is not ours has ended."""
+    """Wait until a process that is not our child has ended."""
     wait_until(lambda: not is_alive(pid), f"process {pid} ends", seconds=PATIENCE_SECONDS)

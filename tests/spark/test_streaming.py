@@ -272,7 +272,7 @@ query.awaitTermination()
 
 
 def test_a_driver_that_is_killed_in_the_middle_of_a_batch(pipe: Pipe, engine: Engine) -> None:
-    """What its tasks wrote is aborted by the next run, which reads the same ranges."""
+    """The next run aborts what its tasks wrote, and reads the same ranges."""
     pipe.send(100, size=50_000)
     arguments = [pipe.url, pipe.source, pipe.target, pipe.name, str(pipe.checkpoint)]
     child = subprocess.Popen(

@@ -426,7 +426,7 @@ def after_zombie(world: World) -> None:
 
 
 def spark(world: World) -> None:
-    """A driver and its tasks in one process: a batch per input; the second task's first attempt fails, the next one succeeds."""
+    """A driver and its tasks in one process: a batch per input; the second task's first attempt fails."""
     with world.client() as client:
         count = 0
         while (start := _group_offset(world)) < INPUTS:

@@ -163,7 +163,7 @@ def _again(call: Callable[[], dict[int, list[tuple[int, str]]]]) -> dict[int, li
             return call()
         except errors.DatabaseUnavailable:
             continue
-    raise AssertionError("the sessions behind the pooler are not renewed")
+    raise AssertionError("the pooler's sessions are not renewed")
 
 
 def test_the_commands(

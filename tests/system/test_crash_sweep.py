@@ -194,7 +194,7 @@ def killed(
     deaths: list[int],
     elsewhere: str | None = None,
 ) -> bool:
-    """Lives of one application, each killed at its boundary, and a last one that is not. Returns whether the first was killed."""
+    """Lives of one application, each killed at its boundary, but not the last one. Returns whether the first was killed."""
     path = folder / "-".join(map(str, deaths))
     world = begin(name, World(observer, f"{name}-killed-{path.name}", Journal(path), elsewhere=elsewhere))
     where = {"url": observer.secret_url, "elsewhere": elsewhere, "run": world.run, "journal": str(path)}

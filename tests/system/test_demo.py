@@ -23,7 +23,7 @@ def write_input(path: Path, lines: list[list[str]]) -> Path:
 
 
 def test_the_demo_is_exactly_once_and_only_inserts(database_url: str, connection: Connection, tmp_path: Path) -> None:
-    """A worker is killed inside a transaction; every line arrives once; no insert-only table is updated (I1, I4, I7, I10)."""
+    """A worker is killed inside a transaction; all lines arrive once; no insert-only table is updated (I1, I4, I7, I10)."""
     path = write_input(tmp_path / "orders.csv", list(demo.generated_lines(LINES)))
     output, progress = io.StringIO(), io.StringIO()
     passed = demo.run(

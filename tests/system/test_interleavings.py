@@ -1,6 +1,6 @@
 """T4, interleavings: actors paused before each lock and before COMMIT, every order of their steps tried.
 
-The names of the calls stand for what a library call does in the database; each is one SQL transaction. The number of
+Each call is named for what a library call does in the database, in one SQL transaction. The number of
 orders is printed and pinned: fewer would mean that an actor no longer stops where it used to.
 """
 
