@@ -1,9 +1,7 @@
 """Calls of functions and views, and what travels with them."""
 
 import contextlib
-import itertools
 import logging
-import re
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,9 +13,9 @@ import sqlalchemy
 from sqlalchemy.util import await_only
 
 from msgtx import errors
-from msgtx.database.connection import AsyncRawConnection, RawConnection
+from msgtx.database.connection import AsyncRawConnection, Connection, RawConnection
 from msgtx.database.translation import translated
-from msgtx.database.wire import AsyncCursor, BatchArray, BatchColumns, Cursor
+from msgtx.database.wire import AsyncCursor, BatchArray, BatchColumns, Cursor, numbered
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +50,8 @@ def call(connection: RawConnection, function: Function, *arguments: object) -> l
     with translated(connection):
         if (of_async := of_async_session(connection)) is not None:
             return await_only(_awaited(of_async, function.statement, arguments))
+        if isinstance(connection, Connection) and connection.statements.usable:
+            return connection.statements.run(function.statement, arguments)
         cursor = Cursor(connection)
         cursor.execute(function.statement, arguments, prepare=True)
         return cursor.fetchall()
@@ -97,12 +97,6 @@ def query(connection: RawConnection, statement: str, *arguments: object) -> list
         cursor = Cursor(connection)
         cursor.execute(statement, arguments)
         return cursor.fetchall() if cursor.description else []
-
-
-def numbered(statement: str) -> bytes:
-    """Return a statement as libpq takes it, and PREPARE: its parameters are $1, $2 and so on."""
-    numbers = itertools.count(1)
-    return re.sub("%s", lambda _: f"${next(numbers)}", statement).encode()
 
 
 def prepare(connection: RawConnection, name: str, function: Function) -> None:

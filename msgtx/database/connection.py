@@ -9,6 +9,7 @@ is taken for that of another call; what was asked may still be done.
 """
 
 import contextlib
+import functools
 import math
 import select
 import socket
@@ -23,6 +24,8 @@ from typing import Any, Final, Self
 import psycopg
 from psycopg.abc import RV, PQGen
 from psycopg.conninfo import conninfo_to_dict
+
+from msgtx.database.wire import Statements
 
 RawConnection = psycopg.Connection[Any]
 AsyncRawConnection = psycopg.AsyncConnection[Any]
@@ -99,6 +102,11 @@ class Connection(psycopg.Connection[Any]):
     """A connection of our own. `silence`: how long it waits for a sign of life where `until` says nothing else."""
 
     silence: float = ANSWER_SECONDS
+
+    @functools.cached_property
+    def statements(self) -> Statements:
+        """The functions that were called on it, and the shortest way to call one again."""
+        return Statements(self)
 
     @classmethod
     def connect(cls, conninfo: str = "", **options: Any) -> Self:

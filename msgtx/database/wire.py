@@ -4,16 +4,22 @@ psycopg's general list dumper asks each element for its type; a batch knows the 
 makes encoding several times faster.
 """
 
+import itertools
 import json
+import re
+import select
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 from psycopg import pq
-from psycopg.adapt import AdaptersMap, Buffer, Dumper, Loader
+from psycopg.abc import PQGen
+from psycopg.adapt import AdaptersMap, Buffer, Dumper, Loader, PyFormat, Transformer
+from psycopg.errors import error_from_result
+from psycopg.generators import execute
 from psycopg.types.numeric import Int8
 
 INT4, INT8, TEXT, BYTEA = 23, 20, 25, 17
@@ -246,3 +252,85 @@ class AsyncCursor(psycopg.AsyncCursor[tuple[Any, ...]]):
         super().__init__(connection)
         self._adapters = ADAPTERS
         self.format = pq.Format.BINARY
+
+
+def numbered(statement: str) -> bytes:
+    """Return a statement as libpq takes it, and PREPARE: its parameters are $1, $2 and so on."""
+    numbers = itertools.count(1)
+    return re.sub("%s", lambda _: f"${next(numbers)}", statement).encode()
+
+
+class Statements:
+    """The statements that a connection of ours has prepared, and the shortest way to run one, autocommitting.
+
+    Does what a `Cursor` does for such a statement. That one builds a cursor and a query for each call, and asks a cache that
+    may forget: 120 µs of Python where this takes 35 µs (measured on the fused call of a one-record transaction).
+    """
+
+    MOST: Final = 200  # a function has a few: each pattern of arguments that are null is another one
+    QUICK_MS: Final = 100  # most answers come sooner; a later one is waited for by psycopg, with its deadlines
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._connection = connection
+        self._values = Transformer.from_context(Cursor(connection))
+        self._prepared: dict[tuple[str, tuple[int, ...]], bytes] = {}
+        self._numbers = itertools.count()  # a name is not used again
+        self._answer = select.poll()
+        self._answer.register(connection.pgconn.socket, select.POLLIN)
+
+    @property
+    def usable(self) -> bool:
+        """Whether a statement can be run: the connection keeps statements, is outside of transactions and of pipelines."""
+        connection = self._connection
+        return (
+            connection.prepare_threshold is not None
+            and connection.autocommit
+            and connection.pgconn.transaction_status == pq.TransactionStatus.IDLE
+            and connection.pgconn.pipeline_status == pq.PipelineStatus.OFF
+            and len(self._prepared) < self.MOST
+        )
+
+    def run(self, statement: str, arguments: Sequence[object]) -> list[tuple[Any, ...]]:
+        """Run a statement that returns rows. Raise psycopg's errors."""
+        connection = self._connection
+        with connection.lock:
+            try:
+                result = connection.wait(self._asking(statement, arguments))
+            except (
+                psycopg.errors.InvalidSqlStatementName
+            ):  # the session was told to forget (DISCARD, DEALLOCATE): nothing has run
+                self._prepared.clear()
+                result = connection.wait(self._asking(statement, arguments))
+        self._values.set_pgresult(result, format=pq.Format.BINARY)
+        return self._values.load_rows(0, result.ntuples, tuple)
+
+    def _asking(self, query: str, arguments: Sequence[object]) -> PQGen[pq.abc.PGresult]:
+        pgconn, values = self._connection.pgconn, self._values
+        sent = values.dump_sequence(arguments, [PyFormat.AUTO] * len(arguments))
+        types, formats = values.types, values.formats
+        assert types is not None
+        name = self._prepared.get((query, types))
+        if name is None:
+            name = f"msgtx_{next(self._numbers)}".encode()
+            pgconn.send_prepare(name, numbered(query), param_types=types)
+            self._checked((yield from execute(pgconn)))
+            self._prepared[query, types] = name
+        pgconn.send_query_prepared(name, sent, param_formats=formats, result_format=pq.Format.BINARY)
+        if pgconn.flush() == 0 and self._answer.poll(self.QUICK_MS):
+            pgconn.consume_input()
+            if not pgconn.is_busy():
+                results = [pgconn.get_result()]
+                # Behind the answer comes that the server is ready for the next question, nearly always at the same time.
+                if pgconn.is_busy():
+                    yield from execute(pgconn)
+                else:
+                    pgconn.get_result()
+                return self._checked(results)
+        return self._checked((yield from execute(pgconn)))
+
+    def _checked(self, results: Sequence[pq.abc.PGresult | None]) -> pq.abc.PGresult:
+        result = results[-1]
+        assert result is not None
+        if result.status == pq.ExecStatus.FATAL_ERROR:
+            raise error_from_result(result, encoding=self._connection.info.encoding)
+        return result

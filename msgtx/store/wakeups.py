@@ -8,9 +8,9 @@ from typing import Final
 
 from psycopg import pq
 
-from msgtx.database.calls import NOTIFY, Function, call, numbered, prepare, query
+from msgtx.database.calls import NOTIFY, Function, call, prepare, query
 from msgtx.database.connection import RawConnection
-from msgtx.database.wire import Int4Array
+from msgtx.database.wire import Int4Array, numbered
 
 MOST_TOLD: Final = 700  # partitions of one notification: PostgreSQL refuses one of 8000 bytes
 WOKEN: Final = Function("woken_since", {"in_snapshot": "text"})

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from tests.mutants.patches import Mutant, PatchError, all_patches, read_mutant
 from tests.mutants.pool import shared
-from tests.mutants.workshop import Ran, Workshop, open_workshop
+from tests.mutants.workshop import LIMIT_SECONDS, Ran, Workshop, open_workshop
 
 CAUGHT: Final = "caught"
 STYLES: Final = {CAUGHT: "green", "survived": "bold red", "broken": "bold yellow", "does not apply": "bold yellow"}
@@ -62,7 +62,7 @@ def hunt(mutant: Mutant, workshop: Workshop) -> Verdict:
 def healthy(mutants: Sequence[Mutant], workshop: Workshop) -> str:
     """Run all tests that are named on the unchanged tree. Returns what is wrong with them, or ''."""
     tests = list(dict.fromkeys(test for mutant in mutants for test in mutant.tests))
-    ran = workshop.run(tests)
+    ran = workshop.run(tests, limit=LIMIT_SECONDS * max(1, len(mutants) / 20))
     missing = [test for test in tests if not ran.of(test, "passed", "failed", "broken")]
     ill = [f"{test}: {found['why']}" for test, found in ran.tests.items() if found["outcome"] != "passed"]
     return ran.trouble or "\n".join(ill) or (f"not run: {', '.join(missing)}" if missing else "")

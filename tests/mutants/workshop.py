@@ -89,8 +89,8 @@ class Workshop:
             for path, content in before.items():
                 path.write_bytes(content)
 
-    def run(self, tests: Sequence[str]) -> Ran:
-        """Run tests of the copy on the copy."""
+    def run(self, tests: Sequence[str], limit: float = LIMIT_SECONDS) -> Ran:
+        """Run tests of the copy on the copy, for at most `limit` seconds."""
         self._report.unlink(missing_ok=True)
         options = ["-q", "--tb=short", "-p", "no:cacheprovider", "-p", "tests.mutants.witness"]
         if self._stopped:
@@ -101,11 +101,11 @@ class Workshop:
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         try:
-            text, _ = self._running.communicate(timeout=LIMIT_SECONDS)
+            text, _ = self._running.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
             self.stop()
             self._running.communicate()
-            return Ran({}, f"the tests did not end within {LIMIT_SECONDS:g} s")
+            return Ran({}, f"the tests did not end within {limit:g} s")
         if not self._report.exists():
             return Ran({}, _last_lines(text))
         found = json.loads(self._report.read_text(encoding="utf-8"))

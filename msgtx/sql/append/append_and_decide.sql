@@ -18,19 +18,24 @@ set enable_bitmapscan = off set enable_sort = off set lock_timeout = '10s' as $$
 declare
     offsets_error text;
     offsets_detail text;
+    b msgtx.batch;
+    epoch_now int;
+    newest_decided bigint;  -- of the producer's epoch
+    is_undecided boolean;  -- the producer's newest transaction that has rows
+    home record;
+    tail record;
+    known_epoch int;
+    known_sequence bigint;
     partitions int[];
     first_offsets bigint[];
     last_offsets bigint[];
     times timestamptz[];
-    log_append_time boolean[];
-    fine boolean;
-    ignored boolean;
+    stamped boolean[];
+    usual boolean;
+    at int := 0;
+    ignored boolean := msgtx.refuse_stale_snapshot() and msgtx.lock_producer(in_producer_id)
+        and (msgtx.acts_for_owner() or msgtx.require_producers(array[in_producer_id]));
 begin
-    ignored := msgtx.refuse_stale_snapshot();
-    ignored := msgtx.lock_producer(in_producer_id);
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_producers(array[in_producer_id]);
-    end if;
     if group_names <> '{}' then
         select c.error, c.detail into offsets_error, offsets_detail
         from msgtx.check_offsets(group_names, offset_partitions, offsets, metadata, member_ids, generations, instance_ids,
@@ -38,30 +43,85 @@ begin
     end if;
     ignored := msgtx.lock_partitions(batches);
 
-    -- Few and large statements: each one, and each expression, is set up anew in every SQL transaction.
-    select array_agg(f.partition_id), array_agg(f.base_offset), array_agg(f.base_offset + f.record_count - 1),
-           array_agg(f.appended_at), array_agg(f.log_append_time),
-           bool_and(f.status = 'new' and f.verdict = 'store' and f.producer_id = in_producer_id
-                    and f.producer_epoch = in_producer_epoch and f.transaction_number = in_transaction_number)
-    into partitions, first_offsets, last_offsets, times, log_append_time, fine
-    from msgtx.look_at_batches(batches) f;
+    -- The usual case, row by row: each node of a large statement is set up anew in every SQL transaction (as is each expression
+    -- here: few and large ones). Usual is what transaction_state calls new, and check_batch stores; else they are asked.
+    select p.epoch into epoch_now from msgtx.producer p where p.producer_id = in_producer_id;
+    select d.transaction_number into newest_decided from msgtx.transaction_decision d
+    where d.producer_id = in_producer_id and d.producer_epoch = in_producer_epoch order by d.transaction_number desc limit 1;
+    select (select true from msgtx.transaction_decision d
+            where d.producer_id = in_producer_id and d.producer_epoch = t.producer_epoch
+              and d.transaction_number = t.transaction_number limit 1) is null into is_undecided
+    from (select t.producer_epoch, t.transaction_number from msgtx.transaction t
+          where t.producer_id = in_producer_id order by t.producer_epoch desc, t.transaction_number desc limit 1) t;
+    usual := offsets_error is null and epoch_now = in_producer_epoch and is_undecided is not true
+        and in_transaction_number = coalesce(newest_decided, -1) + 1;
+    foreach b in array batches loop
+        exit when usual is not true;
+        select p.log_start_offset, t.max_message_bytes, t.timestamp_type = 'LogAppendTime' as is_stamped,
+               t.cleanup_policy = 'delete' as takes_no_keys into home
+        from msgtx.partition p
+        cross join lateral (select t.* from msgtx.topic t where t.topic_id = p.topic_id limit 1) t
+        where p.partition_id = b.partition_id;
+        select r.last_offset, r.appended_at, r.producer_id, r.producer_epoch, r.last_sequence into tail
+        from msgtx.record_batch r where r.partition_id = b.partition_id order by r.base_offset desc limit 1;
+        known_epoch := tail.producer_epoch;
+        known_sequence := tail.last_sequence;
+        if tail.producer_id is distinct from in_producer_id then
+            select r.producer_epoch, r.last_sequence into known_epoch, known_sequence
+            from msgtx.record_batch r where r.partition_id = b.partition_id and r.producer_id = in_producer_id
+            order by r.producer_epoch desc, r.base_sequence desc limit 1;
+            if known_epoch is null then
+                select k.producer_epoch, k.last_sequence into known_epoch, known_sequence
+                from msgtx.producer_state k where k.partition_id = b.partition_id and k.producer_id = in_producer_id;
+            end if;
+        end if;
+        at := at + 1;
+        partitions[at] := b.partition_id;
+        first_offsets[at] := greatest(tail.last_offset + 1, home.log_start_offset);
+        last_offsets[at] := first_offsets[at] + cardinality(b."values") - 1;
+        times[at] := greatest(msgtx.clock(), tail.appended_at);
+        stamped[at] := home.is_stamped;
+        usual := b.producer_id = in_producer_id and b.producer_epoch = in_producer_epoch
+            and b.transaction_number = in_transaction_number
+            and b.base_sequence = case when known_epoch = in_producer_epoch then known_sequence + 1
+                                  when known_epoch > in_producer_epoch then null else 0 end
+            and msgtx.batch_bytes(b.keys, b."values", b.header_keys, b.header_values) <= home.max_message_bytes
+            and (home.takes_no_keys or b.keys is not null and array_position(b.keys, null) is null);
+    end loop;
     if not msgtx.acts_for_owner() then
         ignored := msgtx.require_rights('{produce}', array(select u.partition_id from unnest(batches) u));
     end if;
-    if fine is not true or offsets_error is not null then
+    if usual is not true then
         return query select r.* from msgtx.refuse_whole(
             in_producer_id, in_producer_epoch, in_transaction_number, batches, offsets_error, offsets_detail) r;
         if found then
             return;
         end if;
+        select array_agg(f.partition_id), array_agg(f.base_offset), array_agg(f.base_offset + f.record_count - 1),
+               array_agg(f.appended_at), array_agg(f.log_append_time)
+        into partitions, first_offsets, last_offsets, times, stamped
+        from msgtx.look_at_batches(batches) f;
     end if;
 
-    with stored as (
+    at := 0;
+    foreach b in array batches loop
+        at := at + 1;
+        base_offset := first_offsets[at];
+        appended_at := times[at];
+        duplicate := false;
         insert into msgtx.record_batch (
             partition_id, base_offset, last_offset, producer_id, producer_epoch, transaction_number,
-            base_sequence, last_sequence, appended_at, max_timestamp, record_count, byte_size,
+            base_sequence, last_sequence, appended_at, max_timestamp,
+            record_count, byte_size,
             keys, "values", timestamps, header_counts, header_keys, header_values)
-        select s.* from msgtx.rows_to_store(batches, first_offsets, times, log_append_time) s)
+        values (
+            b.partition_id, first_offsets[at], last_offsets[at], in_producer_id, in_producer_epoch, in_transaction_number,
+            b.base_sequence, b.base_sequence + last_offsets[at] - first_offsets[at], times[at],
+            case when stamped[at] then floor(extract(epoch from times[at]) * 1000)::bigint else b.max_timestamp end,
+            cardinality(b."values"), msgtx.batch_bytes(b.keys, b."values", b.header_keys, b.header_values),
+            b.keys, b."values", case when not stamped[at] then b.timestamps end, b.header_counts, b.header_keys, b.header_values);
+        return next;
+    end loop;
     insert into msgtx.transaction_decision (
         producer_id, producer_epoch, transaction_number, outcome, decided_at, decided_by,
         partitions, first_offsets, last_offsets)
@@ -75,6 +135,4 @@ begin
     if wake then
         ignored := msgtx.wake_readers(partitions);
     end if;
-    return query select null::text, null::text, o.base_offset, o.appended_at, false
-    from unnest(first_offsets, times) o(base_offset, appended_at);
 end $$;

@@ -1,0 +1,263 @@
+"""The fused call has a usual case, found out by single rows; else it asks the general rules. Both answer and write the same.
+
+Two worlds in one database go through the same random history. In one of them the function is the one that users call, in the
+other it takes nothing for usual. All answers, with their texts, and all rows are compared.
+"""
+
+import contextlib
+import itertools
+import random
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+import msgtx
+from msgtx.database.calls import Function, batch_array, call
+from msgtx.database.pool import Engine
+from msgtx.database.wire import BatchColumns
+from msgtx.errors import MsgtxError
+from msgtx.store import sweeps
+from msgtx.store.append import APPEND_AND_DECIDE_WITH_OFFSETS, Appended, append, read_appended
+from msgtx.store.retention import LOG_END, delete_records
+from tests.databases import Connection
+from tests.store.steps import NO_OFFSETS, Writer, batch, new_partition, offsets_of, plain, unique
+
+SOURCE: Final = Path(msgtx.__file__).parent / "sql" / "append" / "append_and_decide.sql"
+TOPICS: Final[tuple[dict[str, object], ...]] = (
+    {},
+    {"timestamp_type": "LogAppendTime"},
+    {"cleanup_policy": "compact"},
+    {"max_message_bytes": 120},
+)
+WRITERS, STEPS, SEEDS = 3, 60, 40
+
+
+@pytest.fixture(scope="module")
+def general(engine: Engine) -> Iterator[str]:
+    text = SOURCE.read_text()
+    for old, new in (
+        ("create function msgtx.append_and_decide(", "create function msgtx.append_and_decide_generally("),
+        ("usual := offsets_error is null and", "usual := false and offsets_error is null and"),
+    ):
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    with contextlib.closing(engine.dedicated()) as connection:
+        connection.execute(text.encode())
+        yield "append_and_decide_generally"
+        connection.execute("drop function msgtx.append_and_decide_generally")
+
+
+@dataclass
+class World:
+    """Topics and writers, and how to call what is compared."""
+
+    connection: Connection
+    function: str
+    partitions: list[int] = field(init=False)
+    writers: list[Writer] = field(init=False)
+    last: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.partitions = [new_partition(self.connection, **settings) for settings in TOPICS]
+        self.writers = [Writer(self.connection) for _ in range(WRITERS)]
+        self.group = unique("group")
+
+    def whole(self, writer: int, rows: Sequence[tuple[int, int, dict[str, Any]]], offset: int | None, late: int) -> object:
+        """Commit in one call: (partition, records, what differs) per row. `late`: how far the number is from the next."""
+        who = self.writers[writer]
+        name = who.name._replace(transaction_number=who.number + late)
+        columns = [
+            who.row(self.partitions[p], *[b"%d" % i * size for i in range(count)], number=name.transaction_number, **changed)
+            for p, count, changed in rows
+            for size in (changed.pop("bytes", 1),)
+        ]
+        offsets = NO_OFFSETS if offset is None else offsets_of((self.group, self.partitions[0], offset))
+        self.last[writer] = (name, columns, offsets)
+        answers = self.again(writer)
+        if isinstance(answers, list) and all(answer.error is None and not answer.duplicate for answer in answers):
+            for row in columns:
+                who.counted(row)
+            who.next()
+        return answers
+
+    def again(self, writer: int) -> object:
+        """Repeat the last call of a writer, as after a lost answer."""
+        if writer not in self.last:
+            return None
+        name, columns, offsets = self.last[writer]
+        types = APPEND_AND_DECIDE_WITH_OFFSETS.arguments
+        try:
+            rows = call(
+                self.connection,
+                Function(self.function, types),
+                *name,
+                batch_array(self.connection, columns),
+                True,
+                *offsets.arguments(),
+            )
+        except MsgtxError as error:
+            return type(error).__name__, str(error)
+        return read_appended(rows)
+
+    def send(self, writer: int, partition: int, count: int) -> object:
+        """Append in a transaction that goes on."""
+        who = self.writers[writer]
+        row = who.row(self.partitions[partition], *[b"s"] * count, keys=[b"k"] * count)
+        (answer,) = append(self.connection, [row], flushed=False)
+        if answer.error is None:
+            who.counted(row)
+        return [answer]
+
+    def end(self, writer: int, outcome: Any) -> object:
+        """Decide in a call of its own."""
+        who = self.writers[writer]
+        answer = who.decide(outcome)
+        if answer.error is None:
+            if outcome == "ABORT":
+                who.sequences |= {p: last + 1 for p, last in answer.last_sequences.items() if last is not None}
+            who.next()
+        return str(answer.error), answer.outcome
+
+    def fence(self, writer: int, *, takes_over: bool) -> None:
+        """Another client initializes the id; the writer may go on as that one."""
+        before = self.writers[writer]
+        id_, number, sequences, tails = before.id, before.number, before.sequences, before.tails
+        before.init()
+        if not takes_over:
+            before.id, before.number, before.sequences, before.tails = id_, number, sequences, tails
+
+    def plain(self, partition: int) -> None:
+        plain(self.connection, self.partitions[partition], b"p", keys=[b"k"])
+
+    def clean(self, partition: int) -> None:
+        """Remove what is in a log; of its producers their last sequences are kept."""
+        delete_records(self.connection, {self.partitions[partition]: LOG_END})
+        after = None
+        while True:
+            after = sweeps.remove_old_batches(self.connection, after, None).after
+            if after is None:
+                return
+
+    def named(self, what: object) -> object:
+        """Without what differs between worlds: ids, names, times."""
+        if isinstance(what, list):
+            return [
+                (str(type(a.error).__name__), self.named(str(a.error)), a.base_offset, a.duplicate)
+                for a in what
+                if isinstance(a, Appended)
+            ]
+        text = repr(what)
+        for number, partition in enumerate(self.partitions):
+            text = re.sub(rf"\bpartition {partition}\b", f"partition <{number}>", text)
+        for number, writer in enumerate(self.writers):
+            text = re.sub(rf"\b(producer |transaction ){writer.id.producer_id}\b", rf"\1<{number}>", text)
+        return re.sub(r"(group|topic)-\d+", r"<\1>", text)
+
+    def rows(self) -> object:
+        """All that was written, with times replaced by whether they ascend."""
+        ids = {writer.id.producer_id: number for number, writer in enumerate(self.writers)} | {None: None}
+        log = self.connection.execute(
+            "select partition_id, base_offset, last_offset, producer_id, producer_epoch, transaction_number, base_sequence,"
+            ' last_sequence, record_count, byte_size, keys, "values", timestamps, header_counts, header_keys, header_values,'
+            " case when max_timestamp < 100000 then max_timestamp end,"
+            " appended_at >= lag(appended_at) over (partition by partition_id order by base_offset)"
+            " from msgtx.record_batch where partition_id = any(%s) order by 1, 2",
+            [self.partitions],
+        ).fetchall()
+        decided = self.connection.execute(
+            "select producer_id, producer_epoch, transaction_number, outcome, decided_by, coordinator_epoch, partitions,"
+            " first_offsets, last_offsets from msgtx.transaction_decision where producer_id = any(%s) order by 1, 2, 3",
+            [[writer.id.producer_id for writer in self.writers]],
+        ).fetchall()
+        offsets = self.connection.execute(
+            "select o.partition_id, o.committed_offset, o.producer_id, o.producer_epoch, o.transaction_number"
+            " from msgtx.group_offset o join msgtx.consumer_group g using (group_id) where g.name = %s"
+            " order by o.commit_sequence",
+            [self.group],
+        ).fetchall()
+        place = self.partitions.index
+        return (
+            [(place(row[0]), *row[1:3], ids[row[3]], *row[4:]) for row in log],
+            [(ids[row[0]], *row[1:6], [place(each) for each in row[6]], *row[7:]) for row in decided],
+            [(place(row[0]), row[1], ids[row[2]], *row[3:]) for row in offsets],
+        )
+
+
+def drawn(dice: random.Random) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    """Draw a step: mostly what is usual, often what is nearly so."""
+    writer, partition = dice.randrange(WRITERS), dice.randrange(len(TOPICS))
+    kind = dice.choice(["whole"] * 8 + ["again", "again", "send", "end", "fence", "plain", "clean"])
+    if kind == "whole":
+        rows = []
+        for each in sorted(dice.sample(range(len(TOPICS)), dice.choice([1, 1, 1, 2, 3]))):
+            count = dice.choice([1, 1, 2, 3])
+            changed: dict[str, Any] = {"keys": [b"k"] * count} if dice.random() < 0.9 else {}
+            if dice.random() < 0.2:
+                changed["keys"] = [b"k"] * (count - 1) + [None]
+            if dice.random() < 0.1:
+                changed["sequence"] = dice.choice([0, 1, 2, 5, None])
+            if dice.random() < 0.05:
+                changed["producer"] = (dice.choice([None, 12_345]), 0)
+            if dice.random() < 0.1:
+                changed["bytes"] = dice.choice([40, 100, 200])
+            if dice.random() < 0.2:
+                changed["timestamps"] = list(range(50, 50 + count))
+            if dice.random() < 0.1:
+                changed["headers"] = [[("h", b"v")]] * count
+            rows.append((each, count, changed))
+        if dice.random() < 0.03:
+            rows.reverse()
+        offset = dice.choice([None, None, 0, 7, -1])
+        return kind, (writer, rows, offset, dice.choice([0] * 20 + [1, -1, 5])), {}
+    if kind == "again":
+        return kind, (writer,), {}
+    if kind == "send":
+        return kind, (writer, dice.choice([0, 1]), dice.choice([1, 2])), {}
+    if kind == "end":
+        return kind, (writer, dice.choice(["COMMIT", "ABORT"])), {}
+    if kind == "fence":
+        return kind, (writer,), {"takes_over": dice.random() < 0.7}
+    return kind, (partition,), {}
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_the_usual_case_answers_and_writes_as_the_general_one(connection: Connection, general: str, seed: int) -> None:
+    dice = random.Random(seed)
+    worlds = [World(connection, "append_and_decide"), World(connection, general)]
+    for number in itertools.count():
+        kind, arguments, options = drawn(dice)
+        copies = [_copied(arguments) for _ in worlds]
+        answers = [world.named(getattr(world, kind)(*copy, **options)) for world, copy in zip(worlds, copies, strict=True)]
+        assert answers[0] == answers[1], f"step {number}: {kind} {arguments} {options}"
+        if number % 10 == 0:
+            assert worlds[0].rows() == worlds[1].rows(), f"step {number}: {kind} {arguments} {options}"
+        if number == STEPS:
+            break
+    assert worlds[0].rows() == worlds[1].rows()
+
+
+def _copied(arguments: Any) -> Any:
+    if isinstance(arguments, dict):
+        return {name: _copied(each) for name, each in arguments.items()}
+    if isinstance(arguments, list | tuple):
+        return type(arguments)(_copied(each) for each in arguments)
+    return arguments
+
+
+def test_an_id_that_retention_has_kept_goes_on_in_the_usual_way(connection: Connection) -> None:
+    """Its sequences are in `producer_state` alone."""
+    world = World(connection, "append_and_decide")
+    for _ in range(2):
+        answers = world.whole(0, [(0, 2, {})], None, 0)
+        assert isinstance(answers, list)
+        assert [answer.error for answer in answers] == [None]
+        world.clean(0)
+    row: BatchColumns = batch(world.partitions[0], b"x", producer=world.writers[0].id, number=2, sequence=0)
+    world.last[0] = (world.writers[0].name, [row], NO_OFFSETS)
+    (answer,) = world.again(0)  # type: ignore[misc]
+    assert answer.error is not None
+    assert "sent sequence 0 to 0, the next one is 4" in str(answer.error)
