@@ -26,6 +26,7 @@ from msgtx.database.pool import POOL_SIZE, Engine
 from msgtx.database.schema import migrate
 from msgtx.process import OnError, Transform, process
 from msgtx.producer.batcher import Serializer
+from msgtx.producer.group_commit import GroupCommit
 from msgtx.producer.producer import Producer
 from msgtx.store.coordinators import Shard, find_coordinator, list_shards
 from msgtx.store.installation import describe_installation, require_version
@@ -94,6 +95,7 @@ class Client:
         self.embedded = engine.embedded  # whether the database is the embedded one
         self._completion = Completion(engine, self._look_at_topics)
         self._listener = Listener(engine)
+        self._group_commit = GroupCommit(engine)
         self._lock = threading.Lock()
         self._known: dict[str, Topic] = {}
         self._open: list[Producer | Consumer] = []
@@ -129,6 +131,7 @@ class Client:
             topics=self._topic,
             wake=self._completion.notifier,
             decided=self._completion.decided,
+            group_commit=self._group_commit,
             key_serializer=key_serializer,
             value_serializer=value_serializer,
         )

@@ -22,7 +22,7 @@ import msgtx
 from tests.databases import PATIENCE_SECONDS, Connection, backend, connect
 
 GATE_CLASS: Final = 1_886_220_000  # the n-th gate of a SQL transaction is the lock (this + n, backend)
-GATES: Final = 8  # that the weaver holds per actor: more than any call has locks
+GATES: Final = 12  # that the weaver holds per actor: more than any call has locks
 LOCKS: Final = re.compile(r"\b(pg_(?:try_)?advisory_xact_lock(?:_shared)?)\(")
 # Between two statements of one function that see different snapshots, there is a gate, too.
 STATEMENTS: Final = re.compile(r"^(?= +insert into msgtx\.(?:partition_floor|group_heartbeat))", re.MULTILINE)

@@ -15,6 +15,7 @@ from msgtx.errors import IllegalState, MsgtxError
 from msgtx.producer.batcher import Batcher, Serializer
 from msgtx.producer.batches import Accumulator, BatchFuture, RecordFuture
 from msgtx.producer.calls import Calls
+from msgtx.producer.group_commit import GroupCommit
 from msgtx.producer.keyed import Deduplicator
 from msgtx.producer.routes import Routes
 from msgtx.producer.sender import Sender, Wake
@@ -61,6 +62,7 @@ class Producer:
         topics: Topics,
         wake: Wake,
         decided: Callable[[], None],
+        group_commit: GroupCommit,
         key_serializer: Serializer | None = None,
         value_serializer: Serializer | None = None,
     ) -> None:
@@ -97,6 +99,7 @@ class Producer:
             routes=self._routes,
             wake=wake,
             decided=decided,
+            group_commit=group_commit,
         )
         # The same as the method below, without a call in between, which a record would notice.
         self.send = self._batcher.send  # type: ignore[method-assign]

@@ -17,13 +17,14 @@ from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState, MsgtxError, OutcomeUnknown
 from msgtx.producer.batches import Accumulator, PendingBatch
 from msgtx.producer.calls import Calls
+from msgtx.producer.group_commit import GroupCommit
 from msgtx.producer.routes import Routes
 from msgtx.producer.sender import Sender, Wake
 from msgtx.producer.state import DECIDED_ELSEWHERE, OpenTransaction, ProducerState
 from msgtx.rules.transaction import Call, ClientState
 from msgtx.session.enlistment import Decision, Enlistment
 from msgtx.session.offsets import Offsets, as_offset
-from msgtx.store.append import PARTITIONS_AT_ONCE, Appended, append_and_decide
+from msgtx.store.append import PARTITIONS_AT_ONCE, Appended, Whole
 from msgtx.store.decide import Decided, Ending, decide
 from msgtx.store.groups import NO_OFFSETS, OffsetColumns, columns_of, offset_rows
 from msgtx.store.seal import Kind, Sealed, Sealing, seal, undecided_prepared
@@ -64,6 +65,7 @@ class Transactions:
         routes: Routes,
         wake: Wake,
         decided: Callable[[], None],
+        group_commit: GroupCommit,
     ) -> None:
         self._engine = engine
         self._accumulator = accumulator
@@ -73,6 +75,7 @@ class Transactions:
         self._routes = routes
         self._wake = wake
         self._decided = decided
+        self._group_commit = group_commit
         self._next_number = 0
         self._ending = threading.Lock()
         # In which session a sealed transaction ends.
@@ -186,10 +189,10 @@ class Transactions:
     ) -> None:
         lanes = self._accumulator.lanes
         columns = [batch.columns(lanes[batch.topic_partition].partition_id, transaction.id[:2]) for batch in batches]
+        whole, size = Whole(transaction.id, columns, offsets), sum(batch.size for batch in batches)
 
         def attempt() -> list[Appended]:
-            with self._engine.connection() as connection:
-                answers = append_and_decide(connection, transaction.id, columns, offsets=offsets, wake=False)
+            answers = self._group_commit.commit(whole, size)
             if (refused := _refusal(answers)) is not None and refused.retriable:
                 raise refused
             self._wake.tell([column.partition_id for column in columns])

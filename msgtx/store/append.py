@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from msgtx.database.calls import Function, batch_array, call
 from msgtx.database.connection import RawConnection
-from msgtx.database.wire import BatchColumns
+from msgtx.database.translation import translated
+from msgtx.database.wire import BatchColumns, Cursor, Int4Array, Int8Array, TextArray
 from msgtx.errors import BY_NAME, MsgtxError
 from msgtx.store.groups import NO_OFFSETS, OFFSET_ARGUMENTS, OffsetColumns
 from msgtx.types import TransactionId
@@ -34,6 +35,27 @@ _WHOLE: Final = {
 # Without offsets their arrays are not sent: a tenth of the call's cost.
 APPEND_AND_DECIDE: Final = Function("append_and_decide", _WHOLE)
 APPEND_AND_DECIDE_WITH_OFFSETS: Final = Function("append_and_decide", {**_WHOLE, **OFFSET_ARGUMENTS})
+
+
+TRY_LOCKS: Final = Function(
+    "try_lock_transactions",
+    {
+        "producer_ids": "int8[]",
+        "partition_owners": "int4[]",
+        "partition_ids": "int4[]",
+        "group_owners": "int4[]",
+        "group_names": "text[]",
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A transaction that goes out as one call: batches of this name, ascending by partition, and offsets."""
+
+    id: TransactionId
+    batches: Sequence[BatchColumns]
+    offsets: OffsetColumns = NO_OFFSETS
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +132,47 @@ def append_and_decide(
 
     A refusal of the transaction itself is the only answer.
     """
-    arguments = (*transaction_id, batch_array(connection, batches), wake)
-    if offsets.groups:
-        return read_appended(call(connection, APPEND_AND_DECIDE_WITH_OFFSETS, *arguments, *offsets.arguments()))
-    return read_appended(call(connection, APPEND_AND_DECIDE, *arguments))
+    function, arguments = _call_of(connection, Whole(transaction_id, batches, offsets), wake=wake)
+    return read_appended(call(connection, function, *arguments))
+
+
+def append_and_decide_together(
+    connection: RawConnection, wholes: Sequence[Whole], *, wake: bool = True
+) -> list[list[Appended] | None]:
+    """Store and commit whole transactions in one SQL transaction with one flush; each is answered as if it came alone.
+
+    None for one that lacks a lock, which another session holds: nothing of it is done. An error that is raised undoes all.
+    """
+    batch_array(connection, ())  # asks for the type once, which a pipeline could not
+    with translated(connection), connection.pipeline() as pipeline:
+        looked = Cursor(connection)
+        looked.execute(TRY_LOCKS.statement, _locks_of(wholes), prepare=True)
+        lacking = set(looked.fetchall()[0][0])
+        cursors: list[Cursor | None] = []
+        for position, whole in enumerate(wholes, start=1):
+            cursor = None if position in lacking else Cursor(connection)
+            if cursor is not None:
+                function, arguments = _call_of(connection, whole, wake=wake)
+                cursor.execute(function.statement, arguments, prepare=True)
+            cursors.append(cursor)
+        pipeline.sync()
+        return [None if cursor is None else read_appended(cursor.fetchall()) for cursor in cursors]
+
+
+def _call_of(connection: RawConnection, whole: Whole, *, wake: bool) -> tuple[Function, tuple[object, ...]]:
+    arguments = (*whole.id, batch_array(connection, whole.batches), wake)
+    if whole.offsets.groups:
+        return APPEND_AND_DECIDE_WITH_OFFSETS, (*arguments, *whole.offsets.arguments())
+    return APPEND_AND_DECIDE, arguments
+
+
+def _locks_of(wholes: Sequence[Whole]) -> tuple[object, ...]:
+    partitions = [(at, batch.partition_id) for at, whole in enumerate(wholes, start=1) for batch in whole.batches]
+    groups = sorted({(at, group) for at, whole in enumerate(wholes, start=1) for group in whole.offsets.groups})
+    return (
+        Int8Array(whole.id.producer_id for whole in wholes),
+        Int4Array(at for at, _ in partitions),
+        Int4Array(partition for _, partition in partitions),
+        Int4Array(at for at, _ in groups),
+        TextArray(group for _, group in groups),
+    )

@@ -1,7 +1,8 @@
-"""The fused call has a usual case, found out by single rows; else it asks the general rules. Both answer and write the same.
+"""Some functions have a usual case, found out by single rows; else they ask the general rules. Both do the same.
 
-Two worlds in one database go through the same random history. In one of them the function is the one that users call, in the
-other it takes nothing for usual. All answers, with their texts, and all rows are compared.
+For the fused call two worlds in one database go through the same random history: one with the function that users call, one
+with a copy that takes nothing for usual. All answers, with their texts, and all rows are compared. For a fetch both functions
+are asked the same questions.
 """
 
 import contextlib
@@ -18,15 +19,18 @@ import pytest
 import msgtx
 from msgtx.database.calls import Function, batch_array, call
 from msgtx.database.pool import Engine
-from msgtx.database.wire import BatchColumns
+from msgtx.database.wire import BatchColumns, Int4Array, Int8Array, TextArray
 from msgtx.errors import MsgtxError
 from msgtx.store import sweeps
 from msgtx.store.append import APPEND_AND_DECIDE_WITH_OFFSETS, Appended, append, read_appended
+from msgtx.store.fetch import FETCH, Position, fetch
 from msgtx.store.retention import LOG_END, delete_records
+from msgtx.store.transactions import mark
+from msgtx.types import Isolation
 from tests.databases import Connection
 from tests.store.steps import NO_OFFSETS, Writer, batch, new_partition, offsets_of, plain, unique
 
-SOURCE: Final = Path(msgtx.__file__).parent / "sql" / "append" / "append_and_decide.sql"
+SQL: Final = Path(msgtx.__file__).parent / "sql"
 TOPICS: Final[tuple[dict[str, object], ...]] = (
     {},
     {"timestamp_type": "LogAppendTime"},
@@ -36,19 +40,28 @@ TOPICS: Final[tuple[dict[str, object], ...]] = (
 WRITERS, STEPS, SEEDS = 3, 60, 40
 
 
-@pytest.fixture(scope="module")
-def general(engine: Engine) -> Iterator[str]:
-    text = SOURCE.read_text()
-    for old, new in (
-        ("create function msgtx.append_and_decide(", "create function msgtx.append_and_decide_generally("),
-        ("usual := offsets_error is null and", "usual := false and offsets_error is null and"),
-    ):
+def without_usual_case(engine: Engine, room: str, name: str, usual: str, never: str) -> Iterator[str]:
+    """Create the function once more, under another name, so that it takes nothing for usual."""
+    text = (SQL / room / f"{name}.sql").read_text()
+    for old, new in ((f"create function msgtx.{name}(", f"create function msgtx.{name}_generally("), (usual, never)):
         assert text.count(old) == 1, old
         text = text.replace(old, new)
     with contextlib.closing(engine.dedicated()) as connection:
         connection.execute(text.encode())
-        yield "append_and_decide_generally"
-        connection.execute("drop function msgtx.append_and_decide_generally")
+        yield f"{name}_generally"
+        connection.execute(f"drop function msgtx.{name}_generally".encode())
+
+
+@pytest.fixture(scope="module")
+def general(engine: Engine) -> Iterator[str]:
+    usual = "usual := offsets_error is null and"
+    yield from without_usual_case(engine, "append", "append_and_decide", usual, usual.replace(":=", ":= false and"))
+
+
+@pytest.fixture(scope="module")
+def general_fetch(engine: Engine) -> Iterator[str]:
+    usual = "usual boolean := max_rows > 0"
+    yield from without_usual_case(engine, "fetch", "fetch_batches", usual, usual.replace(":=", ":= false and"))
 
 
 @dataclass
@@ -261,3 +274,50 @@ def test_an_id_that_retention_has_kept_goes_on_in_the_usual_way(connection: Conn
     (answer,) = world.again(0)  # type: ignore[misc]
     assert answer.error is not None
     assert "sent sequence 0 to 0, the next one is 4" in str(answer.error)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_the_usual_case_of_a_fetch_answers_as_the_general_one(connection: Connection, general_fetch: str, seed: int) -> None:
+    """Readers with tokens of every age, also of what was cleaned meanwhile, ask after each step of a random history."""
+    dice = random.Random(seed)
+    world = World(connection, "append_and_decide")
+    known: dict[int, list[Position]] = {partition: [Position(0)] for partition in world.partitions}
+    usual = 0
+    for number in range(STEPS):
+        kind, arguments, options = drawn(dice)
+        getattr(world, kind)(*arguments, **options)
+        if dice.random() < 0.2:
+            mark(connection, everything=dice.random() < 0.5)
+        for _ in range(4):
+            chosen = dice.sample(world.partitions, dice.randint(1, len(world.partitions)))
+            # The newest positions are the ones that readers have.
+            asked = {partition: dice.choice(known[partition][-3:] + known[partition][-1:] * 3) for partition in chosen}
+            if dice.random() < 0.1:
+                asked = {p: Position(max(0, at.offset + dice.choice([-1, 1])), at.token) for p, at in asked.items()}
+            isolation = dice.choice([Isolation.READ_COMMITTED] * 3 + [Isolation.READ_UNCOMMITTED])
+            limits = (
+                dice.choice([1 << 20, 1 << 20, 100, 0]),
+                dice.choice([1000, 1000, 2, 0]),
+                dice.choice([None, 1 << 20, 150]),
+            )
+            question = (
+                Int4Array(asked),
+                Int8Array(at.offset for at in asked.values()),
+                TextArray(at.token for at in asked.values()),
+                isolation.value,
+                *limits,
+            )
+            rows = [
+                [
+                    row[:12] if row[10] is None else row  # without a row of the log there is no more to say
+                    for row in call(connection, Function(name, FETCH.arguments), *question)
+                ]
+                for name in ("fetch_batches", general_fetch)
+            ]
+            assert rows[0] == rows[1], f"step {number}: {question}"
+            found = fetch(connection, asked, isolation=isolation, max_bytes=limits[0], max_rows=limits[1])
+            for partition, answer in found.items():
+                if isolation is Isolation.READ_COMMITTED and not answer.truncated:
+                    known[partition].append(Position(answer.position, answer.token))
+                usual += (answer.token or "").startswith("stable")
+    assert usual > STEPS, "few questions had the tokens of a usual reader"

@@ -4,6 +4,7 @@ A program runs as a *life* of one application: another life of the same `World` 
 transactional id. It must continue from what its predecessor left, wherever that was crashed.
 """
 
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -19,12 +20,14 @@ from sqlalchemy.orm import Session
 from msgtx import Client, Consumer, Isolation, Outcome, Record, TopicPartition, TransactionId, errors
 from msgtx.coordinator.sweep import Sweeper
 from msgtx.database.pool import POOL_SIZE, Engine
+from msgtx.producer.group_commit import Member
 from msgtx.producer.producer import Producer
 from msgtx.session.enlistment import enlist
 from msgtx.session.side_connection import companion
 from msgtx.spark_jobs.batch import abort as abort_batch
 from msgtx.spark_jobs.batch import begins_again, decide, make_target
 from msgtx.spark_jobs.writing.attempt import AttemptWriter, Target
+from msgtx.store.append import Whole
 from msgtx.store.coordinators import lease_shards, release_shards
 from msgtx.store.groups import committed_offsets
 from msgtx.store.installation import describe_installation
@@ -163,8 +166,10 @@ class World:
     def producer(self, client: Client, **settings: object) -> Producer:
         return client.producer(transactional_id=f"id-{self.run}", **{**FAST, **settings})
 
-    def send(self, producer: Producer, value: str, partition: int, transaction: str | None = None) -> Any:
-        self.note("sent", value, partition, self.me, transaction)
+    def send(
+        self, producer: Producer, value: str, partition: int, transaction: str | None = None, *, by: str | None = None
+    ) -> Any:
+        self.note("sent", value, partition, by or self.me, transaction)
         return producer.send(self.topic, value.encode(), partition=partition)
 
     def close(self) -> None:
@@ -367,14 +372,14 @@ def abort(world: World) -> None:
             _transaction(world, producer, f"{name}+")
 
 
-def _transaction(world: World, producer: Producer, name: str, *, flush: bool = True) -> None:
+def _transaction(world: World, producer: Producer, name: str, *, flush: bool = True, by: str | None = None) -> None:
     """One transaction over both partitions, repeated until it is committed."""
     for attempt in range(10):
         transaction = f"{name}{attempt}"
         try:
             producer.begin_transaction()
             for output in range(PARTITIONS):
-                world.send(producer, f"{transaction}/{output}", output, transaction)
+                world.send(producer, f"{transaction}/{output}", output, transaction, by=by)
             if flush:
                 producer.flush(PATIENCE_SECONDS)
             world.note("deciding", transaction)
@@ -386,6 +391,43 @@ def _transaction(world: World, producer: Producer, name: str, *, flush: bool = T
         else:
             return
     raise AssertionError(f"{name} was aborted ten times")
+
+
+def together(world: World) -> None:
+    """Two producers of one client commit at the same time: their transactions share a call."""
+    with (
+        world.client() as client,
+        world.producer(client, linger_ms=60_000) as first,
+        client.producer(transactional_id=f"id-{world.run}-2", **{**FAST, "linger_ms": 60_000}) as second,
+        concurrent.futures.ThreadPoolExecutor(2) as threads,
+    ):
+        for which in ("first", "second"):
+            world.note("fenced", f"{world.run}.{world.life - 1}.{which}")
+        for number in range(2):
+            with held_back(client, 2):
+                waiting = [
+                    threads.submit(
+                        _transaction, world, producer, f"{world.me}.{number}.{which}.", flush=False, by=f"{world.me}.{which}"
+                    )
+                    for producer, which in ((first, "first"), (second, "second"))
+                ]
+            for each in waiting:
+                each.result(PATIENCE_SECONDS)
+
+
+@contextlib.contextmanager
+def held_back(client: Client, count: int) -> Iterator[None]:
+    """Let no transaction go before `count` of them wait to be committed: then they go together."""
+    group_commit = client._group_commit
+    ahead = Member(Whole(TransactionId(0, 0, 0), []))
+    ahead.group, group_commit.patience = [ahead], PATIENCE_SECONDS
+    group_commit._leader = ahead
+    try:
+        yield
+        wait_until(lambda: len(group_commit._queue) >= count)
+    finally:
+        del group_commit.patience
+        group_commit._hand_over(ahead)
 
 
 def zombie(world: World) -> None:
@@ -634,6 +676,7 @@ SCENARIOS: Final = {
     "abort": Scenario(abort),
     "zombie": Scenario(zombie, before_zombie, after_zombie),
     "timeout": Scenario(timeout),
+    "together": Scenario(together),
     "spark": Scenario(spark, image=INPUTS),
     "rebalance": Scenario(rebalance, None, after_rebalance, image=INPUTS * SOURCES),
     "sweep": Scenario(sweep, before_sweep, after_sweep),

@@ -12,7 +12,7 @@ import pytest
 
 from msgtx import Isolation, OffsetAndMetadata, ProducerId, TransactionId
 from msgtx.database.wire import BatchColumns
-from msgtx.store.append import Appended, append, append_and_decide
+from msgtx.store.append import Appended, Whole, append, append_and_decide, append_and_decide_together
 from msgtx.store.decide import Decided, decide
 from msgtx.store.fetch import Position, fetch
 from msgtx.store.groups import commit_offsets, committed_offsets, offset_columns
@@ -38,7 +38,7 @@ ORDERS: Final = {
     "session and init": 24, "session and fence": 24, "session and resolve": 14, "session and abort": 14,
     "session and sweep": 400, "seal and late append": 60, "session and fetch": 35, "publish and append": 600,
     "crosswise keys": 6, "keys and sweep": 12,
-    "old snapshot and append": 40, "old snapshot and rebalance": 28,
+    "old snapshot and append": 40, "old snapshot and rebalance": 28, "together and whole": 200,
 }  # fmt: skip
 TIMEOUT_MS: Final = 60_000
 _numbers = itertools.count(1)
@@ -325,6 +325,53 @@ def test_an_end_that_overtakes_the_first_append_leaves_nothing_open(how: str, we
         return Story({"first": [Call("append", stage.append("first"))], "end": [ends[how]]}, judge)
 
     pinned(f"{how} and first append", weaver.explore(begin))
+
+
+def test_transactions_that_go_together_wait_for_no_other_and_each_is_whole(weaver: Weaver, eye: Connection) -> None:
+    """Two transactions in one SQL transaction beside one over the same partitions: no deadlock, nothing torn (I6)."""
+
+    def begin() -> Story:
+        stage = Stage(eye, partitions=2)
+        others = [init_producer_id(eye, f"other-{stage.run}-{number}", timeout_ms=TIMEOUT_MS) for number in range(2)]
+        # Not in the order of the partitions: the third one may hold the first partition while they hold the second.
+        wholes = [
+            Whole(stage.name(), [stage.batches("first")[1]]),
+            Whole(stage.name(producer=others[0]), [stage.batches("second", producer=others[0])[0]]),
+        ]
+        answers: list[list[Appended] | None] = []
+
+        def together(connection: Connection) -> Any:
+            answers[:] = append_and_decide_together(connection, wholes, wake=False)
+            return answers
+
+        def alone(connection: Connection) -> Any:
+            lacking = [whole for whole, answer in zip(wholes, answers, strict=True) if answer is None]
+            return [append_and_decide(connection, whole.id, whole.batches, wake=False) for whole in lacking[:1]]
+
+        def look(played: Played) -> None:
+            assert len({rows.count("beside") for rows in stage.now()}) == 1, f"torn: {stage.now()}"
+
+        def judge(played: Played) -> None:
+            no_deadlock(played)
+            done = {"first": answers[0], "second": answers[1]}
+            lacking = [name for name, answer in done.items() if answer is None]
+            assert all(answer.error is None for name in done for answer in done[name] or ())
+            expected = [["beside", "second"], ["beside", "first"]]
+            for name in lacking[1:]:
+                expected = [[value for value in rows if value != name] for rows in expected]
+            assert [sorted(rows) for rows in stage.committed()] == expected
+            stage.nothing_open()
+
+        return Story(
+            {
+                "group": [Call("together", together), Call("alone", alone)],
+                "other": [Call("beside", stage.whole("beside", producer=others[1]))],
+            },
+            judge,
+            look,
+        )
+
+    pinned("together and whole", weaver.explore(begin))
 
 
 @pytest.mark.parametrize("ends", ["commit and expiry", "resolve and commit"])

@@ -53,6 +53,7 @@ NEEDS: Final[Mapping[Right, frozenset[str]]] = MappingProxyType(
         | {"init_producer_id", "append", "append_and_decide", "decide", "end_transaction", "mark"}
         | {
             "lock_producers",
+            "try_lock_transactions",
             "append_once",
             "seal",
             "decide_sealed",

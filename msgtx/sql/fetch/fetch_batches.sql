@@ -31,12 +31,72 @@ set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off se
 set enable_sort = off as $$
 #variable_conflict use_column
 declare
+    start bigint;
+    previous record;
+    next record;
+    starts bigint[];
+    ends bigint[];
+    identities text[];
+    usual boolean := max_rows > 0 and cardinality(partition_ids) > 0;
     ignored boolean;
 begin
     if not msgtx.acts_for_owner() then
         ignored := msgtx.require_rights(
             case when max_rows = 0 then '{produce,consume,admin}'::text[] else '{consume}' end, partition_ids);
     end if;
+
+    -- The usual case, row by row (see append_and_decide): every position has a stable token, and at most three rows behind it, all
+    -- committed. In front of a stable position nothing is undecided, and so nothing is below the end of the log.
+    for at in 1 .. coalesce(cardinality(partition_ids), 0) loop
+        exit when usual is not true;
+        start := (select p.log_start_offset from msgtx.partition p where p.partition_id = partition_ids[at]);
+        select b.last_offset, msgtx.batch_identity(
+                   b.base_offset, b.producer_id, b.producer_epoch, b.base_sequence, b.appended_at) as identity into previous
+        from msgtx.record_batch b
+        where b.partition_id = partition_ids[at] and b.base_offset < positions[at] order by b.base_offset desc limit 1;
+        select count(*) as rows, count(case when b.decided then true end) as decided, max(b.last_offset) as last_offset,
+               sum(b.byte_size) as bytes into next
+        from (select b.last_offset, b.byte_size, b.transaction_number is null or (
+                         select d.outcome from msgtx.transaction_decision d
+                         where d.producer_id = b.producer_id and d.producer_epoch = b.producer_epoch
+                           and d.transaction_number = b.transaction_number limit 1) = 'COMMIT' as decided
+              from msgtx.record_batch b
+              where b.partition_id = partition_ids[at] and b.base_offset >= positions[at]
+              order by b.base_offset limit 4) b;
+        starts[at] := start;
+        ends[at] := 1 + coalesce(next.last_offset, previous.last_offset);
+        identities[at] := previous.identity;
+        usual := tokens[at] = 'stable ' || previous.identity and positions[at] > start
+            and (previous.last_offset + 1 = positions[at] or previous.last_offset < positions[at] and next.rows > 0)
+            and next.rows < 4 and next.rows <= max_rows and next.rows = next.decided
+            and (next.rows = 0 or next.bytes <= least(max_bytes, total_bytes / cardinality(partition_ids)));
+    end loop;
+    for at in 1 .. coalesce(cardinality(partition_ids), 0) loop
+        exit when usual is not true;
+        if ends[at] > positions[at] then
+            return query
+            select b.partition_id, starts[at], ends[at], ends[at], identities[at], false,
+                   null::bigint, null::int, null::bigint, null::boolean,
+                   b.base_offset, b.last_offset, msgtx.batch_identity(
+                       b.base_offset, b.producer_id, b.producer_epoch, b.base_sequence, b.appended_at),
+                   true, b.max_timestamp, b.keys, b."values", b.timestamps,
+                   b.header_counts, b.header_keys, b.header_values, b.offset_deltas
+            from msgtx.record_batch b
+            where b.partition_id = partition_ids[at] and b.base_offset >= positions[at] order by b.base_offset;
+        else
+            partition_id := partition_ids[at];
+            log_start_offset := starts[at];
+            last_stable_offset := ends[at];
+            log_end_offset := ends[at];
+            previous_identity := identities[at];
+            truncated := false;
+            return next;
+        end if;
+    end loop;
+    if usual then
+        return;
+    end if;
+
     return query
     select c.partition_id, c.log_start_offset, c.last_stable, c.log_end, c.previous_identity, c.truncated,
            c.blocking_producer_id, c.blocking_epoch, c.blocking_number,
