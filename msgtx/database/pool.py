@@ -14,7 +14,7 @@ from typing import Any, Final, Self, TypeVar
 
 import psycopg
 import sqlalchemy
-from sqlalchemy.pool import QueuePool
+from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 
 from msgtx import errors
 from msgtx.database import address
@@ -22,7 +22,7 @@ from msgtx.database.calls import query
 from msgtx.database.connection import ANSWER_SECONDS, Connection, RawConnection, readable, seconds_left
 from msgtx.database.translation import READ_ONLY, translated
 
-CheckedOut = TypeVar("CheckedOut")
+FromPool = TypeVar("FromPool")
 
 POOL_SIZE: Final = 10  # connections of one client; producers and consumers borrow one for the length of a call
 POOL_TIMEOUT_SECONDS: Final = 30.0
@@ -102,6 +102,8 @@ class Engine:
         self._closed = False
         self.pool_size = pool_size
         self._slots = threading.BoundedSemaphore(pool_size)  # SQLAlchemy's pool knows one timeout, not a call's deadline
+        # A pool's check-out and check-in take longer than the rest of a call in Python, so connections are kept checked out.
+        self._kept: list[PoolProxiedConnection] = []
         self.pooled = False  # whether a pooler stands between us and the server, as far as connections have shown
         self.sqlalchemy = sqlalchemy.create_engine(
             "postgresql+psycopg://",
@@ -162,38 +164,56 @@ class Engine:
                 f"the database is another one since a failover or a restore (incarnation {found}, not {expected})"
             )
 
-    @contextlib.contextmanager
-    def connection(self) -> Iterator[RawConnection]:
-        """Borrow an autocommitting connection for the length of a call. A broken one leaves the pool."""
-        with self._slot():
-            with translated():  # the pool's first connection says more than hello
-                proxied = _checked_out(self.sqlalchemy.pool.connect)
-            connection: RawConnection = proxied.dbapi_connection  # type: ignore[assignment]  # the pool's creator made it
-            healthy = False
+    def connection(self) -> "CheckedOut":
+        """Check out an autocommitting connection for the length of a call. A broken one leaves the pool."""
+        return CheckedOut(self)
+
+    def _check_out(self) -> PoolProxiedConnection:
+        """Take the connection that was used last, if it still lives, or one of SQLAlchemy's pool. The caller has a slot."""
+        while self._kept:
             try:
-                with _primary(connection), translated():
-                    yield connection
-                healthy = True
-            finally:
-                # A connection does not go back to a pool that was closed meanwhile: nothing would close it there.
-                if connection.closed or self._closed or (not healthy and connection.info.transaction_status != 0):
+                kept = self._kept.pop()
+            except IndexError:  # another thread was faster
+                break
+            connection: Any = kept.dbapi_connection
+            if not connection.closed and not readable([connection.pgconn.socket], 0):
+                return kept
+            kept.invalidate()
+            kept.close()
+        with translated():  # the pool's first connection says more than hello
+            return _checked_out(self.sqlalchemy.pool.connect)
+
+    def _check_in(self, proxied: PoolProxiedConnection, *, healthy: bool) -> None:
+        connection: Any = proxied.dbapi_connection
+        if connection.closed or (not healthy and connection.info.transaction_status != 0):
+            proxied.invalidate()
+            proxied.close()
+        else:
+            self._kept.append(proxied)
+        if self._closed:
+            self._let_go()
+
+    def _let_go(self, most: int | None = None) -> None:
+        """Return kept connections to SQLAlchemy's pool, so that it has some to give."""
+        while self._kept and most != 0:
+            with contextlib.suppress(IndexError):  # another thread was faster
+                proxied = self._kept.pop()
+                if self._closed:  # nothing would close it in a pool that was closed
                     proxied.invalidate()
                 proxied.close()
+            most = None if most is None else most - 1
 
-    @contextlib.contextmanager
-    def _slot(self) -> Iterator[None]:
-        """Wait until the pool has a connection for us."""
+    def _take_slot(self) -> None:
+        """Wait until there is a connection for us."""
         if self._pid != os.getpid():
             raise errors.IllegalState("this client was made before a fork; make a new one in the child process")
+        if self._slots.acquire(blocking=False):
+            return
         seconds = min(POOL_TIMEOUT_SECONDS, seconds_left())
         if not self._slots.acquire(timeout=seconds):
             raise errors.DatabaseUnavailable(
                 f"all {self.pool_size} connections of the client's pool were busy for {seconds:.3g} s"
             )
-        try:
-            yield
-        finally:
-            self._slots.release()
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlalchemy.Connection]:
@@ -201,19 +221,24 @@ class Engine:
 
         A broken connection leaves the pool.
         """
-        with self._slot(), translated(), _checked_out(self.sqlalchemy.connect) as connection:
-            driver: Any = connection.connection.driver_connection
-            try:
-                with _primary(driver):
-                    driver.autocommit = False
-                    driver.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # whatever the role's default is
-                    with connection.begin():
-                        yield connection
-            finally:
-                if driver.closed or self._closed:
-                    connection.invalidate()
-                else:
-                    driver.autocommit = True
+        self._take_slot()
+        try:
+            self._let_go(1)
+            with translated(), _checked_out(self.sqlalchemy.connect) as connection:
+                driver: Any = connection.connection.driver_connection
+                try:
+                    with _primary(driver):
+                        driver.autocommit = False
+                        driver.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # whatever the role's default is
+                        with connection.begin():
+                            yield connection
+                finally:
+                    if driver.closed or self._closed:
+                        connection.invalidate()
+                    else:
+                        driver.autocommit = True
+        finally:
+            self._slots.release()
 
     @contextlib.contextmanager
     def rolled_back(self) -> Iterator[RawConnection]:
@@ -226,6 +251,7 @@ class Engine:
     def close(self) -> None:
         """Close the pool's connections; one that is checked out, when it is returned."""
         self._closed = True
+        self._let_go()
         self.sqlalchemy.dispose()
 
     def __enter__(self) -> Self:
@@ -239,7 +265,45 @@ class Engine:
         self.close()
 
 
-def _checked_out(check_out: Callable[[], CheckedOut]) -> CheckedOut:
+class CheckedOut:
+    """A connection for the length of a call: see `Engine.connection`."""
+
+    __slots__ = ("_engine", "_proxied")
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def __enter__(self) -> RawConnection:
+        """Wait for a connection. Raise `DatabaseUnavailable` if none is free in time."""
+        engine = self._engine
+        engine._take_slot()
+        try:
+            self._proxied = engine._check_out()
+        except BaseException:
+            engine._slots.release()
+            raise
+        return self._proxied.dbapi_connection  # type: ignore[return-value]  # the pool's creator made it
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Return the connection. Errors of the database become msgtx's."""
+        engine, proxied = self._engine, self._proxied
+        try:
+            if error is not None:
+                connection: Any = proxied.dbapi_connection
+                try:
+                    with _primary(connection), translated():
+                        raise error
+                except BaseException as raised:
+                    if raised is not error:
+                        raise
+        finally:
+            engine._check_in(proxied, healthy=error is None)
+            engine._slots.release()
+
+
+def _checked_out(check_out: Callable[[], FromPool]) -> FromPool:
     """Check out a connection. The pool replaces one that has died, but not forever."""
     try:
         return check_out()

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 import msgtx
-from tests.databases import LOOK_SECONDS, PATIENCE_SECONDS, Connection, waiting_backends
+from tests.databases import LOOK_SECONDS, PATIENCE_SECONDS, Connection
 from tests.store.steps import unique
 
 Waits = Callable[[], Awaitable[None]]
@@ -41,8 +41,10 @@ def values(client: msgtx.Client) -> Values:
 def held(connection: Connection, open_connection: Callable[[], Connection]) -> Held:
     """Hold a topic's partitions, or a producer, until the block ends: `with held(topic=topic) as waits`.
 
-    `await waits()` returns when a session waits for it, which the event loop only sees if it keeps running.
+    `await waits()` returns when a session waits for this and for no other lock, which the event loop only sees if it keeps running.
     """
+
+    blocked = "select from pg_stat_activity where %s = any(pg_blocking_pids(pid))"
 
     @contextlib.contextmanager
     def hold(*, topic: str | None = None, producer_id: int | None = None) -> Iterator[Waits]:
@@ -55,7 +57,7 @@ def held(connection: Connection, open_connection: Callable[[], Connection]) -> H
 
         async def waits() -> None:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                while not waiting_backends(connection):
+                while not connection.execute(blocked, [holder.info.backend_pid]).rowcount:
                     await asyncio.sleep(LOOK_SECONDS)
 
         try:

@@ -50,21 +50,47 @@ def test_a_connection_that_ended_while_it_was_idle_is_replaced_before_a_call_mee
             assert backend(lent) != pid
 
 
-def test_connections_that_end_one_after_the_other_are_a_database_that_is_unavailable(engine: Engine) -> None:
+def test_connections_that_end_one_after_the_other_are_a_database_that_is_unavailable(database_url: str) -> None:
     """The pool raised `InvalidRequestError`, which ended a producer."""
 
     def dead(*_: object) -> None:
         raise sqlalchemy.exc.DisconnectionError
 
-    sqlalchemy.event.listen(engine.sqlalchemy, "checkout", dead)
-    try:
+    with Engine(database_url) as engine:
+        sqlalchemy.event.listen(engine.sqlalchemy, "checkout", dead)
         for lend in (engine.connection, engine.transaction):
             with pytest.raises(errors.DatabaseUnavailable, match="ended"), lend():
                 pass
-    finally:
         sqlalchemy.event.remove(engine.sqlalchemy, "checkout", dead)
-    with engine.connection() as connection:
-        assert query(connection, "select 1") == [(1,)]
+        with engine.connection() as connection:
+            assert query(connection, "select 1") == [(1,)]
+
+
+def test_connections_that_are_kept_leave_room_for_sql_transactions(database_url: str) -> None:
+    """A call's connection stays checked out of SQLAlchemy's pool; whoever needs one from there gets it at once."""
+    with Engine(database_url, pool_size=2) as engine:
+        with engine.connection() as first, engine.connection() as second:
+            pids = {backend(first), backend(second)}
+        for _ in range(3):
+            with engine.transaction() as one, engine.connection() as two:
+                pid = one.exec_driver_sql("select pg_backend_pid()").scalar()
+                assert {pid, backend(two)} == pids
+            with engine.connection() as one, engine.connection() as two:
+                assert {backend(one), backend(two)} == pids
+    assert first.closed
+    assert second.closed
+
+
+def test_a_connection_that_is_out_when_its_pool_is_closed_is_closed_with_the_call(database_url: str) -> None:
+    engine = Engine(database_url)
+    with engine.connection() as idle:
+        pass
+    with engine.connection() as lent, engine.connection() as other:
+        assert idle in (lent, other)
+        engine.close()
+        assert not lent.closed
+    assert lent.closed
+    assert other.closed
 
 
 def test_a_server_is_not_taken_for_a_pooler(engine: Engine) -> None:

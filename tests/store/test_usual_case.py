@@ -1,8 +1,8 @@
 """Some functions have a usual case, found out by single rows; else they ask the general rules. Both do the same.
 
 For the fused call two worlds in one database go through the same random history: one with the function that users call, one
-with a copy that takes nothing for usual. All answers, with their texts, and all rows are compared. For a fetch both functions
-are asked the same questions.
+with a copy that takes nothing for usual. All answers, with their texts, and all rows are compared. For a fetch both are
+asked the same questions.
 """
 
 import contextlib
