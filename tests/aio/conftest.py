@@ -41,7 +41,8 @@ def values(client: msgtx.Client) -> Values:
 def held(connection: Connection, open_connection: Callable[[], Connection]) -> Held:
     """Hold a topic's partitions, or a producer, until the block ends: `with held(topic=topic) as waits`.
 
-    `await waits()` returns when a session waits for this and for no other lock, which the event loop only sees if it keeps running.
+    `await waits()` returns when a session waits for it, and for no other lock. The event loop sees that only if it keeps
+    running.
     """
 
     blocked = "select from pg_stat_activity where %s = any(pg_blocking_pids(pid))"
