@@ -249,8 +249,10 @@ def test_a_commit_that_is_cancelled_is_waited_for(database_url: str, topic: str,
 
     async def main() -> None:
         # With the linger of every day the record could be sent before the commit, and its append would be what waits.
-        settings: dict[str, Any] = {"transactional_id": unique("id"), "linger_ms": 60_000}
-        async with await aio.connect(database_url) as client, client.producer(**settings) as producer:
+        async with (
+            await aio.connect(database_url) as client,
+            client.producer(transactional_id=unique("id"), linger_ms=60_000) as producer,
+        ):
             assert producer.sync._state.producer is not None
             with held(producer_id=producer.sync._state.producer.producer_id) as waits:
                 await producer.begin_transaction()
