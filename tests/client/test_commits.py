@@ -210,7 +210,7 @@ def test_whatever_counts_on_offsets_comes_behind_what_was_handed_over(
             read_on(consumer, 10)
             with client.producer(transactional_id=unique("id")) as producer, producer.transaction() as transaction:
                 transaction.send_offsets(consumer)
-                assert time.monotonic() - began > 0.2, "the transaction's commit waits as well, but may be the first to go on"
+                assert time.monotonic() - began > 0.2, "its commit waits as well, but may be the first to go on"
             expected = 20
         case "session":
             import sqlalchemy
