@@ -39,7 +39,7 @@ class ByHand(Joining):
         crash=crashes,
     )
     def init(self, which: int, timeout: int, how: str, crash: int) -> None:
-        """Take an id over: whoever used it is a zombie from here on (I7). Or raise the epoch in another way."""
+        """Take an id over: its former user is a zombie from here on (I7). Or raise the epoch in another way."""
         if how == "without id":
             self._init_without_id()
         elif how == "fence":
@@ -115,7 +115,7 @@ class ByHand(Joining):
     def _decide(self, life: Life, outcome: str, offsets: bool, now: bool, crash: int) -> None:
         at = len(self.oracle.logs[1])
         sent = {(self.groups[1], 1): Commit(at)} if offsets else {}
-        if offsets and self.guests:  # as its owner, with one of the last things that it was told
+        if offsets and self.guests:  # as its owner, with one of the last generations that it learned
             sent[self.crowd, 1] = self.owner(1, at).commit(at, at % 2)
         decision = Decision(life.name, outcome, dict(life.handed), sent)
         self.keep(decision)
@@ -157,7 +157,7 @@ class ByHand(Joining):
             append = oracle.append_flushed if request.number is None else oracle.append
             expected: tuple[str | None, int, bool] = append(request)[0]
             refused_as_old = expected[2] and answer[0] in REFUSED and request.epoch < oracle.epochs.get(request.producer, 0)
-            return answer if refused_as_old else expected  # a zombie's retry has no effect, whatever it is told (I7)
+            return answer if refused_as_old else expected  # a zombie's retry has no effect, whatever it is answered (I7)
 
         return self.ask(lambda: self.place.protocol(real), model, crash=crash)
 

@@ -35,7 +35,7 @@ STATIC = "instance"
 timeouts = st.sampled_from([SHORT_MS, LONG_MS, LONG_MS])
 parts = st.lists(partitions, min_size=1, max_size=PARTITIONS, unique=True)
 who = st.sampled_from(["owner", "owner", "anybody", "nobody"])
-whens = st.sampled_from([0, 0, 0, 1, 2, -1])  # with which of the generations that it was told
+whens = st.sampled_from([0, 0, 0, 1, 2, -1])  # with which of the generations that it learned
 
 
 class Joining(Producing):
@@ -53,7 +53,7 @@ class Joining(Producing):
                 self._look(guest, 0)
 
     def owner(self, partition: int, which: int) -> Guest:
-        """Who owns a partition; if nobody does, one of those there are."""
+        """Return a partition's owner; without one, any member."""
         place = self.oracle.group(self.crowd).places.get(partition)
         owners = [guest for guest in self.guests if place is not None and guest.number == place.owner]
         return self.one_of(owners or self.guests, which)
@@ -163,7 +163,7 @@ class Joining(Producing):
             return describe_members(connection, self.crowd)
 
     def _division(self, spread: list[int]) -> Division:
-        """Give each partition to a member, whatever it subscribes to, or to one that is none any more, or to nobody."""
+        """Give each partition to a member, whatever it subscribes to, or to a former member, or to none."""
         state = self._state()
         assert state is not None
         members = [member.number for member in state.members] + [guest.number for guest in self.guests]
@@ -219,7 +219,7 @@ class Joining(Producing):
     # ── offsets ──
 
     def _commits(self, who: str, which: int, where: list[int], at: int, when: int) -> dict[tuple[str, int], Commit]:
-        """By whoever owns the first of these partitions, by whoever was a member at any time, or by none."""
+        """By the owner of the first of these partitions, by anyone who ever was a member, or without a member."""
         offsets = {p: at % (len(self.oracle.logs[p]) + 1) for p in where}
         if who == "nobody" or not self.guests:
             return {(self.crowd, p): Commit(offset) for p, offset in offsets.items()}

@@ -1,4 +1,4 @@
-"""A producer as its user sees it: what it has begun, sent and been told. Its successor is another life of the same id.
+"""A producer as its user sees it: what it has begun, sent and been answered. Its successor is another life of the same id.
 
 And a member of a group, as it sees itself.
 """
@@ -50,7 +50,7 @@ class Life:
         return [self.request(partition, values) for partition, values in sorted(self.waiting.items())]
 
     def sent(self, request: Request) -> None:
-        """It was handed over, and has its sequence for ever."""
+        """It was handed over, and keeps its sequence forever."""
         self.sequences[request.partition] = request.last + 1
         self.handed[request.partition] = request.last
 
@@ -87,7 +87,7 @@ class Decision:
 
 @dataclass
 class Guest:
-    """A member of a group, or one that was: the number it has there, and every generation that it was told."""
+    """A member of a group, or one that was: the number it has there, and every generation that it learned."""
 
     member: str
     instance: str | None
@@ -96,7 +96,7 @@ class Guest:
     beats: int = 0
 
     def commit(self, offset: int, when: int) -> Commit:
-        """With what it was told: 0 newest, 1 the one before, …; -1: with a generation that is still to come."""
+        """With a generation that it learned: 0 newest, 1 the one before, …; -1: with a generation that is still to come."""
         if when < 0:
             return Commit(offset, self.member, self.told[-1] + 100, self.instance)
         return Commit(offset, self.member, self.told[-1 - when % len(self.told)], self.instance)
@@ -104,7 +104,7 @@ class Guest:
 
 @dataclass(frozen=True)
 class Division:
-    """An assignment on its way: computed of a generation and of so many topics."""
+    """An assignment on its way: computed for a generation and a number of topics."""
 
     generation: int
     topics: int

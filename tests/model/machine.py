@@ -30,7 +30,7 @@ class Administering(Sessions, ByHand, Reading):
 
     @rule(which=st.integers(0, 40), how=st.sampled_from(["resolve", "admin"]), crash=crashes)
     def end(self, which: int, how: str, crash: int) -> None:
-        """Whoever asks how a transaction ended may settle it; so may an administrator."""
+        """A client that asks how a transaction ended may settle it; so may an administrator."""
         name, client = self._name(which), self.place.client
 
         def real() -> str:
@@ -124,7 +124,7 @@ class CrashMachine(Administering):
     def lost(self) -> None:
         self.place.reconnect()
         self.everything_agrees()
-        self.pass_time(1)  # else a row could not be told from the one that it takes the place of
+        self.pass_time(1)  # else a row could not be distinguished from the one that it replaces
         for reader in self.readers:
             for partition, at in reader.at.items():
                 if reader.isolation is Isolation.READ_UNCOMMITTED or at > len(self.oracle.logs[partition]):

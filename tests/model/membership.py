@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 FENCED_INSTANCE, UNKNOWN_MEMBER = "FencedInstance", "UnknownMember"
 OLD_GENERATION, NOT_ASSIGNED = "IllegalGeneration", "NotAssigned"
-RANKS = (FENCED_INSTANCE, UNKNOWN_MEMBER, OLD_GENERATION, NOT_ASSIGNED)  # of several refusals the first is told
+RANKS = (FENCED_INSTANCE, UNKNOWN_MEMBER, OLD_GENERATION, NOT_ASSIGNED)  # of several refusals the first is the answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Group:
         )
 
     def without(self, gone: Collection[int]) -> "Group":
-        """Members are out: what they own belongs to whom it shall belong, else to nobody."""
+        """Remove members: what they own goes to its planned owner, or to none."""
         if not gone:
             return self
         raised = self.generation + 1

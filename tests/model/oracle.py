@@ -33,7 +33,7 @@ class Entry:
     number: int | None
     first: int
     last: int
-    shown: bool = True  # False: it was aborted under a name that nobody knows
+    shown: bool = True  # False: it was aborted under a name that no client knows
 
     @property
     def name(self) -> Name | None:
@@ -71,7 +71,7 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The `call`-th call of a step is interrupted: before or after it was done. `back`: so many changes are lost, too.
+    """The `call`-th call of a step is interrupted: before or after it was done. `back`: how many changes are lost.
 
     The 0th is the step itself, before it has called anything.
     """
@@ -82,7 +82,7 @@ class Loss:
 
 
 class NoSuchWorldError(Exception):
-    """There are not so many calls in the step, or not so many changes to lose."""
+    """The step has fewer calls, or fewer changes to lose."""
 
 
 def call(*, flushed: bool) -> Any:
@@ -314,7 +314,7 @@ class Oracle:
 
     @call(flushed=True)
     def seal(self, name: Name, kind: str, tails: Mapping[int, int], offsets: Offsets) -> str | None:
-        """End the writing part: verified as for a commit, and then nobody but its partner commits it."""
+        """End the writing part: verified as for a commit, and then only its partner commits it."""
         stands = self.transactions.get(name)
         if stands is not None and stands.outcome == OPEN and stands.sealed == kind:
             return None
@@ -349,7 +349,7 @@ class Oracle:
 
     @call(flushed=True)
     def end(self, name: Name, by: str) -> str:
-        """An administrator, or whoever asks for the outcome, aborts what its producer will not end."""
+        """An administrator, or a client that asks for the outcome, aborts what its producer will not end."""
         stands = self.transactions.get(name)
         if stands is not None and (stands.outcome != OPEN or stands.sealed == "external"):
             return stands.outcome
@@ -431,7 +431,7 @@ class Oracle:
 
     @call(flushed=True)
     def remove_members(self) -> None:
-        """A sweep: whoever's session is over is out."""
+        """A sweep: members whose session is over are out."""
         for name, group in self.groups.items():
             self.groups[name] = group.without(group.overdue(self.now))
 
@@ -487,7 +487,7 @@ class Oracle:
             yield offset, entry.value
 
     def state(self, transactional_id: str) -> set[str]:
-        """The states that `transactions list` may show: phase two is nobody's promise at a moment."""
+        """The states that `transactions list` may show: nothing promises when phase two is done."""
         producer = self.ids[transactional_id]
         known = [name for name in self.transactions if name[0] == producer]
         if not known:

@@ -121,7 +121,7 @@ class Place:
         return 0 if self.server is None else self._wal("pg_current_wal_insert_lsn()")
 
     def flushed(self) -> int:
-        """Return how far WAL is on disk. Nobody flushes on a server that is to crash, but who has to."""
+        """Return how far WAL is on disk. On a server that is to crash, only a commit that must be durable flushes."""
         return 1 if self.server is None else self._wal("pg_current_wal_flush_lsn()")
 
     def _wal(self, position: str) -> int:
@@ -141,7 +141,7 @@ class Place:
             self.faults.at = {}
 
     def again(self, attempt: Callable[[], Answer]) -> Answer:
-        """An administrator's call is not repeated by the library: whoever makes it does."""
+        """An administrator's call is repeated by its caller, not by the library."""
         for _ in range(20):
             with contextlib.suppress(errors.DatabaseUnavailable):
                 return attempt()

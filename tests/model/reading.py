@@ -12,7 +12,7 @@ from tests.model.oracle import OPEN, UNSTABLE, Name, Oracle
 from tests.model.place import refusal
 from tests.model.producing import Producing
 
-SHORT_WAIT_MS: Final = 100  # for offsets that nobody decides meanwhile
+SHORT_WAIT_MS: Final = 100  # for offsets that are not decided meanwhile
 readers = st.integers(0, 1)
 offsets = st.one_of(st.integers(0, 30), st.none())
 
@@ -86,7 +86,7 @@ class Reading(Producing):
 
     @rule(group=st.integers(0, 1), partition=partitions)
     def begin_anew(self, group: int, partition: int) -> None:
-        """Whoever begins where the group stands waits for what is sealed: an overdue transaction is aborted on the way."""
+        """A consumer that begins at the group's offset waits for sealed transactions, and aborts an overdue one."""
         name, place = self.groups[group], self.partitions[partition]
         settings: dict[str, Any] = {**READING, "request_timeout_ms": SHORT_WAIT_MS}
 
@@ -104,7 +104,7 @@ class Reading(Producing):
 
     @rule(partition=partitions, counts=st.lists(st.integers(1, 3), min_size=1, max_size=2))
     def begin_at_the_end(self, partition: int, counts: list[int]) -> None:
-        """Who begins at the end, reads, and goes back before it has committed begins there again."""
+        """A consumer that begins at the end, reads, and goes back before it has committed, begins there again."""
         settings = {**READING, "auto_offset_reset": "latest"}
         with self.place.client.consumer(group=self.place.name("late"), max_poll_records=3, **settings) as consumer:
             consumer.assign(self.partitions)
@@ -133,7 +133,7 @@ class Reading(Producing):
 
     @rule(partition=partitions, at=st.lists(st.integers(0, 30), min_size=2, max_size=4), closes=st.booleans())
     def commit_in_background(self, partition: int, at: list[int], closes: bool) -> None:
-        """The newest commit counts, whoever waits for which; what was handed over is there when `close` returns."""
+        """The newest commit counts, whichever is waited for; what was handed over is there when `close` returns."""
         ends = len(self.oracle.logs[partition]) + 1
         with self.place.client.consumer(group=self.groups[0], **READING) as consumer:
             consumer.assign(self.partitions)

@@ -74,7 +74,7 @@ def history(database_url: str) -> Iterator[Machine]:
 
 
 def test_members_that_hand_over_die_and_come_back_are_as_the_oracle_says(history: Machine) -> None:
-    """I11, I10: at each station everybody commits for everything, plainly and with transactions, with what it was told."""
+    """I11, I10: at each station all members commit for every partition, in transactions and without, by what it knows."""
 
     def everybody_commits() -> None:
         history.everything_agrees()

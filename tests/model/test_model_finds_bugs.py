@@ -1,4 +1,4 @@
-"""The instrument is shown to find what it is for: each kind of wrong answer, told by a database that lies."""
+"""The instrument finds what it is for: each kind of wrong answer, given by a database that lies."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,7 +14,7 @@ COMMITTED, EVERYTHING = 3, 4
 
 
 class LyingPlace(Place):
-    """A place whose database lies, once it is told how."""
+    """A place whose database lies, once a test says how."""
 
     lie: Callable[[Row], object] | None = None
     outcomes: Callable[[str], str] = staticmethod(lambda outcome: outcome)

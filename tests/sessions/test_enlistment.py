@@ -90,7 +90,7 @@ def test_a_session_that_must_be_rolled_back_first_is_refused(app: sqlalchemy.Eng
         session.add(Order(number=None))
         with pytest.raises(sqlalchemy.exc.IntegrityError):
             session.flush()
-        # A flush that fails rolls back by itself; the session says so until it is told to.
+        # A flush that fails rolls back by itself; the session raises until it is rolled back.
         with pytest.raises(sqlalchemy.exc.PendingRollbackError):
             session.scalar(sqlalchemy.text("select 1"))
         with pytest.raises(errors.IllegalState, match="rolled back"):
@@ -175,7 +175,7 @@ def test_an_older_schema_is_refused(make_database: Callable[..., str]) -> None:
 def test_what_is_published_during_the_commit_is_refused_and_does_not_slip_into_the_next(
     make_engine: MakeEngine, topic: str, seen: Seen, connection: Connection, level: str
 ) -> None:
-    """By a listener of the application's that hears of the commit after ours."""
+    """By an event listener of the application that is called after ours."""
     app = make_engine(pool_size=1, max_overflow=0, isolation_level=level)
     with app.connect() as user:
         orm.publish(user, topic, b"first", partition=0)

@@ -430,7 +430,7 @@ def test_both_kinds_of_publishing_lock_their_partitions_in_one_round(
     topic: str,
     background: Any,
 ) -> None:
-    """What waits for the first partition holds no later one, whoever staged for it."""
+    """What waits for the first partition holds no later one, whichever session staged for it."""
     first, second, _ = describe_topics(connection, [topic])[topic].partition_ids
     for by_sql, by_session, sides in ((0, 1, (first, second)), (1, 0, (first, second))):
         holder, other = open_connection(), open_connection()

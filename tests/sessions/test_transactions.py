@@ -347,7 +347,7 @@ def test_a_session_that_is_forgotten_leaves_the_producer_free(
 def test_a_commit_whose_answer_is_lost_is_not_taken_for_an_abort(
     client: msgtx.Client, producer: msgtx.Producer, session: Session, topic: str, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The application hears of an error; the producer asks, and goes on with what is so."""
+    """The application gets an error; the producer asks for the outcome, and goes on with it."""
     session.add(Order(number=1))
     with producer.transaction(session=session) as transaction:
         producer.send(topic, b"there", partition=0)

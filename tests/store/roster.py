@@ -122,7 +122,7 @@ class Roster:
         return {partition: member.member_id for member in self.state.members for partition in sorted(member.target)}
 
     def metadata(self, member_id: str | None, generation: int | None = None) -> GroupMetadata:
-        """What a member commits with, at today's generation unless told otherwise; None: who is no member."""
+        """What a member commits with, at today's generation unless the test says otherwise; None: no member."""
         if member_id is None:
             return GroupMetadata(self.name)
         at = self.generation if generation is None else generation

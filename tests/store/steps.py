@@ -35,7 +35,7 @@ def unique(prefix: str) -> str:
 
 
 def new_topic(connection: Connection, partitions: int = 1, **settings: object) -> list[int]:
-    """Create a topic that keeps its records for ever, unless told otherwise. Returns its partition ids."""
+    """Create a topic that keeps its records forever, unless the settings say otherwise. Returns its partition ids."""
     name = unique("topic")
     create_topic(connection, name, partitions, {"retention_ms": -1, **settings})
     return list(describe_topics(connection, [name])[name].partition_ids)

@@ -1,4 +1,4 @@
-"""append_once: a key of deduplication lets one record in, whoever says it again (internals: append#deduplication-by-key)."""
+"""append_once: a key of deduplication stores one record, also when repeated (internals: append#deduplication-by-key)."""
 
 import random
 from collections.abc import Callable, Sequence

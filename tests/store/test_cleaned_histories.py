@@ -162,7 +162,7 @@ class Cleaned:
         self.start = start
 
     def compact(self, pieces: int, rows_at_once: int, window_bytes: int) -> None:
-        """So many SQL transactions of passes; then the process is killed."""
+        """A number of SQL transactions of passes; then the process is killed."""
         compactor = Compactor(min_dirty_ratio=0, rows_at_once=rows_at_once, window_bytes=window_bytes)
         after = None
         for _ in range(pieces):

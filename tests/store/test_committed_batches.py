@@ -31,7 +31,7 @@ def seen(connection: Connection, partition: int, upto: int) -> list[tuple[int, b
 
 @pytest.mark.parametrize("marked", [False, True])
 def test_what_is_committed_is_there_on_both_sides_of_the_floor(engine: Engine, connection: Connection, marked: bool) -> None:
-    """I5: an aborted row is told by its marker below the floor, by its decision above it."""
+    """I5: an aborted row is known by its marker below the floor, by its decision above it."""
     partition = new_partition(connection)
     writers = [Writer(connection) for _ in range(3)]
     for at, writer in enumerate(itertools.chain(writers, writers)):

@@ -1,4 +1,4 @@
-"""Compaction: the newest committed record of each key stays, where it was; nobody else notices (internals: cleaning)."""
+"""Compaction: the newest committed record of each key stays in place; readers notice nothing (internals: cleaning)."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -306,7 +306,7 @@ def test_a_tombstone_without_time_goes_with_the_second_pass(connection: Connecti
 
 
 def test_a_tombstone_may_stay_for_ever(connection: Connection, clock: Clock) -> None:
-    """And a time that is longer than any interval stops nobody."""
+    """And a time that is longer than any interval does no harm."""
     partition = compacted_topic(connection, delete_retention_ms=2**63 - 1)
     put(connection, partition, "a1 a-")
     assert compact(connection) == 1

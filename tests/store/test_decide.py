@@ -167,7 +167,7 @@ def test_an_abort_of_a_committed_transaction_is_refused(connection: Connection) 
 
 
 def test_a_zombie_learns_that_its_commit_had_succeeded(connection: Connection) -> None:
-    """The decision is looked for before the epoch: a lost answer is told also to a fenced producer."""
+    """The decision is looked for before the epoch: a fenced producer gets its lost answer, too."""
     partition, zombie = new_partition(connection), Writer(connection)
     zombie.send(partition, b"a")
     zombie.decide(COMMIT)

@@ -1,4 +1,4 @@
-"""Timeouts: whoever meets an overdue transaction aborts it, by name (I12)."""
+"""Timeouts: any client that meets an overdue transaction aborts it, by name (I12)."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

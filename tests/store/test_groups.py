@@ -29,7 +29,7 @@ def commit(connection: Connection, group: str, partition: int, offset: int) -> N
 
 
 def committed_by_hand(connection: Connection, name: TransactionId) -> None:
-    """Decide a sealed transaction: whoever sealed it does that."""
+    """Decide a sealed transaction, as the client that sealed it does."""
     connection.execute(
         "insert into msgtx.transaction_decision (producer_id, producer_epoch, transaction_number, outcome, decided_at,"
         " decided_by, partitions, first_offsets, last_offsets)"

@@ -126,7 +126,7 @@ def test_a_transactional_id_is_described_at_the_cost_of_one(connection: Connecti
 
 
 def test_a_pass_over_idle_ids_costs_so_much_for_each_and_not_for_each_partition(connection: Connection) -> None:
-    """Each is marked first: nobody waits for it, and it goes."""
+    """Each is marked first: nothing waits for it, and it goes."""
     after: sweeps.Position | None = None
     with connection.transaction(force_rollback=True):
         connection.execute("insert into msgtx.partition_floor select p.partition_id, 1 from msgtx.partition p")

@@ -200,7 +200,7 @@ def test_nobody_removes_itself_nor_members_of_other_groups(group: Roster, clock:
 
 @pytest.mark.parametrize("dead", [0, 1, 21, 44])
 def test_in_a_large_group_somebody_watches_each_member(group: Roster, clock: Clock, dead: int) -> None:
-    """Each heartbeat looks at a few; nobody is overlooked by all of them."""
+    """Each heartbeat looks at a few; together they look at all."""
     names = [f"m{number:02}" for number in range(45)]
     for name in names:
         group.join(name, session_timeout_ms=10_000 if name == names[dead] else 45_000)

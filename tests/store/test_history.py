@@ -1,4 +1,4 @@
-"""History: complete transactions past their time go, and nobody who reads notices (internals: transactions; P29, P37)."""
+"""History: complete transactions past their time go, and no reader notices (internals: transactions; P29, P37)."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -198,7 +198,7 @@ def test_a_transaction_is_purged_with_all_its_rows(connection: Connection, clock
 
 
 def test_the_newest_transaction_of_an_id_stays_as_long_as_the_id(connection: Connection, clock: Clock) -> None:
-    """Else its number could be used again: a late request would not be told from the next one."""
+    """Else its number could be used again: a late request could not be distinguished from the next one."""
     partition, writer = new_partition(connection), Writer(connection)
     for _ in range(3):
         writer.send(partition, b"a")

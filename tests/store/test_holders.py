@@ -1,4 +1,4 @@
-"""Whoever is held back by an overdue transaction aborts it, and nobody waits for a lock for that (I12)."""
+"""A client that is held back by an overdue transaction aborts it, and waits for no lock to do so (I12)."""
 
 from collections.abc import Callable
 from typing import Any

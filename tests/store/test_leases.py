@@ -36,7 +36,7 @@ def lease(connection: Connection, coordinator_id: int | None = None) -> Leases:
 
 
 def shared(connection: Connection, coordinators: int, *, rounds: int = 3) -> list[Leases]:
-    """Let so many coordinators call in turns."""
+    """Let a number of coordinators call in turns."""
     leases = [lease(connection) for _ in range(coordinators)]
     for _ in range(rounds):
         leases = [lease(connection, each.coordinator_id) for each in leases]
@@ -117,7 +117,7 @@ def test_the_living_ones_divide_the_shards_evenly_within_a_few_calls(connection:
     assert (len(owned), set(owned)) == (50, ALL)
     sizes = {len(each.epochs) for each in leases}
     assert max(sizes) - min(sizes) <= 1
-    # Nobody is in a hurry any more, and nothing moves.
+    # All have their share, and nothing moves.
     assert {each.look_again_ms for each in leases} == {3_333}
     before = epochs(connection)
     again = [lease(connection, each.coordinator_id) for each in leases]
@@ -291,7 +291,7 @@ class _Short(dict[int, int]):
 
 
 def test_one_shard_that_passed_on_is_enough_to_be_refused_as_fenced(connection: Connection, clock: Clock) -> None:
-    """Some shards are nobody's, one is another's: the worse news is told."""
+    """Some shards have no holder, one has another: the error names the worse case."""
     old, other = shared(connection, 2)
     release_shards(connection, old.coordinator_id)
     connection.execute(
@@ -314,7 +314,7 @@ def test_a_sweep_for_no_shards_does_nothing_that_belongs_to_a_shard(connection: 
     something_of_everything(connection, clock)
     nothing = Leases(1, {}, 1, 1, 1)
     done = STEPS[step](connection, None, nothing).done
-    if step != "markers":  # recent decisions are marked by whoever gets the marking lock
+    if step != "markers":  # recent decisions are marked by the client that gets the marking lock
         assert not any(done.values())
 
 

@@ -150,7 +150,7 @@ def test_a_group_without_a_name_is_refused(connection: Connection) -> None:
 def test_the_database_refuses_names_that_a_client_would_not_send(
     connection: Connection, group: str, member_id: str, instance: str | None, words: str
 ) -> None:
-    """Whoever may consume can also call it from psql (I16)."""
+    """A role that may consume can also call it from psql (I16)."""
     row = connection.execute(
         "select error, detail from msgtx.join_group(%s, %s, %s, 'here', 1, 45000, 'range', '{topic}', null, null)",
         [group, member_id, instance],
@@ -246,7 +246,7 @@ def test_a_stale_assignment_stays_stale_when_a_static_member_comes_back(group: R
 
 
 def test_a_static_member_comes_back_as_itself_also_when_its_session_is_over(group: Roster, clock: Clock) -> None:
-    """Nobody has removed it yet: it keeps what it had."""
+    """It was not removed yet: it keeps what it had."""
     group.join("a", "i")
     assert group.assign({group.partitions[0]: "a"})
     clock("1 hour")
@@ -583,7 +583,7 @@ def commits(group: Roster, member_id: str, partition: int, generation: int) -> s
 
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_happens_only_one_member_commits_for_a_partition(connection: Connection, clock: Clock, seed: int) -> None:
-    """I11, P15, P31: every member commits with what it was last told; the owner's commits alone are taken."""
+    """I11, P15, P31: every member commits with what it learned last; only the owner's commits are taken."""
     random_ = random.Random(seed)
     group = Roster(connection, 3)
     told: dict[str, Assignment] = {}
@@ -652,7 +652,7 @@ def test_a_group_has_no_more_members_than_the_installation_allows(connection: Co
 
 
 def test_a_pattern_is_kept_as_it_is_and_read_by_its_own_member_alone(group: Roster) -> None:
-    """One that cannot be read harms nobody else."""
+    """One that cannot be read harms no other."""
     group.join("a", topics=["x"], pattern="(")
     (member,) = group.state.members
     assert (member.topics, member.pattern) == (("x",), "(")

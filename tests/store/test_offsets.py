@@ -221,7 +221,7 @@ def in_one_call(connection: Connection, group: GroupMetadata, partition: int, of
 def test_a_position_behind_a_row_that_was_taken_back_is_refused(
     connection: Connection, commit_by: Commit, values: list[bytes]
 ) -> None:
-    """P38: whoever goes on from it would skip what gets the row's offsets. Nothing is stored."""
+    """P38: a reader that goes on from it would skip what gets the row's offsets. Nothing is stored."""
     partition, group = new_partition(connection), unique("group")
     plain(connection, partition, b"kept")
     plain(connection, partition, b"lost", b"lost, too")
@@ -331,7 +331,7 @@ def test_a_member_commits_for_what_it_owns_since_it_got_it(
         assert committed_offsets(connection, group.name, None) == {}
 
 
-# One offset each that is refused for this reason; the ones further up are told first.
+# One offset each that is refused for this reason; the ones further up are answered first.
 RANKS: dict[str, Callable[[Roster], tuple[GroupMetadata, int, OffsetAndMetadata]]] = {
     "UnknownTopicOrPartition": lambda group: (group.metadata("a"), 2**31 - 1, OffsetAndMetadata(1)),
     "FencedInstance": lambda group: (group.metadata("old"), group.partitions[0], OffsetAndMetadata(1)),

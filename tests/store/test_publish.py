@@ -240,7 +240,7 @@ def test_a_savepoint_that_is_rolled_back_takes_its_records_along(connection: Con
 def test_records_and_business_rows_are_seen_together(
     connection: Connection, open_connection: Sessions, topic: str, business: str
 ) -> None:
-    """I6: by one statement over `committed_records_now`, and before COMMIT by nobody."""
+    """I6: by one statement over `committed_records_now`, and before COMMIT by none."""
     joined = (
         f'select i.id, r."offset" from {business} i full join (select * from msgtx.committed_records_now where topic = %s)'
         " r on convert_from(r.value, 'UTF8') = i.id::text order by 1, 2"

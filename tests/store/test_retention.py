@@ -210,7 +210,7 @@ def test_an_emptied_log_goes_on_where_it_was(connection: Connection, client: msg
 def test_a_timestamp_that_cannot_be_the_age_counts_as_the_time_of_the_append(
     connection: Connection, clock: Clock, timestamp: int, goes: bool
 ) -> None:
-    """A clock that is ahead does not keep what lies behind its records for ever."""
+    """A clock that is ahead does not keep what lies behind its records forever."""
     partition = new_partition(connection, retention_ms=HOUR_MS)
     plain(connection, partition, b"a", timestamp=timestamp)
     assert (retain(connection) == 1) is goes

@@ -580,7 +580,7 @@ def test_init_aborts_what_is_prepared_unless_it_is_to_keep_it(connection: Connec
     assert values(connection, partition) == [b"x", b"y"]
 
 
-# ── who waits, and who is told ──
+# ── waiting and notifying ──
 
 
 @pytest.mark.parametrize("kind", KINDS)

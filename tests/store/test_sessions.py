@@ -200,7 +200,7 @@ def test_init_waits_for_a_decision_that_is_just_being_committed(
 def test_a_commit_that_waits_behind_a_fence_is_fenced(
     connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor
 ) -> None:
-    """Fence during commit: whoever writes the decision first."""
+    """Fence during commit: the first decision counts."""
     partition, zombie = new_partition(connection), Writer(connection)
     zombie.send(partition, b"a")
     first, second, observer = open_connection(), open_connection(), open_connection()
@@ -257,7 +257,7 @@ def test_eight_inits_of_one_new_id_at_once_get_one_id_and_eight_epochs(
 def test_a_session_that_holds_a_partition_too_long_is_a_lock_timeout(
     connection: Connection, open_connection: Sessions
 ) -> None:
-    """P32: nobody waits for ever; the limit belongs to the function and is shortened here."""
+    """P32: nothing waits forever; the limit belongs to the function and is shortened here."""
     partition = new_partition(connection)
     session = open_connection()
     with connection.transaction(force_rollback=True):

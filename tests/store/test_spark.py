@@ -286,7 +286,7 @@ def test_two_sources_of_a_run_do_not_read_one_partition_for_one_group(connection
 
 @pytest.mark.parametrize("name", ["run_id", "source_id"])
 def test_what_a_source_calls_itself_is_bounded(connection: Connection, name: str) -> None:
-    """Whoever may consume may note a range, and nothing of unbounded size with it (I16)."""
+    """Any role that may consume may note a range, and nothing of unbounded size with it (I16)."""
     topic = new_partition(connection)
     with pytest.raises(errors.ConfigError, match="is_short"):
         record_range(connection, unique("query"), 0, group=None, ranges={topic: (0, 1)}, **{name: "x" * 1_001})
@@ -383,7 +383,7 @@ def test_a_second_write_of_one_batch_in_the_same_run_is_refused(connection: Conn
 def test_groups_of_source_and_sink_that_differ_are_refused(
     connection: Connection, source_group: str | None, sink_group: str | None
 ) -> None:
-    """I10: nobody would commit what was read."""
+    """I10: nothing would commit what was read."""
     source, target = new_topic(connection, 2)
     plain(connection, source, b"1")
     of = name(query=unique("query"))
@@ -464,7 +464,7 @@ def test_a_batch_that_is_not_known_any_more_is_not_taken_for_new(connection: Con
         record_range(connection, of.query_id, 1, group=group, ranges={source: (1, 4)})
 
 
-# ── what nobody works on any more ──
+# ── abandoned batches ──
 
 
 def test_attempts_live_as_long_as_somebody_renews_them(connection: Connection, clock: Callable[..., None]) -> None:
@@ -487,7 +487,7 @@ def test_attempts_live_as_long_as_somebody_renews_them(connection: Connection, c
 
 
 def test_the_next_query_of_an_application_ends_what_another_one_left(connection: Connection) -> None:
-    """The old one's checkpoint is lost, its driver was killed: nobody else knows of its attempts."""
+    """The old one's checkpoint is lost, its driver was killed: no other client knows of its attempts."""
     partition = new_partition(connection)
     old = name(7, query=unique("query"))
     left = attempt(connection, old, partition, b"left")

@@ -1,4 +1,4 @@
-"""Superseded offsets and floors: only what nobody will ask for again is removed (P43)."""
+"""Superseded offsets and floors: only what no client will ask for again is removed (P43)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -65,7 +65,7 @@ def committed(connection: Connection, group: str, partition: int) -> tuple[int |
 
 
 def fill(connection: Connection, partition: int, rows: int, group: str = "group") -> None:
-    """Commit an offset so many times, in one statement."""
+    """Commit an offset `count` times, in one statement."""
     connection.execute("insert into msgtx.consumer_group (name) values (%s) on conflict do nothing", [group])
     connection.execute(
         "insert into msgtx.group_offset (group_id, partition_id, commit_sequence, committed_offset, committed_at)"

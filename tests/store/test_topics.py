@@ -213,7 +213,7 @@ def test_the_library_deletes_a_topic_of_many_partitions_and_of_many_rows_at_once
 def test_a_write_on_its_way_to_a_topic_that_is_deleted_leaves_nothing_either(
     connection: Connection, open_connection: Callable[[], Connection]
 ) -> None:
-    """It is as if it had come before: nobody waits, and its row goes with the next sweep."""
+    """It is as if it had come before: nothing waits, and its row goes with the next sweep."""
     name = unique("topic")
     create_topic(connection, name, 300, {})
     ids = describe_topics(connection, [name])[name].partition_ids

@@ -137,7 +137,7 @@ def test_overdue_is_what_passed_its_own_timeout_or_the_given_one(connection: Con
 
 @pytest.mark.parametrize("table", ["transaction", "producer"])
 def test_what_lost_its_row_is_found_at_once_and_can_be_aborted(connection: Connection, table: str) -> None:
-    """A transaction that no sweep finds would hold its partition back for ever (I8)."""
+    """A transaction that no sweep finds would hold its partition back forever (I8)."""
     partition, writer = new_partition(connection), Writer(connection)
     writer.send(partition, b"lost")
     plain(connection, partition, b"waits")

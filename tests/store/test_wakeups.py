@@ -1,4 +1,4 @@
-"""Whom commits concern that nobody tells: what listeners find between two looks, and that no COMMIT notifies."""
+"""Readers of commits that no client notifies: what listeners find between two looks; no COMMIT notifies."""
 
 import itertools
 import re
