@@ -74,16 +74,16 @@ class GroupCommit:
         with self._lock:
             queued = member in self._queue
             if queued and seconds_left() > 0:  # what is ahead waits for something, which need not hold this up
-                self._begin(self._queue, member)
+                self._begin(member)
                 return
         if queued or not member.turn.wait(min(threading.TIMEOUT_MAX, seconds_left())):
             raise DatabaseUnavailable("the server did not answer (the call's time is over)")
 
-    def _begin(self, queue: list[Member], leader: Member) -> None:
-        """Make a member of the queue lead its first ones. The lock is held."""
-        queue.remove(leader)
-        leader.group = [leader, *queue[: MOST_TOGETHER - 1]]
-        self._queue = queue[MOST_TOGETHER - 1 :]
+    def _begin(self, leader: Member) -> None:
+        """Make a member of the queue lead, for the first ones there. The lock is held."""
+        self._queue.remove(leader)
+        leader.group = [leader, *self._queue[: MOST_TOGETHER - 1]]
+        del self._queue[: MOST_TOGETHER - 1]
         self._leader = leader
 
     def _lead(self, group: Sequence[Member]) -> None:
@@ -105,7 +105,7 @@ class GroupCommit:
                 self._leader = None
                 if self._queue:
                     following = self._queue[0]
-                    self._begin(self._queue, following)
+                    self._begin(following)
                     following.turn.set()
         for other in member.group or ():
             if other is not member:
