@@ -1,6 +1,7 @@
 """Transactions as users see them: five calls, the context manager, fencing, offsets (internals: transactions, groups)."""
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -899,3 +900,16 @@ def test_offsets_whose_transaction_failed_meanwhile_are_refused(client: msgtx.Cl
         with pytest.raises(errors.DeliveryTimeout, match="planted"):
             producer.send_offsets_to_transaction({TopicPartition(topic, 0): 7}, unique("group"))
         producer.abort_transaction()
+
+
+def test_records_of_a_transaction_go_out_before_its_commit(client: msgtx.Client, topic: str) -> None:
+    """Also when many commits in a row have left the sender nothing to do, so that it looks less often."""
+    with client.producer(transactional_id="trickles") as producer:
+        for _ in range(100):
+            with producer.transaction():
+                producer.send(topic, b"small")
+        for _ in range(3):
+            with producer.transaction():
+                began = time.monotonic()
+                assert producer.send(topic, b"awaited").result(20).offset >= 0
+                assert time.monotonic() - began < 2
