@@ -55,13 +55,9 @@ begin
           where t.producer_id = in_producer_id order by t.producer_epoch desc, t.transaction_number desc limit 1) t;
     usual := offsets_error is null and epoch_now = in_producer_epoch and is_undecided is not true
         and in_transaction_number = coalesce(newest_decided, -1) + 1;
+    -- Retention may remove rows between two of these statements: what it notes of them is read behind what it removes.
     foreach b in array batches loop
         exit when usual is not true;
-        select p.log_start_offset, t.max_message_bytes, t.timestamp_type = 'LogAppendTime' as is_stamped,
-               t.cleanup_policy = 'delete' as takes_no_keys into home
-        from msgtx.partition p
-        cross join lateral (select t.* from msgtx.topic t where t.topic_id = p.topic_id limit 1) t
-        where p.partition_id = b.partition_id;
         select r.last_offset, r.appended_at, r.producer_id, r.producer_epoch, r.last_sequence into tail
         from msgtx.record_batch r where r.partition_id = b.partition_id order by r.base_offset desc limit 1;
         known_epoch := tail.producer_epoch;
@@ -75,6 +71,11 @@ begin
                 from msgtx.producer_state k where k.partition_id = b.partition_id and k.producer_id = in_producer_id;
             end if;
         end if;
+        select p.log_start_offset, t.max_message_bytes, t.timestamp_type = 'LogAppendTime' as is_stamped,
+               t.cleanup_policy = 'delete' as takes_no_keys into home
+        from msgtx.partition p
+        cross join lateral (select t.* from msgtx.topic t where t.topic_id = p.topic_id limit 1) t
+        where p.partition_id = b.partition_id;
         at := at + 1;
         partitions[at] := b.partition_id;
         first_offsets[at] := greatest(tail.last_offset + 1, home.log_start_offset);
