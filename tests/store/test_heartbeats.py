@@ -450,7 +450,7 @@ FULL = (
     "insert into msgtx.group_heartbeat (member_number, heartbeat_number, heartbeat_at)"
     " select m.member_number, n, msgtx.clock() from msgtx.group_member m, generate_series(10, 15) n",
     "insert into msgtx.group_assignment (group_id, partition_id, owner, owner_since, target)"
-    " select g.group_id, n, 1, 1, 1 from msgtx.consumer_group g, generate_series(100, 104) n",
+    " select g.group_id, n, 1, 1, 1 from msgtx.consumer_group g, generate_series(1000000, 1000004) n",
 )
 
 
