@@ -11,7 +11,7 @@ from typing import Final
 
 from msgtx.database.connection import seconds_left
 from msgtx.database.pool import Engine
-from msgtx.errors import DatabaseUnavailable, MsgtxError
+from msgtx.errors import DatabaseUnavailable
 from msgtx.store.append import PARTITIONS_AT_ONCE, Appended, Whole, append_and_decide, append_and_decide_together
 
 MOST_TOGETHER: Final = 64
@@ -90,8 +90,8 @@ class GroupCommit:
         if len(group) == 1:
             group[0].answers = self._by_itself(group[0].whole)
             return
-        # What fails here undoes all. Each repeats it by itself, and so gets the error that is its own.
-        with contextlib.suppress(MsgtxError), self._engine.connection() as connection:
+        # What fails here undoes all, whichever it was, and whatever the error. Each goes by itself then, and gets its own.
+        with contextlib.suppress(Exception), self._engine.connection() as connection:
             answers = append_and_decide_together(connection, [member.whole for member in group], wake=False)
             for member, answer in zip(group, answers, strict=True):
                 member.answers = answer

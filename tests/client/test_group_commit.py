@@ -167,8 +167,9 @@ def test_one_whose_lock_is_held_goes_by_itself_and_delays_nothing(held: Held, co
     assert sql_transactions(connection, *wholes) == [0, 1, 0]
 
 
-def test_an_error_in_one_is_its_own(held: Held, connection: Connection) -> None:
-    """It undoes the shared SQL transaction; then each goes by itself."""
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_an_error_in_one_is_its_own(held: Held, connection: Connection, place: int) -> None:
+    """It undoes the shared SQL transaction; then each goes by itself. The first one leads the others."""
     partition = new_partition(connection)
     bad, fine = Writer(connection), Writer(connection)
     connection.execute("create function msgtx.spoil() returns trigger language plpgsql as $$ begin raise 'spoiled'; end $$")
@@ -177,18 +178,18 @@ def test_an_error_in_one_is_its_own(held: Held, connection: Connection) -> None:
         f" when (new.producer_id = {bad.id.producer_id}) execute function msgtx.spoil()"
     )
     try:
-        writers = {b"bad": bad, b"fine": fine, b"too": Writer(connection)}
-        wholes = [whole(writer, partition, value) for value, writer in writers.items()]
+        wholes = [whole(fine, partition, b"fine"), whole(Writer(connection), partition, b"too")]
+        wholes.insert(place, whole(bad, partition, b"bad"))
         waiting = held.queue(*wholes)
         held.release()
         with pytest.raises(Exception, match="spoiled"):
-            waiting[0].result(20)
-        assert [each.result(20)[0].error for each in waiting[1:]] == [None, None]
+            waiting.pop(place).result(20)
+        assert [each.result(20)[0].error for each in waiting] == [None, None]
     finally:
         connection.execute("drop trigger spoil on msgtx.transaction_decision")
         connection.execute("drop function msgtx.spoil()")
     assert {value for _, value in read(connection, partition)} == {b"fine", b"too"}
-    assert sql_transactions(connection, wholes[0]) == [-1]
+    assert sql_transactions(connection, wholes[place]) == [-1]
 
 
 def test_none_waits_for_one_ahead_that_waits_for_a_lock(held: Held, connection: Connection) -> None:
