@@ -6,9 +6,9 @@ import pytest
 
 from msgtx import errors
 from msgtx.cli.failure import failure_of
-from msgtx.database.calls import query
-from msgtx.database.wire import BatchColumns
-from msgtx.store.append import Appended, append
+from msgtx.database.calls import call, query
+from msgtx.database.wire import BatchColumns, Int4Array, Int8Array, TextArray
+from msgtx.store.append import TRY_LOCKS, Appended, append
 from msgtx.store.producers import fence_producer, init_producer_id
 from msgtx.store.server import describe_lock_table
 from msgtx.store.topics import delete_topic
@@ -589,6 +589,21 @@ def test_a_call_that_wants_more_locks_than_there_are_is_refused_at_once(connecti
     """I16: a full lock table is everybody's."""
     with pytest.raises(errors.InvalidRequest, match="max_locks_per_transaction"):
         append(connection, [batch(10**9 + n, b"x") for n in range(describe_lock_table(connection).places // 2 + 1)])
+
+
+@pytest.mark.parametrize("kind", ["producers", "partitions", "groups"])
+def test_so_is_a_call_that_tries_more_locks_than_there_are(connection: Connection, kind: str) -> None:
+    """I16: it waits for none, but what it got it would hold."""
+    count = describe_lock_table(connection).places // 2 + 1
+    numbers = range(1, count + 1)
+    producers, partitions, groups = (numbers if kind == each else range(0) for each in ("producers", "partitions", "groups"))
+    arguments = (
+        Int8Array(producers),
+        Int4Array(partitions), Int4Array(10**9 + n for n in partitions),
+        Int4Array(groups), TextArray(f"group {n}" for n in groups),
+    )  # fmt: skip
+    with pytest.raises(errors.InvalidRequest, match="max_locks_per_transaction"):
+        call(connection, TRY_LOCKS, *arguments)
 
 
 def test_a_lock_table_that_is_full_is_an_error_that_says_what_to_do(connection: Connection) -> None:
