@@ -178,16 +178,14 @@ class Engine:
             connection: Any = kept.dbapi_connection
             if not connection.closed and not readable([connection.pgconn.socket], 0):
                 return kept
-            kept.invalidate()
-            kept.close()
+            _discard(kept)
         with translated():  # the pool's first connection says more than hello
             return _checked_out(self.sqlalchemy.pool.connect)
 
     def _check_in(self, proxied: PoolProxiedConnection, *, healthy: bool) -> None:
         connection: Any = proxied.dbapi_connection
         if connection.closed or (not healthy and connection.info.transaction_status != 0):
-            proxied.invalidate()
-            proxied.close()
+            _discard(proxied)
         else:
             self._kept.append(proxied)
         if self._closed:
@@ -199,8 +197,9 @@ class Engine:
             with contextlib.suppress(IndexError):  # another thread was faster
                 proxied = self._kept.pop()
                 if self._closed:  # nothing would close it in a pool that was closed
-                    proxied.invalidate()
-                proxied.close()
+                    _discard(proxied)
+                else:
+                    proxied.close()
             most = None if most is None else most - 1
 
     def _take_slot(self) -> None:
@@ -301,6 +300,12 @@ class CheckedOut:
         finally:
             engine._check_in(proxied, healthy=error is None)
             engine._slots.release()
+
+
+def _discard(proxied: PoolProxiedConnection) -> None:
+    """Close a connection, and let SQLAlchemy's pool open another one."""
+    proxied.invalidate()
+    proxied.close()
 
 
 def _checked_out(check_out: Callable[[], FromPool]) -> FromPool:
