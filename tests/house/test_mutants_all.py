@@ -179,6 +179,8 @@ def test_a_sample_is_drawn_by_its_seed() -> None:
     assert (len(drawn), drawn) == (5, program.asked_for(every, [], sample=5, seed=1))
     assert drawn != program.asked_for(every, [], sample=5, seed=2)
     assert program.asked_for(every, ["seal"], sample=None, seed=0) == []
+    negated = program.asked_for(every, [], sample=None, seed=0, rules=["negated"])
+    assert negated == [mutant for mutant in every if mutant.edit.rule == "negated"] != []
     assert program.asked_for(every, [every[3].id], sample=None, seed=0) == [every[3]]
 
 

@@ -112,12 +112,15 @@ def all_mutants() -> list[Mutant]:
     return found
 
 
-def asked_for(mutants: Sequence[Mutant], only: Sequence[str], *, sample: int | None, seed: int) -> list[Mutant]:
-    """Return those whose name or id is like one of the patterns; of these, a sample."""
+def asked_for(
+    mutants: Sequence[Mutant], only: Sequence[str], *, sample: int | None, seed: int, rules: Sequence[str] = ()
+) -> list[Mutant]:
+    """Return those whose name or id is like one of the patterns, and made by one of the rules; of these, a sample."""
     found = [
         mutant
         for mutant in mutants
-        if not only or any(fnmatch.fnmatch(mutant.name, f"*{like}*") or mutant.id == like for like in only)
+        if (not only or any(fnmatch.fnmatch(mutant.name, f"*{like}*") or mutant.id == like for like in only))
+        and (not rules or mutant.edit.rule in rules)
     ]
     if sample is None or sample >= len(found):
         return found
@@ -228,6 +231,7 @@ def report(mutants: Sequence[Mutant], every: Sequence[Mutant], results: Results,
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants_all", description=__doc__)
     parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help="sql/append/*, sender.py:*, or an id")
+    parser.add_argument("--rule", action="append", default=[], help="'statement dropped', 'no row lock', …")
     parser.add_argument("--tests", action="append", default=[], metavar="PREFIX", help="only these, as tests/store")
     parser.add_argument("--sample", type=int, metavar="N", help="so many of them, drawn")
     parser.add_argument("--seed", type=int, default=0, help="for --sample")
@@ -240,7 +244,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(soft_wrap=True)
     every = all_mutants()
-    mutants = asked_for(every, options.only, sample=options.sample, seed=options.seed)
+    mutants = asked_for(every, options.only, sample=options.sample, seed=options.seed, rules=options.rule)
     results = Results(KEPT / "results.jsonl")
     if options.list:
         for mutant in mutants:

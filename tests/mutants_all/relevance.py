@@ -21,6 +21,8 @@ from typing import Any, Final
 import psycopg._queries
 import pytest
 
+from msgtx.database.wire import Statements
+
 # Tests of one process, in the order in which they are tried; others start servers, Spark or programs, or take minutes.
 FOLDERS: Final = ("rules", "store", "sessions", "database", "client", "admin", "orm", "aio")
 NAMED: Final = re.compile(r"\bmsgtx\.(\w+)")
@@ -60,6 +62,12 @@ class Recorder:
                 return convert(query, text, arguments)
 
             kind.convert = noted  # type: ignore[method-assign]
+
+        def ran(statements: Statements, text: str, arguments: Sequence[object], run: Any = Statements.run) -> Any:
+            note(text)
+            return run(statements, text, arguments)
+
+        Statements.run = ran  # type: ignore[method-assign]
         if self._python:
             threading.setprofile(self._called)
             sys.setprofile(self._called)
