@@ -95,7 +95,7 @@ class Client:
         self.embedded = engine.embedded  # whether the database is the embedded one
         self._completion = Completion(engine, self._look_at_topics)
         self._listener = Listener(engine)
-        self._group_commit = GroupCommit(engine)
+        self._group_commit = GroupCommit(engine, self._completion.notifier)
         self._lock = threading.Lock()
         self._known: dict[str, Topic] = {}
         self._open: list[Producer | Consumer] = []

@@ -20,6 +20,7 @@ from msgtx.store.wakeups import MOST_TOLD, send_notification, tell_readers
 
 log = logging.getLogger("msgtx.coordinator")
 INTERVAL_SECONDS: Final = 0.002  # between two notifications of one client
+CLAIM_SECONDS: Final = 0.001  # from a notification until a commit may bring the next one
 INTERVAL_MOST_SECONDS: Final = 0.008  # and while they come faster: each costs what some commits do
 FAST: Final = 750  # commits a second, from where on they come faster
 HEAR_SECONDS: Final = 0.05  # from a notification until a thread reads its answer, if no later one did
@@ -61,6 +62,18 @@ class Notifier:
             if due is not None and (self.due is None or due < self.due):
                 self.due = due
                 self._changed.notify_all()
+
+    def claim(self) -> bool:
+        """Return whether a caller is to notify by itself, behind its own COMMIT; if not, or if it did not, it calls `tell`.
+
+        Only while nothing waits: nobody's readers wait for another one's commit.
+        """
+        with self._changed:
+            now = time.monotonic()
+            if self.waiting or now < self._last + CLAIM_SECONDS:
+                return False
+            self._last, self._commits, self._interval = now, 0, INTERVAL_SECONDS
+            return True
 
     def tend(self, *, closing: bool = False) -> None:
         """Send what waits if it is its time, or when closing; read answers; open the connection. For one thread."""

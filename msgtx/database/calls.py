@@ -57,6 +57,20 @@ def call(connection: RawConnection, function: Function, *arguments: object) -> l
         return cursor.fetchall()
 
 
+def call_and_notify(
+    connection: RawConnection, function: Function, *arguments: object, words: str
+) -> tuple[list[tuple[Any, ...]], bool]:
+    """Call a function, and notify listeners behind its COMMIT: in one round trip, and yet in two SQL transactions.
+
+    Returns its rows, and whether listeners were notified: not on a connection that keeps no statements. No failure of the
+    notification is one of the call.
+    """
+    if isinstance(connection, Connection) and connection.statements.usable:
+        with translated(connection):
+            return connection.statements.run_both(function.statement, arguments, NOTIFY, (words,))
+    return call(connection, function, *arguments), False
+
+
 def of_async_session(connection: object) -> AsyncRawConnection | None:
     """Return a connection that is an async session's: `driver_of` hands it out under the name of the other kind.
 

@@ -9,18 +9,18 @@ import json
 import re
 import select
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg import pq
 from psycopg.abc import PQGen
 from psycopg.adapt import AdaptersMap, Buffer, Dumper, Loader, PyFormat, Transformer
 from psycopg.errors import error_from_result
-from psycopg.generators import execute
 from psycopg.types.numeric import Int8
+from psycopg.waiting import Wait
 
 INT4, INT8, TEXT, BYTEA = 23, 20, 25, 17
 INT4_ARRAY, INT8_ARRAY, TEXT_ARRAY, BYTEA_ARRAY = 1007, 1016, 1009, 1001
@@ -260,6 +260,10 @@ def numbered(statement: str) -> bytes:
     return re.sub("%s", lambda _: f"${next(numbers)}", statement).encode()
 
 
+Answer = TypeVar("Answer")
+Prepared = tuple[bytes, Sequence[Buffer | None], Sequence[pq.Format] | None]
+
+
 class Statements:
     """The statements that a connection of ours has prepared, and the shortest way to run one, autocommitting.
 
@@ -292,17 +296,55 @@ class Statements:
 
     def run(self, statement: str, arguments: Sequence[object]) -> list[tuple[Any, ...]]:
         """Run a statement that returns rows. Raise psycopg's errors."""
+        return self._rows(self._done(lambda: self._asking(statement, arguments)))
+
+    def run_both(
+        self, statement: str, arguments: Sequence[object], then: str, with_these: Sequence[object]
+    ) -> tuple[list[tuple[Any, ...]], bool]:
+        """Do the same, and run another statement behind it: in one round trip, each a SQL transaction of its own.
+
+        Returns also whether the second one succeeded.
+        """
+        result, succeeded = self._done(lambda: self._asking_both(statement, arguments, then, with_these))
+        return self._rows(result), succeeded
+
+    def _done(self, ask: Callable[[], PQGen[Answer]]) -> Answer:
         connection = self._connection
         with connection.lock:
             try:
-                result = connection.wait(self._asking(statement, arguments))
+                return connection.wait(ask())
             except psycopg.errors.InvalidSqlStatementName:  # a DISCARD or DEALLOCATE: nothing has run
                 self._prepared.clear()
-                result = connection.wait(self._asking(statement, arguments))
+                return connection.wait(ask())
+
+    def _rows(self, result: pq.abc.PGresult) -> list[tuple[Any, ...]]:
         self._values.set_pgresult(result, format=pq.Format.BINARY)
         return self._values.load_rows(0, result.ntuples, tuple)
 
     def _asking(self, query: str, arguments: Sequence[object]) -> PQGen[pq.abc.PGresult]:
+        prepared = yield from self._prepare(query, arguments)
+        self._send(prepared)
+        return self._checked((yield from self._results()))
+
+    def _asking_both(
+        self, query: str, arguments: Sequence[object], then: str, with_these: Sequence[object]
+    ) -> PQGen[tuple[pq.abc.PGresult, bool]]:
+        pgconn = self._connection.pgconn
+        first, second = (yield from self._prepare(query, arguments)), (yield from self._prepare(then, with_these))
+        pgconn.enter_pipeline_mode()
+        for prepared in (first, second):
+            self._send(prepared)
+            pgconn.pipeline_sync()
+        answers = []
+        for _ in range(2):
+            answers.append((yield from self._results()))
+            yield from self._result()  # the Sync
+        pgconn.exit_pipeline_mode()
+        result = self._checked(answers[0])
+        return result, answers[1][-1].status == pq.ExecStatus.TUPLES_OK
+
+    def _prepare(self, query: str, arguments: Sequence[object]) -> PQGen[Prepared]:
+        """Have the server know a statement. Returns its name, and the arguments as libpq takes them."""
         pgconn, values = self._connection.pgconn, self._values
         sent = values.dump_sequence(arguments, [PyFormat.AUTO] * len(arguments))
         types, formats = values.types, values.formats
@@ -311,24 +353,31 @@ class Statements:
         if name is None:
             name = f"msgtx_{next(self._numbers)}".encode()
             pgconn.send_prepare(name, numbered(query), param_types=types)
-            self._checked((yield from execute(pgconn)))
+            self._checked((yield from self._results()))
             self._prepared[query, types] = name
-        pgconn.send_query_prepared(name, sent, param_formats=formats, result_format=pq.Format.BINARY)
-        if pgconn.flush() == 0 and self._answer.poll(self.QUICK_MS):
-            pgconn.consume_input()
-            if not pgconn.is_busy():
-                results = [pgconn.get_result()]
-                # Behind the answer comes that the server is ready for the next question, nearly always at the same time.
-                if pgconn.is_busy():
-                    yield from execute(pgconn)
-                else:
-                    pgconn.get_result()
-                return self._checked(results)
-        return self._checked((yield from execute(pgconn)))
+        return name, sent, formats
 
-    def _checked(self, results: Sequence[pq.abc.PGresult | None]) -> pq.abc.PGresult:
+    def _send(self, prepared: Prepared) -> None:
+        name, arguments, formats = prepared
+        self._connection.pgconn.send_query_prepared(name, arguments, param_formats=formats, result_format=pq.Format.BINARY)
+
+    def _results(self) -> PQGen[list[pq.abc.PGresult]]:
+        """Return the results of one statement."""
+        results = []
+        while (result := (yield from self._result())) is not None:
+            results.append(result)
+        return results
+
+    def _result(self) -> PQGen[pq.abc.PGresult | None]:
+        pgconn = self._connection.pgconn
+        while pgconn.is_busy():
+            if pgconn.flush() != 0 or not self._answer.poll(self.QUICK_MS):
+                yield Wait.R
+            pgconn.consume_input()
+        return pgconn.get_result()
+
+    def _checked(self, results: Sequence[pq.abc.PGresult]) -> pq.abc.PGresult:
         result = results[-1]
-        assert result is not None
         if result.status == pq.ExecStatus.FATAL_ERROR:
             raise error_from_result(result, encoding=self._connection.info.encoding)
         return result

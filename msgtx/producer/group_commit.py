@@ -12,7 +12,15 @@ from typing import Final
 from msgtx.database.connection import seconds_left
 from msgtx.database.pool import Engine
 from msgtx.errors import DatabaseUnavailable
-from msgtx.store.append import PARTITIONS_AT_ONCE, Appended, Whole, append_and_decide, append_and_decide_together
+from msgtx.producer.wake import Wake
+from msgtx.store.append import (
+    PARTITIONS_AT_ONCE,
+    Appended,
+    Whole,
+    append_and_decide,
+    append_and_decide_together,
+    append_decide_and_notify,
+)
 
 MOST_TOGETHER: Final = 64
 MOST_BYTES: Final = 64 * 1024  # of a transaction that shares: what is larger would hold the others up
@@ -38,14 +46,18 @@ class GroupCommit:
 
     patience = 0.01  # a flush is over before
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, wake: Wake) -> None:
         self._engine = engine
+        self._wake = wake
         self._lock = threading.Lock()
         self._leader: object | None = None
         self._queue: list[Member] = []
 
     def commit(self, whole: Whole, size: int) -> list[Appended]:
-        """Store and commit a transaction of `size` bytes. Answers and errors are those of a call by itself."""
+        """Store and commit a transaction of `size` bytes, and tell consumers.
+
+        Answers and errors are those of a call by itself.
+        """
         if size > MOST_BYTES or len(whole.batches) > PARTITIONS_AT_ONCE // MOST_TOGETHER:
             return self._by_itself(whole)
         member = Member(whole)
@@ -66,7 +78,17 @@ class GroupCommit:
 
     def _by_itself(self, whole: Whole) -> list[Appended]:
         with self._engine.connection() as connection:
-            return append_and_decide(connection, whole.id, whole.batches, offsets=whole.offsets, wake=False)
+            if not self._engine.pooled and self._wake.claim():
+                answers, notified = append_decide_and_notify(connection, whole)
+            else:
+                answers = append_and_decide(connection, whole.id, whole.batches, offsets=whole.offsets, wake=False)
+                notified = False
+        if not notified:
+            self._tell(whole)
+        return answers
+
+    def _tell(self, whole: Whole) -> None:
+        self._wake.tell([batch.partition_id for batch in whole.batches])
 
     def _await_turn(self, member: Member) -> None:
         if member.turn.wait(min(self.patience, seconds_left())):
@@ -92,9 +114,11 @@ class GroupCommit:
             return
         # What fails here undoes all, whichever it was, and whatever the error. Each goes by itself then, and gets its own.
         with contextlib.suppress(Exception), self._engine.connection() as connection:
-            answers = append_and_decide_together(connection, [member.whole for member in group], wake=False)
+            answers = append_and_decide_together(connection, [member.whole for member in group])
             for member, answer in zip(group, answers, strict=True):
                 member.answers = answer
+                if answer is not None:
+                    self._tell(member.whole)
 
     def _hand_over(self, member: Member) -> None:
         """Let those go on for whom this one has led, and the next ones begin; or leave the queue."""

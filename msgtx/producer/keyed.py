@@ -17,8 +17,8 @@ from msgtx.database.pool import Engine
 from msgtx.errors import DeliveryTimeout, FatalError, IllegalState, MsgtxError, UnknownTopicOrPartition
 from msgtx.producer.batches import Accumulator, PendingBatch
 from msgtx.producer.calls import MAX_BACKOFF_SECONDS
-from msgtx.producer.sender import Wake
 from msgtx.producer.state import ProducerState
+from msgtx.producer.wake import Wake
 from msgtx.store.append import PARTITIONS_AT_ONCE
 from msgtx.store.append_once import KeyedRecord, Placed, append_once
 from msgtx.store.topics import Topic

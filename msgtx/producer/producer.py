@@ -18,9 +18,10 @@ from msgtx.producer.calls import Calls
 from msgtx.producer.group_commit import GroupCommit
 from msgtx.producer.keyed import Deduplicator
 from msgtx.producer.routes import Routes
-from msgtx.producer.sender import Sender, Wake
+from msgtx.producer.sender import Sender
 from msgtx.producer.state import DECIDED_ELSEWHERE, ProducerState
 from msgtx.producer.transaction import SessionEnd, Transactions
+from msgtx.producer.wake import Wake
 from msgtx.rules.transaction import Call, ClientState
 from msgtx.session.enlistment import UserSession, Writing, enlist
 from msgtx.session.offsets import Offsets, OffsetSource, positions_of

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from msgtx import errors
 from msgtx.config import ProducerConfig
@@ -28,6 +28,7 @@ from msgtx.errors import MsgtxError
 from msgtx.producer.batches import Accumulator, Lane, PendingBatch
 from msgtx.producer.calls import MAX_BACKOFF_SECONDS, Calls
 from msgtx.producer.state import ProducerState
+from msgtx.producer.wake import Wake
 from msgtx.rules.transaction import Call
 from msgtx.store.append import APPEND, APPEND_UNFLUSHED, PARTITIONS_AT_ONCE, append_arguments, read_appended
 from msgtx.store.producers import init_producer_id
@@ -40,14 +41,6 @@ MIN_WAIT_SECONDS: Final = 0.001
 # Of a transactional producer, between two looks for a batch that has lingered: nothing of it is visible before the commit,
 # which takes it along. Sixteen that look every 5 ms cost a process a sixth of its transactions.
 UNHURRIED_SECONDS: Final = 0.04
-
-
-class Wake(Protocol):
-    """Tells waiting consumers of commits."""
-
-    def tell(self, partition_ids: list[int]) -> None:
-        """Notify consumers of these partitions of a commit that is done."""
-        ...
 
 
 @dataclass(slots=True)

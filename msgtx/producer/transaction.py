@@ -19,8 +19,9 @@ from msgtx.producer.batches import Accumulator, PendingBatch
 from msgtx.producer.calls import Calls
 from msgtx.producer.group_commit import GroupCommit
 from msgtx.producer.routes import Routes
-from msgtx.producer.sender import Sender, Wake
+from msgtx.producer.sender import Sender
 from msgtx.producer.state import DECIDED_ELSEWHERE, OpenTransaction, ProducerState
+from msgtx.producer.wake import Wake
 from msgtx.rules.transaction import Call, ClientState
 from msgtx.session.enlistment import Decision, Enlistment
 from msgtx.session.offsets import Offsets, as_offset
@@ -195,7 +196,6 @@ class Transactions:
             answers = self._group_commit.commit(whole, size)
             if (refused := _refusal(answers)) is not None and refused.retriable:
                 raise refused
-            self._wake.tell([column.partition_id for column in columns])
             return answers
 
         answers = self._calls.answered(attempt, deadline, OutcomeUnknown)

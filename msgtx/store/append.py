@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from msgtx.database.calls import Function, batch_array, call
+from msgtx.database.calls import Function, batch_array, call, call_and_notify
 from msgtx.database.connection import RawConnection
 from msgtx.database.translation import translated
 from msgtx.database.wire import BatchColumns, Cursor, Int4Array, Int8Array, TextArray
 from msgtx.errors import BY_NAME, MsgtxError
 from msgtx.store.groups import NO_OFFSETS, OFFSET_ARGUMENTS, OffsetColumns
+from msgtx.store.wakeups import words_of
 from msgtx.types import TransactionId
 
 # Each is a lock to the end of the call, of which PostgreSQL has 6,400 by default; more partitions are more calls.
@@ -136,11 +137,18 @@ def append_and_decide(
     return read_appended(call(connection, function, *arguments))
 
 
-def append_and_decide_together(
-    connection: RawConnection, wholes: Sequence[Whole], *, wake: bool = True
-) -> list[list[Appended] | None]:
+def append_decide_and_notify(connection: RawConnection, whole: Whole) -> tuple[list[Appended], bool]:
+    """Do the same, and notify waiting consumers behind the COMMIT, in the same round trip. Returns also whether it did."""
+    function, arguments = _call_of(connection, whole, wake=False)
+    words = words_of(batch.partition_id for batch in whole.batches)
+    rows, notified = call_and_notify(connection, function, *arguments, words=words)
+    return read_appended(rows), notified
+
+
+def append_and_decide_together(connection: RawConnection, wholes: Sequence[Whole]) -> list[list[Appended] | None]:
     """Store and commit whole transactions in one SQL transaction with one flush; each is answered as if it came alone.
 
+    No consumer is woken.
     None for one that lacks a lock, which another session holds: nothing of it is done. An error that is raised undoes all.
     """
     batch_array(connection, ())  # asks for the type once, which a pipeline could not
@@ -152,7 +160,7 @@ def append_and_decide_together(
         for position, whole in enumerate(wholes, start=1):
             cursor = None if position in lacking else Cursor(connection)
             if cursor is not None:
-                function, arguments = _call_of(connection, whole, wake=wake)
+                function, arguments = _call_of(connection, whole, wake=False)
                 cursor.execute(function.statement, arguments, prepare=True)
             cursors.append(cursor)
         pipeline.sync()

@@ -25,9 +25,14 @@ def notify(connection: RawConnection, words: str) -> None:
     query(connection, NOTIFY, words)
 
 
+def words_of(partition_ids: Iterable[int]) -> str:
+    """Return how listeners are told of these partitions."""
+    return ",".join(map(str, partition_ids))
+
+
 def send_notification(raw: pq.abc.PGconn, partition_ids: Iterable[int]) -> None:
-    """Do the same without waiting for the answer, which libpq then has."""
-    raw.send_query_params(_SEND, [",".join(map(str, partition_ids)).encode()])
+    """Notify listeners without waiting for the answer, which libpq then has."""
+    raw.send_query_params(_SEND, [words_of(partition_ids).encode()])
     raw.flush()
 
 

@@ -4,7 +4,7 @@ import concurrent.futures
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -31,11 +31,21 @@ def pool(database_url: str) -> Iterator[Engine]:
         yield made
 
 
+class Silent:
+    """Tells nobody."""
+
+    def claim(self) -> bool:
+        return False
+
+    def tell(self, partition_ids: Sequence[int]) -> None:
+        pass
+
+
 class Held:
     """A group commit whose leader waits for a lock, so that others queue until `release`."""
 
     def __init__(self, pool: Engine, connection: Connection, threads: concurrent.futures.ThreadPoolExecutor) -> None:
-        self.group_commit = GroupCommit(pool)
+        self.group_commit = GroupCommit(pool, Silent())
         self.group_commit.patience = 30.0
         self.pool, self.connection, self.threads = pool, connection, threads
         self.partition = new_partition(connection)

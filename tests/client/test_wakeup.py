@@ -14,7 +14,7 @@ import msgtx
 from msgtx import errors
 from msgtx.consumer.wakeup import POLL_MOST_SECONDS, POLL_SECONDS, Listener, Waiter
 from msgtx.coordinator import notifier as notifiers
-from msgtx.coordinator.notifier import HEAR_SECONDS, INTERVAL_MOST_SECONDS, INTERVAL_SECONDS, Notifier
+from msgtx.coordinator.notifier import CLAIM_SECONDS, HEAR_SECONDS, INTERVAL_MOST_SECONDS, INTERVAL_SECONDS, Notifier
 from msgtx.database.connection import readable
 from msgtx.database.pool import Engine
 from msgtx.store.append import append
@@ -84,6 +84,18 @@ def test_the_faster_commits_come_the_more_of_them_are_told_at_once(notifier: Not
     wait_until(lambda: notifier.tend() or not notifier._said, "the answer")
     notifier.tell([1])
     assert notifier._interval == INTERVAL_SECONDS
+
+
+def test_a_commit_brings_its_notification_while_nothing_waits(notifier: Notifier) -> None:
+    assert notifier.claim()
+    assert not notifier.claim(), "so soon after another one"
+    notifier.tell([1])
+    time.sleep(CLAIM_SECONDS)
+    assert not notifier.claim(), "another commit's readers wait"
+    in_time(notifier)
+    assert not notifier.waiting
+    time.sleep(CLAIM_SECONDS)
+    assert notifier.claim()
 
 
 def test_a_commit_to_no_partition_tells_nobody(notifier: Notifier) -> None:
@@ -300,6 +312,30 @@ def test_a_full_queue_of_notifications_fails_nothing(
         producer.send(topic, b"x").result(PATIENCE_SECONDS)
         assert [record.value for record in waiting.result(PATIENCE_SECONDS)] == [b"x"]
     assert refused
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_small_transaction_brings_its_notification(
+    client: msgtx.Client, topic: str, asleep: Asleep, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """In the same round trip; if that one fails, its client's notifier sends it."""
+    told: list[list[int]] = []
+    tell = Notifier.tell
+
+    def noted(notifier: Notifier, partition_ids: Iterable[int]) -> None:
+        told.append(list(partition_ids))
+        tell(notifier, partition_ids)
+
+    monkeypatch.setattr(Notifier, "tell", noted)
+    if fails:
+        monkeypatch.setattr("msgtx.database.calls.NOTIFY", "select pg_notify('msgtx', %s || 1/0)")
+    waiting = asleep(topic)
+    with client.producer(transactional_id=topic) as producer:
+        time.sleep(CLAIM_SECONDS)
+        with producer.transaction():
+            producer.send(topic, b"x")
+        assert [record.value for record in waiting.result(PATIENCE_SECONDS)] == [b"x"]
+    assert bool(told) == fails
 
 
 def test_a_client_whose_sessions_were_ended_tells_again(

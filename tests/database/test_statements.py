@@ -6,14 +6,14 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
 import pytest
 
 from msgtx import errors
-from msgtx.database.calls import Function, call
+from msgtx.database.calls import Function, call, call_and_notify
 from msgtx.database.connection import Connection, until
 from msgtx.database.pool import Engine
 from msgtx.database.wire import Statements
@@ -23,6 +23,7 @@ ECHO = Function("echo", {"a": "int8", "b": "text", "c": "int4[]", "d": "bool"})
 SLEEP = Function("doze", {"seconds": "float8"})
 LARGE = Function("large", {"bytes": "int8"})
 FAIL = Function("fail", {"message": "text"})
+KEEP = Function("keep", {"number": "int8"})
 FUNCTIONS = (
     "create function msgtx.echo(a bigint, b text, c int[], d boolean, out e bigint, out f text, out g int[], out h boolean)"
     " language sql immutable as 'select $1, $2, $3, $4'",
@@ -30,6 +31,8 @@ FUNCTIONS = (
     "create function msgtx.large(bytes bigint) returns text language sql return repeat('x', bytes::int)",
     "create function msgtx.fail(message text) returns boolean language plpgsql as"
     " $$ begin raise exception using errcode = 'MX003', message = message; end $$",
+    "create function msgtx.keep(number bigint) returns bigint language plpgsql as"
+    " $$ begin insert into kept values (number); return number; end $$",
 )
 
 
@@ -46,6 +49,20 @@ def session(engine: Engine, functions: None) -> Iterator[Connection]:
     with contextlib.closing(engine.dedicated()) as made:
         assert isinstance(made, Connection)
         yield made
+
+
+Asked = Callable[..., list[tuple[Any, ...]]]
+
+
+def and_notified(session: Connection, function: Function, *arguments: object) -> list[tuple[Any, ...]]:
+    return call_and_notify(session, function, *arguments, words="1")[0]
+
+
+@pytest.fixture(params=[call, and_notified])
+def asked(request: pytest.FixtureRequest) -> Asked:
+    """A call by itself, or with a notification behind it."""
+    found: Asked = request.param
+    return found
 
 
 def prepared(session: Connection) -> int:
@@ -70,34 +87,34 @@ def test_it_gives_what_a_cursor_gives(session: Connection, arguments: tuple[Any,
         assert call(session, ECHO, *arguments) == [arguments]
 
 
-def test_a_large_answer_comes_whole(session: Connection) -> None:
+def test_a_large_answer_comes_whole(asked: Asked, session: Connection) -> None:
     for size in (1, 100_000, 30_000_000, 1):
-        assert len(call(session, LARGE, size)[0][0]) == size
+        assert len(asked(session, LARGE, size)[0][0]) == size
 
 
-def test_a_slow_answer_is_waited_for(session: Connection) -> None:
-    assert call(session, SLEEP, 2.5 * Statements.QUICK_MS / 1000) == [(False,)]
-    assert call(session, ECHO, 1, "a", [], True) == [(1, "a", [], True)]
+def test_a_slow_answer_is_waited_for(asked: Asked, session: Connection) -> None:
+    assert asked(session, SLEEP, 2.5 * Statements.QUICK_MS / 1000) == [(False,)]
+    assert asked(session, ECHO, 1, "a", [], True) == [(1, "a", [], True)]
 
 
-def test_an_error_is_translated_and_the_next_call_works(session: Connection) -> None:
+def test_an_error_is_translated_and_the_next_call_works(asked: Asked, session: Connection) -> None:
     for _ in range(2):
         with pytest.raises(errors.UnknownTopicOrPartition, match="no such thing"):
-            call(session, FAIL, "no such thing")
+            asked(session, FAIL, "no such thing")
         with pytest.raises(errors.InvalidRequest):
-            call(session, FAIL, "a\0b")
+            asked(session, FAIL, "a\0b")
         with pytest.raises(errors.ConfigError, match="msgtx db init"):
-            call(session, Function("there_is_none", {}))
-        assert call(session, ECHO, 1, "a", [], True) == [(1, "a", [], True)]
+            asked(session, Function("there_is_none", {}))
+        assert asked(session, ECHO, 1, "a", [], True) == [(1, "a", [], True)]
 
 
 @pytest.mark.parametrize("forget", ["deallocate all", "discard all"])
-def test_a_session_that_was_told_to_forget_prepares_again(session: Connection, forget: str) -> None:
-    assert call(session, ECHO, 1, "a", [], True) == [(1, "a", [], True)]
+def test_a_session_that_was_told_to_forget_prepares_again(asked: Asked, session: Connection, forget: str) -> None:
+    assert asked(session, ECHO, 1, "a", [], True) == [(1, "a", [], True)]
     session.pgconn.exec_(forget.encode())
-    assert call(session, ECHO, 2, "b", [], True) == [(2, "b", [], True)]
+    assert asked(session, ECHO, 2, "b", [], True) == [(2, "b", [], True)]
     session.pgconn.exec_(b"deallocate msgtx_1")
-    assert call(session, ECHO, 3, "c", [], True) == [(3, "c", [], True)]
+    assert asked(session, ECHO, 3, "c", [], True) == [(3, "c", [], True)]
 
 
 def test_it_keeps_no_more_statements_than_it_may(session: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,17 +124,17 @@ def test_it_keeps_no_more_statements_than_it_may(session: Connection, monkeypatc
     assert prepared(session) == 2
 
 
-def test_no_call_waits_past_its_deadline(session: Connection) -> None:
+def test_no_call_waits_past_its_deadline(asked: Asked, session: Connection) -> None:
     began = time.monotonic()
     with until(began + 0.3), pytest.raises(errors.DatabaseUnavailable, match="time is over"):
-        call(session, SLEEP, 20)
+        asked(session, SLEEP, 20)
     assert time.monotonic() - began < 5
     assert session.closed
 
 
-def test_a_session_that_is_ended_while_it_answers_is_lost(engine: Engine, session: Connection) -> None:
+def test_a_session_that_is_ended_while_it_answers_is_lost(asked: Asked, engine: Engine, session: Connection) -> None:
     with concurrent.futures.ThreadPoolExecutor(1) as other, contextlib.closing(engine.dedicated()) as killer:
-        waiting = other.submit(call, session, SLEEP, 20)
+        waiting = other.submit(asked, session, SLEEP, 20)
         wait_until(lambda: dozes(killer, session.info.backend_pid))
         killer.execute("select pg_terminate_backend(%s)", [session.info.backend_pid])
         with pytest.raises(errors.DatabaseUnavailable):
@@ -126,7 +143,9 @@ def test_a_session_that_is_ended_while_it_answers_is_lost(engine: Engine, sessio
 
 
 @pytest.mark.parametrize("after", [0.02, 3 * Statements.QUICK_MS / 1000])
-def test_an_interrupted_call_is_cancelled_and_its_connection_leaves_the_pool(engine: Engine, after: float) -> None:
+def test_an_interrupted_call_is_cancelled_and_its_connection_leaves_the_pool(
+    asked: Asked, engine: Engine, after: float
+) -> None:
     """Ctrl-C, in the short wait and in psycopg's own."""
     began = time.monotonic()
     timer = threading.Timer(after, os.kill, (os.getpid(), signal.SIGINT))
@@ -134,11 +153,32 @@ def test_an_interrupted_call_is_cancelled_and_its_connection_leaves_the_pool(eng
         pid = used.info.backend_pid
     timer.start()
     with pytest.raises(KeyboardInterrupt), engine.connection() as used:
-        call(used, SLEEP, 20)
+        asked(used, SLEEP, 20)
     timer.join()
     assert time.monotonic() - began < 10
     with contextlib.closing(engine.dedicated()) as observer:
         wait_until(lambda: not dozes(observer, pid))
     with engine.connection() as used:
-        assert call(used, ECHO, 1, "a", [], True) == [(1, "a", [], True)]
+        assert asked(used, ECHO, 1, "a", [], True) == [(1, "a", [], True)]
         assert used.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
+
+
+def test_listeners_are_notified_with_the_answer(engine: Engine, session: Connection) -> None:
+    with contextlib.closing(engine.dedicated()) as listener:
+        listener.execute("listen msgtx")
+        assert call_and_notify(session, ECHO, 1, "a", [], True, words="7,8") == ([(1, "a", [], True)], True)
+        assert [each.payload for each in listener.notifies(timeout=5, stop_after=1)] == ["7,8"]
+
+
+def test_a_notification_has_a_sql_transaction_of_its_own(session: Connection) -> None:
+    """PostgreSQL lets one notifying COMMIT through at a time, flush included; and what fails here undoes nothing."""
+    session.execute("create temporary table kept (number bigint)")
+    too_long = "1" * 9_000
+    assert call_and_notify(session, KEEP, 1, words=too_long) == ([(1,)], False)
+    assert call_and_notify(session, KEEP, 2, words="1") == ([(2,)], True)
+    assert session.execute("select number from kept order by 1").fetchall() == [(1,), (2,)]
+
+
+def test_a_connection_that_keeps_no_statements_notifies_nobody(session: Connection) -> None:
+    session.prepare_threshold = None
+    assert call_and_notify(session, ECHO, 1, "a", [], True, words="1") == ([(1, "a", [], True)], False)

@@ -341,7 +341,7 @@ def test_transactions_that_go_together_wait_for_no_other_and_each_is_whole(weave
         answers: list[list[Appended] | None] = []
 
         def together(connection: Connection) -> Any:
-            answers[:] = append_and_decide_together(connection, wholes, wake=False)
+            answers[:] = append_and_decide_together(connection, wholes)
             return answers
 
         def alone(connection: Connection) -> Any:
