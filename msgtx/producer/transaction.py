@@ -36,10 +36,11 @@ FUSED_BYTES: Final = 1024 * 1024  # a transaction up to this size goes out as on
 
 
 class SessionEnd:
-    """A transaction that a user's session ends. It may end in another thread than the producer's."""
+    """A transaction that a user's session ends. It may end in another thread than the producer's. `seat`: the session's."""
 
-    def __init__(self, transactions: "Transactions", transaction_id: TransactionId) -> None:
+    def __init__(self, transactions: "Transactions", transaction_id: TransactionId, seat: int | None) -> None:
         self.transaction_id = transaction_id
+        self.seat = seat
         self.is_lost = False
         self.sealed = False
         self._transactions = transactions
@@ -247,13 +248,13 @@ class Transactions:
                 )
                 assert self._state.error is not None
                 raise self._state.error
-        sealed = self._seal("session", Call.SEAL, self._calls.deadline())
+        sealed = self._seal("session", Call.SEAL, self._calls.deadline(), seat=end.seat)
         if sealed is not None:
             end.sealed = True
             self._rides = (weakref.ref(connection), enlistment, end)
             enlistment.add(connection, Decision(sealed, end))
 
-    def _seal(self, kind: Kind, call: Call, deadline: float) -> Sealed | None:
+    def _seal(self, kind: Kind, call: Call, deadline: float, *, seat: int | None = None) -> Sealed | None:
         """Seal the transaction. Returns None if nothing was sent, and there is nothing to decide."""
         with self._sole_ending(call):
             with self._state.lock:
@@ -265,13 +266,13 @@ class Transactions:
                 self._ended()
                 return None
             transaction.decision_handed = True
-            answer = self._calls.answered(lambda: self._sealing(transaction, kind), deadline, OutcomeUnknown)
+            answer = self._calls.answered(lambda: self._sealing(transaction, kind, seat), deadline, OutcomeUnknown)
             if answer.error is not None:
                 raise self._calls.refused(answer.error)
             self._state.move(Call.SEALED if kind == "session" else Call.PREPARED)
             return answer.sealed
 
-    def _sealing(self, transaction: OpenTransaction, kind: Kind) -> Sealing:
+    def _sealing(self, transaction: OpenTransaction, kind: Kind, seat: int | None) -> Sealing:
         with self._engine.connection() as connection:
             answer = seal(
                 connection,
@@ -282,6 +283,7 @@ class Transactions:
                 timeout_ms=transaction.timeout_ms,
                 client_host=socket.gethostname(),
                 client_process=os.getpid(),
+                seat=seat,
             )
         if answer.error is not None and answer.error.retriable:
             raise answer.error

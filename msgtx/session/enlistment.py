@@ -25,7 +25,7 @@ from msgtx.session.published import Published, calls_of
 from msgtx.session.side_connection import Settling, companion, dispose, engine_of, off_loop
 from msgtx.store.groups import NO_OFFSETS, OffsetColumns, OffsetRows, columns_of
 from msgtx.store.installation import Installation, describe_installation, require_version
-from msgtx.store.seal import Sealed, commit_in_session, decide_sealed
+from msgtx.store.seal import Sealed, commit_in_session, decide_sealed, take_seat
 from msgtx.store.topics import Topic, describe_topics
 from msgtx.store.wakeups import MOST_TOLD, notify
 
@@ -101,10 +101,10 @@ class Enlistment:
         self, connection: sqlalchemy.Connection, calls: Sequence[Sequence[BatchColumns]], offsets: OffsetColumns
     ) -> None:
         driver = driver_of(connection)
-        beside = companion(connection)
+        beside, seat = companion(connection), take_seat(driver)
 
         def seal_it() -> Sealed:
-            sealed = beside.seal(connection, calls, offsets)
+            sealed = beside.seal(connection, calls, offsets, seat=seat)
             self.add(connection, Decision(sealed, Settling(beside.engine, sealed.transaction_id)))
             return sealed
 

@@ -66,7 +66,14 @@ class Companion:
         self._idle: list[_Name] = []
         self._busy: list[tuple[_Name, weakref.ref[sqlalchemy.Connection]]] = []
 
-    def seal(self, user: sqlalchemy.Connection, calls: Sequence[Sequence[BatchColumns]], offsets: OffsetColumns) -> Sealed:
+    def seal(
+        self,
+        user: sqlalchemy.Connection,
+        calls: Sequence[Sequence[BatchColumns]],
+        offsets: OffsetColumns,
+        *,
+        seat: int | None,
+    ) -> Sealed:
         """Write and seal a transaction that the user's COMMIT decides. Raise what is refused; nothing stays open then."""
         for attempt in range(NAMES_TRIED):
             try:
@@ -74,7 +81,7 @@ class Companion:
                 limit = until(time.monotonic() + SEALED_TIMEOUT_MS / 1000)
                 with limit, self.engine.connection() as connection:
                     name = self._take(user) or self._new(connection)
-                    sealed = self._seal(connection, name, calls, offsets)
+                    sealed = self._seal(connection, name, calls, offsets, seat)
             except (errors.ConcurrentTransactions, errors.FatalError):
                 # The COMMIT before failed, which could not be reported yet; or the id was idle for too long.
                 if attempt == NAMES_TRIED - 1:
@@ -96,6 +103,7 @@ class Companion:
         name: _Name,
         calls: Sequence[Sequence[BatchColumns]],
         offsets: OffsetColumns,
+        seat: int | None,
     ) -> Sealed:
         transaction_id = TransactionId(*name.producer, name.number)
         tails: dict[int, int] = {}
@@ -126,6 +134,7 @@ class Companion:
                 timeout_ms=SEALED_TIMEOUT_MS,
                 client_host=socket.gethostname(),
                 client_process=os.getpid(),
+                seat=seat,
             )
             if sealing.error is not None:
                 raise sealing.error

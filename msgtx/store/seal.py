@@ -28,8 +28,10 @@ SEAL: Final = Function(
         "timeout_ms": "int4",
         "client_host": "text",
         "client_process": "int4",
+        "seat": "int4",
     },
 )
+TAKE_SEAT: Final = Function("take_seat", {})
 DECIDE_SEALED: Final = Function(
     "decide_sealed",
     {
@@ -84,15 +86,25 @@ def seal(
     timeout_ms: int | None = None,
     client_host: str | None = None,
     client_process: int | None = None,
+    seat: int | None = None,
 ) -> Sealing:
-    """Seal a transaction: verified, flushed, closed. `tails`: the last sequence sent, by partition id. Repeatable."""
+    """Seal a transaction: verified, flushed, closed. `tails`: the last sequence sent, by partition id. Repeatable.
+
+    `seat`: of the session that is to decide it; when that is left, anyone may abort.
+    """
     arguments = (*transaction_id, kind, Int4Array(tails), Int8Array(tails.values()), *offsets.arguments())
     answer: tuple[Any, ...]
-    (answer,) = call(connection, SEAL, *arguments, timeout_ms, client_host, client_process)
+    (answer,) = call(connection, SEAL, *arguments, timeout_ms, client_host, client_process, seat)
     name, detail, stored, deadline, partitions, firsts, lasts, signature = answer
     error = error_of(name, detail)
     sealed = None if error else Sealed(transaction_id, deadline, partitions, firsts, lasts, bytes(signature))
     return Sealing(error, sealed, dict(zip(tails, stored, strict=True)) if stored else {})
+
+
+def take_seat(connection: RawConnection) -> int | None:
+    """Take a seat for a user's session, to the end of its SQL transaction: for what is sealed for it. None: it got none."""
+    seat: int | None = call(connection, TAKE_SEAT)[0][0]
+    return seat
 
 
 def decide_sealed(connection: RawConnection, sealed: Sealed) -> None:

@@ -17,7 +17,7 @@ from msgtx.store.groups import committed_offsets, offset_columns
 from msgtx.store.holders import stable_offsets
 from msgtx.store.members import release_partitions
 from msgtx.store.producers import fence_producer, init_producer_id
-from msgtx.store.seal import Sealing, commit_in_session, decide_sealed, seal
+from msgtx.store.seal import Sealing, commit_in_session, decide_sealed, seal, take_seat
 from msgtx.store.transactions import end_transaction
 from tests.databases import Connection, connect
 from tests.store.steps import batch, expire_transaction
@@ -74,8 +74,8 @@ class Session(Stage):
         if sealed:
             self.seal(eye)
 
-    def seal(self, connection: Connection) -> None:
-        self.sealing = seal(connection, self.name(), "session", tails=dict.fromkeys(self.partitions, 0))
+    def seal(self, connection: Connection, seat: int | None = None) -> None:
+        self.sealing = seal(connection, self.name(), "session", tails=dict.fromkeys(self.partitions, 0), seat=seat)
 
     def begin(self, connection: Connection, isolation: str) -> None:
         """Begin the user's SQL transaction with its row, and with its snapshot if it keeps one."""
@@ -182,6 +182,35 @@ def test_a_sweep_passes_a_session_that_commits_and_ends_one_that_is_late(
         )
 
     pinned("session and sweep", weaver.explore(begin))
+
+
+@pytest.mark.parametrize("isolation", [LEVELS[0], LEVELS[-1]])
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_session_that_is_seated_is_not_taken_for_one_that_is_gone(
+    isolation: str, commits: bool, weaver: Weaver, eye: Connection, beside: Connection
+) -> None:
+    """I6, I12: its COMMIT leaves the decision first and the seat afterwards; a rollback only the seat."""
+
+    def begin() -> Story:
+        stage = Session(eye, sealed=False)
+
+        def end(connection: Connection) -> None:
+            stage.begin(connection, isolation)
+            stage.seal(beside, take_seat(connection))
+            stage.decide_sealed(connection)
+            if not commits:
+                raise errors.TransactionAborted("the user has raised")
+
+        def expire(connection: Connection) -> bool:
+            return expire_transaction(connection, stage.name())
+
+        def judge(played: Played) -> None:
+            assert stage.judge(played) == commits
+            assert not (commits and played.answers["sweep.expire"])
+
+        return Story({"user": [Call("commit", end, gate=1)], "sweep": [Call("expire", expire, gate=1)]}, judge, stage.look)
+
+    pinned("seated and sweep", weaver.explore(begin))
 
 
 def test_a_late_append_does_not_get_past_a_seal(weaver: Weaver, eye: Connection) -> None:

@@ -56,6 +56,7 @@ NEEDS: Final[Mapping[Right, frozenset[str]]] = MappingProxyType(
             "try_lock_transactions",
             "append_once",
             "seal",
+            "take_seat",
             "decide_sealed",
             "commit_in_session",
             "undecided_prepared",

@@ -1,6 +1,6 @@
 -- expire_holders(partitions, group) meets what holds readers of these partitions back (I12). Without a group: on each partition the
 -- first undecided transaction, where its last stable offset is; if that is aborted, the next one. With a group: the sealed
--- transactions that its newest offsets wait for. → each of them, and whether it is aborted by timeout now.
+-- transactions that its newest offsets wait for. → each of them, and whether it is aborted now.
 --   kind      of its seal: session, or external, which has no timeout; null without a seal
 --   expired   it was overdue, its producer's lock was free, and the caller may write; a hot standby, a read-only session or one
 --             above READ COMMITTED only gets the report
@@ -37,7 +37,8 @@ begin
         for holder in
             select h.producer_id, h.producer_epoch, h.transaction_number, h.partition_ids, s.kind,
                    s.kind is distinct from 'external'
-                   and coalesce(msgtx.is_overdue(t.opened_at, t.timeout_ms, t.database_backend), false) as overdue
+                   and (coalesce(msgtx.is_overdue(t.opened_at, t.timeout_ms, t.database_backend), false)
+                        or msgtx.is_deserted(h.producer_id, h.producer_epoch, h.transaction_number)) as overdue
             from (
                 select u.producer_id, u.producer_epoch, u.transaction_number,
                        array_agg(u.partition_id order by u.partition_id) as partition_ids

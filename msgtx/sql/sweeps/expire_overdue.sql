@@ -74,7 +74,8 @@ begin
               and t.transaction_number = n.transaction_number limit 1) t
         where (select true from msgtx.transaction_decision d where d.producer_id = t.producer_id
                and d.producer_epoch = t.producer_epoch and d.transaction_number = t.transaction_number) is null
-          and msgtx.is_overdue(t.opened_at, t.timeout_ms, t.database_backend)
+          and (msgtx.is_overdue(t.opened_at, t.timeout_ms, t.database_backend)
+               or msgtx.is_deserted(t.producer_id, t.producer_epoch, t.transaction_number))
           and (select true from msgtx.transaction_seal s where s.producer_id = t.producer_id and s.kind = 'external'
                and s.producer_epoch = t.producer_epoch and s.transaction_number = t.transaction_number) is null
           and (shards is null or (

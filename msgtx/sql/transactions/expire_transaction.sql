@@ -1,10 +1,11 @@
--- expire_transaction(name) aborts a transaction that is past its own timeout (I12), by name: its producer lives on. Tries
--- the producer's lock and never waits. → whether it is aborted by timeout now or was before.
+-- expire_transaction(name) aborts a transaction that is past its own timeout, or whose session is gone (I12), by name: its producer
+-- lives on. Tries the producer's lock and never waits. → whether it is aborted for that now, or was before.
 -- Writes transaction_decision. Flushed.
 create function msgtx.expire_transaction(in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint)
 returns boolean language plpgsql volatile as $$
 declare
     state record;
+    is_left boolean;
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     if not msgtx.try_lock_producer(in_producer_id) then
@@ -12,19 +13,21 @@ begin
     end if;
     select s.* into state from msgtx.transaction_state(in_producer_id, in_producer_epoch, in_transaction_number) s;
     if state.status = 'decided' then
-        return state.decided_by = 'timeout';
+        return state.decided_by in ('timeout', 'session');
     end if;
+    is_left := state.status = 'sealed' and msgtx.is_deserted(in_producer_id, in_producer_epoch, in_transaction_number);
     if state.status not in ('open', 'sealed', 'fenced') or not exists (
         select from msgtx.transaction t
         where t.producer_id = in_producer_id and t.producer_epoch = in_producer_epoch
           and t.transaction_number = in_transaction_number
-          and msgtx.is_overdue(t.opened_at, t.timeout_ms, t.database_backend)
+          and (msgtx.is_overdue(t.opened_at, t.timeout_ms, t.database_backend) or is_left)
           and not exists (
               select from msgtx.transaction_seal s where s.kind = 'external' and s.producer_id = t.producer_id
               and s.producer_epoch = t.producer_epoch and s.transaction_number = t.transaction_number)) then
         return false;
     end if;
-    ignored := msgtx.insert_decision(in_producer_id, in_producer_epoch, in_transaction_number, 'ABORT', 'timeout');
+    ignored := msgtx.insert_decision(in_producer_id, in_producer_epoch, in_transaction_number, 'ABORT',
+                                      case when is_left then 'session' else 'timeout' end);
     perform msgtx.wake_readers(d.partitions) from msgtx.transaction_decision d
     where d.producer_id = in_producer_id and d.producer_epoch = in_producer_epoch
       and d.transaction_number = in_transaction_number;

@@ -1,6 +1,7 @@
 -- seal(name, kind, tails, offsets) ends the writing part of a transaction that another party decides: its records are
 -- verified and flushed, its offsets are stored and wait, appends are refused from here on. Repeated, it answers the same.
 --   in_kind      'session': decide_sealed in a user's SQL transaction, until the deadline; 'external': decide, whenever
+--   seat         of the session that is to decide (take_seat): when it is left, anyone may abort
 --   tail_*       as for decide: what is not there (a crash of the server) turns the seal into an abort
 --   deadline     when the transaction's own timeout is over; null for an external one, which has none
 --   partitions, first_offsets, last_offsets, signature   what decide_sealed is to be given
@@ -13,7 +14,7 @@ create function msgtx.seal(
     group_names text[] default '{}', offset_partitions int[] default '{}', offsets bigint[] default '{}',
     metadata text[] default '{}', member_ids text[] default '{}', generations int[] default '{}',
     read_identities text[] default '{}', instance_ids text[] default '{}', timeout_ms int default null,
-    client_host text default null, client_process int default null,
+    client_host text default null, client_process int default null, seat int default null,
     out error text, out detail text, out last_sequences bigint[], out deadline timestamptz,
     out partitions int[], out first_offsets bigint[], out last_offsets bigint[], out signature bytea
 ) language plpgsql volatile security definer
@@ -105,11 +106,11 @@ begin
                                     in_producer_id, in_producer_epoch, in_transaction_number);
     insert into msgtx.transaction_seal (
         producer_id, producer_epoch, transaction_number, kind, sealed_at, deadline, partitions, first_offsets, last_offsets,
-        group_ids, group_partitions, commit_sequences)
+        group_ids, group_partitions, commit_sequences, seat)
     select in_producer_id, in_producer_epoch, in_transaction_number, in_kind, msgtx.clock(), deadline,
            partitions, first_offsets, last_offsets,
            coalesce(array_agg(w.group_id), '{}'), coalesce(array_agg(w.partition_id), '{}'),
-           coalesce(array_agg(w.commit_sequence), '{}')
+           coalesce(array_agg(w.commit_sequence), '{}'), case when in_kind = 'session' then seal.seat end
     from (
         select newest.group_id, newest.partition_id, newest.commit_sequence
         from unnest(group_names, offset_partitions) o(group_name, partition_id)
