@@ -36,7 +36,7 @@ ORDERS: Final = {
     "commit and assign": 50, "commit and release": 400, "commit and reap": 100, "two joins": 24, "release and leave": 14,
     "heartbeat and reap": 190, "two reapers": 70,
     "session and init": 24, "session and fence": 24, "session and resolve": 14, "session and abort": 14,
-    "session and sweep": 400, "seated and sweep": 1, "seal and late append": 60, "session and fetch": 35,
+    "session and sweep": 400, "seated and sweep": 120, "seal and late append": 60, "session and fetch": 35,
     "publish and append": 600,
     "crosswise keys": 6, "keys and sweep": 12,
     "old snapshot and append": 40, "old snapshot and rebalance": 28, "together and whole": 200,

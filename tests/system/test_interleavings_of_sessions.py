@@ -208,7 +208,12 @@ def test_a_session_that_is_seated_is_not_taken_for_one_that_is_gone(
             assert stage.judge(played) == commits
             assert not (commits and played.answers["sweep.expire"])
 
-        return Story({"user": [Call("commit", end, gate=1)], "sweep": [Call("expire", expire, gate=1)]}, judge, stage.look)
+        return Story(
+            {"user": [Call("commit", end, gate=1)], "sweep": [Call("expire", expire, gate=1), Call("again", expire)]},
+            judge,
+            stage.look,
+            {"user": beside},
+        )
 
     pinned("seated and sweep", weaver.explore(begin))
 
