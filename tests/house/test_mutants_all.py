@@ -231,6 +231,7 @@ def test_the_closest_and_quickest_tests_are_run_in_their_order_and_what_is_too_s
     near = {"a::1": 0, "a::2": 0, "b::3": 1, "b::4": 0}
     assert chosen(near, tests, seconds=4) == (["a::1", "a::2"], 4, False)
     assert chosen({"a::2": 0}, tests, seconds=4) == (["a::2"], 1, True)
+    assert chosen({"a::1": 0, "a::2": 0, "c::5": 0}, tests, seconds=2) == (["a::2", "c::5"], 2, False), "files take turns"
 
 
 def test_what_a_file_of_tests_reaches_is_noted_until_it_changes(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import re
 import sys
 import threading
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,14 +159,20 @@ def distances(target: str, calls: Mapping[str, Iterable[str]]) -> dict[str, int]
 def chosen(near: Mapping[str, int], tests: Mapping[str, Reach], *, seconds: float) -> tuple[list[str], float, bool]:
     """Return the closest and quickest tests that fit into `seconds`, how long they take, and whether these are all.
 
-    `near`: how far each test is from what was changed. Among equals, a file about that code comes first: many of its tests
-    are close.
+    `near`: how far each test is from what was changed. Among equals, files take turns, each with its quickest test: tests of
+    one file look at the same promise. A file about that code begins: many of its tests are close.
     """
     shares: dict[str, float] = {}
     for file, group in _by_file(tests).items():
         weights = [1 / (1 + near[test]) if test in near else 0.0 for test in group]
         shares[file] = sum(weights) / len(weights)
-    ranked = sorted(near, key=lambda test: (near[test], -shares[test.partition("::")[0]], tests[test].seconds))
+    turns: Counter[tuple[int, str]] = Counter()
+    order: dict[str, tuple[int, int, float]] = {}
+    for test in sorted(near, key=lambda test: tests[test].seconds):
+        file = test.partition("::")[0]
+        order[test] = (near[test], turns[near[test], file], -shares[file])
+        turns[near[test], file] += 1
+    ranked = sorted(near, key=order.__getitem__)
     taken, total, complete = [], 0.0, True
     for test in ranked:
         took = tests[test].seconds
