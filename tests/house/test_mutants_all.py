@@ -218,6 +218,11 @@ def test_what_a_file_has_not_called_none_of_its_tests_reaches() -> None:
     assert near_sql("require", no_counts, calls) == dict.fromkeys(tests, 1), "a view, or an inlined function"
 
 
+def test_a_test_of_the_functions_own_rows_reaches_every_one() -> None:
+    tests = {"a": reach("*"), "b": reach("seal", called=("seal",)), "c": reach("other")}
+    assert near_sql("seal", tests, {}) == {"a": 0, "b": 0}
+
+
 def test_a_test_reaches_the_functions_of_python_that_it_runs() -> None:
     tests = {"a.py::runs": reach(python="msgtx/module.py:Box.close"), "a.py::not": reach(python="msgtx/module.py:first")}
     mutants = mutants_of_python("msgtx/module.py", PYTHON)

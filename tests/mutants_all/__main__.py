@@ -56,7 +56,13 @@ class Worker:
 
     def _read(self) -> str:
         assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
+        # A test of a mutant may write to a descriptor that it has closed, and that is this one then.
+        for line in self._process.stdout:
+            if "{" in line:
+                return line[line.index("{") :]
+            if "ready" in line:
+                return "ready"
+        return ""
 
     def ask(self, **asked: Any) -> dict[str, Any]:
         """Run tests with `text` in place of the file `path`; '' plants nothing."""

@@ -26,6 +26,7 @@ from msgtx.database.wire import Statements
 # Tests of one process, in the order in which they are tried; others start servers, Spark or programs, or take minutes.
 FOLDERS: Final = ("rules", "store", "sessions", "database", "client", "admin", "orm", "aio")
 NAMED: Final = re.compile(r"\bmsgtx\.(\w+)")
+EVERY: Final = "*"  # what a test reaches that looks at the functions' own rows
 SLOWEST_SECONDS: Final = 20.0  # of one test: a slower one is of no use here
 
 
@@ -79,7 +80,10 @@ class Recorder:
 
     def _note(self, text: object) -> None:
         if isinstance(text, bytes | str):
-            self._sql.update(NAMED.findall(text.decode() if isinstance(text, bytes) else text))
+            text = text.decode() if isinstance(text, bytes) else text
+            self._sql.update(NAMED.findall(text))
+            if "pg_proc" in text:
+                self._sql.add(EVERY)
 
     def _called(self, frame: FrameType, event: str, _: object) -> None:
         if event == "call":
@@ -204,7 +208,7 @@ def near_sql(function: str, tests: Mapping[str, Reach], calls: Mapping[str, Iter
         test: min(far[name] for name in reach.sql & far.keys()) for test, reach in tests.items() if reach.sql & far.keys()
     }
     seen = {test: by for test, by in near.items() if function in tests[test].called}
-    return seen or near
+    return (seen or near) | {test: 0 for test, reach in tests.items() if EVERY in reach.sql}
 
 
 def near_python(path: str, function: str, tests: Mapping[str, Reach]) -> dict[str, int]:
