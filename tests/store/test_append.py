@@ -8,7 +8,7 @@ from msgtx import errors
 from msgtx.cli.failure import failure_of
 from msgtx.database.calls import call, query
 from msgtx.database.wire import BatchColumns, Int4Array, Int8Array, TextArray
-from msgtx.store.append import TRY_LOCKS, Appended, append
+from msgtx.store.append import APPEND, TRY_LOCKS, Appended, append, append_arguments
 from msgtx.store.producers import fence_producer, init_producer_id
 from msgtx.store.server import describe_lock_table
 from msgtx.store.topics import delete_topic
@@ -611,3 +611,14 @@ def test_a_lock_table_that_is_full_is_an_error_that_says_what_to_do(connection: 
         query(connection, "select pg_advisory_xact_lock(7, i) from generate_series(1, 200000) i")
     assert (raised.value.retriable, failure_of(raised.value).exit_code) == (True, 1)
     assert "raise max_locks_per_transaction" in failure_of(raised.value).message
+
+
+def test_a_refused_batch_has_no_place_and_the_next_one_has_no_error(connection: Connection) -> None:
+    """Each answer is its own, as the function's callers in SQL read it."""
+    refused, stored = sorted(new_partition(connection) for _ in range(2))
+    producer = init_producer_id(connection, None, timeout_ms=60_000)
+    rows = [batch(refused, b"x", producer=producer, sequence=7), batch(stored, b"x", producer=producer, sequence=0)]
+    first, second = call(connection, APPEND, *append_arguments(connection, rows))
+    assert (first[0], first[2], first[3]) == ("OutOfOrderSequence", None, None)
+    assert second[:3] == (None, None, 0)
+    assert second[3] is not None

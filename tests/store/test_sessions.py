@@ -271,6 +271,25 @@ def test_a_session_that_holds_a_partition_too_long_is_a_lock_timeout(
                 append_one(connection, batch(partition, b"a"))
 
 
+@pytest.mark.parametrize("held", [0, 1])
+def test_an_append_of_several_producers_waits_for_each_of_them(
+    connection: Connection, open_connection: Sessions, held: int
+) -> None:
+    """I7: who fences one of them stands before its append or behind it."""
+    partitions = sorted(new_partition(connection) for _ in range(2))
+    writers = [init_producer_id(connection, None, timeout_ms=60_000) for _ in range(2)]
+    rows = [batch(at, b"x", producer=writer, sequence=0) for at, writer in zip(partitions, writers, strict=True)]
+    session = open_connection()
+    with connection.transaction(force_rollback=True):
+        connection.execute(
+            "alter function msgtx.append(msgtx.batch[], boolean, boolean, int, text, int) set lock_timeout = '50ms'"
+        )
+        with stalled(session):
+            session.execute("select msgtx.lock_producer(%s)", [writers[held].producer_id])
+            with pytest.raises(errors.LockTimeout):
+                append(connection, rows)
+
+
 def test_every_function_that_waits_for_a_lock_has_a_limit(connection: Connection) -> None:
     """A `set` clause of the function: set_config would reach the user's later statements."""
     without = connection.execute(
