@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from msgtx.config import ProducerConfig
-from msgtx.database.calls import driver_of
 from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState, MsgtxError
 from msgtx.producer.batcher import Batcher, Serializer
@@ -24,9 +23,8 @@ from msgtx.producer.state import DECIDED_ELSEWHERE, ProducerState
 from msgtx.producer.transaction import SessionEnd, Transactions
 from msgtx.producer.wake import Wake
 from msgtx.rules.transaction import Call, ClientState
-from msgtx.session.enlistment import UserSession, Writing, enlist
+from msgtx.session.enlistment import UserSession, Writing, enlist, seat_of
 from msgtx.session.offsets import Offsets, OffsetSource, positions_of
-from msgtx.store.seal import take_seat
 from msgtx.store.topics import Topic, Topics
 from msgtx.types import GroupMetadata, PreparedTransaction, RecordMetadata, TransactionId
 
@@ -255,7 +253,7 @@ class Producer:
         a session elsewhere, in autocommit or two phases.
         """
         rides = None if session is None else enlist(session, self._engine)
-        seat = None if rides is None else take_seat(driver_of(rides[0]))  # while we are in the session's own thread
+        seat = None if rides is None else seat_of(rides[0])  # while we are in the session's own thread
         transaction = self.begin_transaction(timeout_ms)
         opened = self._state.transaction
         end = SessionEnd(self._transactions, transaction.id, seat)

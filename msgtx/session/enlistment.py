@@ -205,6 +205,17 @@ def installation_of(connection: sqlalchemy.Connection) -> Installation:
     return found
 
 
+def seat_of(connection: sqlalchemy.Connection) -> int | None:
+    """Take a seat in a user's SQL transaction, for what will be sealed for it. A session that is lost can be closed then."""
+    driver = driver_of(connection)
+    try:
+        return take_seat(driver)
+    except errors.MsgtxError as error:
+        if driver.closed:
+            connection.invalidate(error)  # as SQLAlchemy does, which has not seen it: its rollback would fail
+        raise
+
+
 def forget(connection: sqlalchemy.Connection) -> None:
     """Have what is known of the database asked for again: a refusal may come of what has changed there."""
     _topics[engine_of(connection)] = {}

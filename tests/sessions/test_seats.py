@@ -8,16 +8,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import sqlalchemy
 from sqlalchemy.engine import make_url
+from sqlalchemy.orm import Session
 
 import msgtx
-from msgtx import Isolation, TopicPartition
+from msgtx import Isolation, TopicPartition, errors
 from msgtx.store.fetch import Position, fetch
 from msgtx.store.groups import NO_OFFSETS
 from msgtx.store.holders import expired_any
 from msgtx.store.seal import Kind, Sealing, decide_sealed, seal, take_seat
 from msgtx.store.transactions import expire_transactions
 from tests.databases import Connection, connect
+from tests.sessions.conftest import MakeEngine
 from tests.store.steps import Writer, new_partition
 
 # The longest that a reader may be held up by one: a few rounds of asking, on a busy machine, and far below any timeout.
@@ -183,3 +186,20 @@ def test_a_seat_that_another_session_has_locked_is_not_waited_for(connection: Co
     assert take_seat(session) is None
     assert take_seat(session) is not None
     connection.execute("select pg_advisory_unlock_all()")
+
+
+def test_a_session_that_is_lost_before_the_block_can_be_closed(
+    client: msgtx.Client, make_engine: MakeEngine, server: Any, unique: Callable[[str], str]
+) -> None:
+    with client.producer(transactional_id=unique("id")) as producer:
+        engine = make_engine()
+        with Session(engine) as session, producer.transaction(session=session):
+            pass  # the first one on this engine asks for the installation, too
+        with pytest.raises(errors.DatabaseUnavailable), Session(engine) as session:  # noqa: PT012 - closed here
+            pid = session.scalar(sqlalchemy.text("select pg_backend_pid()"))
+            with server.administrator() as administrator:
+                administrator.execute("select pg_terminate_backend(%s, 5000)", [pid])
+            with producer.transaction(session=session):
+                pass
+        with producer.transaction():
+            pass
