@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import os
 import threading
 import time
@@ -259,19 +260,22 @@ class Consumer:
         self._subscription.require_assignment()
         if self._subscription.membership is not None:
             self._subscription.membership.polled()
+        looked = -math.inf  # at all partitions
         while True:
             if self._fetcher.ready and not self._subscription.is_due:
                 return True
             if self._stopped:
                 return False
-            self._waiter.clear()
+            named = self._waiter.clear()
             began = time.monotonic()
+            if not named or began > looked + self.config.fetch_max_wait_ms / 1000:
+                named, looked = None, began
             try:
                 with until(silence=self.config.request_timeout_ms / 1000):
                     self._subscription.follow_group()
                     if self._fetcher.ready:
                         return True
-                    progress = self._fetcher.fetch()
+                    progress = self._fetcher.fetch(named)
                 self._failing_since = None
             except MsgtxError as error:
                 if isinstance(error, errors.UnknownTopicOrPartition) and self._subscription.membership is not None:

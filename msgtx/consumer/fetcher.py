@@ -198,16 +198,24 @@ class Fetcher:
             self._turn.rotate(-1)
         return taken
 
-    def fetch(self) -> bool:
-        """Fetch what is not paused and has nothing buffered. Returns whether any position moved."""
+    def fetch(self, only: Iterable[int] | None = None) -> bool:
+        """Fetch what is not paused and has nothing buffered. Returns whether any position moved.
+
+        `only`: of partitions with these ids, and of those that had no position yet.
+        """
         with self._engine.connection() as connection:
+            unknown = [assigned.partition_id for assigned in self.assigned.values() if assigned.next is None]
+            chosen = None if only is None else {*only, *unknown}
             self.find_positions(connection)
             if not self._commit_starts(connection):
                 return False
             wanted = [
                 (assigned, assigned.next)
                 for assigned in (self.assigned[tp] for tp in self._fetch_turn)
-                if assigned.next is not None and not assigned.paused and not assigned.buffered
+                if assigned.next is not None
+                and not assigned.paused
+                and not assigned.buffered
+                and (chosen is None or assigned.partition_id in chosen)
             ]
             if not wanted:
                 return False

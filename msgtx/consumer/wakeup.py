@@ -43,13 +43,14 @@ class Waiter:
     A queue and not an event: its `put` may interrupt its own `get`, so `wake` may come from a signal handler.
     """
 
-    __slots__ = ("_listener", "_pause", "_waited", "_wakes")
+    __slots__ = ("_listener", "_named", "_pause", "_waited", "_wakes")
 
     def __init__(self, listener: "Listener") -> None:
         self._listener = listener
         self._pause = POLL_SECONDS
         self._waited = False
-        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._wakes: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._named: set[str | None] = set()  # by the wake-ups that a wait has taken
 
     def watch(self, partition_ids: Iterable[int]) -> None:
         """Be woken for these partitions, and for no others."""
@@ -59,18 +60,20 @@ class Waiter:
         """Be woken for changes of a group's membership, and for nothing else."""
         self._listener.watch(self, (f"g{group_id}",))
 
-    def clear(self) -> None:
-        """Forget earlier wake-ups; call this before looking at the data."""
+    def clear(self) -> set[int] | None:
+        """Forget earlier wake-ups; call this before looking at the data. Returns the partitions they named; None: any."""
         if not self._waited:  # what was looked at before was there
             self._pause = POLL_SECONDS
         self._waited = False
+        named, self._named = self._named, set()
         with contextlib.suppress(queue.Empty):
             while True:
-                self._wakes.get_nowait()
+                named.add(self._wakes.get_nowait())
+        return {int(word) for word in named if word is not None} if None not in named else None
 
-    def wake(self) -> None:
+    def wake(self, word: str | None = None) -> None:
         """End the wait, now or the next one."""
-        self._wakes.put(None)
+        self._wakes.put(word)
 
     def wait(self, seconds: float) -> None:
         """Wait until woken, at most `seconds`; shorter while notifications do not arrive."""
@@ -83,7 +86,7 @@ class Waiter:
     def sleep(self, seconds: float) -> bool:
         """Wait until woken, at most `seconds`. Returns whether it was woken."""
         try:
-            self._wakes.get(timeout=max(seconds, 0.0))
+            self._named.add(self._wakes.get(timeout=max(seconds, 0.0)))
         except queue.Empty:
             return False
         return True
@@ -213,7 +216,7 @@ class Listener:
         with self._lock:
             for word in words.split(","):
                 for waiter in self._waiters.get(word, ()):
-                    waiter.wake()
+                    waiter.wake(word)
                     found = True
         return found
 

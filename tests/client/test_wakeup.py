@@ -18,6 +18,7 @@ from msgtx.coordinator.notifier import CLAIM_SECONDS, HEAR_SECONDS, INTERVAL_MOS
 from msgtx.database.connection import readable
 from msgtx.database.pool import Engine
 from msgtx.store.append import append
+from msgtx.store.fetch import fetch
 from msgtx.store.topics import describe_topics
 from tests.databases import PATIENCE_SECONDS, Connection, wait_until
 from tests.store.steps import batch
@@ -349,6 +350,51 @@ def test_a_client_whose_sessions_were_ended_tells_again(
         waiting = asleep(other)
         producer.send(other, b"y").result(PATIENCE_SECONDS)
         assert [record.value for record in waiting.result(PATIENCE_SECONDS)] == [b"y"]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[set[int]]:
+    """The partitions of each fetch."""
+    found: list[set[int]] = []
+
+    def noted(connection: Any, positions: dict[int, Any], **rest: Any) -> Any:
+        found.append(set(positions))
+        return fetch(connection, positions, **rest)
+
+    monkeypatch.setattr("msgtx.consumer.fetcher.fetch", noted)
+    return found
+
+
+def test_only_what_a_notification_names_is_fetched(
+    client: msgtx.Client, connection: Connection, topic: str, asleep: Asleep, asked: list[set[int]]
+) -> None:
+    client.topics.alter(topic, partitions=3)
+    ids = describe_topics(connection, [topic])[topic].partition_ids
+    waiting = asleep(topic, fetch_max_wait_ms=60_000)
+    wait_until(lambda: asked)
+    assert asked.pop() == set(ids)
+    asked.clear()
+    with client.producer() as producer:
+        producer.send(topic, b"x", partition=2).result(PATIENCE_SECONDS)
+    assert [record.value for record in waiting.result(PATIENCE_SECONDS)] == [b"x"]
+    assert asked[-1] == {ids[2]}
+
+
+def test_who_is_notified_all_the_time_looks_at_the_others_too(
+    client: msgtx.Client, connection: Connection, topic: str, asleep: Asleep, asked: list[set[int]]
+) -> None:
+    """After `fetch_max_wait_ms`, as if nobody had notified."""
+    client.topics.alter(topic, partitions=2)
+    first, second = describe_topics(connection, [topic])[topic].partition_ids
+    waiting = asleep(topic, fetch_max_wait_ms=300)
+    wait_until(lambda: asked)
+    append(connection, [batch(second, b"x")], wake=False)
+    began = time.monotonic()
+    while not waiting.done() and time.monotonic() < began + PATIENCE_SECONDS:
+        connection.execute("select pg_notify('msgtx', %s)", [str(first)])
+        time.sleep(0.02)
+    assert [record.value for record in waiting.result(0)] == [b"x"]
+    assert {first} in asked
 
 
 def test_a_flood_of_notifications_keeps_nobody_from_reading(
