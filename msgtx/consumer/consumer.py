@@ -78,6 +78,7 @@ class Consumer:
         self._value_deserializer = value_deserializer
         self._stopped = False
         self._failing_since: float | None = None
+        self._looked = -math.inf  # when all partitions were fetched
 
     # ── what to read, and from where ──
 
@@ -260,7 +261,7 @@ class Consumer:
         self._subscription.require_assignment()
         if self._subscription.membership is not None:
             self._subscription.membership.polled()
-        looked = -math.inf  # at all partitions
+        at_once = time.monotonic() >= deadline
         while True:
             if self._fetcher.ready and not self._subscription.is_due:
                 return True
@@ -268,8 +269,12 @@ class Consumer:
                 return False
             named = self._waiter.clear()
             began = time.monotonic()
-            if not named or began > looked + self.config.fetch_max_wait_ms / 1000:
-                named, looked = None, began
+            # Without a notification there is nothing new. What was committed by who died before it notified is found later.
+            late = began >= self._looked + self.config.fetch_max_wait_ms / 1000
+            if late or at_once or not self._waiter.notified:
+                named = None
+            if named is None:
+                self._looked = began
             try:
                 with until(silence=self.config.request_timeout_ms / 1000):
                     self._subscription.follow_group()
@@ -278,6 +283,7 @@ class Consumer:
                     progress = self._fetcher.fetch(named)
                 self._failing_since = None
             except MsgtxError as error:
+                self._looked = -math.inf
                 if isinstance(error, errors.UnknownTopicOrPartition) and self._subscription.membership is not None:
                     self._subscription.membership.topics_changed()  # deleted; the group learns of it now
                     if self._subscription.keeps or time.monotonic() >= deadline:

@@ -46,6 +46,7 @@ class Assigned:
     skip_to: int = 0  # the offset where reading began, for a batch that begins before it
     paused: bool = False
     new: bool = False  # made since the consumer began: read from its beginning, whatever auto_offset_reset says
+    at_end: bool = False  # there was no more to fetch when it was fetched the last time
     handed: bool = False  # something was handed out that no commit holds yet, and no transaction's offsets
 
     @property
@@ -74,6 +75,7 @@ class Assigned:
 
     def forget(self) -> None:
         """Drop what was fetched and not handed out."""
+        self.at_end = False
         self.batches.clear()
         self.records = []
         self.at = 0
@@ -201,11 +203,15 @@ class Fetcher:
     def fetch(self, only: Iterable[int] | None = None) -> bool:
         """Fetch what is not paused and has nothing buffered. Returns whether any position moved.
 
-        `only`: of partitions with these ids, and of those that had no position yet.
+        `only`: of partitions with these ids, and of those that were not read to their ends.
         """
+        chosen: set[int] | None = None
+        if only is not None:
+            chosen = {each.partition_id for each in self.assigned.values() if each.next is None or not each.at_end}
+            chosen.update(only)
+            if not chosen:
+                return False
         with self._engine.connection() as connection:
-            unknown = [assigned.partition_id for assigned in self.assigned.values() if assigned.next is None]
-            chosen = None if only is None else {*only, *unknown}
             self.find_positions(connection)
             if not self._commit_starts(connection):
                 return False
@@ -243,6 +249,9 @@ class Fetcher:
         if not overdue or time.monotonic() < self._next_expiry:
             return False
         aborted = expired_any(connection, overdue)
+        for assigned in self.assigned.values():
+            if aborted and assigned.partition_id in overdue:
+                assigned.at_end = False
         if not aborted:
             # Its lock is taken, or it is not ours to write: who reads fast need not ask with each fetch.
             self._next_expiry = time.monotonic() + self._config.retry_backoff_ms / 1000
@@ -261,6 +270,8 @@ class Fetcher:
         if before.offset < answer.log_start_offset:
             return self._out_of_range(assigned, answer)
         assigned.batches.extend(answer.batches)
+        end = answer.last_stable_offset if self._config.isolation is Isolation.READ_COMMITTED else answer.log_end_offset
+        assigned.at_end = answer.position >= end
         assigned.skip_to = before.offset
         assigned.next = Position(answer.position, answer.token)
         return answer.position > before.offset

@@ -61,7 +61,8 @@ class Positions:
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """See `Consumer.resume`."""
         for partition in partitions:
-            self._assigned_partition(partition).paused = False
+            assigned = self._assigned_partition(partition)
+            assigned.paused = assigned.at_end = False  # what was notified meanwhile was not fetched
 
     # ── where it stands ──
 

@@ -71,6 +71,11 @@ class Waiter:
                 named.add(self._wakes.get_nowait())
         return {int(word) for word in named if word is not None} if None not in named else None
 
+    @property
+    def notified(self) -> bool:
+        """Whether notifications arrive: what they do not name has nothing new."""
+        return self._listener.confirmed
+
     def wake(self, word: str | None = None) -> None:
         """End the wait, now or the next one."""
         self._wakes.put(word)

@@ -397,6 +397,49 @@ def test_who_is_notified_all_the_time_looks_at_the_others_too(
     assert {first} in asked
 
 
+def test_what_is_read_to_its_end_is_not_asked_again_without_a_notification(
+    client: msgtx.Client, topic: str, asleep: Asleep, asked: list[set[int]]
+) -> None:
+    waiting = asleep(topic)
+    with (
+        client.producer() as producer,
+        client.consumer(topic, auto_offset_reset="earliest", fetch_max_wait_ms=60_000) as other,
+    ):
+        producer.send(topic, b"x").result(PATIENCE_SECONDS)
+        waiting.result(PATIENCE_SECONDS)
+        assert [record.value for record in other.poll(PATIENCE_SECONDS)] == [b"x"]
+
+        def rests() -> bool:  # once the last notification has come
+            asked.clear()
+            return other.poll(0.1) == [] and not asked
+
+        wait_until(rests)
+        assert other.poll(0.0) == [], "who does not wait looks"
+        assert len(asked) == 1
+        other.seek(msgtx.TopicPartition(topic, 0), 0)
+        assert [record.value for record in other.poll(PATIENCE_SECONDS)] == [b"x"]
+        other.rewind()
+        assert [record.value for record in other.poll(PATIENCE_SECONDS)] == [b"x"]
+
+
+def test_what_came_while_a_partition_was_paused_is_there_when_it_is_resumed(
+    client: msgtx.Client, topic: str, asleep: Asleep
+) -> None:
+    waiting = asleep(topic)
+    place = msgtx.TopicPartition(topic, 0)
+    with (
+        client.producer() as producer,
+        client.consumer(topic, auto_offset_reset="earliest", fetch_max_wait_ms=60_000) as other,
+    ):
+        assert other.poll(0.1) == []
+        other.pause([place])
+        producer.send(topic, b"x").result(PATIENCE_SECONDS)
+        waiting.result(PATIENCE_SECONDS)
+        assert other.poll(0.3) == []
+        other.resume([place])
+        assert [record.value for record in other.poll(PATIENCE_SECONDS)] == [b"x"]
+
+
 def test_a_flood_of_notifications_keeps_nobody_from_reading(
     client: msgtx.Client, connection: Connection, topic: str, asleep: Asleep
 ) -> None:
