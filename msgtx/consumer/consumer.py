@@ -279,6 +279,7 @@ class Consumer:
                 with until(silence=self.config.request_timeout_ms / 1000):
                     self._subscription.follow_group()
                     if self._fetcher.ready:
+                        self._looked = -math.inf  # what was named is not fetched
                         return True
                     progress = self._fetcher.fetch(named)
                 self._failing_since = None
