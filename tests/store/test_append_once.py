@@ -62,6 +62,18 @@ def test_a_key_that_comes_again_gets_the_place_and_time_of_the_first_record(conn
     assert (values(connection, first), values(connection, second)) == ([], [b"before", b"1"])
 
 
+def test_a_new_key_moves_no_other_one(connection: Connection) -> None:
+    """Neither of its topic nor of another one, nor when its record is refused."""
+    here, there = new_partition(connection), new_partition(connection)
+    plain(connection, there, b"before")
+    for partition, key in ((here, "a"), (here, "b"), (there, "a")):
+        once(connection, partition, key)
+    refused = once(connection, here, "c", b"x" * 2_000_000)
+    assert isinstance(refused.error, errors.RecordTooLarge)
+    found = [once(connection, partition, key) for partition, key in ((here, "a"), (here, "b"), (there, "a"))]
+    assert [(each.offset, each.duplicate) for each in found] == [(0, True), (1, True), (1, True)]
+
+
 def test_keys_are_of_a_topic_and_compared_byte_by_byte(connection: Connection) -> None:
     partitions = [new_partition(connection), new_partition(connection)]
     keys = ["a", "A", "a ", "ä", "a\u0308", "x" * 256]

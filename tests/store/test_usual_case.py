@@ -321,3 +321,15 @@ def test_the_usual_case_of_a_fetch_answers_as_the_general_one(connection: Connec
                     known[partition].append(Position(answer.position, answer.token))
                 usual += (answer.token or "").startswith("stable")
     assert usual > STEPS, "few questions had the tokens of a usual reader"
+
+
+def test_a_whole_transaction_is_judged_by_its_own_producers_sequences(connection: Connection) -> None:
+    """I1: another producer's batch with the same epoch, and the sequence before, is in the log."""
+    partition = new_partition(connection)
+    other, own = Writer(connection), Writer(connection)
+    other.whole(other.row(partition, b"1", b"2", b"3"))
+    plain(connection, partition, b"last")
+    (refused,) = own.whole(own.row(partition, b"x", sequence=3))
+    assert isinstance(refused.error, msgtx.errors.OutOfOrderSequence)
+    (stored,) = own.whole(own.row(partition, b"x"))
+    assert (stored.error, stored.base_offset) == (None, 4)
