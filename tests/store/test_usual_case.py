@@ -326,10 +326,14 @@ def test_the_usual_case_of_a_fetch_answers_as_the_general_one(connection: Connec
 def test_a_whole_transaction_is_judged_by_its_own_producers_sequences(connection: Connection) -> None:
     """I1: another producer's batch with the same epoch, and the sequence before, is in the log."""
     partition = new_partition(connection)
-    other, own = Writer(connection), Writer(connection)
-    other.whole(other.row(partition, b"1", b"2", b"3"))
-    plain(connection, partition, b"last")
-    (refused,) = own.whole(own.row(partition, b"x", sequence=3))
+    other, last, own = Writer(connection), Writer(connection), Writer(connection)
+    for _ in range(2):
+        row = other.row(partition, b"1", b"2", b"3")
+        other.whole(row)
+        other.counted(row)
+        other.number += 1
+    last.whole(last.row(partition, b"last"))
+    (refused,) = own.whole(own.row(partition, b"x", sequence=6))
     assert isinstance(refused.error, msgtx.errors.OutOfOrderSequence)
     (stored,) = own.whole(own.row(partition, b"x"))
-    assert (stored.error, stored.base_offset) == (None, 4)
+    assert (stored.error, stored.base_offset) == (None, 7)
