@@ -337,3 +337,29 @@ def test_a_whole_transaction_is_judged_by_its_own_producers_sequences(connection
     assert isinstance(refused.error, msgtx.errors.OutOfOrderSequence)
     (stored,) = own.whole(own.row(partition, b"x"))
     assert (stored.error, stored.base_offset) == (None, 7)
+
+
+def test_what_is_usual_does_not_ask_the_general_rules(connection: Connection) -> None:
+    """Else every transaction would pay for both, and every answer would still be right."""
+    plain_one, stamped, compacted = (new_partition(connection, **settings) for settings in TOPICS[:3])
+    group = unique("group")
+    with connection.transaction(force_rollback=True):
+        (text,) = connection.execute(
+            "select pg_get_functiondef(oid) from pg_proc where proname = 'refuse_whole' and pronamespace = 'msgtx'::regnamespace"
+        ).fetchone() or ("",)
+        head = text.partition("\nAS ")[0]
+        connection.execute(f"{head} as $$ begin raise exception 'the general rules were asked'; end $$".encode())
+        first, second = Writer(connection), Writer(connection)
+        for writer in (first, second, first, first):  # alone, behind another one, behind itself
+            rows = [
+                writer.row(plain_one, b"x"),
+                writer.row(stamped, b"x", b"y"),
+                writer.row(compacted, b"x", keys=[b"k"]),
+            ]
+            answers = writer.whole(*rows, offsets=offsets_of((group, plain_one, 1)))
+            assert [answer.error for answer in answers] == [None] * 3
+            for row in rows:
+                writer.counted(row)
+            writer.number += 1
+        with pytest.raises(Exception, match="the general rules were asked"):
+            first.whole(first.row(plain_one, b"x", sequence=99))
