@@ -218,9 +218,10 @@ def test_what_a_file_has_not_called_none_of_its_tests_reaches() -> None:
     assert near_sql("require", no_counts, calls) == dict.fromkeys(tests, 1), "a view, or an inlined function"
 
 
-def test_a_test_of_the_functions_own_rows_reaches_every_one() -> None:
-    tests = {"a": reach("*"), "b": reach("seal", called=("seal",)), "c": reach("other")}
-    assert near_sql("seal", tests, {}) == {"a": 0, "b": 0}
+def test_a_test_of_the_functions_rows_or_texts_reaches_every_one() -> None:
+    texts = "tests/house/test_sql.py::test_names"
+    tests = {"a": reach("*"), "b": reach("seal", called=("seal",)), "c": reach("other"), texts: reach()}
+    assert near_sql("seal", tests, {}) == {"a": 0, "b": 0, texts: 0}
 
 
 def test_a_test_reaches_the_functions_of_python_that_it_runs() -> None:

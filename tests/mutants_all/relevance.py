@@ -25,6 +25,7 @@ from msgtx.database.wire import Statements
 
 # Tests of one process, in the order in which they are tried; others start servers, Spark or programs, or take minutes.
 FOLDERS: Final = ("rules", "store", "sessions", "database", "client", "admin", "orm", "aio")
+OF_THE_TEXTS: Final = ("tests/house/test_sql.py", "tests/house/test_privileges.py")  # of every function, as it is written
 NAMED: Final = re.compile(r"\bmsgtx\.(\w+)")
 EVERY: Final = "*"  # what a test reaches that looks at the functions' own rows
 SLOWEST_SECONDS: Final = 20.0  # of one test: a slower one is of no use here
@@ -120,10 +121,11 @@ class Map:
         `below`: only those whose names begin with one of these.
         """
         there = {str(path.relative_to(root)): path for name in FOLDERS for path in (root / "tests" / name).glob("test_*.py")}
+        there |= {name: root / name for name in OF_THE_TEXTS if (root / name).exists()}
         self._files = {name: noted for name, noted in self._files.items() if name in there}
         hashes = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in there.items()}
         wanted = [name for name in there if name.startswith(tuple(below) or ("",))]
-        order = {name: (FOLDERS.index(name.split("/")[1]), name) for name in wanted}
+        order = {name: ([*FOLDERS, "house"].index(name.split("/")[1]), name) for name in wanted}
         known = {name for name, noted in self._files.items() if noted["hash"] == hashes[name] and noted["python"] >= python}
         return sorted(set(wanted) - known, key=lambda name: order[name])
 
@@ -208,7 +210,8 @@ def near_sql(function: str, tests: Mapping[str, Reach], calls: Mapping[str, Iter
         test: min(far[name] for name in reach.sql & far.keys()) for test, reach in tests.items() if reach.sql & far.keys()
     }
     seen = {test: by for test, by in near.items() if function in tests[test].called}
-    return (seen or near) | {test: 0 for test, reach in tests.items() if EVERY in reach.sql}
+    every = [test for test, reach in tests.items() if EVERY in reach.sql or test.startswith(OF_THE_TEXTS)]
+    return (seen or near) | dict.fromkeys(every, 0)
 
 
 def near_python(path: str, function: str, tests: Mapping[str, Reach]) -> dict[str, int]:

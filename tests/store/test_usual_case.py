@@ -345,7 +345,7 @@ def test_what_is_usual_does_not_ask_the_general_rules(connection: Connection) ->
     group = unique("group")
     with connection.transaction(force_rollback=True):
         (text,) = connection.execute(
-            "select pg_get_functiondef(oid) from pg_proc where proname = 'refuse_whole' and pronamespace = 'msgtx'::regnamespace"
+            "select pg_get_functiondef(p.oid) from pg_proc p where p.oid::regproc::text = 'msgtx.refuse_whole'"
         ).fetchone() or ("",)
         head = text.partition("\nAS ")[0]
         connection.execute(f"{head} as $$ begin raise exception 'the general rules were asked'; end $$".encode())
