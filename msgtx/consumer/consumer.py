@@ -267,24 +267,21 @@ class Consumer:
                 return True
             if self._stopped:
                 return False
+            looked, self._looked = self._looked, -math.inf  # until it is done: what is named is named once
             named = self._waiter.clear()
             began = time.monotonic()
             # Without a notification there is nothing new. What was committed by who died before it notified is found later.
-            late = began >= self._looked + self.config.fetch_max_wait_ms / 1000
+            late = began >= looked + self.config.fetch_max_wait_ms / 1000
             if late or at_once or not self._waiter.notified:
                 named = None
-            if named is None:
-                self._looked = began
             try:
                 with until(silence=self.config.request_timeout_ms / 1000):
                     self._subscription.follow_group()
                     if self._fetcher.ready:
-                        self._looked = -math.inf  # what was named is not fetched
                         return True
                     progress = self._fetcher.fetch(named)
-                self._failing_since = None
+                self._failing_since, self._looked = None, began if named is None else looked
             except MsgtxError as error:
-                self._looked = -math.inf
                 if isinstance(error, errors.UnknownTopicOrPartition) and self._subscription.membership is not None:
                     self._subscription.membership.topics_changed()  # deleted; the group learns of it now
                     if self._subscription.keeps or time.monotonic() >= deadline:

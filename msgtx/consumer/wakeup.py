@@ -49,8 +49,8 @@ class Waiter:
         self._listener = listener
         self._pause = POLL_SECONDS
         self._waited = False
-        self._wakes: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._named: set[str | None] = set()  # by the wake-ups that a wait has taken
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._named: set[str | None] = set()  # what wake-ups named that nobody has looked at yet
 
     def watch(self, partition_ids: Iterable[int]) -> None:
         """Be woken for these partitions, and for no others."""
@@ -65,10 +65,13 @@ class Waiter:
         if not self._waited:  # what was looked at before was there
             self._pause = POLL_SECONDS
         self._waited = False
-        named, self._named = self._named, set()
         with contextlib.suppress(queue.Empty):
             while True:
-                named.add(self._wakes.get_nowait())
+                self._wakes.get_nowait()
+        # Behind the queue: who named something before that found an entry there, and added none.
+        named = set()
+        while self._named:
+            named.add(self._named.pop())
         return {int(word) for word in named if word is not None} if None not in named else None
 
     @property
@@ -77,8 +80,10 @@ class Waiter:
         return self._listener.confirmed
 
     def wake(self, word: str | None = None) -> None:
-        """End the wait, now or the next one."""
-        self._wakes.put(word)
+        """End the wait, now or the next one. However often: a consumer may look late, or never."""
+        self._named.add(word)
+        if self._wakes.empty():
+            self._wakes.put(None)
 
     def wait(self, seconds: float) -> None:
         """Wait until woken, at most `seconds`; shorter while notifications do not arrive."""
@@ -91,7 +96,7 @@ class Waiter:
     def sleep(self, seconds: float) -> bool:
         """Wait until woken, at most `seconds`. Returns whether it was woken."""
         try:
-            self._named.add(self._wakes.get(timeout=max(seconds, 0.0)))
+            self._wakes.get(timeout=max(seconds, 0.0))
         except queue.Empty:
             return False
         return True

@@ -21,6 +21,7 @@ from msgtx.store.wakeups import MOST_TOLD, send_notification, tell_readers
 log = logging.getLogger("msgtx.coordinator")
 INTERVAL_SECONDS: Final = 0.002  # between two notifications of one client
 CLAIM_SECONDS: Final = 0.001  # from a notification until a commit may bring the next one
+REST_SECONDS: Final = 1.0  # and from one that failed
 INTERVAL_MOST_SECONDS: Final = 0.008  # and while they come faster: each costs what some commits do
 FAST: Final = 750  # commits a second, from where on they come faster
 HEAR_SECONDS: Final = 0.05  # from a notification until a thread reads its answer, if no later one did
@@ -43,6 +44,7 @@ class Notifier:
         self._lost = False
         self._silent_until = 0.0
         self._last = 0.0
+        self._rests_until = 0.0  # until when no commit brings its notification
         self._interval = INTERVAL_SECONDS
         self._commits = 0
         self._said: list[int] = []  # in a notification whose answer was not read
@@ -70,10 +72,15 @@ class Notifier:
         """
         with self._changed:
             now = time.monotonic()
-            if self.waiting or now < self._last + CLAIM_SECONDS:
+            if self.waiting or now < max(self._last + CLAIM_SECONDS, self._rests_until):
                 return False
             self._last, self._commits, self._interval = now, 0, INTERVAL_SECONDS
             return True
+
+    def failed(self) -> None:
+        """Take note that a caller's own notification failed: all are told over this one's connection for a while."""
+        with self._changed:
+            self._rests_until = time.monotonic() + REST_SECONDS
 
     def tend(self, *, closing: bool = False) -> None:
         """Send what waits if it is its time, or when closing; read answers; open the connection. For one thread."""

@@ -67,7 +67,7 @@ def call_and_notify(
     """
     if isinstance(connection, Connection) and connection.statements.usable:
         with translated(connection):
-            return connection.statements.run_both(function.statement, arguments, NOTIFY, (words,))
+            return connection.statements.run_both(function.statement, arguments, NOTIFY_SOON, (words,))
     return call(connection, function, *arguments), False
 
 
@@ -152,6 +152,8 @@ def savepoint(connection: RawConnection) -> Iterator[None]:
 
 LISTEN: Final = "listen msgtx"
 NOTIFY: Final = "select pg_catalog.pg_notify('msgtx', %s)"
+# A notifying COMMIT waits for that of any other session of the cluster, flush and all. This one gives up then.
+NOTIFY_SOON: Final = "select pg_catalog.set_config('lock_timeout', '10ms', true), pg_catalog.pg_notify('msgtx', %s)"
 DEFAULT_ISOLATION: Final = "show default_transaction_isolation"
 BATCH_TYPE: Final = "select 'msgtx.batch'::pg_catalog.regtype::pg_catalog.oid::pg_catalog.int8"
 _batch_types: "weakref.WeakKeyDictionary[RawConnection, int]" = weakref.WeakKeyDictionary()

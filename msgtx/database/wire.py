@@ -335,13 +335,9 @@ class Statements:
         for prepared in (first, second):
             self._send(prepared)
             pgconn.pipeline_sync()
-        answers = []
-        for _ in range(2):
-            answers.append((yield from self._results()))
-            yield from self._result()  # the Sync
+        answers, following = (yield from self._results_until_sync()), (yield from self._results_until_sync())
         pgconn.exit_pipeline_mode()
-        result = self._checked(answers[0])
-        return result, answers[1][-1].status == pq.ExecStatus.TUPLES_OK
+        return self._checked(answers), following[-1].status == pq.ExecStatus.TUPLES_OK
 
     def _prepare(self, query: str, arguments: Sequence[object]) -> PQGen[Prepared]:
         """Have the server know a statement. Returns its name, and the arguments as libpq takes them."""
@@ -366,6 +362,16 @@ class Statements:
         results = []
         while (result := (yield from self._result())) is not None:
             results.append(result)
+        return results
+
+    def _results_until_sync(self) -> PQGen[list[pq.abc.PGresult]]:
+        """Return the results of one statement and of its COMMIT: the last one is an error if either failed."""
+        results = []
+        while (result := (yield from self._result())) is None or result.status != pq.ExecStatus.PIPELINE_SYNC:
+            if result is not None:
+                results.append(result)
+            elif self._connection.pgconn.status == pq.ConnStatus.BAD:
+                raise psycopg.OperationalError("the connection is lost")
         return results
 
     def _result(self) -> PQGen[pq.abc.PGresult | None]:

@@ -80,11 +80,12 @@ class GroupCommit:
         with self._engine.connection() as connection:
             if not self._engine.pooled and self._wake.claim():
                 answers, notified = append_decide_and_notify(connection, whole)
+                if notified:
+                    return answers
+                self._wake.failed()
             else:
                 answers = append_and_decide(connection, whole.id, whole.batches, offsets=whole.offsets, wake=False)
-                notified = False
-        if not notified:
-            self._tell(whole)
+        self._tell(whole)
         return answers
 
     def _tell(self, whole: Whole) -> None:

@@ -11,6 +11,10 @@ class Wake(Protocol):
         """Return whether the caller is to notify behind its own COMMIT; if not, or if it did not, it calls `tell`."""
         ...
 
+    def failed(self) -> None:
+        """Take note that what was claimed was not done."""
+        ...
+
     def tell(self, partition_ids: Sequence[int]) -> None:
         """Notify consumers of these partitions of a commit that is done."""
         ...

@@ -37,6 +37,9 @@ class Silent:
     def claim(self) -> bool:
         return False
 
+    def failed(self) -> None:
+        pass
+
     def tell(self, partition_ids: Sequence[int]) -> None:
         pass
 

@@ -329,7 +329,7 @@ def test_a_small_transaction_brings_its_notification(
 
     monkeypatch.setattr(Notifier, "tell", noted)
     if fails:
-        monkeypatch.setattr("msgtx.database.calls.NOTIFY", "select pg_notify('msgtx', %s || 1/0)")
+        monkeypatch.setattr("msgtx.database.calls.NOTIFY_SOON", "select pg_notify('msgtx', %s || 1/0)")
     waiting = asleep(topic)
     with client.producer(transactional_id=topic) as producer:
         time.sleep(CLAIM_SECONDS)
@@ -438,6 +438,39 @@ def test_what_came_while_a_partition_was_paused_is_there_when_it_is_resumed(
         assert other.poll(0.3) == []
         other.resume([place])
         assert [record.value for record in other.poll(PATIENCE_SECONDS)] == [b"x"]
+
+
+def test_what_was_named_to_a_poll_that_was_interrupted_is_there_at_the_next_one(
+    client: msgtx.Client, topic: str, asleep: Asleep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C, which a caller may catch, or any other exception that comes from outside."""
+    client.topics.alter(topic, partitions=2)
+    other = asleep(topic)
+    with client.consumer(topic, auto_offset_reset="earliest", fetch_max_wait_ms=60_000) as interrupted:
+        assert interrupted.poll(0.1) == []
+        with client.producer() as producer:
+            producer.send(topic, b"x").result(PATIENCE_SECONDS)
+        other.result(PATIENCE_SECONDS)
+        wait_until(lambda: interrupted._waiter._named)
+
+        def interrupt(*_: Any, **__: Any) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr("msgtx.consumer.fetcher.fetch", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                interrupted.poll(PATIENCE_SECONDS)
+        assert [record.value for record in interrupted.poll(PATIENCE_SECONDS)] == [b"x"]
+
+
+def test_a_consumer_that_does_not_poll_keeps_each_name_once(client: msgtx.Client, topic: str) -> None:
+    with client.consumer(topic) as consumer:
+        waiter = consumer._waiter
+        waiter.clear()
+        for number in range(10_000):
+            waiter.wake(str(number % 3))
+        assert (waiter._wakes.qsize(), waiter.clear(), waiter._wakes.qsize()) == (1, {0, 1, 2}, 0)
+        assert not waiter.sleep(0.0)
 
 
 def test_a_flood_of_notifications_keeps_nobody_from_reading(

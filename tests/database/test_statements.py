@@ -179,6 +179,24 @@ def test_a_notification_has_a_sql_transaction_of_its_own(session: Connection) ->
     assert session.execute("select number from kept order by 1").fetchall() == [(1,), (2,)]
 
 
+def test_a_commit_that_fails_is_an_error_and_its_connection_can_be_used(asked: Asked, session: Connection) -> None:
+    """The statement itself has answered by then."""
+    session.execute("create temporary table kept (number bigint)")
+    session.execute(
+        "create or replace function pg_temp.refuse() returns trigger language plpgsql as"
+        " $$ begin raise exception using errcode = 'MX003', message = 'at COMMIT'; end $$"
+    )
+    session.execute(
+        "create constraint trigger late after insert on kept deferrable initially deferred"
+        " for each row when (new.number > 1) execute function pg_temp.refuse()"
+    )
+    for _ in range(2):
+        with pytest.raises(errors.UnknownTopicOrPartition, match="at COMMIT"):
+            asked(session, KEEP, 2)
+        assert asked(session, KEEP, 1) == [(1,)]
+    assert session.execute("select number from kept").fetchall() == [(1,), (1,)]
+
+
 def test_a_connection_that_keeps_no_statements_notifies_nobody(session: Connection) -> None:
     session.prepare_threshold = None
     assert call_and_notify(session, ECHO, 1, "a", [], True, words="1") == ([(1, "a", [], True)], False)

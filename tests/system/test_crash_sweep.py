@@ -55,7 +55,7 @@ BOUNDARIES: Final = {
         "send": 8,
         "commit": 36,
         "fused": 18,
-        "together": 30,
+        "together": 24,
         "abort": 28,
         "zombie": 8,
         "timeout": 28,
