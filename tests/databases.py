@@ -16,6 +16,7 @@ from typing import Any, Final
 import psycopg
 import sqlalchemy
 
+from msgtx.database import connection
 from msgtx.database.pool import Engine
 from msgtx.database.schema import migrate
 
@@ -121,8 +122,16 @@ def install(url: str) -> None:
 
 def connect(url: str) -> Connection:
     """Open an autocommitting connection outside any pool; the caller closes it."""
-    conninfo = sqlalchemy.make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-    return psycopg.connect(conninfo, autocommit=True)
+    return psycopg.connect(_conninfo(url), autocommit=True)
+
+
+def own_connection(url: str) -> connection.Connection:
+    """Open one of the kind that a client's pool has."""
+    return connection.Connection.connect(_conninfo(url), autocommit=True)
+
+
+def _conninfo(url: str) -> str:
+    return sqlalchemy.make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
 
 
 # ── the clock ──

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgtx
-from tests.databases import PATIENCE_SECONDS, Connection, backend, connect
+from tests.databases import PATIENCE_SECONDS, Connection, backend, connect, own_connection
 
 GATE_CLASS: Final = 1_886_220_000  # the n-th gate of a SQL transaction is the lock (this + n, backend)
 GATES: Final = 12  # that the weaver holds per actor: more than any call has locks
@@ -98,7 +98,7 @@ class Weaver:
 
     def __init__(self, url: str, *, actors: int = 2, statements: re.Pattern[str] = STATEMENTS) -> None:
         self._connection = connect(url)
-        self._connections = [connect(url) for _ in range(actors)]
+        self._connections = [own_connection(url) for _ in range(actors)]
         self._threads = [concurrent.futures.ThreadPoolExecutor(1) for _ in range(actors)]
         self._held: list[set[int]] = [set() for _ in range(actors)]
         for each in self._connections:

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -69,6 +69,19 @@ def call_and_notify(
         with translated(connection):
             return connection.statements.run_both(function.statement, arguments, NOTIFY_SOON, (words,))
     return call(connection, function, *arguments), False
+
+
+def call_together(
+    connection: Connection,
+    first: tuple[Function, tuple[object, ...]],
+    others: Sequence[tuple[Function, tuple[object, ...]]],
+    left_out: Callable[[list[tuple[Any, ...]]], Container[int]],
+) -> list[list[tuple[Any, ...]] | None]:
+    """Call a function, and behind it others, in one SQL transaction. See `Statements.run_together`."""
+    with translated(connection):
+        return connection.statements.run_together(
+            (first[0].statement, first[1]), [(function.statement, arguments) for function, arguments in others], left_out
+        )
 
 
 def of_async_session(connection: object) -> AsyncRawConnection | None:

@@ -272,7 +272,7 @@ class CheckedOut:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def __enter__(self) -> RawConnection:
+    def __enter__(self) -> Connection:
         """Wait for a connection. Raise `DatabaseUnavailable` if none is free in time."""
         engine = self._engine
         engine._take_slot()

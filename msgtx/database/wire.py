@@ -9,7 +9,7 @@ import json
 import re
 import select
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final, TypeVar
@@ -261,7 +261,9 @@ def numbered(statement: str) -> bytes:
 
 
 Answer = TypeVar("Answer")
-Prepared = tuple[bytes, Sequence[Buffer | None], Sequence[pq.Format] | None]
+Asked = tuple[str, Sequence[object]]
+# The name of a prepared statement; or a statement and the types of its arguments, on a connection that keeps none.
+Prepared = tuple[bytes | str, tuple[int, ...] | None, Sequence[Buffer | None], Sequence[pq.Format] | None]
 
 
 class Statements:
@@ -308,6 +310,24 @@ class Statements:
         result, succeeded = self._done(lambda: self._asking_both(statement, arguments, then, with_these))
         return self._rows(result), succeeded
 
+    def run_together(
+        self, first: Asked, others: Sequence[Asked], left_out: Callable[[list[tuple[Any, ...]]], Container[int]]
+    ) -> list[list[tuple[Any, ...]] | None]:
+        """Run a statement, and behind it others, in one SQL transaction; on any connection. Returns the rows of the others.
+
+        `left_out`: which of the others do not run, by the rows of the first; they have None. An error undoes all.
+        """
+        connection = self._connection
+        with connection.lock:
+            leading, *following = connection.wait(self._preparing([first, *others]))
+            connection.pgconn.enter_pipeline_mode()
+            answer = connection.wait(self._beginning(leading))
+            failed = answer.status != pq.ExecStatus.TUPLES_OK
+            without = range(len(others)) if failed else left_out(self._rows(answer))
+            run = [prepared for at, prepared in enumerate(following) if at not in without]
+            answers = iter(connection.wait(self._ending(answer, run)))
+        return [None if at in without else self._rows(next(answers)) for at in range(len(others))]
+
     def _done(self, ask: Callable[[], PQGen[Answer]]) -> Answer:
         connection = self._connection
         with connection.lock:
@@ -339,23 +359,49 @@ class Statements:
         pgconn.exit_pipeline_mode()
         return self._checked(answers), following[-1].status == pq.ExecStatus.TUPLES_OK
 
+    def _preparing(self, asked: Sequence[Asked]) -> PQGen[list[Prepared]]:
+        prepared = []
+        for query, arguments in asked:
+            prepared.append((yield from self._prepare(query, arguments)))
+        return prepared
+
+    def _beginning(self, prepared: Prepared) -> PQGen[pq.abc.PGresult]:
+        self._send(prepared)
+        self._connection.pgconn.send_flush_request()
+        return (yield from self._results())[-1]
+
+    def _ending(self, before: pq.abc.PGresult, following: Sequence[Prepared]) -> PQGen[list[pq.abc.PGresult]]:
+        pgconn = self._connection.pgconn
+        for prepared in following:
+            self._send(prepared)
+        pgconn.pipeline_sync()
+        answers = yield from self._results_until_sync()
+        pgconn.exit_pipeline_mode()
+        return [self._checked([answer]) for answer in (before, *answers)][1:]
+
     def _prepare(self, query: str, arguments: Sequence[object]) -> PQGen[Prepared]:
-        """Have the server know a statement. Returns its name, and the arguments as libpq takes them."""
+        """Have the server know a statement, if the connection keeps any. Returns what libpq is to be given."""
         pgconn, values = self._connection.pgconn, self._values
         sent = values.dump_sequence(arguments, [PyFormat.AUTO] * len(arguments))
         types, formats = values.types, values.formats
         assert types is not None
+        if self._connection.prepare_threshold is None:
+            return query, types, sent, formats
         name = self._prepared.get((query, types))
         if name is None:
             name = f"msgtx_{next(self._numbers)}".encode()
             pgconn.send_prepare(name, numbered(query), param_types=types)
             self._checked((yield from self._results()))
             self._prepared[query, types] = name
-        return name, sent, formats
+        return name, None, sent, formats
 
     def _send(self, prepared: Prepared) -> None:
-        name, arguments, formats = prepared
-        self._connection.pgconn.send_query_prepared(name, arguments, param_formats=formats, result_format=pq.Format.BINARY)
+        said, types, arguments, formats = prepared
+        pgconn, binary = self._connection.pgconn, pq.Format.BINARY
+        if isinstance(said, str):
+            pgconn.send_query_params(numbered(said), arguments, types, param_formats=formats, result_format=binary)
+        else:
+            pgconn.send_query_prepared(said, arguments, param_formats=formats, result_format=binary)
 
     def _results(self) -> PQGen[list[pq.abc.PGresult]]:
         """Return the results of one statement."""

@@ -188,6 +188,7 @@ class Sender:
                     accumulator.sender_sleeps = True
                     accumulator.work.wait()
                     accumulator.sender_sleeps = False
+                    idle_since = time.monotonic()  # the batch that woke it may be gone with its commit by now
 
     def _drain(self, connection: RawConnection) -> None:
         batch_array(connection, ())  # asks for the type once, which a pipeline could not

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from msgtx.database.calls import Function, batch_array, call, call_and_notify
-from msgtx.database.connection import RawConnection
-from msgtx.database.translation import translated
-from msgtx.database.wire import BatchColumns, Cursor, Int4Array, Int8Array, TextArray
+from msgtx.database.calls import Function, batch_array, call, call_and_notify, call_together
+from msgtx.database.connection import Connection, RawConnection
+from msgtx.database.wire import BatchColumns, Int4Array, Int8Array, TextArray
 from msgtx.errors import BY_NAME, MsgtxError
 from msgtx.store.groups import NO_OFFSETS, OFFSET_ARGUMENTS, OffsetColumns
 from msgtx.store.wakeups import words_of
@@ -145,26 +144,19 @@ def append_decide_and_notify(connection: RawConnection, whole: Whole) -> tuple[l
     return read_appended(rows), notified
 
 
-def append_and_decide_together(connection: RawConnection, wholes: Sequence[Whole]) -> list[list[Appended] | None]:
+def append_and_decide_together(connection: Connection, wholes: Sequence[Whole]) -> list[list[Appended] | None]:
     """Store and commit whole transactions in one SQL transaction with one flush; each is answered as if it came alone.
 
     No consumer is woken.
     None for one that lacks a lock, which another session holds: nothing of it is done. An error that is raised undoes all.
     """
-    batch_array(connection, ())  # asks for the type once, which a pipeline could not
-    with translated(connection), connection.pipeline() as pipeline:
-        looked = Cursor(connection)
-        looked.execute(TRY_LOCKS.statement, _locks_of(wholes), prepare=True)
-        lacking = set(looked.fetchall()[0][0])
-        cursors: list[Cursor | None] = []
-        for position, whole in enumerate(wholes, start=1):
-            cursor = None if position in lacking else Cursor(connection)
-            if cursor is not None:
-                function, arguments = _call_of(connection, whole, wake=False)
-                cursor.execute(function.statement, arguments, prepare=True)
-            cursors.append(cursor)
-        pipeline.sync()
-        return [None if cursor is None else read_appended(cursor.fetchall()) for cursor in cursors]
+    found = call_together(
+        connection,
+        (TRY_LOCKS, _locks_of(wholes)),
+        [_call_of(connection, whole, wake=False) for whole in wholes],
+        left_out=lambda rows: {position - 1 for position in rows[0][0]},
+    )
+    return [None if rows is None else read_appended(rows) for rows in found]
 
 
 def _call_of(connection: RawConnection, whole: Whole, *, wake: bool) -> tuple[Function, tuple[object, ...]]:

@@ -913,3 +913,26 @@ def test_records_of_a_transaction_go_out_before_its_commit(client: msgtx.Client,
                 began = time.monotonic()
                 assert producer.send(topic, b"awaited").result(20).offset >= 0
                 assert time.monotonic() - began < 2
+
+
+def test_transactions_that_are_one_call_do_not_wake_the_sender(
+    producer: msgtx.Producer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for the first one: a thread that wakes is in the way of the one that commits."""
+    accumulator = producer._accumulator
+    with producer.transaction():
+        producer.send(topic, b"x")
+    wait_until(lambda: accumulator.sender_sleeps)
+    wakes = []
+    notify = accumulator.work.notify
+
+    def noted(count: int = 1) -> None:
+        wakes.append(count)
+        notify(count)
+
+    monkeypatch.setattr(accumulator.work, "notify", noted)
+    began = time.monotonic()
+    for _ in range(50):
+        with producer.transaction():
+            producer.send(topic, b"x")
+    assert len(wakes) <= 1 + (time.monotonic() - began) / sender.AWAKE_SECONDS

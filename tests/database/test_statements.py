@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from msgtx import errors
-from msgtx.database.calls import Function, call, call_and_notify
+from msgtx.database.calls import Function, call, call_and_notify, call_together
 from msgtx.database.connection import Connection, until
 from msgtx.database.pool import Engine
 from msgtx.database.wire import Statements
@@ -195,6 +195,40 @@ def test_a_commit_that_fails_is_an_error_and_its_connection_can_be_used(asked: A
             asked(session, KEEP, 2)
         assert asked(session, KEEP, 1) == [(1,)]
     assert session.execute("select number from kept").fetchall() == [(1,), (1,)]
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_calls_that_go_together_are_one_sql_transaction(session: Connection, keeps: bool) -> None:
+    if not keeps:
+        session.prepare_threshold = None  # behind a pooler
+    session.execute("create temporary table kept (number bigint)")
+    seen: list[object] = []
+
+    def third(rows: list[tuple[Any, ...]]) -> set[int]:
+        seen.append(rows)
+        return {2}
+
+    others = [(KEEP, (number,)) for number in (1, 2, 3)]
+    assert call_together(session, (ECHO, (1, "a", [], True)), others, third) == [[(1,)], [(2,)], None]
+    assert seen == [[(1, "a", [], True)]]
+    assert call_together(session, (KEEP, (4,)), [], third) == []
+    rows = session.execute("select number, xmin::text from kept order by 1").fetchall()
+    assert [number for number, _ in rows] == [1, 2, 4]
+    assert rows[0][1] == rows[1][1] != rows[2][1]
+    assert (prepared(session) > 0) == keeps
+
+
+@pytest.mark.parametrize("fails", [0, 1, 2])
+def test_an_error_undoes_all_calls_that_go_together(session: Connection, fails: int) -> None:
+    """And their connection can be used."""
+    session.execute("create temporary table kept (number bigint)")
+    calls: list[tuple[Function, tuple[object, ...]]] = [(KEEP, (0,)), (KEEP, (1,)), (KEEP, (2,))]
+    calls[fails] = (FAIL, ("no such thing",))
+    for _ in range(2):
+        with pytest.raises(errors.UnknownTopicOrPartition, match="no such thing"):
+            call_together(session, calls[0], calls[1:], lambda _: ())
+        assert call(session, ECHO, 1, "a", [], True) == [(1, "a", [], True)]
+    assert session.execute("select from kept").rowcount == 0
 
 
 def test_a_connection_that_keeps_no_statements_notifies_nobody(session: Connection) -> None:

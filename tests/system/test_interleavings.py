@@ -11,6 +11,7 @@ from typing import Any, Final
 import pytest
 
 from msgtx import Isolation, OffsetAndMetadata, ProducerId, TransactionId
+from msgtx.database.connection import Connection as OwnConnection
 from msgtx.database.wire import BatchColumns
 from msgtx.store.append import Appended, Whole, append, append_and_decide, append_and_decide_together
 from msgtx.store.decide import Decided, decide
@@ -342,6 +343,8 @@ def test_transactions_that_go_together_wait_for_no_other_and_each_is_whole(weave
         answers: list[list[Appended] | None] = []
 
         def together(connection: Connection) -> Any:
+            assert isinstance(connection, OwnConnection)
+            connection.execute("select")  # begins the SQL transaction that the weaver commits
             answers[:] = append_and_decide_together(connection, wholes)
             return answers
 
