@@ -13,7 +13,7 @@ from typing import Any
 
 DRIVER = Path(__file__).with_name("kafka_driver.py")
 LISTENING = "0A"  # in /proc/net/tcp
-SETTLES_SECONDS = 3.0  # after a rest: its controller has lost sight of it
+SETTLES_SECONDS = 10.0  # after a rest: its controller has lost sight of it, and loads what it coordinates anew
 
 
 def listener(bootstrap: str) -> int | None:

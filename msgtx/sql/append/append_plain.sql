@@ -1,43 +1,53 @@
--- append_plain(batches) stores a set of batches without a producer, as `append` does, in one statement. Returns false, and stores
--- nothing, if one of them may be refused or has a producer: then `append` says why. Flushed; has waiting consumers woken.
--- For SQL transactions at READ COMMITTED, which the caller has made sure of. Locks partitions (exclusive, ascending).
--- Reads partition, topic. Writes record_batch.
-create function msgtx.append_plain(batches msgtx.batch[]) returns boolean
-language plpgsql volatile set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off
-set enable_bitmapscan = off set enable_sort = off set lock_timeout = '10s' as $$
+-- append_plain(batches) stores a set of batches without a producer, as `append` does, row by row (see append_and_decide): mostly it
+-- is one. Returns false, and stores nothing, if one of them may be refused or has a producer: then `append` says why. Flushed;
+-- has waiting consumers woken. For SQL transactions at READ COMMITTED, which the caller has made sure of, and with the
+-- settings of append_staged.
+-- Locks partitions (exclusive, ascending). Reads partition, topic. Writes record_batch.
+create function msgtx.append_plain(batches msgtx.batch[]) returns boolean language plpgsql volatile as $$
 declare
-    ignored boolean := msgtx.lock_partitions(batches);
+    b msgtx.batch;
+    home record;
+    tail record;
+    at int := 0;
     partition_ids int[];
+    first_offsets bigint[];
+    times timestamptz[];
+    stamped boolean[];
+    sizes int[];
+    ignored boolean := msgtx.lock_partitions(batches);
 begin
-    with look as materialized (
-        select b.*, cardinality(b."values") as record_count, s.bytes, t.timestamp_type = 'LogAppendTime' as log_append_time,
-               greatest(tail.last_offset + 1, p.log_start_offset) as base_offset,
-               greatest(msgtx.clock(), tail.appended_at) as appended_at,
-               b.producer_id is null and s.bytes <= t.max_message_bytes
-                   and (t.cleanup_policy = 'delete' or (b.keys is not null and array_position(b.keys, null) is null)) as fits
-        from unnest(batches) b
-        left join msgtx.partition p on p.partition_id = b.partition_id
-        left join msgtx.topic t on t.topic_id = p.topic_id
-        left join lateral (
-            select r.last_offset, r.appended_at from msgtx.record_batch r
-            where r.partition_id = b.partition_id order by r.base_offset desc limit 1) tail on true
-        cross join lateral (select msgtx.batch_bytes(b.keys, b."values", b.header_keys, b.header_values) offset 0) s(bytes)
-    ), stored as (
+    -- The end of a log before its start: retention may move that between two of these statements.
+    foreach b in array batches loop
+        select r.last_offset, r.appended_at into tail
+        from msgtx.record_batch r where r.partition_id = b.partition_id order by r.base_offset desc limit 1;
+        select p.log_start_offset, t.max_message_bytes, t.timestamp_type = 'LogAppendTime' as is_stamped,
+               t.cleanup_policy = 'delete' as takes_no_keys into home
+        from msgtx.partition p
+        cross join lateral (select t.* from msgtx.topic t where t.topic_id = p.topic_id limit 1) t
+        where p.partition_id = b.partition_id;
+        at := at + 1;
+        partition_ids[at] := b.partition_id;
+        first_offsets[at] := greatest(tail.last_offset + 1, home.log_start_offset);
+        times[at] := greatest(msgtx.clock(), tail.appended_at);
+        stamped[at] := home.is_stamped;
+        sizes[at] := msgtx.batch_bytes(b.keys, b."values", b.header_keys, b.header_values);
+        if (b.producer_id is null and sizes[at] <= home.max_message_bytes
+            and (home.takes_no_keys or b.keys is not null and array_position(b.keys, null) is null)) is not true then
+            return false;
+        end if;
+    end loop;
+    at := 0;
+    foreach b in array batches loop
+        at := at + 1;
         insert into msgtx.record_batch (
             partition_id, base_offset, last_offset, appended_at, max_timestamp, record_count, byte_size,
             keys, "values", timestamps, header_counts, header_keys, header_values)
-        select l.partition_id, l.base_offset, l.base_offset + l.record_count - 1, l.appended_at,
-               case when l.log_append_time then floor(extract(epoch from l.appended_at) * 1000)::bigint
-                   else l.max_timestamp end,
-               l.record_count, l.bytes, l.keys, l."values", case when not l.log_append_time then l.timestamps end,
-               l.header_counts, l.header_keys, l.header_values
-        from look l where true = all (select l.fits from look l)
-        returning partition_id
-    )
-    select array_agg(s.partition_id) into partition_ids from stored s;
-    if partition_ids is null then
-        return false;
-    end if;
+        values (
+            b.partition_id, first_offsets[at], first_offsets[at] + cardinality(b."values") - 1, times[at],
+            case when stamped[at] then floor(extract(epoch from times[at]) * 1000)::bigint else b.max_timestamp end,
+            cardinality(b."values"), sizes[at], b.keys, b."values", case when not stamped[at] then b.timestamps end,
+            b.header_counts, b.header_keys, b.header_values);
+    end loop;
     if not msgtx.acts_for_owner() then
         ignored := msgtx.require_rights('{produce}', partition_ids);
     end if;

@@ -5,17 +5,17 @@
 -- It looks for its own row by the whole key, whatever the table's size was when that was planned. Locks groups, partitions.
 -- Writes staged_commit.
 create function msgtx.append_staged_once() returns trigger language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off
-set enable_bitmapscan = off as $$
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     ignored boolean;
 begin
-    if not exists (select from msgtx.staged_commit c
-                   where c.staged_by = new.staged_by and c.staged_number = new.staged_number) then
-        return null;  -- it was appended with another row
-    elsif new.round < 2 then
-        insert into msgtx.staged_commit (round) values (new.round + 1);
-    else
+    -- A row that is gone was appended with another one.
+    if new.round < 2 then
+        insert into msgtx.staged_commit (round)
+        select new.round + 1 from msgtx.staged_commit c
+        where c.staged_by = new.staged_by and c.staged_number = new.staged_number;
+    elsif exists (select from msgtx.staged_commit c
+                  where c.staged_by = new.staged_by and c.staged_number = new.staged_number) then
         ignored := msgtx.limit_session();
         ignored := msgtx.append_staged(new.staged_by);
     end if;

@@ -10,18 +10,19 @@ create function msgtx.commit_in_session(
     offsets bigint[] default '{}', metadata text[] default '{}', member_ids text[] default '{}',
     generations int[] default '{}', read_identities text[] default '{}', instance_ids text[] default '{}')
 returns table (error text, detail text)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_variable
-declare
-    ignored boolean;
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
         error := 'stale';
         return next;
         return;
     end if;
+    -- Its first row fires the trigger, as that of stage_commit does.
     insert into msgtx.staged_commit (
-        batches, group_names, offset_partitions, offsets, metadata, member_ids, generations, read_identities, instance_ids)
-    values (batches, group_names, offset_partitions, offsets, metadata, member_ids, generations, read_identities, instance_ids);
-    ignored := msgtx.stage_commit();
+        batches, group_names, offset_partitions, offsets, metadata, member_ids, generations, read_identities, instance_ids, round)
+    values (batches, group_names, offset_partitions, offsets, metadata, member_ids, generations, read_identities, instance_ids,
+            case when not exists (
+                select from msgtx.staged_commit c where c.staged_by = pg_current_xact_id() and c.round is not null) then 0 end);
 end $$;

@@ -11,7 +11,7 @@ create function msgtx.publish(
     topic text, value text default null, key text default null, value_bytes bytea default null, key_bytes bytea default null,
     partition int default null, headers jsonb default null, "timestamp" timestamptz default null)
 returns void language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off as $$
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     found_topic record;
     record_bytes bigint;

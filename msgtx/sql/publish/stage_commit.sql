@@ -1,7 +1,7 @@
 -- stage_commit() has trigger staged_at_commit fire once for what this SQL transaction stages, however often it is called. Called
--- behind what was staged: under `set constraints … immediate` the trigger fires here. Writes staged_commit.
-create function msgtx.stage_commit() returns boolean language plpgsql volatile
-set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+-- behind what was staged: under `set constraints … immediate` the trigger fires here. Its settings are the caller's: each SET clause
+-- costs 5 µs at each call. Writes staged_commit.
+create function msgtx.stage_commit() returns boolean language plpgsql volatile as $$
 begin
     insert into msgtx.staged_commit (round)
     select 0 where not exists (
