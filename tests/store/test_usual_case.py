@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -22,8 +22,16 @@ from msgtx.database.pool import Engine
 from msgtx.database.wire import BatchColumns, Int4Array, Int8Array, TextArray
 from msgtx.errors import MsgtxError
 from msgtx.store import sweeps
-from msgtx.store.append import APPEND_AND_DECIDE_WITH_OFFSETS, Appended, append, read_appended
+from msgtx.store.append import (
+    APPEND,
+    APPEND_AND_DECIDE_WITH_OFFSETS,
+    Appended,
+    append,
+    append_arguments,
+    read_appended,
+)
 from msgtx.store.fetch import FETCH, Position, fetch
+from msgtx.store.producers import init_producer_id
 from msgtx.store.retention import LOG_END, delete_records
 from msgtx.store.transactions import mark
 from msgtx.types import Isolation
@@ -38,6 +46,7 @@ TOPICS: Final[tuple[dict[str, object], ...]] = (
     {"max_message_bytes": 120},
 )
 WRITERS, STEPS, SEEDS = 3, 60, 40
+UNKNOWN = 12_345  # an id that nobody was given
 
 
 def without_usual_case(engine: Engine, room: str, name: str, usual: str, never: str) -> Iterator[str]:
@@ -59,6 +68,12 @@ def general(engine: Engine) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
+def general_append(engine: Engine) -> Iterator[str]:
+    usual = "if cardinality(batches) = 1 and batches[1].transaction_number is null then"
+    yield from without_usual_case(engine, "append", "append", usual, "if false then")
+
+
+@pytest.fixture(scope="module")
 def general_fetch(engine: Engine) -> Iterator[str]:
     usual = "usual boolean := max_rows > 0"
     yield from without_usual_case(engine, "fetch", "fetch_batches", usual, usual.replace(":=", ":= false and"))
@@ -70,6 +85,7 @@ class World:
 
     connection: Connection
     function: str
+    appends: str = "append"
     partitions: list[int] = field(init=False)
     writers: list[Writer] = field(init=False)
     last: dict[int, tuple[Any, ...]] = field(default_factory=dict)
@@ -78,6 +94,35 @@ class World:
         self.partitions = [new_partition(self.connection, **settings) for settings in TOPICS]
         self.writers = [Writer(self.connection) for _ in range(WRITERS)]
         self.group = unique("group")
+        # Without a transactional id: it has no row.
+        self.plain_one = init_producer_id(self.connection, None, timeout_ms=60_000)
+        self.plain_sequences: dict[int, int] = {}
+        self.alone_last: dict[int, BatchColumns] = {}
+
+    def alone(self, writer: int, partition: int, count: int, changed: dict[str, Any]) -> object:
+        """Append one batch outside a transaction. The last writer is a plain one."""
+        place, size = self.partitions[partition], changed.pop("bytes", 1)
+        id_, sequences = self.plain_one, self.plain_sequences
+        if writer < WRITERS:
+            id_, sequences = self.writers[writer].id, self.writers[writer].sequences
+        given = {"producer": id_, "sequence": sequences.get(place, 0), **changed}
+        row = self.alone_last[writer] = batch(place, *[b"%d" % i * size for i in range(count)], **given)
+        answers = self.alone_again(writer)
+        if isinstance(answers, list) and answers[0].error is None and not answers[0].duplicate and "producer" not in changed:
+            sequences[place] = (row.base_sequence or 0) + count
+        return answers
+
+    def alone_again(self, writer: int) -> object:
+        """Repeat that, as after a lost answer."""
+        if writer not in self.alone_last:
+            return None
+        function = Function(self.appends, APPEND.arguments)
+        try:
+            return read_appended(
+                call(self.connection, function, *append_arguments(self.connection, [self.alone_last[writer]]))
+            )
+        except MsgtxError as error:
+            return type(error).__name__, str(error)
 
     def whole(self, writer: int, rows: Sequence[tuple[int, int, dict[str, Any]]], offset: int | None, late: int) -> object:
         """Commit in one call: (partition, records, what differs) per row. `late`: how far the number is from the next."""
@@ -168,11 +213,13 @@ class World:
             text = re.sub(rf"\bpartition {partition}\b", f"partition <{number}>", text)
         for number, writer in enumerate(self.writers):
             text = re.sub(rf"\b(producer |transaction ){writer.id.producer_id}\b", rf"\1<{number}>", text)
+        text = re.sub(rf"\bproducer {self.plain_one.producer_id}\b", "producer <plain>", text)
         return re.sub(r"(group|topic)-\d+", r"<\1>", text)
 
     def rows(self) -> object:
         """All that was written, with times replaced by whether they ascend."""
         ids = {writer.id.producer_id: number for number, writer in enumerate(self.writers)} | {None: None}
+        ids |= {self.plain_one.producer_id: WRITERS, UNKNOWN: UNKNOWN}
         log = self.connection.execute(
             "select partition_id, base_offset, last_offset, producer_id, producer_epoch, transaction_number, base_sequence,"
             ' last_sequence, record_count, byte_size, keys, "values", timestamps, header_counts, header_keys, header_values,'
@@ -214,7 +261,7 @@ def drawn(dice: random.Random) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
             if dice.random() < 0.1:
                 changed["sequence"] = dice.choice([0, 1, 2, 5, None])
             if dice.random() < 0.05:
-                changed["producer"] = (dice.choice([None, 12_345]), 0)
+                changed["producer"] = (dice.choice([None, UNKNOWN]), 0)
             if dice.random() < 0.1:
                 changed["bytes"] = dice.choice([40, 100, 200])
             if dice.random() < 0.2:
@@ -237,12 +284,47 @@ def drawn(dice: random.Random) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
     return kind, (partition,), {}
 
 
+def drawn_alone(dice: random.Random) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    """Draw a step: mostly an append outside a transaction."""
+    if dice.random() < 0.3:
+        return drawn(dice)
+    writer, count = dice.randrange(WRITERS + 1), dice.choice([1, 1, 2, 3])
+    if dice.random() < 0.2:
+        return "alone_again", (writer,), {}
+    changed: dict[str, Any] = {"keys": [b"k"] * count} if dice.random() < 0.9 else {}
+    if dice.random() < 0.1:
+        changed["keys"] = [b"k"] * (count - 1) + [None]
+    if dice.random() < 0.2:
+        changed["sequence"] = dice.choice([0, 1, 2, 5, None])
+    if dice.random() < 0.1:
+        changed["producer"] = dice.choice([None, (UNKNOWN, 0), (UNKNOWN, 1)])
+    if dice.random() < 0.1:
+        changed["bytes"] = dice.choice([40, 100, 200])
+    if dice.random() < 0.2:
+        changed["timestamps"] = list(range(50, 50 + count))
+    return "alone", (writer, dice.randrange(len(TOPICS)), count, changed), {}
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_the_usual_case_of_an_append_answers_and_writes_as_the_general_one(
+    connection: Connection, general_append: str, seed: int
+) -> None:
+    same_histories(
+        [World(connection, "append_and_decide"), World(connection, "append_and_decide", general_append)],
+        random.Random(seed),
+        drawn_alone,
+    )
+
+
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_the_usual_case_answers_and_writes_as_the_general_one(connection: Connection, general: str, seed: int) -> None:
-    dice = random.Random(seed)
-    worlds = [World(connection, "append_and_decide"), World(connection, general)]
+    same_histories([World(connection, "append_and_decide"), World(connection, general)], random.Random(seed), drawn)
+
+
+def same_histories(worlds: Sequence[World], dice: random.Random, draw: Callable[[random.Random], Any]) -> None:
+    """Have both worlds do the same, and compare what they answer and write."""
     for number in itertools.count():
-        kind, arguments, options = drawn(dice)
+        kind, arguments, options = draw(dice)
         copies = [_copied(arguments) for _ in worlds]
         answers = [world.named(getattr(world, kind)(*copy, **options)) for world, copy in zip(worlds, copies, strict=True)]
         assert answers[0] == answers[1], f"step {number}: {kind} {arguments} {options}"

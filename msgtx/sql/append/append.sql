@@ -16,14 +16,18 @@ set enable_bitmapscan = off set enable_sort = off set lock_timeout = '10s' as $$
 declare
     found_batch record;
     locked_id bigint;
-    -- As long as `batches` from the start: assigning element 2 of an empty array would make it the first one of `unnest`.
-    base_offsets bigint[] := array_fill(null::bigint, array[cardinality(batches)]);
-    times timestamptz[] := array_fill(null::timestamptz, array[cardinality(batches)]);
-    log_append_time boolean[] := array_fill(null::boolean, array[cardinality(batches)]);
-    first_here boolean[] := array_fill(null::boolean, array[cardinality(batches)]);
+    base_offsets bigint[];
+    times timestamptz[];
+    log_append_time boolean[];
+    first_here boolean[];
     stores boolean := false;
     opens boolean := false;
     woken int[];
+    b msgtx.batch;
+    epoch_now int;
+    is_undecided boolean;
+    place record;
+    usual boolean;
     ignored boolean;
 begin
     ignored := msgtx.refuse_stale_snapshot();
@@ -37,33 +41,68 @@ begin
     end if;
     ignored := msgtx.lock_partitions(batches);
 
-    for found_batch in select f.* from msgtx.look_at_batches(batches) f order by f.ordinal loop
-        error := null;
-        detail := null;
-        base_offset := found_batch.base_offset;
-        appended_at := found_batch.appended_at;
-        duplicate := found_batch.verdict = 'duplicate';
-        if found_batch.verdict not in ('store', 'duplicate') then
-            select r.error, r.detail into error, detail
-            from msgtx.batch_refusal(batches[found_batch.ordinal], found_batch) r;
+    -- The usual case is one batch outside a transaction, of a producer that has none open: see usual_place.
+    if cardinality(batches) = 1 and batches[1].transaction_number is null then
+        b := batches[1];
+        select p.epoch into epoch_now from msgtx.producer p where p.producer_id = b.producer_id;
+        if epoch_now is not null then  -- a plain producer has no row, nor transactions
+            select (select true from msgtx.transaction_decision d
+                    where d.producer_id = b.producer_id and d.producer_epoch = t.producer_epoch
+                      and d.transaction_number = t.transaction_number limit 1) is null into is_undecided
+            from (select t.producer_epoch, t.transaction_number from msgtx.transaction t
+                  where t.producer_id = b.producer_id
+                  order by t.producer_epoch desc, t.transaction_number desc limit 1) t;
         end if;
-        if error is null and not duplicate then
-            stores := true;
-            opens := opens or found_batch.status = 'new';
-            base_offsets[found_batch.ordinal] := base_offset;
-            times[found_batch.ordinal] := appended_at;
-            log_append_time[found_batch.ordinal] := found_batch.log_append_time;
-            first_here[found_batch.ordinal] := found_batch.first_here;
-            if batches[found_batch.ordinal].transaction_number is null then
-                woken := woken || batches[found_batch.ordinal].partition_id;
-            end if;
-        end if;
-        if error is not null then
-            base_offset := null;
-            appended_at := null;
-        end if;
+        place := msgtx.usual_place(b.partition_id, b.producer_id, b.producer_epoch, b.base_sequence,
+                                   msgtx.batch_bytes(b.keys, b."values", b.header_keys, b.header_values));
+        usual := place.is_usual and (b.producer_id is null or coalesce(epoch_now, 0) = b.producer_epoch)
+            and is_undecided is not true
+            and (not place.needs_keys or b.keys is not null and array_position(b.keys, null) is null);
+    end if;
+    if usual then
+        base_offset := place.base_offset;
+        appended_at := place.appended_at;
+        duplicate := false;
+        stores := true;
+        base_offsets := array[place.base_offset];
+        times := array[place.appended_at];
+        log_append_time := array[place.log_append_time];
+        woken := array[b.partition_id];
         return next;
-    end loop;
+    else
+        -- As long as `batches` from the start: assigning element 2 of an empty array would make it the first one of `unnest`.
+        base_offsets := array_fill(null::bigint, array[cardinality(batches)]);
+        times := array_fill(null::timestamptz, array[cardinality(batches)]);
+        log_append_time := array_fill(null::boolean, array[cardinality(batches)]);
+        first_here := array_fill(null::boolean, array[cardinality(batches)]);
+        for found_batch in select f.* from msgtx.look_at_batches(batches) f order by f.ordinal loop
+            error := null;
+            detail := null;
+            base_offset := found_batch.base_offset;
+            appended_at := found_batch.appended_at;
+            duplicate := found_batch.verdict = 'duplicate';
+            if found_batch.verdict not in ('store', 'duplicate') then
+                select r.error, r.detail into error, detail
+                from msgtx.batch_refusal(batches[found_batch.ordinal], found_batch) r;
+            end if;
+            if error is null and not duplicate then
+                stores := true;
+                opens := opens or found_batch.status = 'new';
+                base_offsets[found_batch.ordinal] := base_offset;
+                times[found_batch.ordinal] := appended_at;
+                log_append_time[found_batch.ordinal] := found_batch.log_append_time;
+                first_here[found_batch.ordinal] := found_batch.first_here;
+                if batches[found_batch.ordinal].transaction_number is null then
+                    woken := woken || batches[found_batch.ordinal].partition_id;
+                end if;
+            end if;
+            if error is not null then
+                base_offset := null;
+                appended_at := null;
+            end if;
+            return next;
+        end loop;
+    end if;
 
     -- Behind the look: a topic that is created meanwhile is one that the look did not see, or one that is seen here.
     if not msgtx.acts_for_owner() then

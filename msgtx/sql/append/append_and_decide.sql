@@ -22,10 +22,7 @@ declare
     epoch_now int;
     newest_decided bigint;  -- of the producer's epoch
     is_undecided boolean;  -- the producer's newest transaction that has rows
-    home record;
-    tail record;
-    known_epoch int;
-    known_sequence bigint;
+    place record;
     partitions int[];
     first_offsets bigint[];
     last_offsets bigint[];
@@ -55,39 +52,19 @@ begin
           where t.producer_id = in_producer_id order by t.producer_epoch desc, t.transaction_number desc limit 1) t;
     usual := offsets_error is null and epoch_now = in_producer_epoch and is_undecided is not true
         and in_transaction_number = coalesce(newest_decided, -1) + 1;
-    -- Retention may remove rows between two of these statements: what it notes of them is read behind what it removes.
     foreach b in array batches loop
         exit when usual is not true;
-        select r.last_offset, r.appended_at, r.producer_id, r.producer_epoch, r.last_sequence into tail
-        from msgtx.record_batch r where r.partition_id = b.partition_id order by r.base_offset desc limit 1;
-        known_epoch := tail.producer_epoch;
-        known_sequence := tail.last_sequence;
-        if tail.producer_id is distinct from in_producer_id then
-            select r.producer_epoch, r.last_sequence into known_epoch, known_sequence
-            from msgtx.record_batch r where r.partition_id = b.partition_id and r.producer_id = in_producer_id
-            order by r.producer_epoch desc, r.base_sequence desc limit 1;
-            if known_epoch is null then
-                select k.producer_epoch, k.last_sequence into known_epoch, known_sequence
-                from msgtx.producer_state k where k.partition_id = b.partition_id and k.producer_id = in_producer_id;
-            end if;
-        end if;
-        select p.log_start_offset, t.max_message_bytes, t.timestamp_type = 'LogAppendTime' as is_stamped,
-               t.cleanup_policy = 'delete' as takes_no_keys into home
-        from msgtx.partition p
-        cross join lateral (select t.* from msgtx.topic t where t.topic_id = p.topic_id limit 1) t
-        where p.partition_id = b.partition_id;
+        place := msgtx.usual_place(b.partition_id, in_producer_id, in_producer_epoch, b.base_sequence,
+                                   msgtx.batch_bytes(b.keys, b."values", b.header_keys, b.header_values));
         at := at + 1;
         partitions[at] := b.partition_id;
-        first_offsets[at] := greatest(tail.last_offset + 1, home.log_start_offset);
-        last_offsets[at] := first_offsets[at] + cardinality(b."values") - 1;
-        times[at] := greatest(msgtx.clock(), tail.appended_at);
-        stamped[at] := home.is_stamped;
-        usual := b.producer_id = in_producer_id and b.producer_epoch = in_producer_epoch
+        first_offsets[at] := place.base_offset;
+        last_offsets[at] := place.base_offset + cardinality(b."values") - 1;
+        times[at] := place.appended_at;
+        stamped[at] := place.log_append_time;
+        usual := place.is_usual and b.producer_id = in_producer_id and b.producer_epoch = in_producer_epoch
             and b.transaction_number = in_transaction_number
-            and b.base_sequence = case when known_epoch = in_producer_epoch then known_sequence + 1
-                                  when known_epoch > in_producer_epoch then null else 0 end
-            and msgtx.batch_bytes(b.keys, b."values", b.header_keys, b.header_values) <= home.max_message_bytes
-            and (home.takes_no_keys or b.keys is not null and array_position(b.keys, null) is null);
+            and (not place.needs_keys or b.keys is not null and array_position(b.keys, null) is null);
     end loop;
     if not msgtx.acts_for_owner() then
         ignored := msgtx.require_rights('{produce}', array(select u.partition_id from unnest(batches) u));

@@ -6,35 +6,26 @@
 create function msgtx.append_plain(batches msgtx.batch[]) returns boolean language plpgsql volatile as $$
 declare
     b msgtx.batch;
-    home record;
-    tail record;
+    place record;
     at int := 0;
     partition_ids int[];
     first_offsets bigint[];
     times timestamptz[];
     stamped boolean[];
-    sizes int[];
     ignored boolean := msgtx.lock_partitions(batches);
 begin
-    -- The end of a log before its start: retention may move that between two of these statements.
     foreach b in array batches loop
-        select r.last_offset, r.appended_at into tail
-        from msgtx.record_batch r where r.partition_id = b.partition_id order by r.base_offset desc limit 1;
-        select p.log_start_offset, t.max_message_bytes, t.timestamp_type = 'LogAppendTime' as is_stamped,
-               t.cleanup_policy = 'delete' as takes_no_keys into home
-        from msgtx.partition p
-        cross join lateral (select t.* from msgtx.topic t where t.topic_id = p.topic_id limit 1) t
-        where p.partition_id = b.partition_id;
-        at := at + 1;
-        partition_ids[at] := b.partition_id;
-        first_offsets[at] := greatest(tail.last_offset + 1, home.log_start_offset);
-        times[at] := greatest(msgtx.clock(), tail.appended_at);
-        stamped[at] := home.is_stamped;
-        sizes[at] := msgtx.batch_bytes(b.keys, b."values", b.header_keys, b.header_values);
-        if (b.producer_id is null and sizes[at] <= home.max_message_bytes
-            and (home.takes_no_keys or b.keys is not null and array_position(b.keys, null) is null)) is not true then
+        place := msgtx.usual_place(b.partition_id, null, null, null,
+                                   msgtx.batch_bytes(b.keys, b."values", b.header_keys, b.header_values));
+        if (place.is_usual and b.producer_id is null
+            and (not place.needs_keys or b.keys is not null and array_position(b.keys, null) is null)) is not true then
             return false;
         end if;
+        at := at + 1;
+        partition_ids[at] := b.partition_id;
+        first_offsets[at] := place.base_offset;
+        times[at] := place.appended_at;
+        stamped[at] := place.log_append_time;
     end loop;
     at := 0;
     foreach b in array batches loop
@@ -45,7 +36,7 @@ begin
         values (
             b.partition_id, first_offsets[at], first_offsets[at] + cardinality(b."values") - 1, times[at],
             case when stamped[at] then floor(extract(epoch from times[at]) * 1000)::bigint else b.max_timestamp end,
-            cardinality(b."values"), sizes[at], b.keys, b."values", case when not stamped[at] then b.timestamps end,
+            cardinality(b."values"), msgtx.batch_bytes(b.keys, b."values", b.header_keys, b.header_values), b.keys, b."values", case when not stamped[at] then b.timestamps end,
             b.header_counts, b.header_keys, b.header_values);
     end loop;
     if not msgtx.acts_for_owner() then

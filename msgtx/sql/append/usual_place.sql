@@ -1,0 +1,45 @@
+-- usual_place(partition, producer, epoch, base_sequence, bytes) → where a batch is stored if nothing about it is unusual: it has the next
+-- sequence, and no record of it can be too large. Single-row look-ups: each node of a larger statement is set up anew in every SQL
+-- transaction. What is not usual is for check_batch to judge, which alone words refusals. Producer null: one without a producer.
+--   is_usual    not true: ask check_batch
+--   needs_keys  its topic is compacted: the caller looks at the keys
+-- The caller holds the locks on producer and partition, and has seen that the producer has this epoch.
+-- Reads record_batch, producer_state, partition, topic.
+create function msgtx.usual_place(
+    in_partition_id int, in_producer_id bigint, in_epoch int, in_base_sequence bigint, in_bytes int,
+    out is_usual boolean, out base_offset bigint, out appended_at timestamptz, out log_append_time boolean,
+    out needs_keys boolean
+) language plpgsql volatile as $$
+#variable_conflict use_column
+declare
+    tail record;
+    home record;
+    known_epoch int;
+    known_sequence bigint;
+begin
+    -- Retention may remove rows between two of these statements: what it notes of them is read behind what it removes.
+    select r.last_offset, r.appended_at, r.producer_id, r.producer_epoch, r.last_sequence into tail
+    from msgtx.record_batch r where r.partition_id = in_partition_id order by r.base_offset desc limit 1;
+    known_epoch := tail.producer_epoch;
+    known_sequence := tail.last_sequence;
+    if tail.producer_id is distinct from in_producer_id then
+        select r.producer_epoch, r.last_sequence into known_epoch, known_sequence
+        from msgtx.record_batch r where r.partition_id = in_partition_id and r.producer_id = in_producer_id
+        order by r.producer_epoch desc, r.base_sequence desc limit 1;
+        if known_epoch is null then
+            select k.producer_epoch, k.last_sequence into known_epoch, known_sequence
+            from msgtx.producer_state k where k.partition_id = in_partition_id and k.producer_id = in_producer_id;
+        end if;
+    end if;
+    select p.log_start_offset, t.max_message_bytes, t.timestamp_type = 'LogAppendTime' as log_append_time,
+           t.cleanup_policy <> 'delete' as needs_keys into home
+    from msgtx.partition p
+    cross join lateral (select t.* from msgtx.topic t where t.topic_id = p.topic_id limit 1) t
+    where p.partition_id = in_partition_id;
+    is_usual := in_bytes <= home.max_message_bytes and (in_producer_id is null or in_base_sequence =
+        case when known_epoch = in_epoch then known_sequence + 1 when known_epoch > in_epoch then null else 0 end);
+    base_offset := greatest(tail.last_offset + 1, home.log_start_offset);
+    appended_at := greatest(msgtx.clock(), tail.appended_at);
+    log_append_time := home.log_append_time;
+    needs_keys := home.needs_keys;
+end $$;
