@@ -36,7 +36,8 @@ begin
         values (
             b.partition_id, first_offsets[at], first_offsets[at] + cardinality(b."values") - 1, times[at],
             case when stamped[at] then floor(extract(epoch from times[at]) * 1000)::bigint else b.max_timestamp end,
-            cardinality(b."values"), msgtx.batch_bytes(b.keys, b."values", b.header_keys, b.header_values), b.keys, b."values", case when not stamped[at] then b.timestamps end,
+            cardinality(b."values"), msgtx.batch_bytes(b.keys, b."values", b.header_keys, b.header_values),
+            b.keys, b."values", case when not stamped[at] then b.timestamps end,
             b.header_counts, b.header_keys, b.header_values);
     end loop;
     if not msgtx.acts_for_owner() then

@@ -1,6 +1,7 @@
--- usual_place(partition, producer, epoch, base_sequence, bytes) → where a batch is stored if nothing about it is unusual: it has the next
--- sequence, and no record of it can be too large. Single-row look-ups: each node of a larger statement is set up anew in every SQL
--- transaction. What is not usual is for check_batch to judge, which alone words refusals. Producer null: one without a producer.
+-- usual_place(partition, producer, epoch, base_sequence, bytes) → where a batch is stored if nothing about it is unusual: it has
+-- the next sequence, and no record of it can be too large. Single-row look-ups: each node of a larger statement is set up anew
+-- in every SQL transaction. What is not usual is for check_batch to judge, which alone words refusals. Producer null: one
+-- without a producer.
 --   is_usual    not true: ask check_batch
 --   needs_keys  its topic is compacted: the caller looks at the keys
 -- The caller holds the locks on producer and partition, and has seen that the producer has this epoch.
@@ -22,7 +23,7 @@ begin
     from msgtx.record_batch r where r.partition_id = in_partition_id order by r.base_offset desc limit 1;
     known_epoch := tail.producer_epoch;
     known_sequence := tail.last_sequence;
-    if tail.producer_id is distinct from in_producer_id then
+    if tail.producer_id <> in_producer_id or tail.producer_id is null and in_producer_id is not null then
         select r.producer_epoch, r.last_sequence into known_epoch, known_sequence
         from msgtx.record_batch r where r.partition_id = in_partition_id and r.producer_id = in_producer_id
         order by r.producer_epoch desc, r.base_sequence desc limit 1;
