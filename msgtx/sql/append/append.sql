@@ -45,7 +45,7 @@ begin
     if cardinality(batches) = 1 and batches[1].transaction_number is null then
         b := batches[1];
         select p.epoch into epoch_now from msgtx.producer p where p.producer_id = b.producer_id;
-        if epoch_now is not null then  -- a plain producer has no row, nor transactions
+        if epoch_now is not null then  -- a producer without a row has no transactions
             select (select true from msgtx.transaction_decision d
                     where d.producer_id = b.producer_id and d.producer_epoch = t.producer_epoch
                       and d.transaction_number = t.transaction_number limit 1) is null into is_undecided

@@ -34,7 +34,7 @@ declare
     locked_id int;
     staged record;
     refused record;
-    record msgtx.staged_record;
+    published msgtx.staged_record;
     header_counts int[];
     header_keys text[];
     header_values bytea[];
@@ -52,14 +52,14 @@ begin
             select c.batches into only_one from msgtx.staged_commit c
             where c.staged_by = in_staged_by and c.batches <> '{}';
         else
-            delete from msgtx.staged_record s where s.staged_by = in_staged_by returning s.* into record;
-            if record.headers is not null then
+            delete from msgtx.staged_record s where s.staged_by = in_staged_by returning s.* into published;
+            if published.headers is not null then
                 select h.counts, h.keys, h."values" into header_counts, header_keys, header_values
-                from msgtx.header_columns(array[record.headers]) h;
+                from msgtx.header_columns(array[published.headers]) h;
             end if;
             only_one := array[row(
-                record.partition_id, null, null, null, null, record."timestamp",
-                case when record.key is not null then array[record.key] end, array[record.value], null,
+                published.partition_id, null, null, null, null, published."timestamp",
+                case when published.key is not null then array[published.key] end, array[published.value], null,
                 header_counts, header_keys, header_values)::msgtx.batch];
         end if;
         ignored := msgtx.append_or_raise(only_one);
