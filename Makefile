@@ -11,6 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # pip as the lock wants it: hashes are checked, the network is asked for nothing else.
 PIP_FLAGS := --quiet --disable-pip-version-check --no-input
+WHEEL_FLAGS := $(PIP_FLAGS) --no-index --no-build-isolation --no-deps --wheel-dir dist
 # What is missing, in words; empty when all is there.
 MISSING = $$( \
 	test "$$(uname -s)" = Linux || printf ', Linux'; \
@@ -22,7 +23,7 @@ MISSING = $$( \
 	fi )
 
 .DEFAULT_GOAL := help
-.PHONY: help check demo test test-all test-spark test-mutants test-mutants-all test-long lint format lock clean
+.PHONY: help check demo wheels test test-all test-compiled test-spark test-mutants test-mutants-all test-long lint format lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -55,6 +56,15 @@ test: $(VENV)/installed ## the everyday tests, minutes: all but Spark's, and a s
 
 test-all: $(VENV)/installed ## all tests but Spark's: every crash sweep, interleaving, bad day and history
 	@$(BIN)/python -m tests
+
+test-compiled: $(VENV)/installed ## the producer's tests on a compiled wheel (needs a C compiler and Python's headers)
+	@$(BIN)/python -m tests.compiled tests tests/store/test_rows.py tests/client/test_producer.py \
+		tests/client/test_dedup.py tests/client/test_transactions.py tests/client/test_group_commit.py tests/aio/test_producer.py
+
+wheels: $(VENV)/installed ## dist/: the source archive, a wheel compiled for this Python, and one of pure Python
+	@rm -rf dist && $(BIN)/python -m hatchling build --target sdist --directory dist
+	@HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(BIN)/python -m pip wheel $(WHEEL_FLAGS) dist/msgtx-*.tar.gz
+	@$(BIN)/python -m pip wheel $(WHEEL_FLAGS) dist/msgtx-*.tar.gz
 
 test-spark: $(VENV)/spark ## the tests of Spark
 	@$(BIN)/python -m tests tests/spark

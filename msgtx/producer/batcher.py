@@ -5,7 +5,6 @@ The path of a record: route (its topic, kept), partition, lane, open batch. `sen
 
 import random
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
 from typing import Any
 
 from msgtx import errors
@@ -70,12 +69,12 @@ class Batcher:
         *,
         key: Any = None,
         partition: int | None = None,
-        timestamp: int | datetime | None = None,
-        headers: Iterable[tuple[str, bytes | None]] | None = None,
+        timestamp: Any = None,
+        headers: Any = None,
         on_delivery: Callable[[RecordFuture], object] | None = None,
-        dedup_key: str | None = None,
+        dedup_key: Any = None,
     ) -> RecordFuture:
-        """See `Producer.send`."""
+        """See `Producer.send`. `Any`: what is checked here has our words for what is wrong, compiled or not."""
         if self._serializes:
             value, key = self._serialized(value, key)
         if (value.__class__ is not bytes and value is not None) or (key is not None and key.__class__ is not bytes):
@@ -95,6 +94,7 @@ class Batcher:
             size += record_bytes(None, None, pairs)
         stamp = None if timestamp is None else as_milliseconds(timestamp)
         if dedup_key is not None:
+            check_dedup_key(dedup_key)
             drawn = random.randrange(route.count) if sticky else partition  # noqa: S311 - as above
             return self._send_keyed(route, drawn, (dedup_key, value, key, stamp, pairs or ()), size, on_delivery)
         with self._lock:
@@ -145,7 +145,6 @@ class Batcher:
                 "a dedup_key needs a producer without transactional_id: its record is stored at once, and no abort takes it"
                 " back; within a transaction a retry is recognised by the transaction itself"
             )
-        check_dedup_key(dedup_key)
         route.topic.partition_id(partition)
         with self._lock:
             if not self._state.may_send:

@@ -192,7 +192,7 @@ def check_dedup_key(dedup_key: object) -> None:
     size = len(dedup_key.encode(errors="surrogatepass"))
     if not 0 < size <= DEDUP_KEY_BYTES:
         raise errors.InvalidRequest(f"a dedup_key has 1 to {DEDUP_KEY_BYTES} bytes of UTF-8, not {size}")
-    if "\0" in dedup_key or any("\ud800" <= letter <= "\udfff" for letter in dedup_key):
+    if "\0" in dedup_key or any(0xD800 <= ord(letter) <= 0xDFFF for letter in dedup_key):
         raise errors.InvalidRequest(f"a dedup_key is valid UTF-8 without a NUL character; this one is {dedup_key!r}")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from msgtx.client import connect
 from msgtx.database import address
 from msgtx.database.opening import open_engine
+from msgtx.producer import batches
 from tests.benchmarks import (
     bulk,
     cleaning,
@@ -92,6 +93,8 @@ def main() -> int:
                 seconds=options.seconds,
             )  # fmt: skip
     settings = Settings(url, **brokers, rounds=options.rounds, seconds=options.seconds)
+    compiled = Path(batches.__file__).suffix == ".so"
+    progress("msgtx is compiled" if compiled else "msgtx is pure Python; wheel: python -m tests.compiled tests.benchmarks")
     lines: list[dict[str, object]] = []
     began = time.monotonic()
     try:

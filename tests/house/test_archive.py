@@ -1,9 +1,11 @@
 """The source archive: a wheel built from it equals one built from a clone; only a clone has the tests."""
 
+import os
 import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgtx
@@ -11,9 +13,9 @@ import msgtx
 ROOT = Path(msgtx.__file__).parents[1]
 
 
-def build(kind: str, tree: Path, folder: Path) -> Path:
+def build(kind: str, tree: Path, folder: Path, *, settings: Mapping[str, str] | None = None) -> Path:
     command = [sys.executable, "-m", "hatchling", "build", "--target", kind, "--directory", str(folder)]
-    done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=tree, env=os.environ | (settings or {}), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (made,) = folder.iterdir()
     return made
