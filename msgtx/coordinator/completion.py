@@ -10,10 +10,11 @@ from msgtx.coordinator.notifier import Notifier
 from msgtx.database.connection import RawConnection, until
 from msgtx.database.pool import Engine
 from msgtx.errors import MsgtxError
-from msgtx.store.transactions import mark
+from msgtx.store.transactions import mark_in_turn
 
 log = logging.getLogger("msgtx.coordinator")
-MARK_SECONDS: Final = 1.0  # between two rounds of markers of one client
+MARK_SECONDS: Final = 1.0  # between two rounds of markers
+REST_MS: Final = 900  # a client leaves a round out if another one was at work so shortly before
 # For each call: what is given up, the next round, a sweep or a poll makes up for. `close` waits for it.
 ANSWER_SECONDS: Final = 10.0
 TOPICS_SECONDS: Final = 30.0  # until a producer that sends knows of new partitions and other limits
@@ -65,7 +66,7 @@ class Completion:
                     last = self._stopping
                 with until(silence=ANSWER_SECONDS):
                     if marking:
-                        self._mark()
+                        self._mark(rest_ms=0 if last else REST_MS)
                     if time.monotonic() >= self._topics_due:
                         self._topics_due = time.monotonic() + TOPICS_SECONDS
                         self._ask_for_topics()
@@ -87,10 +88,12 @@ class Completion:
             due = [at for at in (self._mark_due, self.notifier.due) if at is not None]
             self._changed.wait(max(0.0, min(due) - now) if due else None)
 
-    def _mark(self) -> None:
+    def _mark(self, *, rest_ms: int) -> None:
         try:
             with self._engine.connection() as connection:
-                mark(connection)
+                done = mark_in_turn(connection, rest_ms=rest_ms)
+            if not done:
+                self.decided()  # what became visible behind the other one's back waits for the next round
         except MsgtxError as error:
             log.debug("markers are left to the next round: %s", error)
 

@@ -18,7 +18,7 @@ END: Final = Function("end_transaction", {**_NAME, "in_decided_by": "text"})
 EXPIRE_OVERDUE: Final = Function("expire_overdue", RESUMABLE)
 MARK_PARTITIONS: Final = Function("mark_partitions", RESUMABLE, flushed=False)
 DESCRIBE: Final = Function("describe_transaction", {"in_transactional_id": "text"})
-MARK: Final = Function("mark", {"everything": "bool", **LED}, flushed=False)
+MARK: Final = Function("mark", {"everything": "bool", **LED, "rest_ms": "int4"}, flushed=False)
 # Rows that one call looks at: a SQL transaction of some milliseconds, also when all are to go, and few locks.
 LOOKED_AT_ONCE: Final = 250
 Position = tuple[int, ...]  # where a sweep came to
@@ -82,8 +82,14 @@ def mark(connection: RawConnection, *, everything: bool = False, leases: Leases 
 
     Raise `CoordinatorFenced` if one of the `leases` has passed to a newer coordinator.
     """
-    ((markers, floors),) = call(connection, MARK, everything, *led(leases))
+    ((markers, floors),) = call(connection, MARK, everything, *led(leases), None)
     return markers, floors
+
+
+def mark_in_turn(connection: RawConnection, *, rest_ms: int) -> bool:
+    """Do the same, unless another client has done so within `rest_ms`. Returns whether it was done."""
+    ((markers, _),) = call(connection, MARK, False, *led(None), rest_ms)
+    return markers is not None
 
 
 def mark_partitions(

@@ -8,7 +8,7 @@ import pytest
 
 from msgtx.store.producers import fence_producer
 from msgtx.store.sweeps import purge_transactions, remove_idle_producers
-from msgtx.store.transactions import expire_transactions, mark
+from msgtx.store.transactions import expire_transactions, mark, mark_in_turn
 from tests.databases import Connection, backend, wait_for_lock
 from tests.store.steps import (
     Writer,
@@ -57,6 +57,19 @@ def test_each_touched_partition_gets_one_marker_and_a_repetition_adds_none(conne
     assert markers(connection, second) == [("COMMIT", 0, 0)]
     assert markers(connection, untouched) == []
     assert (floor(connection, first), floor(connection, second)) == (2, 1)
+
+
+def test_a_client_rests_when_another_has_just_marked(connection: Connection) -> None:
+    """Of many clients that commit, one works: each looks at all decisions of the last seconds."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.commit_whole(writer.row(partition, b"a"))
+    assert mark_in_turn(connection, rest_ms=0)
+    assert markers(connection, partition) == [("COMMIT", 0, 0)]
+    writer.commit_whole(writer.row(partition, b"b"))
+    assert not mark_in_turn(connection, rest_ms=60_000)
+    assert (markers(connection, partition), floor(connection, partition)) == ([("COMMIT", 0, 0)], 1)
+    assert mark_in_turn(connection, rest_ms=0)
+    assert floor(connection, partition) == 2
 
 
 def test_the_states_go_from_prepare_to_complete(connection: Connection) -> None:
@@ -159,6 +172,16 @@ def test_a_clock_that_was_set_hides_no_decision(connection: Connection, clock: C
     mark(connection, everything=True)
     assert [floor(connection, partition) for partition in partitions] == [1, 1, 2, 2]
     assert [values(connection, partition) for partition in partitions] == [[], [], [b"d"], [b"d"]]
+
+
+def test_nobody_rests_for_a_date_in_the_future(connection: Connection, clock: Callable[..., None]) -> None:
+    """The clock was set back: what was marked before tells nothing of now."""
+    partition, writer = new_partition(connection), Writer(connection)
+    clock("1 hour")
+    writer.commit_whole(writer.row(partition, b"a"))
+    mark(connection)
+    clock(None)
+    assert mark_in_turn(connection, rest_ms=0)
 
 
 def test_decisions_that_are_not_found_by_date_are_all_found_by_place_in_one_round(connection: Connection) -> None:

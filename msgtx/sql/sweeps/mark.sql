@@ -1,15 +1,17 @@
--- mark(everything) is phase two, in bulk: markers for what is decided, then the floors. Repeatable; who does not get the
+-- mark(everything, rest) is phase two, in bulk: markers for what is decided, then the floors. Repeatable; who does not get the
 -- marking lock does nothing.
 --   Decisions without markers are found by their dates: from 2 s before the newest marked one (some become visible late)
 --   to now. Dates in the future (the clock was set back) are left out, and do not hide those of now. What is not found by
 --   its date is found by its place (settle).
 --   everything      also the partitions that these decisions do not touch, all at once (mark_partitions does them in steps);
 --                   shards, epochs: those of a coordinator
+--   rest_ms         do nothing, and answer null, if somebody has marked what is newer than this: of many clients, one works
 -- At most 20,000 decisions, and some 20,000 markers, in one call.
 -- Locks the leases (share); tries the marking lock. Writes transaction_marker and partition_floor through insert_markers and settle.
 -- Not flushed by itself.
 create function msgtx.mark(
-    everything boolean default false, shards int[] default null, epochs int[] default null, out markers int, out floors int)
+    everything boolean default false, shards int[] default null, epochs int[] default null,
+    rest_ms int default null, out markers int, out floors int)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set lock_timeout = '10s'
 set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -26,6 +28,18 @@ begin
     floors := 0;
     ignored := msgtx.require_leases(shards, epochs);
     if not msgtx.try_lock_marking() then
+        return;
+    end if;
+    -- A round marks all that was decided before it: the oldest of this time tells whether there was one since.
+    if (select (select true from msgtx.transaction_marker m
+                where m.partition_id = d.partitions[1] and m.producer_id = d.producer_id
+                  and m.producer_epoch = d.producer_epoch and m.transaction_number = d.transaction_number)
+        from msgtx.transaction_decision d
+        where d.partitions <> '{}' and d.decided_at > now_at - rest_ms * interval '1 ms' and d.decided_at <= now_at
+        order by d.decided_at limit 1)
+    then
+        markers := null;
+        floors := null;
         return;
     end if;
     marked_until := (
