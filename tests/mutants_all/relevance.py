@@ -12,7 +12,7 @@ import re
 import sys
 import threading
 import time
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,17 +172,17 @@ def chosen(
     """Return the tests to run, each with the time that it takes, and whether these are all.
 
     They are what fits into `seconds` of those that have caught most mutants of the same function, then of the closest and
-    quickest. `near`: how far each test is from what was changed. Among equals, files take turns, each with its quickest
-    test: tests of one file look at the same promise.
+    quickest. `near`: how far each test is from what was changed. Among equals, files get the same time, each for its
+    quickest tests: tests of one file look at the same promise.
     """
     # What names few functions looks closely at them.
     costs = {test: tests[test].seconds * (1 + len(tests[test].sql)) for test in near}
-    turns: Counter[tuple[int, str]] = Counter()
-    order: dict[str, tuple[int, int, int, float]] = {}
+    spent: dict[tuple[int, str], float] = defaultdict(float)
+    order: dict[str, tuple[int, int, float]] = {}
     for test in sorted(near, key=costs.__getitem__):
-        file = test.partition("::")[0]
-        order[test] = (-killers.get(test, 0), near[test], turns[near[test], file], costs[test])
-        turns[near[test], file] += 1
+        turn = near[test], test.partition("::")[0]
+        spent[turn] += costs[test]
+        order[test] = (-killers.get(test, 0), near[test], spent[turn])
     stages: list[list[str]] = [[] for _ in (*STAGES, seconds)]
     total, complete = 0.0, True
     for test in sorted(near, key=order.__getitem__):
