@@ -167,6 +167,9 @@ def hunt(mutant: Mutant, worker: Worker, tests: Mapping[str, float], *, complete
     while True:
         answer = worker.ask(path=mutant.path, text=mutant.mutated, tests=left, seconds=whole)
         failed = answer.get("by")
+        if answer["outcome"] == "caught" and not failed:  # it hung, or the machine did
+            answer = worker.ask(path=mutant.path, text=mutant.mutated, tests=left, seconds=whole)
+            failed = answer.get("by")
         if answer["outcome"] != "caught" or not failed:
             break
         # A test may fail by itself, on a busy machine, or on the unchanged tree: to catch a mutant, it must fail twice, and
