@@ -249,16 +249,17 @@ def order(near: dict[str, int], tests: dict[str, Reach], seconds: float) -> tupl
     return list(found), complete
 
 
-def test_what_has_caught_mutants_of_the_same_function_runs_first(tmp_path: Path) -> None:
-    mutant = mutants_of_sql("msgtx/sql/count_rows.sql", SQL)[0]
+def test_what_has_caught_mutants_of_the_same_function_or_room_runs_first(tmp_path: Path) -> None:
+    mutant = mutants_of_sql("msgtx/sql/append/count_rows.sql", SQL)[0]
     kept = Results(tmp_path / "results.jsonl")
-    for by in ("b::far", "b::far", "a::slow"):
-        kept.add(Result(mutant.id, "of a former text", mutant.name, "caught", by=by))
+    here, room, elsewhere = (mutant.name, "sql/append/other.sql:other", "sql/fetch/other.sql:other")
+    for name, by in ((here, "b::far"), (here, "b::far"), (here, "a::slow"), (room, "c::room"), (elsewhere, "a::near")):
+        kept.add(Result(mutant.id, "of a former text", name, "caught", by=by))
     killers = Results(tmp_path / "results.jsonl").killers(mutant.name)
-    assert killers == {"b::far": 2, "a::slow": 1}
-    tests = {"a::near": reach(), "a::slow": reach(seconds=2), "b::far": reach(seconds=2)}
-    found, _ = chosen({"a::near": 0, "a::slow": 1, "b::far": 2}, tests, seconds=10, killers=killers)
-    assert list(found) == ["b::far", "a::near", "a::slow"]
+    assert killers == {"b::far": 2_000, "a::slow": 1_000, "c::room": 1}
+    tests = {"a::near": reach(), "a::slow": reach(seconds=2), "b::far": reach(seconds=2), "c::room": reach(seconds=3)}
+    found, _ = chosen({"a::near": 0, "a::slow": 1, "b::far": 2, "c::room": 3}, tests, seconds=10, killers=killers)
+    assert list(found) == ["b::far", "a::near", "a::slow", "c::room"], "the first within their stage"
 
 
 def test_what_a_file_of_tests_reaches_is_noted_until_it_changes(tmp_path: Path) -> None:

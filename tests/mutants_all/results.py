@@ -11,6 +11,7 @@ from typing import Final
 from tests.mutants_all.mutant import Mutant
 
 EXPLAINED: Final = Path(__file__).parent / "explained.txt"
+OWN_WEIGHT: Final = 1_000  # of a mutant of the function itself, against one of its room
 LINE: Final = re.compile(r"(?P<id>[0-9a-f]{10}) (?P<name>\S+:\S+) (?P<reason>\S.{9,})")
 
 
@@ -52,8 +53,12 @@ class Results:
         return found if found is not None and found.file_hash == mutant.file_hash else None
 
     def killers(self, name: str) -> Counter[str]:
-        """Return the tests that have caught mutants of a function, and how many, also of its former texts."""
-        return Counter(self._killers.get(name, {}))
+        """Return the tests that have caught mutants of a function, or of its room, with their weights."""
+        found = Counter[str]()
+        for other, by in list(self._killers.items()):
+            if other.rpartition("/")[0] == name.rpartition("/")[0]:
+                found.update({test: count * (OWN_WEIGHT if other == name else 1) for test, count in by.items()})
+        return found
 
     def add(self, result: Result) -> None:
         """Keep a result."""
