@@ -118,6 +118,28 @@ def test_log_append_time_replaces_the_records_timestamps(connection: Connection)
 # ── sequences ──
 
 
+def test_a_batch_behind_a_refused_one_is_stored_as_its_own_topic_says(connection: Connection) -> None:
+    first, stamped, writer = (
+        new_partition(connection),
+        new_partition(connection, timestamp_type="LogAppendTime"),
+        Writer(connection),
+    )
+    plain(connection, stamped, b"before")
+    refused, stored = append(connection, [writer.row(first, b"a", sequence=7), writer.row(stamped, b"b", timestamps=[5])])
+    assert isinstance(refused.error, errors.OutOfOrderSequence)
+    assert (stored.error, stored.base_offset) == (None, 1)
+    row = connection.execute(
+        "select extract(epoch from appended_at) * 1000 - max_timestamp < 1000, timestamps from msgtx.record_batch"
+        " where partition_id = %s and base_offset = 1",
+        [stamped],
+    ).fetchone()
+    assert row == (True, None)
+    begun = connection.execute(
+        "select partition_id, first_offset from msgtx.transaction_partition where producer_id = %s", [writer.id.producer_id]
+    ).fetchall()
+    assert begun == [(stamped, 1)]
+
+
 def test_the_first_sequence_of_a_producer_and_epoch_must_be_zero(connection: Connection) -> None:
     partition, producer = new_partition(connection), idempotent(connection)
     answer = append_one(connection, batch(partition, b"a", producer=producer, sequence=5))

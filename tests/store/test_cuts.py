@@ -213,3 +213,13 @@ def test_an_end_is_lowered_by_what_lies_in_another_partition(connection: Connect
     starts, ends = {one: 0, two: 0}, {one: 3, two: 0}
     assert lowered(starts, ends, spans_of_transactions(connection, starts, ends)) == {one: 1, two: 0}
     assert lowered(starts, {one: 3, two: 1}, spans_of_transactions(connection, starts, {one: 3, two: 1})) == {one: 3, two: 1}
+
+
+def test_only_transactions_with_a_row_in_the_ranges_are_told(connection: Connection) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    for _ in range(3):
+        writer.send(partition, b"a")
+        writer.send(partition, b"b")
+        writer.commit()
+    assert spans_of_transactions(connection, {partition: 2}, {partition: 3}) == [{partition: (2, 3)}]
+    assert spans_of_transactions(connection, {partition: 2}, {partition: 2}) == []
