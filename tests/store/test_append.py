@@ -544,6 +544,7 @@ def test_a_number_that_is_not_the_newest_plus_one_is_over(connection: Connection
     partition, writer = new_partition(connection), Writer(connection)
     answer = append_one(connection, writer.row(partition, b"a", number=number))
     assert isinstance(answer.error, errors.InvalidTransactionState)
+    assert f"transaction {writer.id.producer_id}.0.{number} is not the next one" in str(answer.error)
     writer.send(partition, b"a")
 
 

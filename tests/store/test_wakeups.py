@@ -8,9 +8,14 @@ from pathlib import Path
 import pytest
 
 import msgtx
+from msgtx.store.decide import decide
+from msgtx.store.producers import fence_producer
+from msgtx.store.seal import Kind, Sealed, complete_prepared, decide_sealed, seal
+from msgtx.store.transactions import end_transaction
 from msgtx.store.wakeups import remove_wake_ups, tell_readers, woken_since
 from tests.databases import Connection
-from tests.store.steps import count, new_partition, plain
+from tests.store.conftest import Clock
+from tests.store.steps import Writer, count, expire_transaction, new_partition, new_topic, plain
 
 Sessions = Callable[[], Connection]
 SQL = Path(msgtx.__file__).parent / "sql"
@@ -56,6 +61,57 @@ def test_commits_are_found_in_whatever_order_they_come(
         sessions[name].execute("commit")
         snapshot, words = woken_since(listener, snapshot)
         assert words == str(partitions[name])
+    assert woken_since(listener, snapshot)[1] is None
+
+
+def sealed(writer: Writer, kind: Kind) -> Sealed:
+    answer = seal(writer.connection, writer.name, kind, tails=writer.tails)
+    assert answer.sealed is not None
+    return answer.sealed
+
+
+def expired(writer: Writer, clock: Clock) -> None:
+    clock("1 hour")
+    assert expire_transaction(writer.connection, writer.name)
+
+
+DECISIONS: dict[str, Callable[[Writer, Clock], object]] = {
+    "a commit": lambda writer, _: writer.commit(),
+    "an abort": lambda writer, _: writer.abort(),
+    "an outside party's commit": lambda writer, _: complete_prepared(writer.connection, writer.name, "COMMIT"),
+    "an outside party's abort": lambda writer, _: complete_prepared(writer.connection, writer.name, "ABORT"),
+    "a session's commit": lambda writer, _: None,
+    "an administrator": lambda writer, _: end_transaction(writer.connection, writer.name, "admin"),
+    "a timeout": expired,
+    "a fence": lambda writer, _: fence_producer(writer.connection, writer.transactional_id),
+    "an init": lambda writer, _: writer.init(),
+}
+
+
+@pytest.mark.parametrize("decision", DECISIONS)
+def test_whatever_decides_a_transaction_wakes_the_readers_of_all_its_partitions(
+    connection: Connection, open_connection: Sessions, clock: Clock, decision: str
+) -> None:
+    listener, writer, partitions = open_connection(), Writer(connection), new_topic(connection, 2)
+    for partition in partitions:
+        writer.send(partition, b"a")
+    by_a_session = sealed(writer, "session") if decision == "a session's commit" else None
+    if decision.startswith("an outside party"):
+        sealed(writer, "external")
+    snapshot, _ = woken_since(listener, None)
+    DECISIONS[decision](writer, clock)
+    if by_a_session is not None:
+        decide_sealed(connection, by_a_session)
+    _, words = woken_since(listener, snapshot)
+    assert words is not None
+    assert set(words.split(",")) == {str(partition) for partition in partitions}
+
+
+def test_a_decision_that_its_client_notifies_wakes_nobody_else(connection: Connection, open_connection: Sessions) -> None:
+    listener, writer, partition = open_connection(), Writer(connection), new_partition(connection)
+    writer.send(partition, b"a")
+    snapshot, _ = woken_since(listener, None)
+    assert decide(connection, writer.name, "COMMIT", tails=writer.tails, wake=False).error is None
     assert woken_since(listener, snapshot)[1] is None
 
 
