@@ -305,7 +305,8 @@ def run(todo: Sequence[Mutant], results: Results, console: Console, options: arg
             named, complete = tests_of(mutant, tests, calls, seconds=options.seconds, killers=killers)
             return mutant, hunt(mutant, worker, named, complete=complete)
 
-        for number, (mutant, result) in enumerate(shared(todo, workers, one, Worker.close), 1):
+        hunted = filter(None, shared(todo, workers, one, Worker.close))  # None: the time was over
+        for number, (mutant, result) in enumerate(hunted, 1):
             results.add(result)
             tell(result, mutant, console, number=number, count=len(todo))
 

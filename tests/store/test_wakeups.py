@@ -92,7 +92,15 @@ DECISIONS: dict[str, Callable[[Writer, Clock], object]] = {
 def test_whatever_decides_a_transaction_wakes_the_readers_of_all_its_partitions(
     connection: Connection, open_connection: Sessions, clock: Clock, decision: str
 ) -> None:
-    listener, writer, partitions = open_connection(), Writer(connection), new_topic(connection, 2)
+    listener, writer, other = open_connection(), Writer(connection), Writer(connection)
+    *partitions, elsewhere = new_topic(connection, 3)
+    for one in (writer, other):  # what shares two parts of the name wrote elsewhere
+        for epoch, number in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            if (epoch, number) == (1, 0):
+                one.init()
+            if one is other or (epoch, number) != (1, 1):
+                one.send(elsewhere, b"before")
+                one.commit()
     for partition in partitions:
         writer.send(partition, b"a")
     by_a_session = sealed(writer, "session") if decision == "a session's commit" else None
