@@ -50,7 +50,7 @@ class Worker:
             [sys.executable, "-m", "tests.mutants_all.yard"], cwd=workshop.tree, env=workshop.environment(),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-        self._healthy: set[str] = set()
+        self._healthy: set[tuple[str, ...]] = set()
         if self._read() != "ready":
             raise RuntimeError("the yard does not start: see above")
 
@@ -75,13 +75,16 @@ class Worker:
         found: dict[str, Any] = json.loads(answer)
         return found
 
-    def passes(self, test: str, *, seconds: float) -> bool:
-        """Return whether a test passes on the unchanged tree; a pass is remembered."""
-        if test not in self._healthy:
-            answer = self.ask(path="", text="", tests={test: seconds}, seconds=seconds + LEAST_SECONDS)
-            if answer["outcome"] == "survived":
-                self._healthy.add(test)
-        return test in self._healthy
+    def fails_only_with(self, mutant: Mutant, limits: Mapping[str, float]) -> bool:
+        """Return whether tests fail with a mutant, and pass on the unchanged tree; a pass is remembered."""
+        seconds = LEAST_SECONDS + sum(limits.values())
+        if self.ask(path=mutant.path, text=mutant.mutated, tests=limits, seconds=seconds)["outcome"] == "survived":
+            return False
+        if tuple(limits) not in self._healthy:
+            if self.ask(path="", text="", tests=limits, seconds=seconds)["outcome"] != "survived":
+                return False
+            self._healthy.add(tuple(limits))
+        return True
 
     def close(self) -> None:
         """End the worker and its current run."""
@@ -173,13 +176,12 @@ def hunt(mutant: Mutant, worker: Worker, tests: Mapping[str, float], *, complete
         if answer["outcome"] != "caught" or not failed:
             break
         # A test may fail by itself, on a busy machine, or on the unchanged tree: to catch a mutant, it must fail twice, and
-        # pass without the mutant.
-        limit = left[failed]
-        again = worker.ask(path=mutant.path, text=mutant.mutated, tests={failed: limit}, seconds=limit + LEAST_SECONDS)
-        if again["outcome"] != "survived" and worker.passes(failed, seconds=limit):
+        # pass without the mutant; alone, or behind those of its file, as it may need what these have left.
+        ran = list(left)[: list(left).index(failed) + 1]
+        of_its_file = [test for test in ran if test.startswith(failed.partition("::")[0])]
+        if any(worker.fails_only_with(mutant, {test: left[test] for test in tests}) for tests in ([failed], of_its_file)):
             break
-        # Those before it have passed.
-        left = dict(list(left.items())[list(left).index(failed) + 1 :])
+        left = {test: limit for test, limit in left.items() if test not in ran}
         if not left:
             answer = {"outcome": "survived"}
             break
