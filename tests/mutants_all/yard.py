@@ -30,6 +30,7 @@ from tests.databases import Server, connect, use_server, wait_until
 from tests.mutants_all.relevance import FOLDERS, OF_THE_TEXTS, Recorder
 
 ROOT: Final = Path(msgtx.__file__).parent.parent
+LOOK_SECONDS: Final = 0.005
 ENDING_SECONDS: Final = 15.0  # for a run that is ended to take its fixtures down
 ENDED: Final = """
     select pg_terminate_backend(pid) from pg_stat_activity
@@ -268,12 +269,14 @@ class Yard:
 
 def wait_for(child: int, seconds: float) -> bool:
     """Wait for a fork; end it when its time is over, or this process is to end. Returns whether it ended by itself."""
-    deadline = time.monotonic() + seconds
+    waited = 0.0
     try:
-        while time.monotonic() < deadline:
+        while waited < seconds:
             if os.waitpid(child, os.WNOHANG)[0]:
                 return True
-            time.sleep(0.005)
+            began = time.monotonic()
+            time.sleep(LOOK_SECONDS)
+            waited += min(time.monotonic() - began, 100 * LOOK_SECONDS)  # not while this process was stopped
     except KeyboardInterrupt:
         end(child)
         raise

@@ -429,6 +429,15 @@ def test_a_call_whose_batches_are_all_refused_leaves_no_transaction(connection: 
     assert count(connection, "transaction_partition", "producer_id = %s", writer.id.producer_id) == 0
 
 
+def test_a_call_of_several_producers_opens_the_transactions_of_those_whose_batches_it_stores(connection: Connection) -> None:
+    first, second = new_topic(connection, 2)
+    refused, stored = Writer(connection), Writer(connection)
+    answers = append(connection, [refused.row(first, b"a", sequence=1), stored.row(second, b"a")])
+    assert [type(answer.error) for answer in answers] == [errors.OutOfOrderSequence, type(None)]
+    assert count(connection, "transaction", "producer_id = %s", refused.id.producer_id) == 0
+    assert count(connection, "transaction", "producer_id = %s", stored.id.producer_id) == 1
+
+
 def test_a_transaction_is_noted_once_on_each_partition_where_it_begins(connection: Connection) -> None:
     first, second = new_topic(connection, 2)
     writer = Writer(connection)

@@ -6,12 +6,20 @@ from hypothesis import strategies as st
 
 from msgtx.rules.boundary import lowered
 from msgtx.store.cuts import consistent_cut, spans_of_transactions
+from msgtx.store.decide import Ending
+from msgtx.store.transactions import mark
 from tests.databases import Connection
 from tests.store.steps import Writer, new_partition, new_topic, plain, read
 
 
 def cut(connection: Connection, partitions: list[int]) -> dict[int, int]:
     return {partition: at.end for partition, at in consistent_cut(connection, partitions).items()}
+
+
+def forget(connection: Connection, writer: Writer) -> None:
+    """Remove what history removes of a producer's transactions, but for the markers of its aborts."""
+    for table in ("transaction_decision", "transaction", "transaction_partition"):
+        connection.execute(f"delete from msgtx.{table} where producer_id = %s", [writer.id.producer_id])
 
 
 def test_what_is_decided_everywhere_is_in_the_cut(connection: Connection) -> None:
@@ -150,9 +158,33 @@ def test_a_transaction_whose_history_is_gone_is_found_by_its_rows(connection: Co
     split.send(one, b"split")
     split.commit()
     if purged:
-        for table in ("transaction_decision", "transaction", "transaction_partition"):
-            connection.execute(f"delete from msgtx.{table} where producer_id = %s", [split.id.producer_id])
+        forget(connection, split)
     assert cut(connection, [one, two]) == {one: 0, two: 0}
+
+
+@pytest.mark.parametrize("outcome", ["COMMIT", "ABORT"])
+@pytest.mark.parametrize("purged", [False, True])
+def test_what_is_in_several_partitions_has_its_own_place_in_each(
+    connection: Connection, purged: bool, outcome: Ending
+) -> None:
+    """I15: also when nothing but rows and an ABORT's markers is left of it."""
+    one, two = new_topic(connection, 2)
+    open_one, split = Writer(connection), Writer(connection)
+    for _ in range(3):
+        plain(connection, one, b"before")
+    open_one.send(two, b"open")
+    split.send(one, b"split")
+    split.send(two, b"split")
+    split.decide(outcome)
+    plain(connection, one, b"after")
+    mark(connection, everything=True)
+    if purged:
+        forget(connection, split)
+    assert cut(connection, [one, two]) == {one: 3 if outcome == "COMMIT" else 5, two: 0}
+    open_one.commit()
+    assert cut(connection, [one, two]) == {one: 5, two: 2}
+    found = spans_of_transactions(connection, {one: 0, two: 0}, {one: 4, two: 1})
+    assert [span for span in found if len(span) == 2] == ([{one: (3, 3), two: (1, 1)}] if outcome == "COMMIT" else [])
 
 
 @hypothesis.settings(

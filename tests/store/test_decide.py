@@ -521,12 +521,15 @@ def test_bad_offsets_undo_the_whole_call(connection: Connection, at: OffsetAndMe
 
 
 def test_batches_of_another_name_or_out_of_order_are_refused(connection: Connection) -> None:
+    """I8: a batch of another name would belong to a transaction that nobody decides."""
     first, second = new_topic(connection, 2)
-    writer = Writer(connection)
+    writer, other = Writer(connection), Writer(connection)
     wrong = [
         [writer.row(second, b"a"), writer.row(first, b"b")],
         [writer.row(first, b"a"), writer.row(first, b"b", sequence=1)],
         [writer.row(first, b"a", number=1)],
+        [writer.row(first, b"a", producer=(writer.id.producer_id, 1))],
+        [writer.row(first, b"a", producer=other.id)],
         [batch(first, b"a")],
     ]
     for rows in wrong:

@@ -40,9 +40,9 @@ OWN: Final = [b"own 1", b"own 2"]
 
 
 class Scene:
-    """A transaction, and whether it has namesakes: how they ended, or None."""
+    """A transaction, and whether it has namesakes: how they ended, or None, and whether they have their markers."""
 
-    def __init__(self, connection: Connection, state: str, namesakes: Ending | None) -> None:
+    def __init__(self, connection: Connection, state: str, namesakes: Ending | None, *, marked: bool = False) -> None:
         self.connection = connection
         self.one, self.other = new_topic(connection, 2)
         self.group = unique("group")
@@ -56,6 +56,8 @@ class Scene:
                 writer.init()
                 self._decided(writer, namesakes)  # the number before
             self._decided(stranger, namesakes)  # the same epoch and number
+        if marked:
+            mark(connection, everything=True)
         self.first = {partition: ends(connection, partition)[2] for partition in (self.one, self.other)}
         self.sent = {partition: self.writer.sequences.get(partition, 0) for partition in self.first}
         self.sealed: Sealed | None = None
@@ -223,9 +225,16 @@ ACTS: Final[dict[str, Callable[[Scene], object]]] = {
 
 @pytest.fixture(scope="module")
 def scenes(engine: Engine) -> Iterator[dict[str, list[Scene]]]:
-    """Each state of a transaction: alone, beside committed namesakes, and beside aborted ones."""
+    """Each state of a transaction: alone, and beside namesakes."""
     connection = engine.dedicated()
-    yield {state: [Scene(connection, state, ended) for ended in (None, "COMMIT", "ABORT")] for state in STATES}
+    yield {
+        state: [
+            Scene(connection, state, None),
+            *(Scene(connection, state, "COMMIT", marked=marked) for marked in (True, False)),
+            *(Scene(connection, state, "ABORT", marked=marked) for marked in (True, False)),
+        ]
+        for state in STATES
+    }
     connection.close()
 
 

@@ -35,7 +35,7 @@ class Scene:
         if state == "offsets alone":
             group.commit(None, self.first, 5)
             return
-        group.join("a", "i" if state == "static" else None)
+        group.join("a", "i" if state.startswith("static") else None)
         if state == "two":
             group.join("b")
         group.assign({self.first: "a", self.second: "b" if state == "two" else "a"})
@@ -43,7 +43,7 @@ class Scene:
             group.join("b")
             group.assign({self.first: "a", self.second: "b"})
         group.commit("a", self.first, 5)
-        if state == "left":
+        if state.endswith("left"):
             group.leave("a")
         if state == "waiting":
             self.sealed(group, 6)
@@ -140,7 +140,7 @@ def partitions_with_offsets_removed(scene: Scene) -> object:
     return scene.places(delete_offsets(scene.connection, scene.group.name, scene.group.partitions))
 
 
-STATES: Final = ("offsets alone", "one", "two", "moving", "static", "waiting", "left")
+STATES: Final = ("offsets alone", "one", "two", "moving", "static", "waiting", "left", "static, left")
 ACTS: Final[dict[str, Callable[[Scene], object]]] = {
     "nothing": lambda scene: None,
     "join": lambda scene: scene.group.join("n").generation,

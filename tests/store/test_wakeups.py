@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import msgtx
+from msgtx.store.append import append, append_and_decide
+from msgtx.store.append_once import KeyedRecord, append_once
 from msgtx.store.decide import decide
 from msgtx.store.producers import fence_producer
 from msgtx.store.seal import Kind, Sealed, complete_prepared, decide_sealed, seal
@@ -15,7 +17,7 @@ from msgtx.store.transactions import end_transaction
 from msgtx.store.wakeups import remove_wake_ups, tell_readers, woken_since
 from tests.databases import Connection
 from tests.store.conftest import Clock
-from tests.store.steps import Writer, count, expire_transaction, new_partition, new_topic, plain
+from tests.store.steps import Writer, batch, count, ends, expire_transaction, new_partition, new_topic, plain
 
 Sessions = Callable[[], Connection]
 SQL = Path(msgtx.__file__).parent / "sql"
@@ -115,12 +117,30 @@ def test_whatever_decides_a_transaction_wakes_the_readers_of_all_its_partitions(
     assert set(words.split(",")) == {str(partition) for partition in partitions}
 
 
-def test_a_decision_that_its_client_notifies_wakes_nobody_else(connection: Connection, open_connection: Sessions) -> None:
+CALLS: dict[str, Callable[[Writer, int, bool], object]] = {
+    "append": lambda writer, partition, wake: append(writer.connection, [batch(partition, b"a")], wake=wake),
+    "append and decide": lambda writer, partition, wake: append_and_decide(
+        writer.connection, writer.name, [writer.row(partition, b"a")], wake=wake
+    ),
+    "append once": lambda writer, partition, wake: append_once(
+        writer.connection, [KeyedRecord(partition, "dedup key", b"a", None, 1)], wake=wake
+    ),
+    "decide": lambda writer, partition, wake: decide(
+        writer.connection, writer.name, "COMMIT", tails={partition: writer.send(partition, b"a") * 0}, wake=wake
+    ),
+}
+
+
+@pytest.mark.parametrize("wake", [False, True])
+@pytest.mark.parametrize("made", CALLS)
+def test_a_call_wakes_readers_unless_its_client_notifies_them(
+    connection: Connection, open_connection: Sessions, made: str, wake: bool
+) -> None:
     listener, writer, partition = open_connection(), Writer(connection), new_partition(connection)
-    writer.send(partition, b"a")
     snapshot, _ = woken_since(listener, None)
-    assert decide(connection, writer.name, "COMMIT", tails=writer.tails, wake=False).error is None
-    assert woken_since(listener, snapshot)[1] is None
+    CALLS[made](writer, partition, wake)
+    assert woken_since(listener, snapshot)[1] == (str(partition) if wake else None)
+    assert ends(connection, partition) == (0, 1, 1)
 
 
 def test_what_is_rolled_back_is_found_by_nobody(connection: Connection, open_connection: Sessions) -> None:
