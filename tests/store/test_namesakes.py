@@ -5,6 +5,7 @@ committed offsets of the same group, and left their seals. All answers and what 
 """
 
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import Any, Final, Literal
 
 import pytest
@@ -40,9 +41,9 @@ OWN: Final = [b"own 1", b"own 2"]
 
 
 class Scene:
-    """A transaction, and whether it has namesakes: how they ended, or None, and whether they have their markers."""
+    """A transaction, and whether it has namesakes: how they ended, or None."""
 
-    def __init__(self, connection: Connection, state: str, namesakes: Ending | None, *, marked: bool = False) -> None:
+    def __init__(self, connection: Connection, namesakes: Ending | None) -> None:
         self.connection = connection
         self.one, self.other = new_topic(connection, 2)
         self.group = unique("group")
@@ -56,10 +57,13 @@ class Scene:
                 writer.init()
                 self._decided(writer, namesakes)  # the number before
             self._decided(stranger, namesakes)  # the same epoch and number
-        if marked:
-            mark(connection, everything=True)
+
+    def begin(self, state: str) -> None:
+        """Bring the transaction into a state."""
+        connection = self.connection
         self.first = {partition: ends(connection, partition)[2] for partition in (self.one, self.other)}
         self.sent = {partition: self.writer.sequences.get(partition, 0) for partition in self.first}
+        self.began = connection.execute("select msgtx.clock()").fetchone()[0]  # type: ignore[index]
         self.sealed: Sealed | None = None
         self.name = self.writer.name
         if state != "nothing":
@@ -157,6 +161,11 @@ def described(scene: Scene) -> object:
     return found.state, found.decided_by, len(found.partitions)
 
 
+def since(scene: Scene, *times: datetime | None) -> list[bool | None]:
+    """Return which of these times are of the transaction itself: what its namesakes did was before."""
+    return [None if time is None else time >= scene.began for time in times]
+
+
 def undecided(scene: Scene) -> object:
     connection, name = scene.connection, scene.name
     open_ones, _ = undecided_transactions(connection, [scene.one, scene.other], each_partition=9, most=9)
@@ -164,8 +173,11 @@ def undecided(scene: Scene) -> object:
     unfinished, _ = unfinished_decisions(connection, older_than_ms=0, most=1_000)
     begun = {state.producer_id: state.transaction_start_offset for state in describe_producers(connection, scene.one)}
     return (
-        [(found.transaction_id == name, found.seal_kind) for found in open_ones],
-        [found.kind for found in seals if found.transaction_id == name],
+        [
+            (found.transaction_id == name, found.seal_kind, *since(scene, found.opened_at, found.sealed_at))
+            for found in open_ones
+        ],
+        [(found.kind, *since(scene, found.opened_at, found.sealed_at)) for found in seals if found.transaction_id == name],
         [(found.outcome, found.partitions_missing) for found in unfinished if found.transaction_id == name],
         undecided_prepared(connection, name.producer_id) == name,
         begun.get(name.producer_id) == scene.first[scene.one],
@@ -173,6 +185,7 @@ def undecided(scene: Scene) -> object:
 
 
 def looked_up(scene: Scene) -> object:
+    connection, latest = scene.connection, dict.fromkeys(scene.first, LATEST)
     cut = consistent_cut(scene.connection, [scene.one, scene.other])
     first = first_records(scene.connection, scene.first)
     starts, stops = scene.first, {partition: at + 1 for partition, at in scene.first.items()}
@@ -181,9 +194,8 @@ def looked_up(scene: Scene) -> object:
         [(at.end - scene.first[p], at.held_by == scene.name) for p, at in cut.items()],
         sorted(first) == sorted(scene.first) or sorted(first),
         list(count_records(scene.connection, scene.first, COMMITTED).values()),
-        [at.last_stable_offset - scene.first[p] for p, at in list_offsets(
-            scene.connection, dict.fromkeys(scene.first, LATEST), COMMITTED).items()],
-        [{scene.first[p] - low: high - scene.first[p] for p, (low, high) in span.items()} for span in spans],
+        {scene.first[p] - at.last_stable_offset for p, at in list_offsets(connection, latest, COMMITTED).items()},
+        [[(low - scene.first[p], high - scene.first[p]) for p, (low, high) in sorted(span.items())] for span in spans],
     )  # fmt: skip
 
 
@@ -227,14 +239,14 @@ ACTS: Final[dict[str, Callable[[Scene], object]]] = {
 def scenes(engine: Engine) -> Iterator[dict[str, list[Scene]]]:
     """Each state of a transaction: alone, and beside namesakes."""
     connection = engine.dedicated()
-    yield {
-        state: [
-            Scene(connection, state, None),
-            *(Scene(connection, state, "COMMIT", marked=marked) for marked in (True, False)),
-            *(Scene(connection, state, "ABORT", marked=marked) for marked in (True, False)),
-        ]
-        for state in STATES
-    }
+    made = {state: [Scene(connection, ended) for ended in ("COMMIT", "ABORT")] for state in STATES}
+    mark(connection, everything=True)  # these namesakes have their markers, the others have not
+    for beside in made.values():
+        beside[:0] = [Scene(connection, ended) for ended in (None, "COMMIT", "ABORT")]
+    for state, beside in made.items():
+        for scene in beside:
+            scene.begin(state)
+    yield made
     connection.close()
 
 
