@@ -249,6 +249,12 @@ def test_a_key_has_1_to_256_bytes(connection: Connection, key: Any) -> None:
     assert (held(connection), ends(connection, partition)[2]) == ([], 0)
 
 
+@pytest.mark.parametrize("columns", ["'{}', '{}', '{}', '{}', '{}'", "null, null, null, null, null"])
+def test_a_call_without_records_is_refused(connection: Connection, columns: str) -> None:
+    with pytest.raises(psycopg.Error, match="a call needs at least one record"):
+        connection.execute(f"select * from msgtx.append_once({columns})".encode())
+
+
 @pytest.mark.parametrize(
     "columns",
     [

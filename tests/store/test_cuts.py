@@ -8,6 +8,7 @@ from msgtx.rules.boundary import lowered
 from msgtx.store.cuts import consistent_cut, spans_of_transactions
 from msgtx.store.decide import Ending
 from msgtx.store.transactions import mark
+from msgtx.types import TransactionId
 from tests.databases import Connection
 from tests.store.steps import Writer, new_partition, new_topic, plain, read
 
@@ -16,10 +17,12 @@ def cut(connection: Connection, partitions: list[int]) -> dict[int, int]:
     return {partition: at.end for partition, at in consistent_cut(connection, partitions).items()}
 
 
-def forget(connection: Connection, writer: Writer) -> None:
-    """Remove what history removes of a producer's transactions, but for the markers of its aborts."""
+def forget(connection: Connection, name: TransactionId) -> None:
+    """Remove what history removes of a transaction, but for the markers of an ABORT."""
+    its = "(producer_id, producer_epoch, transaction_number) = (%s, %s, %s)"
     for table in ("transaction_decision", "transaction", "transaction_partition"):
-        connection.execute(f"delete from msgtx.{table} where producer_id = %s", [writer.id.producer_id])
+        connection.execute(f"delete from msgtx.{table} where {its}", name)
+    connection.execute(f"delete from msgtx.transaction_marker where {its} and outcome = 'COMMIT'", name)
 
 
 def test_what_is_decided_everywhere_is_in_the_cut(connection: Connection) -> None:
@@ -156,9 +159,9 @@ def test_a_transaction_whose_history_is_gone_is_found_by_its_rows(connection: Co
     split.send(two, b"split")
     open_one.send(one, b"open")
     split.send(one, b"split")
-    split.commit()
+    name = split.commit()
     if purged:
-        forget(connection, split)
+        forget(connection, name)
     assert cut(connection, [one, two]) == {one: 0, two: 0}
 
 
@@ -167,24 +170,32 @@ def test_a_transaction_whose_history_is_gone_is_found_by_its_rows(connection: Co
 def test_what_is_in_several_partitions_has_its_own_place_in_each(
     connection: Connection, purged: bool, outcome: Ending
 ) -> None:
-    """I15: also when nothing but rows and an ABORT's markers is left of it."""
+    """I15: also when nothing but rows and an ABORT's markers is left of it, beside others of its producer."""
     one, two = new_topic(connection, 2)
     open_one, split = Writer(connection), Writer(connection)
-    for _ in range(3):
-        plain(connection, one, b"before")
+    plain(connection, one, b"before")
+    for ended in ("COMMIT", "ABORT"):
+        split.send(one, b"before")
+        split.send(two, b"before")
+        split.decide(ended)
+        split.next()
     open_one.send(two, b"open")
+    name = split.name
     split.send(one, b"split")
     split.send(two, b"split")
     split.decide(outcome)
-    plain(connection, one, b"after")
+    split.next()
+    for _ in range(2):
+        split.send(one, b"after")
+        split.commit()
     mark(connection, everything=True)
     if purged:
-        forget(connection, split)
-    assert cut(connection, [one, two]) == {one: 3 if outcome == "COMMIT" else 5, two: 0}
+        forget(connection, name)
+    assert cut(connection, [one, two]) == {one: 3 if outcome == "COMMIT" else 6, two: 2}
     open_one.commit()
-    assert cut(connection, [one, two]) == {one: 5, two: 2}
-    found = spans_of_transactions(connection, {one: 0, two: 0}, {one: 4, two: 1})
-    assert [span for span in found if len(span) == 2] == ([{one: (3, 3), two: (1, 1)}] if outcome == "COMMIT" else [])
+    assert cut(connection, [one, two]) == {one: 6, two: 4}
+    found = spans_of_transactions(connection, {one: 3, two: 2}, {one: 4, two: 3})
+    assert [span for span in found if len(span) == 2] == ([{one: (3, 3), two: (3, 3)}] if outcome == "COMMIT" else [])
 
 
 @hypothesis.settings(

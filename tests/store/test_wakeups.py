@@ -119,6 +119,9 @@ def test_whatever_decides_a_transaction_wakes_the_readers_of_all_its_partitions(
 
 CALLS: dict[str, Callable[[Writer, int, bool], object]] = {
     "append": lambda writer, partition, wake: append(writer.connection, [batch(partition, b"a")], wake=wake),
+    "append of several": lambda writer, partition, wake: append(
+        writer.connection, [batch(partition, b"a"), batch(2**31 - 1, b"a")], wake=wake
+    ),
     "append and decide": lambda writer, partition, wake: append_and_decide(
         writer.connection, writer.name, [writer.row(partition, b"a")], wake=wake
     ),
