@@ -438,6 +438,17 @@ def test_a_call_of_several_producers_opens_the_transactions_of_those_whose_batch
     assert count(connection, "transaction", "producer_id = %s", stored.id.producer_id) == 1
 
 
+def test_a_call_opens_a_transaction_also_beside_one_that_is_open_already(connection: Connection) -> None:
+    """I12: without its row nobody would find it overdue."""
+    partitions = new_topic(connection, 3)
+    writers = [Writer(connection) for _ in partitions]
+    writers[2].send(partitions[2], b"open")
+    rows = [writer.row(partition, b"a") for partition, writer in zip(partitions, writers, strict=True)]
+    assert [answer.error for answer in append(connection, rows)] == [None] * 3
+    for writer in writers:
+        assert count(connection, "transaction", "producer_id = %s", writer.id.producer_id) == 1
+
+
 def test_a_transaction_is_noted_once_on_each_partition_where_it_begins(connection: Connection) -> None:
     first, second = new_topic(connection, 2)
     writer = Writer(connection)

@@ -36,6 +36,10 @@ class Scene:
             group.commit(None, self.first, 5)
             return
         group.join("a", "i" if state.startswith("static") else None)
+        if group is self.other and state == "static":
+            group.leave("a")
+            group.join("x", "i")
+            group.numbers["a"] = group.join("a").member_number
         if state == "two":
             group.join("b")
         group.assign({self.first: "a", self.second: "b" if state == "two" else "a"})
