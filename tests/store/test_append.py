@@ -218,6 +218,19 @@ def test_a_newer_epoch_starts_at_zero_and_an_older_one_is_refused(connection: Co
     assert values(connection, partition) == [b"a", b"b"]
 
 
+def test_a_repeated_batch_is_found_among_those_of_its_own_epoch(connection: Connection) -> None:
+    """I1: numbers start again, and batches of an older epoch were cut in other places."""
+    partition, producer = new_partition(connection), idempotent(connection)
+    for sequence, values_of in ((0, [b"a"]), (1, [b"b", b"c"])):
+        assert append_one(connection, batch(partition, *values_of, producer=producer, sequence=sequence)).error is None
+    newer = init_producer_id(connection, None, timeout_ms=60_000, expected=producer)
+    row = batch(partition, b"d", b"e", producer=newer, sequence=0)
+    assert append_one(connection, row).base_offset == 3
+    assert append_one(connection, batch(partition, b"f", producer=newer, sequence=2)).base_offset == 5
+    again = append_one(connection, row)
+    assert (again.error, again.duplicate, again.base_offset) == (None, True, 3)
+
+
 def test_an_older_epoch_is_refused_also_on_a_partition_that_the_newer_has_not_touched(connection: Connection) -> None:
     """I7."""
     partition, producer = new_partition(connection), idempotent(connection)
