@@ -51,6 +51,9 @@ OPTIONS: Final = [
 ]
 
 
+OF_A_RUN: Final = {psycopg.errors.InsufficientPrivilege.sqlstate, psycopg.errors.DuplicateObject.sqlstate}
+
+
 class CannotPlantError(Exception):
     """The text is not accepted: the mutant is stillborn."""
 
@@ -119,7 +122,7 @@ def is_senseless(error: BaseException | None) -> bool:
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         state = (error.sqlstate or "") if isinstance(error, psycopg.Error) else ""
-        if state.startswith("42") and state not in {"42501"}:
+        if state.startswith("42") and state not in OF_A_RUN:
             return True
         error = error.__cause__ or error.__context__
     return False
@@ -213,7 +216,7 @@ class Yard:
         return answer
 
     def _sweep(self) -> None:
-        """Remove the databases that a run left."""
+        """Remove the databases and roles that a run left."""
         with self.server.administrator() as connection:
             connection.execute("set statement_timeout = 0")  # a database is removed with a checkpoint
             left = connection.execute(
@@ -221,6 +224,9 @@ class Yard:
             ).fetchall()
             for (name,) in left:
                 connection.execute(f"drop database if exists {name} with (force)")
+            roles = connection.execute("select rolname from pg_roles where rolname ~ %s", [f"^{self.server.role}_[0-9]+$"])
+            for (name,) in roles.fetchall():
+                connection.execute(f"drop role {name}")
 
     def _run_tests(self, asked: dict[str, Any], plant: Callable[[], None], report: Path) -> None:
         """Run tests in this fork, write down how they ended, and end."""
