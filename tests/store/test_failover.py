@@ -24,8 +24,9 @@ def sent(connection: Connection, partition: int, producer: ProducerId, sequence:
 
 def test_every_plain_producer_of_the_log_is_fenced_once(connection: Connection) -> None:
     """I7: in whichever partition it has written, beside rows of nobody, and also if retention has removed its rows."""
-    first, second, third = new_topic(connection, 3)
-    plain(connection, first, b"of nobody")
+    first, second, third, last = new_topic(connection, 4)
+    for partition in (first, last):
+        plain(connection, partition, b"of nobody")
     producers = [idempotent(connection) for _ in range(4)]
     for producer, partitions in zip(producers, ([second], [second, third], [third], []), strict=True):
         for partition in partitions:
