@@ -32,6 +32,8 @@ SHARES: Final = {
     "store/test_histories.py": 0.2,
     "store/test_history.py": 0.2,
     "store/test_leases.py": 0.2,
+    "store/test_namesakes.py": 0.3,
+    "store/test_neighbouring_groups.py": 0.2,
     "store/test_usual_case.py": 0.1,
     "system/test_bad_days_clock.py": 0.25,
     "system/test_bad_days_disk.py": 0.2,

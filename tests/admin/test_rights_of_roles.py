@@ -31,7 +31,7 @@ from msgtx.store.wakeups import tell_readers
 from msgtx.types import GroupMetadata, Isolation, OffsetAndMetadata, TransactionId
 from tests.databases import Connection, Server, backend, connect, wait_for_lock
 from tests.roles import Roles, open_roles
-from tests.store.steps import Writer, append_one, batch, offsets_of, plain, unique
+from tests.store.steps import Writer, append_one, batch, look, offsets_of, plain, unique
 
 SECONDS = 30.0
 COMMITTED = Isolation.READ_COMMITTED
@@ -669,3 +669,16 @@ def test_a_client_hears_of_commits_of_others(
         timer.start()
         assert [record.value for record in consumer.poll(SECONDS)] == [b"sent"]
         timer.join()
+
+
+def test_who_may_only_produce_learns_where_the_log_ends_and_counts_nothing(
+    guest: Callable[..., Connection], connection: Connection
+) -> None:
+    name = unique("orders")
+    create_topic(connection, name, 1, {})
+    (partition,) = describe_topics(connection, [name])[name].partition_ids
+    caller = guest("produce:orders*")
+    append_one(connection, batch(partition, b"a"))
+    assert look(caller, partition, max_bytes=0, max_rows=0).log_end_offset == 1
+    with pytest.raises((psycopg.errors.InsufficientPrivilege, errors.AuthorizationFailed)):
+        count_records(caller, {partition: 0}, COMMITTED)

@@ -199,9 +199,9 @@ def test_a_test_reaches_what_its_statements_name_and_what_that_calls() -> None:
     assert distances("flush", calls) == {"flush": 0, "seal": 1, "store": 1, "at_commit": 2, "publish": 3}
     tests = {"a.py::far": reach("publish"), "a.py::near": reach("seal"), "b.py::other": reach("nothing")}
     (mutant, *_) = mutants_of_sql("msgtx/sql/flush.sql", SQL)
-    named, _, complete = program.tests_of(mutant, tests, calls, seconds=10)
-    assert (named, complete) == (["a.py::far", "a.py::near"], True)
-    assert program.tests_of(mutant, tests, calls, seconds=1)[0] == ["a.py::near"], "it is the closer test"
+    found = program.tests_of(mutant, tests, calls, seconds=10, killers={})
+    assert found == ({"a.py::far": 1.0, "a.py::near": 1.0}, True)
+    assert list(program.tests_of(mutant, tests, calls, seconds=1, killers={})[0]) == ["a.py::near"], "it is the closer test"
 
 
 def reach(*sql: str, python: str = "", seconds: float = 1.0, called: tuple[str, ...] = ()) -> Reach:
@@ -212,22 +212,25 @@ def test_what_a_file_has_not_called_none_of_its_tests_reaches() -> None:
     """Most tests that could reach a check run as the owner, who skips it: they are not close to it."""
     calls = {"append": {"require"}, "require": set()}
     tests = {"a.py::owner": reach("append", called=("append",)), "b.py::role": reach("append", called=("append", "require"))}
-    assert near_sql("require", tests, calls) == {"b.py::role": 1}
-    assert near_sql("append", tests, calls) == {"a.py::owner": 0, "b.py::role": 0}
+    assert near_sql("require", tests, calls, header=False) == {"b.py::role": 1}
+    assert near_sql("append", tests, calls, header=False) == {"a.py::owner": 0, "b.py::role": 0}
     no_counts = {test: reach("append") for test in tests}
-    assert near_sql("require", no_counts, calls) == dict.fromkeys(tests, 1), "a view, or an inlined function"
+    assert near_sql("require", no_counts, calls, header=False) == dict.fromkeys(tests, 1), "a view, or an inlined function"
 
 
 def test_a_test_of_the_functions_rows_or_texts_reaches_every_one() -> None:
-    texts = "tests/house/test_sql.py::test_names"
-    tests = {"a": reach("*"), "b": reach("seal", called=("seal",)), "c": reach("other"), texts: reach()}
-    assert near_sql("seal", tests, {}) == {"a": 0, "b": 0, texts: 0}
+    texts = "tests/house/test_sql.py::test_"
+    tests = {"a": reach("*"), "b": reach("seal", called=("seal",)), "c": reach("other")}
+    tests |= {f"{texts}{name}": reach() for name in ("all", "each[seal]", "each[other]")}
+    found = {"b": 0, f"{texts}all": 0, f"{texts}each[seal]": 0}
+    assert near_sql("seal", tests, {}, header=False) == found
+    assert near_sql("seal", tests, {}, header=True) == found | {"a": 0}, "what is asked of the rows does not see a body"
 
 
 def test_a_test_reaches_the_functions_of_python_that_it_runs() -> None:
     tests = {"a.py::runs": reach(python="msgtx/module.py:Box.close"), "a.py::not": reach(python="msgtx/module.py:first")}
     mutants = mutants_of_python("msgtx/module.py", PYTHON)
-    assert program.tests_of(mutants[-1], tests, {}, seconds=10)[0] == ["a.py::runs"]
+    assert list(program.tests_of(mutants[-1], tests, {}, seconds=10, killers={})[0]) == ["a.py::runs"]
 
 
 def test_the_closest_and_quickest_tests_are_run_in_their_order_and_what_is_too_slow_is_left_out() -> None:
@@ -235,9 +238,28 @@ def test_the_closest_and_quickest_tests_are_run_in_their_order_and_what_is_too_s
         name: reach(seconds=seconds) for name, seconds in {"a::1": 3, "a::2": 1, "b::3": 1, "b::4": 90, "c::5": 1}.items()
     }
     near = {"a::1": 0, "a::2": 0, "b::3": 1, "b::4": 0}
-    assert chosen(near, tests, seconds=4) == (["a::1", "a::2"], 4, False)
-    assert chosen({"a::2": 0}, tests, seconds=4) == (["a::2"], 1, True)
-    assert chosen({"a::1": 0, "a::2": 0, "c::5": 0}, tests, seconds=2) == (["a::2", "c::5"], 2, False), "files take turns"
+    assert order(near, tests, 4) == (["a::2", "a::1"], False), "the quickest first"
+    assert order({"a::2": 0}, tests, 4) == (["a::2"], True)
+    assert order({"a::1": 0, "a::2": 0, "c::5": 0}, tests, 2) == (["a::2", "c::5"], False), "files take turns"
+    assert order({"a::1": 0, "a::2": 0}, tests | {"a::1": reach(seconds=2)}, 4) == (["a::1", "a::2"], True), "in their order"
+
+
+def order(near: dict[str, int], tests: dict[str, Reach], seconds: float) -> tuple[list[str], bool]:
+    found, complete = chosen(near, tests, seconds=seconds, killers={})
+    return list(found), complete
+
+
+def test_what_has_caught_mutants_of_the_same_function_or_room_runs_first(tmp_path: Path) -> None:
+    mutant = mutants_of_sql("msgtx/sql/append/count_rows.sql", SQL)[0]
+    kept = Results(tmp_path / "results.jsonl")
+    here, room, elsewhere = (mutant.name, "sql/append/other.sql:other", "sql/fetch/other.sql:other")
+    for name, by in ((here, "b::far"), (here, "b::far"), (here, "a::slow"), (room, "c::room"), (elsewhere, "a::near")):
+        kept.add(Result(mutant.id, "of a former text", name, "caught", by=by))
+    killers = Results(tmp_path / "results.jsonl").killers(mutant.name)
+    assert killers == {"b::far": 2_000, "a::slow": 1_000, "c::room": 1}
+    tests = {"a::near": reach(), "a::slow": reach(seconds=2), "b::far": reach(seconds=2), "c::room": reach(seconds=3)}
+    found, _ = chosen({"a::near": 0, "a::slow": 1, "b::far": 2, "c::room": 3}, tests, seconds=10, killers=killers)
+    assert list(found) == ["b::far", "a::near", "a::slow", "c::room"], "the first within their stage"
 
 
 def test_what_a_file_of_tests_reaches_is_noted_until_it_changes(tmp_path: Path) -> None:

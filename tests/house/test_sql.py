@@ -151,11 +151,11 @@ def test_nobody_asks_for_the_time_of_the_sql_transaction() -> None:
 
 
 def test_whoever_waits_for_a_lock_of_ours_waits_with_a_limit() -> None:
-    """P32. A function's SET clause also holds for what it calls; the session's limit belongs to the user."""
+    """P32. A function's SET clause also holds for what it calls; the session's limit is the user's, or limit_session's."""
     code = {path.stem: parts(path)[1] for path in FILES}
     called = {name: set(re.findall(r"\bmsgtx\.(\w+)\(", text)) & code.keys() - {name} for name, text in code.items()}
     waiting = {name for name, text in code.items() if "pg_advisory_xact_lock" in text}
-    limited = {name for name, text in code.items() if re.search(r"\bset lock_timeout = '", text)}
+    limited = {name for name, text in code.items() if re.search(r"\bset lock_timeout = '|msgtx\.limit_session\(\)", text)}
     begun = {function.name for function in interface.functions()} | MANAGED & code.keys()
     begun |= {name for text in code.values() for name in re.findall(r"execute function msgtx\.(\w+)", text)}
 

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import psycopg
 import sqlalchemy
 
 from msgtx.database import embedded
+from tests.databases import scratch
 from tests.mutants.patches import ROOT, Mutant, apply
 from tests.mutants.witness import REPORT
 
@@ -147,8 +147,7 @@ class Workshop:
 @contextmanager
 def open_workshop() -> Iterator[Workshop]:
     """Make a workshop in a temporary folder, and remove it at the end."""
-    folder = Path(tempfile.mkdtemp(prefix="msgtx-mutants-"))
-    folder.chmod(0o755)  # as root, the server's user must get in
+    folder = scratch("msgtx-mutants-")
     workshop = Workshop(folder)
     try:
         workshop.open()

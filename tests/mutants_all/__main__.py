@@ -21,7 +21,7 @@ from tests.mutants.pool import shared
 from tests.mutants.workshop import Workshop, open_workshop
 from tests.mutants_all.mutant import Mutant
 from tests.mutants_all.of_python import mutants_of_python
-from tests.mutants_all.of_sql import mutants_of_sql
+from tests.mutants_all.of_sql import HEADER, mutants_of_sql
 from tests.mutants_all.relevance import Map, Reach, calls_of, chosen, names_of, near_python, near_sql
 from tests.mutants_all.results import Result, Results, read_explained, without_mutant
 
@@ -36,8 +36,8 @@ FIRST: Final = (
 )  # fmt: skip
 # The tests of one mutant take at most this long, by their recorded times; the closest come first.
 MOST_SECONDS: Final = 60.0
-# A run has this much time, or this many times what its tests took: after that it hangs.
-LEAST_SECONDS, TIMES_AS_LONG = 30.0, 4.0
+# A test, and a run, has this much time and this many times what it took: after that it hangs.
+LEAST_SECONDS, TIMES_AS_LONG = 15.0, 4.0
 RECORDING_SECONDS: Final = 1800.0  # for one file of tests, whose every call is noted
 STARTING_SECONDS: Final = 120.0
 
@@ -50,7 +50,7 @@ class Worker:
             [sys.executable, "-m", "tests.mutants_all.yard"], cwd=workshop.tree, env=workshop.environment(),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-        self._healthy: set[str] = set()
+        self._healthy: set[tuple[str, ...]] = set()
         if self._read() != "ready":
             raise RuntimeError("the yard does not start: see above")
 
@@ -65,7 +65,7 @@ class Worker:
         return ""
 
     def ask(self, **asked: Any) -> dict[str, Any]:
-        """Run tests with `text` in place of the file `path`; '' plants nothing."""
+        """Run `tests`, each with its limit in seconds, with `text` in place of the file `path`; '' plants nothing."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()
@@ -75,11 +75,16 @@ class Worker:
         found: dict[str, Any] = json.loads(answer)
         return found
 
-    def passes(self, test: str, *, seconds: float) -> bool:
-        """Return whether a test passes on the unchanged tree; a pass is remembered."""
-        if test not in self._healthy and self.ask(path="", text="", tests=[test], seconds=seconds)["outcome"] == "survived":
-            self._healthy.add(test)
-        return test in self._healthy
+    def fails_only_with(self, mutant: Mutant, limits: Mapping[str, float]) -> bool:
+        """Return whether tests fail with a mutant, and pass on the unchanged tree; a pass is remembered."""
+        seconds = LEAST_SECONDS + sum(limits.values())
+        if self.ask(path=mutant.path, text=mutant.mutated, tests=limits, seconds=seconds)["outcome"] == "survived":
+            return False
+        if tuple(limits) not in self._healthy:
+            if self.ask(path="", text="", tests=limits, seconds=seconds)["outcome"] != "survived":
+                return False
+            self._healthy.add(tuple(limits))
+        return True
 
     def close(self) -> None:
         """End the worker and its current run."""
@@ -121,51 +126,62 @@ def all_mutants() -> list[Mutant]:
 def asked_for(
     mutants: Sequence[Mutant], only: Sequence[str], *, sample: int | None, seed: int, rules: Sequence[str] = ()
 ) -> list[Mutant]:
-    """Return those whose name or id is like one of the patterns, and made by one of the rules; of these, a sample."""
+    """Return those whose name or id is like one of the patterns, and made by one of the rules; of these, a sample.
+
+    A sample comes in the order in which it was drawn: so is whatever a run has time for.
+    """
     found = [
         mutant
         for mutant in mutants
         if (not only or any(fnmatch.fnmatch(mutant.name, f"*{like}*") or mutant.id == like for like in only))
         and (not rules or mutant.edit.rule in rules)
     ]
-    if sample is None or sample >= len(found):
+    if sample is None:
         return found
-    picked = set(random.Random(seed).sample(range(len(found)), sample))
-    return [mutant for at, mutant in enumerate(found) if at in picked]
+    return random.Random(seed).sample(found, min(sample, len(found)))
 
 
 def tests_of(
-    mutant: Mutant, tests: Mapping[str, Reach], calls: Mapping[str, set[str]], *, seconds: float
-) -> tuple[list[str], float, bool]:
-    """Return the tests of a mutant, their time, and whether these are all that reach it."""
+    mutant: Mutant,
+    tests: Mapping[str, Reach],
+    calls: Mapping[str, set[str]],
+    *,
+    seconds: float,
+    killers: Mapping[str, int],
+) -> tuple[dict[str, float], bool]:
+    """Return the tests of a mutant, each with its time, and whether these are all that reach it."""
     if mutant.path.endswith(".sql"):
-        near = near_sql(mutant.within, tests, calls)
+        near = near_sql(mutant.within, tests, calls, header=mutant.edit.rule in HEADER)
     else:
         near = near_python(mutant.path, mutant.within, tests)
-    return chosen(near, tests, seconds=seconds)
+    return chosen(near, tests, seconds=seconds, killers=killers)
 
 
 # ── running ──
 
 
-def hunt(mutant: Mutant, worker: Worker, tests: Sequence[str], *, seconds: float, complete: bool) -> Result:
-    """Plant a mutant and run its tests."""
+def hunt(mutant: Mutant, worker: Worker, tests: Mapping[str, float], *, complete: bool) -> Result:
+    """Plant a mutant and run its tests, given with the time that each takes."""
     began = time.monotonic()
     if not tests:
         return Result(mutant.id, mutant.file_hash, mutant.name, "unreached")
-    limit = LEAST_SECONDS + TIMES_AS_LONG * seconds
-    left = list(tests)
+    left = {test: LEAST_SECONDS + TIMES_AS_LONG * seconds for test, seconds in tests.items()}
+    whole = LEAST_SECONDS + TIMES_AS_LONG * sum(tests.values())
     while True:
-        answer = worker.ask(path=mutant.path, text=mutant.mutated, tests=left, seconds=limit)
+        answer = worker.ask(path=mutant.path, text=mutant.mutated, tests=left, seconds=whole)
         failed = answer.get("by")
+        if answer["outcome"] == "caught" and not failed:  # it hung, or the machine did
+            answer = worker.ask(path=mutant.path, text=mutant.mutated, tests=left, seconds=whole)
+            failed = answer.get("by")
         if answer["outcome"] != "caught" or not failed:
             break
         # A test may fail by itself, on a busy machine, or on the unchanged tree: to catch a mutant, it must fail twice, and
-        # pass without the mutant.
-        again = worker.ask(path=mutant.path, text=mutant.mutated, tests=[failed], seconds=limit)
-        if again["outcome"] != "survived" and worker.passes(failed, seconds=limit):
+        # pass without the mutant; alone, or behind those of its file, as it may need what these have left.
+        ran = list(left)[: list(left).index(failed) + 1]
+        of_its_file = [test for test in ran if test.startswith(failed.partition("::")[0])]
+        if any(worker.fails_only_with(mutant, {test: left[test] for test in tests}) for tests in ([failed], of_its_file)):
             break
-        left = [test for test in left if test != failed]
+        left = {test: limit for test, limit in left.items() if test not in ran}
         if not left:
             answer = {"outcome": "survived"}
             break
@@ -179,7 +195,7 @@ def record(files: Sequence[str], known: Map, workers: Sequence[Worker], console:
     """Note what the tests of some files reach."""
 
     def one(file: str, worker: Worker) -> tuple[str, dict[str, Any]]:
-        return file, worker.ask(path="", text="", tests=[file], seconds=RECORDING_SECONDS, record=True, python=python)
+        return file, worker.ask(path="", text="", record=file, seconds=RECORDING_SECONDS, python=python)
 
     for number, (file, answer) in enumerate(shared(files, workers, one, Worker.close), 1):
         known.note(ROOT, file, answer.get("tests", {}), python=python, called=answer.get("called", ()))
@@ -287,10 +303,12 @@ def run(todo: Sequence[Mutant], results: Results, console: Console, options: arg
         def one(mutant: Mutant, worker: Worker) -> tuple[Mutant, Result] | None:
             if options.minutes is not None and time.monotonic() - began > options.minutes * 60:
                 return None
-            named, seconds, complete = tests_of(mutant, tests, calls, seconds=options.seconds)
-            return mutant, hunt(mutant, worker, named, seconds=seconds, complete=complete)
+            killers = results.killers(mutant.name)
+            named, complete = tests_of(mutant, tests, calls, seconds=options.seconds, killers=killers)
+            return mutant, hunt(mutant, worker, named, complete=complete)
 
-        for number, (mutant, result) in enumerate(shared(todo, workers, one, Worker.close), 1):
+        hunted = filter(None, shared(todo, workers, one, Worker.close))  # None: the time was over
+        for number, (mutant, result) in enumerate(hunted, 1):
             results.add(result)
             tell(result, mutant, console, number=number, count=len(todo))
 

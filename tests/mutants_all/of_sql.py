@@ -16,6 +16,7 @@ SWAPS: Final = {
     "<": "<=", "<=": "<", ">": ">=", ">=": ">", "=": "<>", "<>": "=", "least": "greatest", "greatest": "least",
     "min": "max", "max": "min", "bool_and": "bool_or", "bool_or": "bool_and", "desc": "asc", "asc": "desc", "all": "any",
 }  # fmt: skip
+HEADER: Final = frozenset({"volatility", "no definer", "no setting"})  # rules that change a function's attributes
 VOLATILITY: Final = {"volatile": "stable", "stable": "volatile", "immutable": "volatile"}
 ALWAYS: Final = frozenset({"where", "on", "having"})  # also with a single condition
 TESTED: Final = frozenset({"if", "elsif", "while", "case when", "exit when", "continue when"})

@@ -5,13 +5,14 @@ those call, by their texts; but only what was called while its file ran, by Post
 process of its own is not seen: such tests are few and slow, and are left out.
 """
 
+import bisect
 import hashlib
 import json
 import re
 import sys
 import threading
 import time
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +27,11 @@ from msgtx.database.wire import Statements
 # Tests of one process, in the order in which they are tried; others start servers, Spark or programs, or take minutes.
 FOLDERS: Final = ("rules", "store", "sessions", "database", "client", "admin", "orm", "aio")
 OF_THE_TEXTS: Final = ("tests/house/test_sql.py", "tests/house/test_privileges.py")  # of every function, as it is written
+DEFINES: Final = re.compile(r"\s*(create|alter|drop|grant|revoke|comment)\b", re.IGNORECASE)  # calls nothing
 NAMED: Final = re.compile(r"\bmsgtx\.(\w+)")
 EVERY: Final = "*"  # what a test reaches that looks at the functions' own rows
 SLOWEST_SECONDS: Final = 20.0  # of one test: a slower one is of no use here
+STAGES: Final = (3.0, 12.0)  # seconds after which a stage of a run ends: the tests that catch most are in the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,8 @@ class Recorder:
     def _note(self, text: object) -> None:
         if isinstance(text, bytes | str):
             text = text.decode() if isinstance(text, bytes) else text
-            self._sql.update(NAMED.findall(text))
+            if DEFINES.match(text) is None:
+                self._sql.update(NAMED.findall(text))
             if "pg_proc" in text:
                 self._sql.add(EVERY)
 
@@ -162,55 +166,60 @@ def distances(target: str, calls: Mapping[str, Iterable[str]]) -> dict[str, int]
     return found
 
 
-def chosen(near: Mapping[str, int], tests: Mapping[str, Reach], *, seconds: float) -> tuple[list[str], float, bool]:
-    """Return the closest and quickest tests that fit into `seconds`, how long they take, and whether these are all.
+def chosen(
+    near: Mapping[str, int], tests: Mapping[str, Reach], *, seconds: float, killers: Mapping[str, int]
+) -> tuple[dict[str, float], bool]:
+    """Return the tests to run, each with the time that it takes, and whether these are all.
 
-    `near`: how far each test is from what was changed. Among equals, files take turns, each with its quickest test: tests of
-    one file look at the same promise. A file about that code begins: many of its tests are close.
+    They are what fits into `seconds` of those that have caught most mutants of the same function, then of the closest and
+    quickest. `near`: how far each test is from what was changed. Among equals, files get the same time, each for its
+    quickest tests: tests of one file look at the same promise.
     """
-    shares: dict[str, float] = {}
-    for file, group in _by_file(tests).items():
-        weights = [1 / (1 + near[test]) if test in near else 0.0 for test in group]
-        shares[file] = sum(weights) / len(weights)
-    turns: Counter[tuple[int, str]] = Counter()
+    # What names few functions looks closely at them.
+    costs = {test: tests[test].seconds * (1 + len(tests[test].sql)) for test in near}
+    spent: dict[tuple[int, str], float] = defaultdict(float)
     order: dict[str, tuple[int, int, float]] = {}
-    for test in sorted(near, key=lambda test: tests[test].seconds):
-        file = test.partition("::")[0]
-        order[test] = (near[test], turns[near[test], file], -shares[file])
-        turns[near[test], file] += 1
-    ranked = sorted(near, key=order.__getitem__)
-    taken, total, complete = [], 0.0, True
-    for test in ranked:
+    for test in sorted(near, key=costs.__getitem__):
+        turn = near[test], test.partition("::")[0]
+        spent[turn] += costs[test]
+        order[test] = (-killers.get(test, 0), near[test], spent[turn])
+    stages: list[list[str]] = [[] for _ in (*STAGES, seconds)]
+    total, complete = 0.0, True
+    for test in sorted(near, key=order.__getitem__):
         took = tests[test].seconds
         if took > SLOWEST_SECONDS or total + took > seconds:
             complete = False
             continue
-        taken.append(test)
         total += took
+        stages[bisect.bisect_left(STAGES, total)].append(test)
     # Within a file tests keep their order: some count what earlier ones have left.
-    files = list(dict.fromkeys(test.partition("::")[0] for test in taken))
     places = {test: at for at, test in enumerate(tests)}
-    return sorted(taken, key=lambda test: (files.index(test.partition("::")[0]), places[test])), total, complete
+    found: list[str] = []
+    for stage in stages:
+        files = list(dict.fromkeys(test.partition("::")[0] for test in stage))
+        found += sorted(stage, key=lambda test: (files.index(test.partition("::")[0]), places[test]))
+    return {test: tests[test].seconds for test in found}, complete
 
 
-def _by_file(tests: Iterable[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = defaultdict(list)
-    for test in tests:
-        found[test.partition("::")[0]].append(test)
-    return found
-
-
-def near_sql(function: str, tests: Mapping[str, Reach], calls: Mapping[str, Iterable[str]]) -> dict[str, int]:
+def near_sql(
+    function: str, tests: Mapping[str, Reach], calls: Mapping[str, Iterable[str]], *, header: bool
+) -> dict[str, int]:
     """Return the tests that reach a function or view of SQL, and by how many calls.
 
-    PostgreSQL counts neither views nor inlined functions: of these no file has called any.
+    PostgreSQL counts neither views nor inlined functions: of these no file has called any. `header`: the functions' rows
+    show what was changed.
     """
     far = distances(function, calls)
     near = {
         test: min(far[name] for name in reach.sql & far.keys()) for test, reach in tests.items() if reach.sql & far.keys()
     }
     seen = {test: by for test, by in near.items() if function in tests[test].called}
-    every = [test for test, reach in tests.items() if EVERY in reach.sql or test.startswith(OF_THE_TEXTS)]
+    every = [
+        test
+        for test, reach in tests.items()
+        if (header and EVERY in reach.sql)
+        or (test.startswith(OF_THE_TEXTS) and (test.endswith(f"[{function}]") or not test.endswith("]")))
+    ]
     return (seen or near) | dict.fromkeys(every, 0)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Final
 from tests.mutants_all.mutant import Mutant
 
 EXPLAINED: Final = Path(__file__).parent / "explained.txt"
+OWN_WEIGHT: Final = 1_000  # of a mutant of the function itself, against one of its room
 LINE: Final = re.compile(r"(?P<id>[0-9a-f]{10}) (?P<name>\S+:\S+) (?P<reason>\S.{9,})")
 
 
@@ -34,16 +36,33 @@ class Results:
     def __init__(self, path: Path) -> None:
         self._path = path
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        self._found = {result.id: result for result in (Result(**json.loads(line)) for line in lines if line.endswith("}"))}
+        self._found: dict[str, Result] = {}
+        self._killers: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for line in lines:
+            if line.endswith("}"):
+                self._note(Result(**json.loads(line)))
+
+    def _note(self, result: Result) -> None:
+        self._found[result.id] = result
+        if result.by:
+            self._killers[result.name][result.by] += 1
 
     def of(self, mutant: Mutant) -> Result | None:
         """Return a mutant's result if its file is unchanged."""
         found = self._found.get(mutant.id)
         return found if found is not None and found.file_hash == mutant.file_hash else None
 
+    def killers(self, name: str) -> Counter[str]:
+        """Return the tests that have caught mutants of a function, or of its room, with their weights."""
+        found = Counter[str]()
+        for other, by in list(self._killers.items()):
+            if other.rpartition("/")[0] == name.rpartition("/")[0]:
+                found.update({test: count * (OWN_WEIGHT if other == name else 1) for test, count in by.items()})
+        return found
+
     def add(self, result: Result) -> None:
         """Keep a result."""
-        self._found[result.id] = result
+        self._note(result)
         self._path.parent.mkdir(exist_ok=True)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(result)) + "\n")

@@ -1,4 +1,4 @@
-"""A process in a copy of the tree, with all imported and a database to copy: it plants a mutant and forks a run of tests.
+"""A pytest that has collected every test and holds a database to copy: for each mutant it forks, and the fork runs some.
 
 A fork costs milliseconds, where a fresh pytest with a fresh database takes seconds. It reads requests line by line, in
 JSON, and answers in the same way.
@@ -11,13 +11,13 @@ import json
 import os
 import pkgutil
 import signal
-import sys
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Any, Final
+from typing import Any, Final, NoReturn, TextIO
 
 import psycopg
 import pytest
@@ -27,15 +27,31 @@ import msgtx
 import tests.conftest
 from msgtx.database.schema import functions
 from tests.databases import Server, connect, use_server, wait_until
-from tests.mutants_all.relevance import FOLDERS, Recorder
+from tests.mutants_all.relevance import FOLDERS, OF_THE_TEXTS, Recorder
 
 ROOT: Final = Path(msgtx.__file__).parent.parent
+LOOK_SECONDS: Final = 0.005
 ENDING_SECONDS: Final = 15.0  # for a run that is ended to take its fixtures down
 ENDED: Final = """
     select pg_terminate_backend(pid) from pg_stat_activity
     where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"""
 CALLED: Final[set[str]] = set()  # the functions of SQL that this process has seen called
-OPTIONS: Final = ["-q", "-x", "--tb=line", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:faulthandler"]
+# Nothing is captured: a fork is silent.
+OPTIONS: Final = [
+    "-qq",
+    "-s",
+    "--tb=no",
+    "--assert=plain",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:faulthandler",
+    "-p",
+    "no:xdist",
+]
+
+
+OF_A_RUN: Final = {psycopg.errors.InsufficientPrivilege.sqlstate, psycopg.errors.DuplicateObject.sqlstate}
 
 
 class CannotPlantError(Exception):
@@ -60,14 +76,32 @@ class KeptServer(Server):
         super().drop_database(url)
 
 
+class OverdueError(BaseException):
+    """A test hangs."""
+
+
+def overdue(*_: object) -> None:
+    """Fail the test that runs."""
+    raise OverdueError("it hangs")
+
+
 class Witness:
     """A plugin of pytest: it notes the first failure, and whether it only shows that the text is invalid."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Mapping[str, float]) -> None:
+        self._limits = limits  # in seconds, of each test
         self.failed = ""
         self.why = ""
         self.senseless = False
         self.passed = 0
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        signal.setitimer(signal.ITIMER_REAL, self._limits[item.nodeid])
+        try:
+            return (yield)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -88,16 +122,19 @@ def is_senseless(error: BaseException | None) -> bool:
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         state = (error.sqlstate or "") if isinstance(error, psycopg.Error) else ""
-        if state.startswith("42") and state not in {"42501"}:
+        if state.startswith("42") and state not in OF_A_RUN:
             return True
         error = error.__cause__ or error.__context__
     return False
 
 
 class Yard:
-    """What a run needs: a server, its template, and a mutant that is planted."""
+    """What a run needs: a server, its template, the tests, and a mutant that is planted. A plugin of pytest."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, hearing: TextIO, speaking: TextIO) -> None:
+        self._hearing, self._speaking = hearing, speaking
+        self._session: pytest.Session
+        self._items: dict[str, pytest.Item] = {}
         made = use_server(url)
         self.server = KeptServer(made.superuser_url, made.role, made.password)
         self.server.drop_database(self.server.create_database())
@@ -109,10 +146,19 @@ class Yard:
         for module in pkgutil.walk_packages(msgtx.__path__, "msgtx."):
             if not module.name.startswith(("msgtx.cli", "msgtx.migrations", "msgtx.spark_jobs")):
                 importlib.import_module(module.name)
-        for folder in FOLDERS:
-            for path in sorted((ROOT / "tests" / folder).glob("[a-z]*.py")):
-                if not path.name.startswith(("test_", "conftest")):
-                    importlib.import_module(f"tests.{folder}.{path.stem}")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> NoReturn:
+        """Answer until nothing more is asked, in place of running all tests. It does not return."""
+        if session.testsfailed:
+            raise session.Failed("not every test can be collected")
+        self._session, self._items = session, {item.nodeid: item for item in session.items}
+        report = ROOT.parent / "yard.json"
+        print("ready", file=self._speaking, flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            for line in self._hearing:
+                print(json.dumps(self.run(json.loads(line), report)), file=self._speaking, flush=True)
+        os._exit(0)  # it has nothing to take down, its forks had
 
     @contextlib.contextmanager
     def planted(self, path: str, text: str) -> Iterator[Callable[[], None]]:
@@ -157,7 +203,7 @@ class Yard:
                 report.unlink(missing_ok=True)
                 child = os.fork()
                 if child == 0:
-                    run_tests(asked, plant, report)
+                    self._run_tests(asked, plant, report)
                 ended = wait_for(child, asked["seconds"])
         except CannotPlantError as error:
             return {"outcome": "stillborn", "why": str(error)}
@@ -170,7 +216,7 @@ class Yard:
         return answer
 
     def _sweep(self) -> None:
-        """Remove the databases that a run left."""
+        """Remove the databases and roles that a run left."""
         with self.server.administrator() as connection:
             connection.execute("set statement_timeout = 0")  # a database is removed with a checkpoint
             left = connection.execute(
@@ -178,16 +224,65 @@ class Yard:
             ).fetchall()
             for (name,) in left:
                 connection.execute(f"drop database if exists {name} with (force)")
+            roles = connection.execute("select rolname from pg_roles where rolname ~ %s", [f"^{self.server.role}_[0-9]+$"])
+            for (name,) in roles.fetchall():
+                connection.execute(f"drop role {name}")
+
+    def _run_tests(self, asked: dict[str, Any], plant: Callable[[], None], report: Path) -> None:
+        """Run tests in this fork, write down how they ended, and end."""
+        try:
+            os.setsid()
+            silence = os.open(os.devnull, os.O_RDWR)
+            for stream in (0, 1, 2):
+                os.dup2(silence, stream)
+            plant()
+            gc.freeze()  # what the fork shares with its parent is not looked at, so not copied
+            answer = self._recorded(asked) if asked.get("record") else self._judged(asked["tests"])
+        except CannotPlantError as error:
+            answer = {"outcome": "stillborn", "why": str(error)}
+        except BaseException as error:  # noqa: BLE001 - whatever happens in the fork, its parent gets an answer
+            answer = {"outcome": "caught", "why": f"{type(error).__name__}: {error}"}
+        report.write_text(json.dumps(answer), encoding="utf-8")
+        os._exit(0)
+
+    def _judged(self, limits: Mapping[str, float]) -> dict[str, Any]:
+        """Run tests, each with its limit, until one fails."""
+        witness = Witness(limits)
+        signal.signal(signal.SIGALRM, overdue)
+        self._run_items(witness, [self._items[name] for name in limits if name in self._items], lambda: bool(witness.failed))
+        if witness.failed:
+            outcome = "stillborn" if witness.senseless else "caught"
+            return {"outcome": outcome, "by": witness.failed, "why": witness.why, "passed": witness.passed}
+        return {"outcome": "survived", "passed": witness.passed}
+
+    def _recorded(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Run the tests of a file and note what they reach."""
+        items = [item for name, item in self._items.items() if name.partition("::")[0] == asked["record"]]
+        with Recorder(ROOT / "msgtx", python=asked["python"]) as recorder:
+            self._run_items(recorder, items, lambda: False)
+        return {"outcome": "recorded", "tests": recorder.found, "called": sorted(CALLED)}
+
+    def _run_items(self, plugin: object, items: Sequence[pytest.Item], is_over: Callable[[], bool]) -> None:
+        """Run tests one after the other, and take their fixtures down."""
+        hook = self._session.config.hook
+        self._session.config.pluginmanager.register(plugin)
+        for item, following in zip_longest(items, items[1:]):
+            hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if is_over():
+                break
+        hook.pytest_sessionfinish(session=self._session, exitstatus=0)
 
 
 def wait_for(child: int, seconds: float) -> bool:
     """Wait for a fork; end it when its time is over, or this process is to end. Returns whether it ended by itself."""
-    deadline = time.monotonic() + seconds
+    waited = 0.0
     try:
-        while time.monotonic() < deadline:
+        while waited < seconds:
             if os.waitpid(child, os.WNOHANG)[0]:
                 return True
-            time.sleep(0.005)
+            began = time.monotonic()
+            time.sleep(LOOK_SECONDS)
+            waited += min(time.monotonic() - began, 100 * LOOK_SECONDS)  # not while this process was stopped
     except KeyboardInterrupt:
         end(child)
         raise
@@ -204,42 +299,6 @@ def end(child: int) -> None:
             if os.waitpid(child, os.WNOHANG)[0]:
                 return
             time.sleep(0.005)
-
-
-def run_tests(asked: dict[str, Any], plant: Callable[[], None], report: Path) -> None:
-    """Run tests in this fork, write down how they ended, and end."""
-    try:
-        os.setsid()
-        silence = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(silence, stream)
-        plant()
-        answer = recorded(asked["tests"], python=asked["python"]) if asked.get("record") else judged(asked["tests"])
-    except CannotPlantError as error:
-        answer = {"outcome": "stillborn", "why": str(error)}
-    except BaseException as error:  # noqa: BLE001 - whatever happens in the fork, its parent gets an answer
-        answer = {"outcome": "caught", "why": f"{type(error).__name__}: {error}"}
-    report.write_text(json.dumps(answer), encoding="utf-8")
-    os._exit(0)
-
-
-def judged(names: list[str]) -> dict[str, Any]:
-    """Run tests until one fails."""
-    witness = Witness()
-    ended = pytest.main([*OPTIONS, *names], plugins=[witness])
-    if witness.failed:
-        outcome = "stillborn" if witness.senseless else "caught"
-        return {"outcome": outcome, "by": witness.failed, "why": witness.why, "passed": witness.passed}
-    if ended == pytest.ExitCode.OK:
-        return {"outcome": "survived", "passed": witness.passed}
-    return {"outcome": "caught", "why": f"pytest ended with {ended}", "passed": witness.passed}
-
-
-def recorded(names: list[str], *, python: bool) -> dict[str, Any]:
-    """Run tests and note what they reach."""
-    with Recorder(ROOT / "msgtx", python=python) as recorder:
-        pytest.main([option for option in OPTIONS if option != "-x"] + names, plugins=[recorder])
-    return {"outcome": "recorded", "tests": recorder.found, "called": sorted(CALLED)}
 
 
 # ── Python ──
@@ -279,19 +338,13 @@ def swap(swaps: dict[tuple[str, int], CodeType]) -> None:
 
 def main() -> None:
     """Answer until nothing more is asked."""
-    speaking = os.fdopen(os.dup(1), "w")
+    hearing, speaking = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     # The process that asks ends this one: Ctrl-C is for that one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    yard = Yard(os.environ["MSGTX_TEST_DATABASE_URL"])
-    report = ROOT.parent / "yard.json"
-    print("ready", file=speaking, flush=True)
-    for line in sys.stdin:
-        answer = yard.run(json.loads(line), report)
-        print(json.dumps(answer), file=speaking, flush=True)
+    files = [*(f"tests/{folder}" for folder in FOLDERS), *OF_THE_TEXTS]
+    pytest.main([*OPTIONS, *files], plugins=[Yard(os.environ["MSGTX_TEST_DATABASE_URL"], hearing, speaking)])
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
-        main()
+    main()

@@ -138,6 +138,14 @@ def test_a_session_that_sits_is_waited_for(connection: Connection, session: Conn
     assert worker.decided_by() == ("COMMIT", "client")
 
 
+def test_a_lock_of_another_kind_on_the_same_number_is_no_seat(connection: Connection, session: Connection) -> None:
+    worker, seat = Worker(connection), take_seat(session)
+    worker.seal(seat=seat)
+    session.rollback()
+    session.execute("select pg_advisory_xact_lock(1836279553, %s), pg_advisory_xact_lock(%s)", [seat, seat])
+    assert worker.is_overdue()
+
+
 @pytest.mark.parametrize("by", ["reader", "sweep"])
 @pytest.mark.parametrize("end", ["rollback", "savepoint", "killed"])
 def test_a_session_that_has_left_is_not(connection: Connection, session: Connection, server: Any, end: str, by: str) -> None:

@@ -118,6 +118,28 @@ def test_log_append_time_replaces_the_records_timestamps(connection: Connection)
 # ── sequences ──
 
 
+def test_a_batch_behind_a_refused_one_is_stored_as_its_own_topic_says(connection: Connection) -> None:
+    first, stamped, writer = (
+        new_partition(connection),
+        new_partition(connection, timestamp_type="LogAppendTime"),
+        Writer(connection),
+    )
+    plain(connection, stamped, b"before")
+    refused, stored = append(connection, [writer.row(first, b"a", sequence=7), writer.row(stamped, b"b", timestamps=[5])])
+    assert isinstance(refused.error, errors.OutOfOrderSequence)
+    assert (stored.error, stored.base_offset) == (None, 1)
+    row = connection.execute(
+        "select extract(epoch from appended_at) * 1000 - max_timestamp < 1000, timestamps from msgtx.record_batch"
+        " where partition_id = %s and base_offset = 1",
+        [stamped],
+    ).fetchone()
+    assert row == (True, None)
+    begun = connection.execute(
+        "select partition_id, first_offset from msgtx.transaction_partition where producer_id = %s", [writer.id.producer_id]
+    ).fetchall()
+    assert begun == [(stamped, 1)]
+
+
 def test_the_first_sequence_of_a_producer_and_epoch_must_be_zero(connection: Connection) -> None:
     partition, producer = new_partition(connection), idempotent(connection)
     answer = append_one(connection, batch(partition, b"a", producer=producer, sequence=5))
@@ -194,6 +216,19 @@ def test_a_newer_epoch_starts_at_zero_and_an_older_one_is_refused(connection: Co
     doubled = append_one(connection, batch(partition, b"a", producer=producer, sequence=0))
     assert isinstance(doubled.error, errors.InvalidProducerEpoch)
     assert values(connection, partition) == [b"a", b"b"]
+
+
+def test_a_repeated_batch_is_found_among_those_of_its_own_epoch(connection: Connection) -> None:
+    """I1: numbers start again, and batches of an older epoch were cut in other places."""
+    partition, producer = new_partition(connection), idempotent(connection)
+    for sequence, values_of in ((0, [b"a"]), (1, [b"b", b"c"])):
+        assert append_one(connection, batch(partition, *values_of, producer=producer, sequence=sequence)).error is None
+    newer = init_producer_id(connection, None, timeout_ms=60_000, expected=producer)
+    row = batch(partition, b"d", b"e", producer=newer, sequence=0)
+    assert append_one(connection, row).base_offset == 3
+    assert append_one(connection, batch(partition, b"f", producer=newer, sequence=2)).base_offset == 5
+    again = append_one(connection, row)
+    assert (again.error, again.duplicate, again.base_offset) == (None, True, 3)
 
 
 def test_an_older_epoch_is_refused_also_on_a_partition_that_the_newer_has_not_touched(connection: Connection) -> None:
@@ -407,6 +442,26 @@ def test_a_call_whose_batches_are_all_refused_leaves_no_transaction(connection: 
     assert count(connection, "transaction_partition", "producer_id = %s", writer.id.producer_id) == 0
 
 
+def test_a_call_of_several_producers_opens_the_transactions_of_those_whose_batches_it_stores(connection: Connection) -> None:
+    first, second = new_topic(connection, 2)
+    refused, stored = Writer(connection), Writer(connection)
+    answers = append(connection, [refused.row(first, b"a", sequence=1), stored.row(second, b"a")])
+    assert [type(answer.error) for answer in answers] == [errors.OutOfOrderSequence, type(None)]
+    assert count(connection, "transaction", "producer_id = %s", refused.id.producer_id) == 0
+    assert count(connection, "transaction", "producer_id = %s", stored.id.producer_id) == 1
+
+
+def test_a_call_opens_a_transaction_also_beside_one_that_is_open_already(connection: Connection) -> None:
+    """I12: without its row nobody would find it overdue."""
+    partitions = new_topic(connection, 3)
+    writers = [Writer(connection) for _ in partitions]
+    writers[2].send(partitions[2], b"open")
+    rows = [writer.row(partition, b"a") for partition, writer in zip(partitions, writers, strict=True)]
+    assert [answer.error for answer in append(connection, rows)] == [None] * 3
+    for writer in writers:
+        assert count(connection, "transaction", "producer_id = %s", writer.id.producer_id) == 1
+
+
 def test_a_transaction_is_noted_once_on_each_partition_where_it_begins(connection: Connection) -> None:
     first, second = new_topic(connection, 2)
     writer = Writer(connection)
@@ -522,6 +577,7 @@ def test_a_number_that_is_not_the_newest_plus_one_is_over(connection: Connection
     partition, writer = new_partition(connection), Writer(connection)
     answer = append_one(connection, writer.row(partition, b"a", number=number))
     assert isinstance(answer.error, errors.InvalidTransactionState)
+    assert f"transaction {writer.id.producer_id}.0.{number} is not the next one" in str(answer.error)
     writer.send(partition, b"a")
 
 

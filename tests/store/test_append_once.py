@@ -205,6 +205,7 @@ def test_a_refused_record_keeps_no_key_and_the_others_go_on(
     )
     assert [type(answer.error) for answer in answers] == [error, type(None), error, error]
     assert answers[0] == Placed(answers[0].error, -1, -1, -1, duplicate=False)
+    assert all("max_message_bytes" in str(answer.error) or "needs a key" in str(answer.error) for answer in answers[2:])
     assert (held(connection), ends(connection, refusing)[2], ends(connection, taking)[2]) == (["good"], 0, 1)
     assert places([once(connection, refusing, "bad", **mended)]) == [(0, 0, False)]
 
@@ -246,6 +247,12 @@ def test_a_key_has_1_to_256_bytes(connection: Connection, key: Any) -> None:
     with pytest.raises(errors.InvalidRequest, match="1 to 256 bytes"):
         append_once(connection, [record(partition, "a"), record(partition, key)])
     assert (held(connection), ends(connection, partition)[2]) == ([], 0)
+
+
+@pytest.mark.parametrize("columns", ["'{}', '{}', '{}', '{}', '{}'", "null, null, null, null, null"])
+def test_a_call_without_records_is_refused(connection: Connection, columns: str) -> None:
+    with pytest.raises(psycopg.Error, match="a call needs at least one record"):
+        connection.execute(f"select * from msgtx.append_once({columns})".encode())
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,23 @@ from hypothesis import strategies as st
 
 from msgtx.rules.boundary import lowered
 from msgtx.store.cuts import consistent_cut, spans_of_transactions
+from msgtx.store.decide import Ending
+from msgtx.store.transactions import mark
+from msgtx.types import TransactionId
 from tests.databases import Connection
 from tests.store.steps import Writer, new_partition, new_topic, plain, read
 
 
 def cut(connection: Connection, partitions: list[int]) -> dict[int, int]:
     return {partition: at.end for partition, at in consistent_cut(connection, partitions).items()}
+
+
+def forget(connection: Connection, name: TransactionId) -> None:
+    """Remove what history removes of a transaction, but for the markers of an ABORT."""
+    its = "(producer_id, producer_epoch, transaction_number) = (%s, %s, %s)"
+    for table in ("transaction_decision", "transaction", "transaction_partition"):
+        connection.execute(f"delete from msgtx.{table} where {its}", name)
+    connection.execute(f"delete from msgtx.transaction_marker where {its} and outcome = 'COMMIT'", name)
 
 
 def test_what_is_decided_everywhere_is_in_the_cut(connection: Connection) -> None:
@@ -148,11 +159,43 @@ def test_a_transaction_whose_history_is_gone_is_found_by_its_rows(connection: Co
     split.send(two, b"split")
     open_one.send(one, b"open")
     split.send(one, b"split")
-    split.commit()
+    name = split.commit()
     if purged:
-        for table in ("transaction_decision", "transaction", "transaction_partition"):
-            connection.execute(f"delete from msgtx.{table} where producer_id = %s", [split.id.producer_id])
+        forget(connection, name)
     assert cut(connection, [one, two]) == {one: 0, two: 0}
+
+
+@pytest.mark.parametrize("outcome", ["COMMIT", "ABORT"])
+@pytest.mark.parametrize("purged", [False, True])
+def test_what_is_in_several_partitions_has_its_own_place_in_each(
+    connection: Connection, purged: bool, outcome: Ending
+) -> None:
+    """I15: also when nothing but rows and an ABORT's markers is left of it, beside others of its producer."""
+    one, two = new_topic(connection, 2)
+    open_one, split = Writer(connection), Writer(connection)
+    plain(connection, one, b"before")
+    for ended in ("COMMIT", "ABORT"):
+        split.send(one, b"before")
+        split.send(two, b"before")
+        split.decide(ended)
+        split.next()
+    open_one.send(two, b"open")
+    name = split.name
+    split.send(one, b"split")
+    split.send(two, b"split")
+    split.decide(outcome)
+    split.next()
+    for _ in range(2):
+        split.send(one, b"after")
+        split.commit()
+    mark(connection, everything=True)
+    if purged:
+        forget(connection, name)
+    assert cut(connection, [one, two]) == {one: 3 if outcome == "COMMIT" else 6, two: 2}
+    open_one.commit()
+    assert cut(connection, [one, two]) == {one: 6, two: 4}
+    found = spans_of_transactions(connection, {one: 3, two: 2}, {one: 4, two: 3})
+    assert [span for span in found if len(span) == 2] == ([{one: (3, 3), two: (3, 3)}] if outcome == "COMMIT" else [])
 
 
 @hypothesis.settings(
@@ -213,3 +256,13 @@ def test_an_end_is_lowered_by_what_lies_in_another_partition(connection: Connect
     starts, ends = {one: 0, two: 0}, {one: 3, two: 0}
     assert lowered(starts, ends, spans_of_transactions(connection, starts, ends)) == {one: 1, two: 0}
     assert lowered(starts, {one: 3, two: 1}, spans_of_transactions(connection, starts, {one: 3, two: 1})) == {one: 3, two: 1}
+
+
+def test_only_transactions_with_a_row_in_the_ranges_are_told(connection: Connection) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    for _ in range(3):
+        writer.send(partition, b"a")
+        writer.send(partition, b"b")
+        writer.commit()
+    assert spans_of_transactions(connection, {partition: 2}, {partition: 3}) == [{partition: (2, 3)}]
+    assert spans_of_transactions(connection, {partition: 2}, {partition: 2}) == []

@@ -495,6 +495,23 @@ def test_a_whole_transaction_behind_an_open_one_waits(connection: Connection) ->
     assert isinstance(answer.error, errors.ConcurrentTransactions)
 
 
+@pytest.mark.parametrize("newest", ["another producer's", "an older epoch's"])
+def test_a_whole_transaction_whose_number_is_not_the_next_of_its_own_epoch_is_over(
+    connection: Connection, newest: str
+) -> None:
+    """P46."""
+    partition, writer, other = new_partition(connection), Writer(connection), Writer(connection)
+    for _ in range(3):
+        one = other if newest == "another producer's" else writer
+        one.commit_whole(one.row(partition, b"before"))
+    if one is writer:
+        writer.init()
+    writer.number = 3
+    (answer,) = writer.whole(writer.row(partition, b"a"))
+    assert isinstance(answer.error, errors.InvalidTransactionState)
+    assert ends(connection, partition) == (0, 3, 3)
+
+
 @pytest.mark.parametrize("at", [OffsetAndMetadata(1, "x" * 4_097), OffsetAndMetadata(-1)])
 def test_bad_offsets_undo_the_whole_call(connection: Connection, at: OffsetAndMetadata) -> None:
     partition, writer = new_partition(connection), Writer(connection)
@@ -504,12 +521,15 @@ def test_bad_offsets_undo_the_whole_call(connection: Connection, at: OffsetAndMe
 
 
 def test_batches_of_another_name_or_out_of_order_are_refused(connection: Connection) -> None:
+    """I8: a batch of another name would belong to a transaction that nobody decides."""
     first, second = new_topic(connection, 2)
-    writer = Writer(connection)
+    writer, other = Writer(connection), Writer(connection)
     wrong = [
         [writer.row(second, b"a"), writer.row(first, b"b")],
         [writer.row(first, b"a"), writer.row(first, b"b", sequence=1)],
         [writer.row(first, b"a", number=1)],
+        [writer.row(first, b"a", producer=(writer.id.producer_id, 1))],
+        [writer.row(first, b"a", producer=other.id)],
         [batch(first, b"a")],
     ]
     for rows in wrong:

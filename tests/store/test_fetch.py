@@ -188,6 +188,23 @@ def test_aborted_data_is_never_delivered_and_always_passed(connection: Connectio
     assert ends(connection, partition) == (0, 21, 21)
 
 
+@pytest.mark.parametrize("marked", [False, True])
+def test_of_aborted_data_nothing_leaves_the_database(connection: Connection, marked: bool) -> None:
+    """I5: a row says where it ends, and has no array."""
+    partition, writer = new_partition(connection), Writer(connection)
+    columns = {"keys": [b"k", b"l"], "timestamps": [1, 2], "headers": [[("h", b"1")], []]}
+    writer.send(partition, b"a", b"b", **columns)
+    writer.abort()
+    if marked:
+        mark(connection, everything=True)
+    rows = connection.execute(
+        'select last_offset, visible, num_nonnulls(keys, "values", timestamps, header_counts, header_keys, header_values)'
+        " from msgtx.fetch_batches(array[%s], array[0], array[null], 'read_committed')",
+        [partition],
+    ).fetchall()
+    assert rows == [(1, False, 0)]
+
+
 def test_markers_take_no_offsets(connection: Connection) -> None:
     """P5."""
     partition, writer = new_partition(connection), Writer(connection)

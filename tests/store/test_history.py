@@ -12,6 +12,7 @@ from msgtx import errors
 from msgtx.coordinator.sweep import STEPS, Sweeper, sweep
 from msgtx.database.pool import Engine
 from msgtx.store.groups import committed_offsets
+from msgtx.store.seal import complete_prepared
 from msgtx.store.transactions import end_transaction, expire_transactions, mark, transaction_outcome
 from msgtx.types import Outcome, TransactionId
 from tests.databases import Connection
@@ -33,6 +34,7 @@ from tests.store.steps import (
     read,
     seal,
     spoiled,
+    unique,
     values,
 )
 
@@ -334,6 +336,27 @@ def test_offsets_of_a_commit_stay_and_count_those_of_an_abort_go(connection: Con
         for group in ("committed", "sealed and committed", "sealed and aborted")
     }
     assert found == {"committed": [1], "sealed and committed": [2], "sealed and aborted": []}
+
+
+def test_with_an_abort_go_its_own_offsets_and_no_others(connection: Connection, clock: Clock) -> None:
+    """I10: not those of others that share two parts of its name."""
+    partition, writer, other = new_partition(connection), Writer(connection), Writer(connection)
+    for one in (writer, other):
+        one.commit(offsets_of((unique("number"), partition, 1)))
+    seal(connection, writer.name, "external", offset=("aborted", partition, 2))
+    complete_prepared(connection, writer.name, "ABORT")
+    other.commit(offsets_of((unique("producer"), partition, 1)))
+    writer.init()
+    for _ in range(2):
+        writer.commit(offsets_of((unique("epoch"), partition, 1)))
+    assert count(connection, "group_offset") == 6
+    for one in (writer, other):
+        one.commit()
+    mark(connection)
+    clock(LATER)
+    assert purge(connection) == 6
+    assert count(connection, "group_offset") == 5
+    assert _offsets(connection, "aborted", partition) == []
 
 
 def _offsets(connection: Connection, group: str, partition: int) -> list[Any]:

@@ -254,19 +254,21 @@ def test_a_seal_of_another_incarnation_decides_nothing(make_database: Callable[.
 def test_a_decision_in_a_session_limits_how_long_it_may_stand_idle(
     connection: Connection, open_connection: Sessions
 ) -> None:
-    """P32. Local, and what is shorter stays."""
-    setting = "select current_setting('idle_in_transaction_session_timeout'), current_setting('synchronous_commit')"
+    """P32. Local, and what is shorter stays; so is how long a statement behind it waits for a lock."""
+    names = ("idle_in_transaction_session_timeout", "lock_timeout")
+    setting = f"select {', '.join(map('current_setting({!r})'.format, (*names, 'synchronous_commit')))}"
     user = open_connection()
     for given, during in (("0", "5s"), ("1h", "5s"), ("1d", "5s"), ("5s", "5s"), ("1500ms", "1500ms")):
         writer = Writer(connection)
         writer.send(new_partition(connection), b"x")
-        user.execute(f"set idle_in_transaction_session_timeout = '{given}'")
+        for name in names:
+            user.execute(f"set {name} = '{given}'")
         user.execute("set synchronous_commit = off")
-        before = query(user, setting)[0][0]
+        before = query(user, setting)
         with user.transaction():
             decide_in(user, sealed(writer))
-            assert query(user, setting) == [(during, "on")]
-        assert query(user, setting) == [(before, "off")]
+            assert query(user, setting) == [(during, during, "on")]
+        assert query(user, setting) == before
 
 
 def test_a_session_that_stands_idle_after_its_decision_is_ended(connection: Connection, open_connection: Sessions) -> None:

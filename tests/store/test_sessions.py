@@ -4,13 +4,14 @@ import contextlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+import psycopg
 import pytest
 
 from msgtx import errors
 from msgtx.store import sweeps
 from msgtx.store.append import append, append_and_decide
 from msgtx.store.decide import decide
-from msgtx.store.groups import commit_offsets, committed_offsets
+from msgtx.store.groups import commit_offsets, committed_offsets, delete_group, delete_offsets, reset_offsets
 from msgtx.store.members import assign_partitions, heartbeat, leave_group, release_partitions
 from msgtx.store.producers import fence_producer, init_producer_id
 from msgtx.store.topics import create_topic, delete_topic
@@ -291,11 +292,11 @@ def test_an_append_of_several_producers_waits_for_each_of_them(
 
 
 def test_every_function_that_waits_for_a_lock_has_a_limit(connection: Connection) -> None:
-    """A `set` clause of the function: set_config would reach the user's later statements."""
+    """A `set` clause of the function: set_config would reach the user's later statements, as limit_session is to do."""
     without = connection.execute(
         "select proname from pg_proc where pronamespace = 'msgtx'::regnamespace and prosecdef and provolatile = 'v'"
         " and (prosrc ~ '(?<!try_)lock_(producer|partition|group)' or prosrc ~ 'check_offsets')"
-        " and not coalesce(array_to_string(proconfig, ' ') like '%lock_timeout%', false)"
+        " and not coalesce(array_to_string(proconfig, ' ') like '%lock_timeout%', false) and prosrc !~ 'limit_session'"
     ).fetchall()
     assert without == []
 
@@ -317,6 +318,34 @@ def test_an_offset_commit_waits_for_a_rebalance(
         assert committed_offsets(connection, group, None) == {}
     waiting.result(30)
     assert committed_offsets(connection, group, None)[partition].at == OffsetAndMetadata(1)
+
+
+CHANGES_OF_A_GROUP: dict[str, Callable[[Roster], object]] = {
+    "join": lambda group: group.join("b"),
+    "assign": lambda group: group.assign({}, generation=1),
+    "release": lambda group: group.release("a", group.partitions[0]),
+    "leave": lambda group: group.leave("a"),
+    "delete": lambda group: delete_group(group.connection, group.name),
+    "delete offsets": lambda group: delete_offsets(group.connection, group.name, group.partitions),
+    "reset": lambda group: reset_offsets(group.connection, group.name, {group.partitions[0]: 1}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES_OF_A_GROUP)
+def test_a_change_of_a_group_waits_for_a_commit_that_was_checked_before(
+    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor, change: str
+) -> None:
+    """P31, P39: the commit holds the lock in share mode."""
+    group, session = Roster(connection, 1), open_connection()
+    group.join("a")
+    group.connection = open_connection()
+    with stalled(session):
+        session.execute("select msgtx.lock_group_shared(%s)", [group.name])
+        changing = background.submit(CHANGES_OF_A_GROUP[change], group)
+        wait_for_lock(connection, backend(group.connection))
+        group.connection = connection
+    with contextlib.suppress(errors.MsgtxError):
+        changing.result(30)
 
 
 def test_the_newest_commit_wins_also_when_an_older_one_stalls(connection: Connection, open_connection: Sessions) -> None:
@@ -376,6 +405,36 @@ def test_a_session_above_read_committed_is_refused(
         action(session, writer, partition)
     session.execute("rollback")
     assert ends(connection, partition) == (0, 0, 0)
+
+
+# All that reads the log, a group or an id behind a lock, and what calls these.
+AT_READ_COMMITTED = (
+    "abort_batch", "alter_topic", "append", "append_and_decide", "append_once", "assign_partitions", "begin_attempt",
+    "change_incarnation", "commit_offsets", "compact_batches", "complete_prepared", "create_topic", "decide", "decide_batch",
+    "delete_group", "delete_offsets", "delete_records", "delete_topic", "end_transaction", "expire_overdue",
+    "expire_transaction", "fence_everybody", "fence_plain_producers", "fence_producer", "find_dirty_log",
+    "finish_compaction", "heartbeat_group", "init_producer_id", "join_group", "lease_shards", "leave_group", "mark",
+    "mark_partitions", "publish", "purge_transactions", "record_range", "release_partitions", "release_shards",
+    "remove_decided_seals", "remove_dedup_keys", "remove_deleted_logs", "remove_heartbeats", "remove_idle_producers",
+    "remove_members", "remove_old_batches", "remove_spark_history", "remove_superseded_floors",
+    "remove_superseded_offsets", "renew_attempts", "reset_offsets", "save_snapshot", "seal",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", AT_READ_COMMITTED)
+def test_a_kept_snapshot_is_refused_before_all_else(connection: Connection, open_connection: Sessions, name: str) -> None:
+    """P23, P24, P39: whatever it is asked."""
+    types = connection.execute(
+        "select format_type(a.type, null) from pg_proc p cross join lateral unnest(p.proargtypes) with ordinality"
+        " a(type, place)"
+        " where p.pronamespace = 'msgtx'::regnamespace and p.proname = %s order by a.place",
+        [name],
+    ).fetchall()
+    nothing = ", ".join(f"'{{}}'::{kind}" if kind.endswith("[]") else f"null::{kind}" for (kind,) in types)
+    session = open_connection()
+    session.execute("begin isolation level repeatable read")
+    with pytest.raises(psycopg.Error, match="msgtx needs READ COMMITTED"):
+        session.execute(f"select * from msgtx.{name}({nothing})".encode())
 
 
 def test_reading_is_allowed_at_every_level(connection: Connection, open_connection: Sessions) -> None:

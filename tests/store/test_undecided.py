@@ -33,6 +33,16 @@ def seal(connection: Connection, name: TransactionId, kind: str = "external", pa
     )
 
 
+def test_what_is_decided_ends_in_front_of_the_first_open_transaction_of_the_same_partition(connection: Connection) -> None:
+    first, second = new_topic(connection, 2)
+    writer = Writer(connection)
+    writer.send(first, b"open")
+    for partition in (first, second, second):
+        plain(connection, partition, b"plain")
+    found = connection.execute("select msgtx.decided_end(%s), msgtx.decided_end(%s)", [first, second]).fetchone()
+    assert found == (0, 2)
+
+
 # ── producers ──
 
 

@@ -8,9 +8,16 @@ from pathlib import Path
 import pytest
 
 import msgtx
+from msgtx.store.append import append, append_and_decide
+from msgtx.store.append_once import KeyedRecord, append_once
+from msgtx.store.decide import decide
+from msgtx.store.producers import fence_producer
+from msgtx.store.seal import Kind, Sealed, complete_prepared, decide_sealed, seal
+from msgtx.store.transactions import end_transaction
 from msgtx.store.wakeups import remove_wake_ups, tell_readers, woken_since
 from tests.databases import Connection
-from tests.store.steps import count, new_partition, plain
+from tests.store.conftest import Clock
+from tests.store.steps import Writer, batch, count, ends, expire_transaction, new_partition, new_topic, plain
 
 Sessions = Callable[[], Connection]
 SQL = Path(msgtx.__file__).parent / "sql"
@@ -57,6 +64,86 @@ def test_commits_are_found_in_whatever_order_they_come(
         snapshot, words = woken_since(listener, snapshot)
         assert words == str(partitions[name])
     assert woken_since(listener, snapshot)[1] is None
+
+
+def sealed(writer: Writer, kind: Kind) -> Sealed:
+    answer = seal(writer.connection, writer.name, kind, tails=writer.tails)
+    assert answer.sealed is not None
+    return answer.sealed
+
+
+def expired(writer: Writer, clock: Clock) -> None:
+    clock("1 hour")
+    assert expire_transaction(writer.connection, writer.name)
+
+
+DECISIONS: dict[str, Callable[[Writer, Clock], object]] = {
+    "a commit": lambda writer, _: writer.commit(),
+    "an abort": lambda writer, _: writer.abort(),
+    "an outside party's commit": lambda writer, _: complete_prepared(writer.connection, writer.name, "COMMIT"),
+    "an outside party's abort": lambda writer, _: complete_prepared(writer.connection, writer.name, "ABORT"),
+    "a session's commit": lambda writer, _: None,
+    "an administrator": lambda writer, _: end_transaction(writer.connection, writer.name, "admin"),
+    "a timeout": expired,
+    "a fence": lambda writer, _: fence_producer(writer.connection, writer.transactional_id),
+    "an init": lambda writer, _: writer.init(),
+}
+
+
+@pytest.mark.parametrize("decision", DECISIONS)
+def test_whatever_decides_a_transaction_wakes_the_readers_of_all_its_partitions(
+    connection: Connection, open_connection: Sessions, clock: Clock, decision: str
+) -> None:
+    listener, writer, other = open_connection(), Writer(connection), Writer(connection)
+    *partitions, elsewhere = new_topic(connection, 3)
+    for one in (writer, other):  # what shares two parts of the name wrote elsewhere
+        for epoch, number in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            if (epoch, number) == (1, 0):
+                one.init()
+            if one is other or (epoch, number) != (1, 1):
+                one.send(elsewhere, b"before")
+                one.commit()
+    for partition in partitions:
+        writer.send(partition, b"a")
+    by_a_session = sealed(writer, "session") if decision == "a session's commit" else None
+    if decision.startswith("an outside party"):
+        sealed(writer, "external")
+    snapshot, _ = woken_since(listener, None)
+    DECISIONS[decision](writer, clock)
+    if by_a_session is not None:
+        decide_sealed(connection, by_a_session)
+    _, words = woken_since(listener, snapshot)
+    assert words is not None
+    assert set(words.split(",")) == {str(partition) for partition in partitions}
+
+
+CALLS: dict[str, Callable[[Writer, int, bool], object]] = {
+    "append": lambda writer, partition, wake: append(writer.connection, [batch(partition, b"a")], wake=wake),
+    "append of several": lambda writer, partition, wake: append(
+        writer.connection, [batch(partition, b"a"), batch(2**31 - 1, b"a")], wake=wake
+    ),
+    "append and decide": lambda writer, partition, wake: append_and_decide(
+        writer.connection, writer.name, [writer.row(partition, b"a")], wake=wake
+    ),
+    "append once": lambda writer, partition, wake: append_once(
+        writer.connection, [KeyedRecord(partition, "dedup key", b"a", None, 1)], wake=wake
+    ),
+    "decide": lambda writer, partition, wake: decide(
+        writer.connection, writer.name, "COMMIT", tails={partition: writer.send(partition, b"a") * 0}, wake=wake
+    ),
+}
+
+
+@pytest.mark.parametrize("wake", [False, True])
+@pytest.mark.parametrize("made", CALLS)
+def test_a_call_wakes_readers_unless_its_client_notifies_them(
+    connection: Connection, open_connection: Sessions, made: str, wake: bool
+) -> None:
+    listener, writer, partition = open_connection(), Writer(connection), new_partition(connection)
+    snapshot, _ = woken_since(listener, None)
+    CALLS[made](writer, partition, wake)
+    assert woken_since(listener, snapshot)[1] == (str(partition) if wake else None)
+    assert ends(connection, partition) == (0, 1, 1)
 
 
 def test_what_is_rolled_back_is_found_by_nobody(connection: Connection, open_connection: Sessions) -> None:

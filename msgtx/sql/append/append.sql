@@ -70,11 +70,6 @@ begin
         woken := array[b.partition_id];
         return next;
     else
-        -- As long as `batches` from the start: assigning element 2 of an empty array would make it the first one of `unnest`.
-        base_offsets := array_fill(null::bigint, array[cardinality(batches)]);
-        times := array_fill(null::timestamptz, array[cardinality(batches)]);
-        log_append_time := array_fill(null::boolean, array[cardinality(batches)]);
-        first_here := array_fill(null::boolean, array[cardinality(batches)]);
         for found_batch in select f.* from msgtx.look_at_batches(batches) f order by f.ordinal loop
             error := null;
             detail := null;

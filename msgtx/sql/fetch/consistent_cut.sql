@@ -36,9 +36,6 @@ begin
     if ids is null then
         return;
     end if;
-    producer_ids := array_fill(null::bigint, array[cardinality(ids)]);
-    epochs := array_fill(null::int, array[cardinality(ids)]);
-    numbers := producer_ids;
     loop
         with place as materialized (
             select p.* from unnest(ids, starts, ends, looked_from, producer_ids, epochs, numbers) with ordinality

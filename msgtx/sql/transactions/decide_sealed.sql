@@ -2,13 +2,14 @@
 -- rows, at every isolation: it reads nothing but the one row of installation (P23). What was decided meanwhile is a conflict of
 -- keys, and the user's SQL transaction fails. Past the deadline it is refused: its ABORT might have been purged. So is what is
 -- prepared for an outside party, which has no deadline.
--- Locks the producer (share: sweeps pass by, init waits, late appends are refused without waiting).
+-- Locks the producer (share: sweeps pass by, init waits, late appends are refused without waiting). It has no limit on waiting of
+-- its own: PostgreSQL would take limit_session's back with it, and what follows in this SQL transaction must not wait without one.
 -- Writes transaction_decision. Flushed.
 create function msgtx.decide_sealed(
     in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint, deadline timestamptz,
     partitions int[], first_offsets bigint[], last_offsets bigint[], signature bytea
 ) returns boolean language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
+set search_path = pg_catalog, pg_temp as $$
 declare
     name text := format('%s.%s.%s', in_producer_id, in_producer_epoch, in_transaction_number);
     ignored boolean;

@@ -1,0 +1,90 @@
+"""What follows a failover: every producer is fenced, what is prepared stays (internals: operations#after-a-failover)."""
+
+import pytest
+
+from msgtx.errors import InvalidProducerEpoch
+from msgtx.store.installation import FENCE_PLAIN, fence_everybody
+from msgtx.store.producers import init_producer_id
+from msgtx.store.seal import complete_prepared, seal
+from msgtx.store.transactions import transaction_outcome
+from msgtx.types import Outcome, ProducerId
+from tests.databases import Connection
+from tests.store.steps import Writer, append_one, batch, count, new_partition, new_topic, plain
+
+pytestmark = pytest.mark.usefixtures("bare")
+
+
+def idempotent(connection: Connection) -> ProducerId:
+    return init_producer_id(connection, None, timeout_ms=60_000)
+
+
+def sent(connection: Connection, partition: int, producer: ProducerId, sequence: int = 0) -> object:
+    return type(append_one(connection, batch(partition, b"a", producer=producer, sequence=sequence)).error)
+
+
+def test_every_plain_producer_of_the_log_is_fenced_once(connection: Connection) -> None:
+    """I7: in whichever partition it has written, beside rows of nobody, and also if retention has removed its rows."""
+    first, second, third, last = new_topic(connection, 4)
+    for partition in (first, last):
+        plain(connection, partition, b"of nobody")
+    producers = [idempotent(connection) for _ in range(4)]
+    for producer, partitions in zip(producers, ([second], [second, third], [third], []), strict=True):
+        for partition in partitions:
+            assert sent(connection, partition, producer) is type(None)
+    plain(connection, third, b"of nobody")
+    connection.execute(
+        "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset,"
+        " appended_at) values (%s, %s, 0, 0, 0, now())",
+        [first, producers[3].producer_id],
+    )
+    assert fence_everybody(connection, plain=True) == 4
+    assert count(connection, "producer", "epoch = 1") == count(connection, "producer") == 4
+    for producer in producers:
+        assert sent(connection, second, producer, 1) is InvalidProducerEpoch
+    assert fence_everybody(connection, plain=True) == 0
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 100])
+def test_a_call_looks_at_so_many_and_the_next_one_goes_on(connection: Connection, most: int) -> None:
+    partitions = new_topic(connection, 2)
+    producers = [idempotent(connection) for _ in range(3)]
+    for partition in partitions:
+        for producer in producers:
+            sent(connection, partition, producer)
+    for name, fenced in (("fence_plain_producers", 3), ("fence_everybody", 3)):
+        found, calls, after = 0, 0, None
+        while calls == 0 or after is not None:
+            row = connection.execute(f"select * from msgtx.{name}(%s::bigint[], %s)", [after, most]).fetchone()
+            assert row is not None
+            found, after, calls = found + row[0], row[1], calls + 1
+            assert row[0] <= most
+        places = 6 if name == FENCE_PLAIN.name else 3
+        assert (found, calls) == (fenced, places // most + 1)
+    assert count(connection, "producer", "epoch = 2") == 3
+
+
+def test_what_is_prepared_stays_and_all_else_that_is_open_is_aborted(connection: Connection) -> None:
+    """I7: also where others were decided under the same number and epoch, and their seals are still there."""
+    partition = new_partition(connection)
+    prepared, decided, sealed, open_one = (Writer(connection) for _ in range(4))
+    for writer in (prepared, decided):
+        for outcome in ("COMMIT", "ABORT"):
+            writer.send(partition, b"before")
+            assert seal(connection, writer.name, "external", tails=writer.tails).error is None
+            complete_prepared(connection, writer.name, outcome)
+            writer.next()
+        writer.init()
+    for writer in (prepared, decided, sealed, open_one):
+        writer.send(partition, b"a")
+    for writer, kind in ((prepared, "external"), (decided, "external"), (sealed, "session")):
+        assert seal(connection, writer.name, kind, tails=writer.tails).error is None
+    complete_prepared(connection, decided.name, "COMMIT")
+    decided.next()
+    decided.send(partition, b"open, behind a seal that is decided")
+    before = {writer: writer.id.epoch for writer in (prepared, decided, sealed, open_one)}
+    assert fence_everybody(connection, plain=False) == 4
+    outcomes = [transaction_outcome(connection, writer.name).outcome for writer in before]
+    assert outcomes == [Outcome.OPEN, Outcome.ABORTED, Outcome.ABORTED, Outcome.ABORTED]
+    for writer, epoch in before.items():
+        assert count(connection, "producer", "producer_id = %s and epoch = %s", writer.id.producer_id, epoch + 1) == 1
+    complete_prepared(connection, prepared.name, "COMMIT")

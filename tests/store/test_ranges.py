@@ -1,0 +1,57 @@
+"""How much lies in ranges of the log, by time (internals: visibility)."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from msgtx.store import ranges
+from msgtx.store.ranges import measure_ranges
+from tests.databases import Connection
+from tests.store.steps import Writer, new_topic, plain
+
+SIZE = 100
+
+
+@pytest.mark.parametrize("bucket_ms", [None, 10, 1_000])
+@pytest.mark.parametrize("seed", range(4))
+def test_each_committed_record_is_counted_once_in_its_bucket(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch, seed: int, bucket_ms: int | None
+) -> None:
+    """Whether its row has one time or each record its own, lies in the range as a whole or in part (I5)."""
+    monkeypatch.setattr(ranges, "MAX_ROWS", 2)
+    dice = random.Random(seed)
+    partitions = new_topic(connection, 2)
+    writer = Writer(connection)
+    times: dict[int, list[int | None]] = {partition: [] for partition in partitions}  # of each offset; None: aborted
+    for _ in range(12):
+        partition, count = dice.choice(partitions), dice.randint(1, 4)
+        own = [dice.randrange(40) for _ in range(count)]
+        columns = {"timestamps": own} if dice.random() < 0.5 else {"timestamp": own[0]}
+        stored: list[int | None] = [*own] if "timestamps" in columns else [own[0]] * count
+        sent = [b"x" * SIZE] * count
+        if dice.random() < 0.5:
+            plain(connection, partition, *sent, **columns)
+        else:
+            writer.send(partition, *sent, **columns)
+            if dice.random() < 0.3:
+                writer.abort()
+                stored = [None] * count
+            else:
+                writer.commit()
+        times[partition] += stored
+    asked = {}
+    for partition, known in times.items():
+        start = dice.randint(0, len(known))
+        asked[partition] = (start, dice.randint(start, len(known)))
+    wanted = Counter(
+        (partition, 0 if bucket_ms is None else at - at % bucket_ms)
+        for partition, (start, end) in asked.items()
+        for at in times[partition][start:end]
+        if at is not None
+    )
+    records: Counter[tuple[int, int]] = Counter()
+    for found in measure_ranges(connection, asked, bucket_ms):
+        records[found.partition_id, found.bucket] += found.records
+        assert SIZE * found.records <= found.bytes <= 2 * SIZE * found.records
+    assert records == wanted
