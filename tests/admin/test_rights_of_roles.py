@@ -677,8 +677,20 @@ def test_who_may_only_produce_learns_where_the_log_ends_and_counts_nothing(
     name = unique("orders")
     create_topic(connection, name, 1, {})
     (partition,) = describe_topics(connection, [name])[name].partition_ids
-    caller = guest("produce:orders*")
+    caller = guest("produce:orders*", "consume:others*")
     append_one(connection, batch(partition, b"a"))
     assert look(caller, partition, max_bytes=0, max_rows=0).log_end_offset == 1
     with pytest.raises((psycopg.errors.InsufficientPrivilege, errors.AuthorizationFailed)):
         count_records(caller, {partition: 0}, COMMITTED)
+
+
+def test_who_may_not_produce_does_not_learn_where_a_key_is_held(
+    guest: Callable[..., Connection], connection: Connection
+) -> None:
+    name = unique("orders")
+    create_topic(connection, name, 1, {})
+    (partition,) = describe_topics(connection, [name])[name].partition_ids
+    record = KeyedRecord(partition, "key", b"a", None, 1)
+    append_once(connection, [record])
+    with pytest.raises((psycopg.errors.InsufficientPrivilege, errors.AuthorizationFailed)):
+        append_once(guest("consume:orders*", "produce:others*"), [record])

@@ -140,6 +140,18 @@ def test_a_batch_keeps_every_column_of_the_records_that_are_new(connection: Conn
     assert [answer.timestamp for answer in again] == [5, 9, 7]
 
 
+def test_each_partition_of_a_call_gets_its_own_records_headers(connection: Connection) -> None:
+    partitions = new_topic(connection, 3)
+    append_once(
+        connection,
+        [record(partitions[at], f"{at}", headers=[(f"h{at}", b"%d" % at)] * at) for at in (1, 2, 0)],
+    )
+    rows = connection.execute(
+        "select header_counts, header_keys, header_values from msgtx.record_batch order by partition_id"
+    ).fetchall()
+    assert rows == [(None, None, None), ([1], ["h1"], [b"1"]), ([2], ["h2", "h2"], [b"2", b"2"])]
+
+
 def test_columns_that_all_records_lack_take_no_room(connection: Connection) -> None:
     partition = new_partition(connection)
     append_once(connection, [record(partition, "a"), record(partition, "b")])

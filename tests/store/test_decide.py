@@ -495,6 +495,17 @@ def test_a_whole_transaction_behind_an_open_one_waits(connection: Connection) ->
     assert isinstance(answer.error, errors.ConcurrentTransactions)
 
 
+def test_an_abort_of_the_next_transaction_is_decided_while_an_earlier_one_is_open(connection: Connection) -> None:
+    """P25: its first append may be on the way, and must meet the decision."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"open")
+    answer = decide(connection, TransactionId(*writer.id, 1), "ABORT", tails={})
+    assert (answer.error, answer.outcome) == (None, "ABORT")
+    writer.commit()
+    late = append_one(connection, writer.row(partition, b"late"))
+    assert isinstance(late.error, errors.InvalidTransactionState)
+
+
 @pytest.mark.parametrize("newest", ["another producer's", "an older epoch's"])
 def test_a_whole_transaction_whose_number_is_not_the_next_of_its_own_epoch_is_over(
     connection: Connection, newest: str

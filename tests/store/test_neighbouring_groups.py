@@ -17,7 +17,7 @@ from msgtx.store.seal import seal
 from tests.databases import set_clock
 from tests.store.conftest import Clock
 from tests.store.roster import Roster
-from tests.store.steps import Writer, committed_at, offsets_of
+from tests.store.steps import Writer, committed_at, offsets_of, unique
 
 
 class Scene:
@@ -27,6 +27,7 @@ class Scene:
         self.group, self.other = group, other
         self.connection = group.connection
         self.first, self.second = group.partitions
+        self.instance = unique("instance")
         if other is not None:
             other.partitions = group.partitions
 
@@ -35,10 +36,10 @@ class Scene:
         if state == "offsets alone":
             group.commit(None, self.first, 5)
             return
-        group.join("a", "i" if state.startswith("static") else None)
+        group.join("a", self.instance if state.startswith("static") else None)
         if group is self.other and state == "static":
             group.leave("a")
-            group.join("x", "i")
+            group.join("x", self.instance)
             group.numbers["a"] = group.join("a").member_number
         if state == "two":
             group.join("b")
@@ -69,7 +70,13 @@ class Scene:
             return listed, offsets
         state = self.group.state
         members = [
-            (one.member_id, one.group_instance_id, one.session_over, self.places(one.owned), self.places(one.target))
+            (
+                one.member_id,
+                one.group_instance_id == self.instance,
+                one.session_over,
+                self.places(one.owned),
+                self.places(one.target),
+            )
             for one in state.members
         ]
         return listed, offsets, state.generation, state.stale, state.strategy, members
@@ -151,7 +158,7 @@ ACTS: Final[dict[str, Callable[[Scene], object]]] = {
     "join again": lambda scene: scene.group.join("a", scene.group.instances.get("a")).generation,
     "join with another subscription": lambda scene: scene.group.join("a", topics=["other"]).generation,
     "join with another strategy": lambda scene: scene.group.join("a", strategy="range").generation,
-    "come back": lambda scene: scene.group.join("c", "i").generation,
+    "come back": lambda scene: scene.group.join("c", scene.instance).generation,
     "leave": lambda scene: scene.group.leave("a"),
     "beat": lambda scene: scene.group.beat("a"),
     "assign": assigned,

@@ -418,3 +418,14 @@ def test_a_release_waits_for_a_commit_that_has_been_checked(
         wait_for_lock(connection, backend(member))
     assert waiting.result(30) == 7
     assert group.committed(group.partitions[0]) == 7
+
+
+@pytest.mark.parametrize("name", ["''", "null"])
+def test_a_group_without_a_name_is_refused_to_calls_by_hand(connection: Connection, name: str) -> None:
+    partition = new_partition(connection)
+    row = connection.execute(
+        f"select error from msgtx.commit_offsets(array[{name}]::text[], array[%s], array[1::bigint], array[''],"
+        " array[null]::text[], array[null]::int[])".encode(),
+        [partition],
+    ).fetchone()
+    assert row == ("InvalidRequest",)
