@@ -66,9 +66,13 @@ def _as_text(told: Any) -> Any:
 
 
 def pytest_configure() -> None:
-    """SIGTERM ends a run as Ctrl-C does: the fixtures are taken down, and no server is left."""
+    """SIGTERM ends a run as Ctrl-C does: the fixtures are taken down, and no server is left.
+
+    What a shell starts in the background ignores Ctrl-C, which tests send to themselves.
+    """
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
