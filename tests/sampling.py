@@ -14,14 +14,17 @@ import pytest
 HERE: Final = Path(__file__).parent
 # How much of a module the everyday run takes; of all others it takes everything.
 SHARES: Final = {
+    "admin/test_rights_of_names.py": 0.4,
     "admin/test_rights_of_roles.py": 0.12,
     "aio/test_sessions.py": 0.2,
     "cli/test_interruption.py": 0.15,
     "client/test_deadlines.py": 0.12,
+    "client/test_stable_offsets.py": 0.4,
     "histories/test_history.py": 0.2,
     "histories/test_storm.py": 0.2,
     "model/test_model.py": 0.2,
     "orm/test_models.py": 0.15,
+    "sessions/test_offsets.py": 0.4,
     "sessions/test_publish.py": 0.2,
     "sessions/test_transactions.py": 0.2,
     "store/test_cleaned_histories.py": 0.12,
