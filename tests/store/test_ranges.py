@@ -55,3 +55,15 @@ def test_each_committed_record_is_counted_once_in_its_bucket(
         records[found.partition_id, found.bucket] += found.records
         assert SIZE * found.records <= found.bytes <= 2 * SIZE * found.records
     assert records == wanted
+
+
+@pytest.mark.parametrize("bucket_ms", [None, 10])
+def test_a_row_that_compaction_has_emptied_makes_no_bucket(connection: Connection, bucket_ms: int | None) -> None:
+    (partition,) = new_topic(connection, 1)
+    plain(connection, partition, b"a")
+    connection.execute(
+        "update msgtx.record_batch set record_count = 0, \"values\" = '{}', offset_deltas = '{}', byte_size = 0"
+        " where partition_id = %s",
+        [partition],
+    )
+    assert list(measure_ranges(connection, {partition: (0, 1)}, bucket_ms)) == []
