@@ -23,7 +23,7 @@ MISSING = $$( \
 	fi )
 
 .DEFAULT_GOAL := help
-.PHONY: help check demo wheels test test-all test-compiled test-spark test-mutants test-mutants-all test-long lint format lock clean
+.PHONY: help check compiler demo wheels test test-all test-compiled test-spark test-mutants test-mutants-all test-long lint format lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -31,6 +31,10 @@ help: ## list the targets
 
 check: ## name what is missing on this machine
 	@missing="$(MISSING)"; if [ -n "$$missing" ]; then echo "missing: $${missing#, }" >&2; exit 1; fi
+
+compiler:
+	@{ command -v cc && "$(PYTHON)" -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")'; } \
+		>/dev/null 2>&1 || { echo "missing: a C compiler and Python's headers (Debian: gcc, libc6-dev, python3-dev)" >&2; exit 1; }
 
 # The stamp goes first and comes back last: an installation that was interrupted starts from nothing.
 $(VENV)/installed: requirements.lock pyproject.toml | check
@@ -57,11 +61,11 @@ test: $(VENV)/installed ## the everyday tests, minutes: all but Spark's, and a s
 test-all: $(VENV)/installed ## all tests but Spark's: every crash sweep, interleaving, bad day and history
 	@$(BIN)/python -m tests
 
-test-compiled: $(VENV)/installed ## the producer's tests on a compiled wheel (needs a C compiler and Python's headers)
+test-compiled: $(VENV)/installed | compiler ## the producer's tests on a compiled wheel (needs a C compiler and Python's headers)
 	@$(BIN)/python -m tests.compiled tests tests/store/test_rows.py tests/client/test_producer.py \
 		tests/client/test_dedup.py tests/client/test_transactions.py tests/client/test_group_commit.py tests/aio/test_producer.py
 
-wheels: $(VENV)/installed ## dist/: the source archive, a wheel compiled for this Python, and one of pure Python
+wheels: $(VENV)/installed | compiler ## dist/: the source archive, a wheel compiled for this Python, and one of pure Python
 	@rm -rf dist && $(BIN)/python -m hatchling build --target sdist --directory dist
 	@HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(BIN)/python -m pip wheel $(WHEEL_FLAGS) dist/msgtx-*.tar.gz
 	@$(BIN)/python -m pip wheel $(WHEEL_FLAGS) dist/msgtx-*.tar.gz

@@ -68,8 +68,9 @@ def processes(url: str | None, *, producers: int, partitions: int, seconds: floa
             context.Process(target=_commit, args=(url, topic, at, ready, over, answer), daemon=True)
             for at, (_, answer) in enumerate(pipes)
         ]
-        for worker in workers:
+        for worker, (_, answer) in zip(workers, pipes, strict=True):
             worker.start()
+            answer.close()  # so that the end of a process is the end of its pipe
         ready.wait(STARTS_SECONDS)
         began = time.perf_counter()
         time.sleep(seconds)
