@@ -27,7 +27,7 @@ MISSING = $$( \
 .DELETE_ON_ERROR:
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 25
 
 check: ## name what is missing on this machine
 	@missing="$(MISSING)"; if [ -n "$$missing" ]; then echo "missing: $${missing#, }" >&2; exit 1; fi
