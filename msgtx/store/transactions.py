@@ -87,7 +87,7 @@ def mark(connection: RawConnection, *, everything: bool = False, leases: Leases 
 
 
 def mark_in_turn(connection: RawConnection, *, rest_ms: int) -> bool:
-    """Do the same, unless another client has done so within `rest_ms`. Returns whether it was done."""
+    """Do the same, unless another client has done so within `rest_ms` or is at it. Returns whether it was done."""
     ((markers, _),) = call(connection, MARK, False, *led(None), rest_ms)
     return markers is not None
 

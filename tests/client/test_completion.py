@@ -16,16 +16,34 @@ def test_what_a_client_left_to_another_one_it_marks_in_the_next_round(
     """The other one has looked before the last commit, and looks no more."""
     other, elsewhere = Writer(connection), new_partition(connection)
     with client.producer(transactional_id=unique("producer")) as producer:
-        with producer.transaction():
-            producer.send(topic, b"first")
+        commit(producer, topic)
         due = time.monotonic() + MARK_SECONDS
         while time.monotonic() < due - 0.2:
             other.commit_whole(other.row(elsewhere, b"of the other one"))
             mark(connection)
-        with producer.transaction():
-            producer.send(topic, b"last")
-        last = connection.execute(
-            "select p.producer_id from msgtx.producer p where p.transactional_id = %s", [producer.config.transactional_id]
-        ).fetchone()
-        assert last is not None
-        wait_until(lambda: count(connection, "transaction_marker", "producer_id = %s", last[0]) == 2)
+        commit(producer, topic)
+        wait_until(lambda: marked(connection, producer) == 2)
+
+
+def test_a_client_that_finds_another_one_at_work_marks_in_the_next_round(
+    client: msgtx.Client, topic: str, connection: Connection, unique: Callable[[str], str]
+) -> None:
+    """The other one may have looked before the commit."""
+    with client.producer(transactional_id=unique("producer")) as producer:
+        with connection.transaction():
+            assert connection.execute("select msgtx.try_lock_marking()").fetchone() == (True,)
+            commit(producer, topic)
+            time.sleep(1.5 * MARK_SECONDS)
+            assert marked(connection, producer) == 0
+        wait_until(lambda: marked(connection, producer) == 1)
+
+
+def commit(producer: msgtx.Producer, topic: str) -> None:
+    with producer.transaction():
+        producer.send(topic, b"a")
+
+
+def marked(connection: Connection, producer: msgtx.Producer) -> int:
+    """Return how many markers the transactions of a producer have."""
+    its = "producer_id = (select producer_id from msgtx.producer where transactional_id = %s)"
+    return count(connection, "transaction_marker", its, producer.config.transactional_id)

@@ -5,7 +5,8 @@
 --   its date is found by its place (settle).
 --   everything      also the partitions that these decisions do not touch, all at once (mark_partitions does them in steps);
 --                   shards, epochs: those of a coordinator
---   rest_ms         do nothing, and answer null, if somebody has marked what is newer than this: of many clients, one works
+--   rest_ms         of many clients one works: do nothing if somebody has marked what is newer than this. Who does nothing
+--                   then answers null: the other one may not have seen all
 -- At most 20,000 decisions, and some 20,000 markers, in one call.
 -- Locks the leases (share); tries the marking lock. Writes transaction_marker and partition_floor through insert_markers and settle.
 -- Not flushed by itself.
@@ -24,12 +25,9 @@ declare
     settled record;
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
-    markers := 0;
-    floors := 0;
+    markers := case when rest_ms is null then 0 end;
+    floors := markers;
     ignored := msgtx.require_leases(shards, epochs);
-    if not msgtx.try_lock_marking() then
-        return;
-    end if;
     -- A round marks all that was decided before it: the oldest of this time tells whether there was one since.
     if (select (select true from msgtx.transaction_marker m
                 where m.partition_id = d.partitions[1] and m.producer_id = d.producer_id
@@ -38,10 +36,13 @@ begin
         where d.partitions <> '{}' and d.decided_at > now_at - rest_ms * interval '1 ms' and d.decided_at <= now_at
         order by d.decided_at limit 1)
     then
-        markers := null;
-        floors := null;
         return;
     end if;
+    if not msgtx.try_lock_marking() then
+        return;
+    end if;
+    markers := 0;
+    floors := 0;
     marked_until := (
         select d.decided_at from msgtx.transaction_decision d
         where d.partitions <> '{}'
