@@ -11,11 +11,9 @@ import sys
 import tarfile
 import tempfile
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
-
-from tests.house.test_archive import build
 
 ROOT: Final = Path(__file__).parents[1]
 WHEEL: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
@@ -23,11 +21,26 @@ MODULES: Final[list[str]] = WHEEL["hooks"]["mypyc"]["include"]
 COMPILED: Final = {"HATCH_BUILD_HOOK_ENABLE_MYPYC": "1"}
 
 
-def unpack(folder: Path) -> Path:
-    """Build the compiled wheel. Returns a folder that holds it, and the rest of the clone."""
+def build(kind: str, tree: Path, folder: Path, *, settings: Mapping[str, str] | None = None) -> Path:
+    """Build a source archive or a wheel from a tree, in a folder that is not there yet. Returns its file."""
+    command = [sys.executable, "-m", "hatchling", "build", "--target", kind, "--directory", str(folder)]
+    done = subprocess.run(command, cwd=tree, env=os.environ | (settings or {}), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (made,) = folder.iterdir()
+    return made
+
+
+def unpacked_archive(folder: Path) -> Path:
+    """Build the source archive and unpack it in `folder`. Returns the tree that it holds."""
     with tarfile.open(build("sdist", ROOT, folder / "archive")) as archive:
         archive.extractall(folder / "source", filter="data")
     (source,) = (folder / "source").iterdir()
+    return source
+
+
+def unpack(folder: Path) -> Path:
+    """Build the compiled wheel. Returns a folder that holds it, and the rest of the clone."""
+    source = unpacked_archive(folder)
     tree = folder / "tree"
     shutil.unpack_archive(build("wheel", source, folder / "wheel", settings=COMPILED), tree, "zip")
     missing = [source for source in MODULES if not any((tree / source).parent.glob(f"{Path(source).stem}.*.so"))]

@@ -671,12 +671,18 @@ def test_a_client_hears_of_commits_of_others(
         timer.join()
 
 
-def test_who_may_only_produce_learns_where_the_log_ends_and_counts_nothing(
-    guest: Callable[..., Connection], connection: Connection
-) -> None:
+def orders(connection: Connection) -> int:
+    """Return the partition of a topic that the rights `orders*` cover."""
     name = unique("orders")
     create_topic(connection, name, 1, {})
     (partition,) = describe_topics(connection, [name])[name].partition_ids
+    return partition
+
+
+def test_who_may_only_produce_learns_where_the_log_ends_and_counts_nothing(
+    guest: Callable[..., Connection], connection: Connection
+) -> None:
+    partition = orders(connection)
     caller = guest("produce:orders*", "consume:others*")
     append_one(connection, batch(partition, b"a"))
     assert look(caller, partition, max_bytes=0, max_rows=0).log_end_offset == 1
@@ -687,9 +693,7 @@ def test_who_may_only_produce_learns_where_the_log_ends_and_counts_nothing(
 def test_who_may_not_produce_does_not_learn_where_a_key_is_held(
     guest: Callable[..., Connection], connection: Connection
 ) -> None:
-    name = unique("orders")
-    create_topic(connection, name, 1, {})
-    (partition,) = describe_topics(connection, [name])[name].partition_ids
+    partition = orders(connection)
     record = KeyedRecord(partition, "key", b"a", None, 1)
     append_once(connection, [record])
     with pytest.raises((psycopg.errors.InsufficientPrivilege, errors.AuthorizationFailed)):

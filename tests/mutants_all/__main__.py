@@ -49,6 +49,7 @@ class Worker:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.mutants_all.yard"], cwd=workshop.tree, env=workshop.environment(),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            start_new_session=True,  # Ctrl-C is for this process, which ends that one
         )  # fmt: skip
         self._healthy: set[tuple[str, ...]] = set()
         if self._read() != "ready":

@@ -37,20 +37,8 @@ ENDED: Final = """
     where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"""
 CALLED: Final[set[str]] = set()  # the functions of SQL that this process has seen called
 # Nothing is captured: a fork is silent.
-OPTIONS: Final = [
-    "-qq",
-    "-s",
-    "--tb=no",
-    "--assert=plain",
-    "-p",
-    "no:cacheprovider",
-    "-p",
-    "no:faulthandler",
-    "-p",
-    "no:xdist",
-]
-
-
+OPTIONS: Final = ["-qq", "-s", "--tb=no", "--assert=plain", "-pno:cacheprovider", "-pno:faulthandler", "-pno:xdist"]
+# Errors of class 42 that are no sign of senseless text: a right that is missing, a name that another run has left.
 OF_A_RUN: Final = {psycopg.errors.InsufficientPrivilege.sqlstate, psycopg.errors.DuplicateObject.sqlstate}
 
 
@@ -298,7 +286,7 @@ def end(child: int) -> None:
         while time.monotonic() < deadline:
             if os.waitpid(child, os.WNOHANG)[0]:
                 return
-            time.sleep(0.005)
+            time.sleep(LOOK_SECONDS)
 
 
 # ── Python ──
@@ -340,8 +328,6 @@ def main() -> None:
     """Answer until nothing more is asked."""
     hearing, speaking = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    # The process that asks ends this one: Ctrl-C is for that one.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     files = [*(f"tests/{folder}" for folder in FOLDERS), *OF_THE_TEXTS]
     pytest.main([*OPTIONS, *files], plugins=[Yard(os.environ["MSGTX_TEST_DATABASE_URL"], hearing, speaking)])
 

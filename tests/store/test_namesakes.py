@@ -6,13 +6,14 @@ committed offsets of the same group, and left their seals. All answers and what 
 
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import pytest
 
 from msgtx.database.pool import Engine
 from msgtx.store import installation, sweeps
 from msgtx.store.cuts import consistent_cut, spans_of_transactions
+from msgtx.store.decide import Ending
 from msgtx.store.fetch import LATEST, list_offsets
 from msgtx.store.holders import expire_holders
 from msgtx.store.producers import describe_producers, fence_producer
@@ -36,7 +37,6 @@ from tests.store.steps import (
     values,
 )
 
-Ending = Literal["COMMIT", "ABORT"]
 OWN: Final = [b"own 1", b"own 2"]
 
 
