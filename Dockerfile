@@ -10,6 +10,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY cli cli
 COPY migrations migrations
 COPY msgtx msgtx
+COPY pyspark_msgtx pyspark_msgtx
 COPY spark_jobs spark_jobs
 RUN /opt/msgtx/bin/pip install --no-cache-dir --disable-pip-version-check --no-index --no-build-isolation --no-deps .
 
@@ -24,16 +25,18 @@ RUN apt-get update -qq \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=build-spark /opt/msgtx /opt/msgtx
 # The folder for exports is the user's, and so is a volume that is mounted there.
-RUN useradd --system --no-create-home --shell /usr/sbin/nologin msgtx && install -d -o msgtx -g msgtx /data
-USER msgtx
+RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin msgtx && install -d -o msgtx -g msgtx /data
+# By its number: so Kubernetes sees that it is not root.
+USER 10001
 ENV PATH=/opt/msgtx/bin:$PATH PYTHONUNBUFFERED=1 PYSPARK_PYTHON=/opt/msgtx/bin/python
 ENTRYPOINT ["msgtx"]
 CMD ["--help"]
 
 FROM python:3.13-slim
 COPY --from=build /opt/msgtx /opt/msgtx
-RUN useradd --system --no-create-home --shell /usr/sbin/nologin msgtx
-USER msgtx
+RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin msgtx
+# By its number: so Kubernetes sees that it is not root.
+USER 10001
 ENV PATH=/opt/msgtx/bin:$PATH PYTHONUNBUFFERED=1
 ENTRYPOINT ["msgtx"]
 CMD ["--help"]

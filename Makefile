@@ -23,7 +23,7 @@ MISSING = $$( \
 	fi )
 
 .DEFAULT_GOAL := help
-.PHONY: help check compiler demo wheels test test-all test-compiled test-spark test-mutants test-mutants-all test-long lint format lock clean
+.PHONY: help check compiler demo docs wheels test test-all test-compiled test-oldest test-spark test-mutants test-mutants-all test-long lint format lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -52,6 +52,12 @@ $(VENV)/spark: requirements-spark.lock $(VENV)/installed
 	@$(BIN)/python -m pip install $(PIP_FLAGS) --require-hashes --use-pep517 --no-build-isolation -r requirements-spark.lock
 	@touch $@
 
+$(VENV)/docs: requirements-docs.lock $(VENV)/installed
+	@echo "adding MkDocs to $(VENV)" >&2
+	@rm -f $@
+	@$(BIN)/python -m pip install $(PIP_FLAGS) --require-hashes -r requirements-docs.lock
+	@touch $@
+
 demo: $(VENV)/$(if $(SPARK),spark,installed) ## consume, transform, produce, exactly once, with a crash in the middle (INPUT=FILE: on real data; SPARK=1: as a Spark job)
 	@$(BIN)/msgtx demo $(if $(INPUT),--input "$(INPUT)") $(if $(SPARK),--spark)
 
@@ -64,6 +70,20 @@ test-all: $(VENV)/installed ## all tests but Spark's: every crash sweep, interle
 test-compiled: $(VENV)/installed | compiler ## the producer's tests on a compiled wheel (needs a C compiler and Python's headers)
 	@$(BIN)/python -m tests.compiled tests tests/store/test_rows.py tests/client/test_producer.py \
 		tests/client/test_dedup.py tests/client/test_transactions.py tests/client/test_group_commit.py tests/aio/test_producer.py
+
+$(VENV)-oldest/installed: tests/oldest.py $(VENV)/installed
+	@echo "setting up $(VENV)-oldest" >&2
+	@"$(PYTHON)" -m venv --clear $(VENV)-oldest
+	@$(BIN)/python -m tests.oldest > $(VENV)-oldest/requirements.txt
+	@$(VENV)-oldest/bin/python -m pip install $(PIP_FLAGS) -r $(VENV)-oldest/requirements.txt
+	@$(VENV)-oldest/bin/python -m pip install $(PIP_FLAGS) --no-index --no-build-isolation --no-deps -e .
+	@touch $@
+
+test-oldest: $(VENV)-oldest/installed ## what touches SQLAlchemy, click and the like, with the oldest versions that pyproject.toml allows
+	@$(VENV)-oldest/bin/python -m tests --sample "$(TEST_SEED)" tests/database tests/sessions tests/orm tests/aio tests/cli
+
+docs: $(VENV)/docs ## build/site: the documentation, with every link checked
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir build/site
 
 wheels: $(VENV)/installed | compiler ## dist/: the source archive, a wheel compiled for this Python, and one of pure Python
 	@rm -rf dist && $(BIN)/python -m hatchling build --target sdist --directory dist
@@ -82,32 +102,34 @@ test-mutants-all: $(VENV)/installed ## mutants in bulk: every statement and cond
 test-long: $(VENV)/installed ## random histories with faults, a storm of workers, and the model, for MINUTES (60); prints seeds and what was checked
 	@$(BIN)/python -m tests.long --minutes "$(MINUTES)"
 
-lint: $(VENV)/spark ## ruff, mypy, import-linter
+lint: $(VENV)/spark ## ruff, mypy (also over the code of the documents), import-linter
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy -p msgtx -p pyspark_msgtx -p examples.orders
+	@$(BIN)/python -m tests.docs
 	@$(BIN)/lint-imports
 
 format: $(VENV)/installed ## let ruff format and fix what it can
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
 
-# Its own environment: a lock that cannot be installed can still be renewed. The second lock agrees with the first.
+# Its own environment: a lock that cannot be installed can still be renewed. The other locks agree with the first.
 PIP_COMPILE := env -u PIP_FIND_LINKS .venv-lock/bin/pip-compile --quiet --upgrade --strip-extras --generate-hashes \
 	--allow-unsafe --no-header --no-annotate --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
-SPARK_EXTRA := import tomllib; \
-	print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["spark"], sep="\n")
+LOCKS := requirements.lock requirements-spark.lock requirements-docs.lock
+EXTRA := import sys, tomllib; \
+	print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"][sys.argv[1]], sep="\n")
 
-lock: | check ## renew requirements.lock and requirements-spark.lock from pyproject.toml
+lock: | check ## renew the three locks from pyproject.toml
 	@test -x .venv-lock/bin/pip-compile || { "$(PYTHON)" -m venv --clear .venv-lock \
 		&& .venv-lock/bin/python -m pip install $(PIP_FLAGS) 'pip-tools>=7.5,<8'; }
-	@$(PIP_COMPILE) --extra embedded --extra async --extra examples --extra dev --output-file requirements.lock.new pyproject.toml
-	@.venv-lock/bin/python -c '$(SPARK_EXTRA)' > requirements-spark.lock.in
-	@$(PIP_COMPILE) --constraint requirements.lock.new --output-file requirements-spark.lock.new requirements-spark.lock.in
-	@for lock in requirements.lock requirements-spark.lock; do \
+	@$(PIP_COMPILE) --extra embedded --extra async --extra otel --extra examples --extra dev --output-file requirements.lock.new pyproject.toml
+	@for extra in spark docs; do lock=requirements-$$extra.lock; \
+		.venv-lock/bin/python -c '$(EXTRA)' $$extra > $$lock.in || exit 1; \
+		$(PIP_COMPILE) --constraint requirements.lock.new --output-file $$lock.new $$lock.in || exit 1; rm $$lock.in; done
+	@for lock in $(LOCKS); do \
 		{ sed -n '/^#/!q;p' $$lock; cat $$lock.new; } > $$lock.full && mv $$lock.full $$lock && rm $$lock.new || exit 1; done
-	@rm requirements-spark.lock.in
 
 clean: ## remove what make and the tools left in this folder (the embedded server's data stays: MSGTX_HOME)
-	@rm -rf $(VENV) .venv-lock build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) $(VENV)-oldest .venv-lock build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -15,6 +15,7 @@ NAMES = (
     "process",
     "transactions",
     "groups",
+    "shares",
     "offsets",
     "sweep",
     "coordinator",
@@ -53,7 +54,7 @@ class Commands(Group):
     expose_value=False,
     is_eager=True,
     callback=set_url,
-    help="The database: postgresql://user:password@host:port/database. Without one, an embedded PostgreSQL is used.",
+    help="The database: postgresql://user@host:port/database. Without one, an embedded PostgreSQL is used.",
 )
 @option(
     "-o",
@@ -63,7 +64,7 @@ class Commands(Group):
     expose_value=False,
     is_eager=True,
     callback=set_format,
-    help="A table for people, JSON or JSON lines for programs.",
+    help="The output format: a table for people, JSON or JSON lines for programs.",
 )
 @option(
     "--debug",
@@ -76,13 +77,14 @@ class Commands(Group):
 def command() -> None:
     """Kafka's exactly-once messaging in ordinary PostgreSQL tables.
 
-    Data goes to stdout, progress and messages to stderr.
+    Data goes to stdout, progress and messages go to stderr. Each option may also be set by an environment variable named
+    after its command (MSGTX_TOPICS_CREATE_PARTITIONS), except for options that answer a question, such as --yes.
 
     \b
     Exit codes: 0 done, 1 the operation failed, 2 wrong usage, 3 the database
     cannot be reached, 4 fenced or aborted, 130 interrupted.
 
     \b
-    Completion for bash (zsh and fish alike):
+    Completion for bash (for zsh and fish: zsh_source, fish_source):
       eval "$(_MSGTX_COMPLETE=bash_source msgtx)"
     """  # noqa: D301 - \b is click's mark for text that is not filled

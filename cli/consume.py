@@ -8,9 +8,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from msgtx.cli import completion
 from msgtx.cli.database import connect
 from msgtx.cli.interruption import Stop, stopping
-from msgtx.cli.options import Command, Invocation, earliest_latest_or_number, isolation, option, pass_invocation
+from msgtx.cli.options import (
+    Command,
+    Invocation,
+    earliest_latest_or_number,
+    isolation,
+    milliseconds,
+    option,
+    pass_invocation,
+)
+from msgtx.cli.output import reader_has_left
 from msgtx.cli.record_lines import row_of_record
 from msgtx.types import Record, TopicPartition
 
@@ -61,23 +71,44 @@ class Lines:
         return ",\n".join(rows).encode() if self._array else "".join(row + "\n" for row in rows).encode()
 
 
-@click.command("consume", cls=Command)
-@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
-@option("--group", help="As a member of this group: begin at its offsets, commit what was printed.")
-@option("--from-beginning", is_flag=True, help="Begin at the log start; with --group, if it has no offset yet.")
-@option("--partition", multiple=True, type=click.IntRange(min=0), help="Only this one (no membership); may be repeated.")
-@option("--offset", type=earliest_latest_or_number, metavar="earliest|latest|OFFSET", help="Begin there, in each partition.")
+@click.command(
+    "consume",
+    cls=Command,
+    examples=(
+        "msgtx consume orders --from-beginning --no-follow",
+        "msgtx consume orders --partition 0 --offset 42 --max-messages 1 -o json",
+        "msgtx consume orders --group audit --from-beginning --timeout-ms 10s",
+        "msgtx consume orders --share workers --max-messages 10 --no-follow",
+    ),
+)
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...", shell_complete=completion.topics)
+@option("--group", help="Be a member of this group: begin at its offsets, and commit what was printed.")
+@option(
+    "--share",
+    metavar="GROUP",
+    shell_complete=completion.shares,
+    help="Be a member of this share group: take records one by one, and accept what was printed.",
+)
+@option("--from-beginning", is_flag=True, help="Begin at the log start; with --group, only if the group has no offset yet.")
+@option(
+    "--partition",
+    multiple=True,
+    type=click.IntRange(min=0),
+    help="Read only this partition, without joining a group; may be repeated.",
+)
+@option("--offset", type=earliest_latest_or_number, metavar="earliest|latest|OFFSET", help="Begin there in each partition.")
 @isolation
-@option("--max-messages", type=click.IntRange(min=0), help="End after so many.")
-@option("--timeout-ms", type=click.IntRange(min=0), help="End when nothing came for so long.")
-@option("--follow/--no-follow", default=True, help="Wait for more, or end where the topic ends now.")
-@option("--key-separator", metavar="TEXT", help="Print the key, TEXT, and the value.")
+@option("--max-messages", type=click.IntRange(min=0), help="End after this many records.")
+@option("--timeout-ms", type=milliseconds(), help="End when no record came for this long: ms, or 10s, 1h.")
+@option("--follow/--no-follow", default=True, help="Wait for more records, or end where the topic ends now.")
+@option("--key-separator", metavar="TEXT", help="Print the key and TEXT before the value.")
 @pass_invocation
 def command(
     invocation: Invocation,
     topics: tuple[str, ...],
     *,
     group: str | None,
+    share: str | None,
     from_beginning: bool,
     partition: tuple[int, ...],
     offset: str | int | None,
@@ -89,20 +120,39 @@ def command(
 ) -> int:
     """Print the records of TOPICs.
 
-    It begins with what comes from now on, and does not end by itself, as kafka-console-consumer does: --from-beginning,
-    --group and --offset begin elsewhere, --max-messages, --timeout-ms and --no-follow end it; so do Ctrl-C (exit code
-    130) and SIGTERM (0).
+    Like kafka-console-consumer, it begins with the records that come from now on, and does not end by itself. Use
+    --from-beginning, --group or --offset to begin elsewhere, and --max-messages, --timeout-ms or --no-follow to end it.
+    Ctrl-C (exit code 130) and SIGTERM (0) end it, too.
 
-    A record is a line of its value: bytes as they are, null for a tombstone. -o jsonl prints all of it, in the form
-    that `produce --json` reads; -o json prints one array.
+    A record is printed as one line with its value: the bytes as they are, or null for a tombstone. -o jsonl prints the
+    whole record, in the form that `produce --json` reads; -o json prints one array of such records.
+
+    With --share, any number of members divide the records, even those of a single partition, and this command gets only
+    some of them. Records that it took but did not print go to other members. Where the group begins and what it sees are
+    settings of the group (`shares configure`). --no-follow ends when there is nothing more to get.
     """
+    if share is not None:
+        others: dict[str, object] = {
+            "--group": group,
+            "--from-beginning": from_beginning or None,
+            "--partition": partition or None,
+        }
+        others |= {"--offset": offset, "--isolation": isolation}
+        if refused := [name for name, value in others.items() if value is not None]:
+            raise click.UsageError(f"--share excludes {', '.join(refused)}; see `msgtx shares configure`, `reset-offsets`")
     if offset is not None and from_beginning:
         raise click.UsageError("--offset and --from-beginning exclude each other")
     separator = None if key_separator is None else key_separator.encode(errors="surrogateescape")
     settings: dict[str, Any] = {"group": group, "isolation": isolation}
     settings["auto_offset_reset"] = "earliest" if from_beginning else None
     given = {name: value for name, value in settings.items() if value is not None}
+    timeout_s = None if timeout_ms is None else timeout_ms / 1000
     with connect(invocation) as client, stopping() as stop:
+        lines = Lines(invocation.format, separator)
+        if share is not None:
+            limit = timeout_s if follow else 0.0
+            _print_shared(client, share, topics, lines, stop, most=max_messages, timeout_s=limit)
+            return stop.exit_code if stop.is_set() else 0
         with client.consumer(enable_auto_commit=False, **given) as consumer:
             printed: dict[TopicPartition, int] = {}
             if group is not None and not partition:
@@ -115,7 +165,6 @@ def command(
             else:
                 consumer.assign(_assignment(client, topics, partition))
                 _seek(consumer, offset, consumer.assignment())
-            lines = Lines(invocation.format, separator)
             _print(
                 consumer,
                 lines,
@@ -123,7 +172,7 @@ def command(
                 printed,
                 ends=None if follow else consumer.end_offsets(),
                 most=max_messages,
-                timeout_s=None if timeout_ms is None else timeout_ms / 1000,
+                timeout_s=timeout_s,
             )
         return stop.exit_code if stop.is_set() else 0
 
@@ -173,7 +222,7 @@ def _print(
                 printed.update({TopicPartition(r.topic, r.partition): r.offset + 1 for r in records})
                 left = None if left is None else left - len(records)
                 last_record = now
-            elif timeout_s is not None and now - last_record >= timeout_s:
+            elif reader_has_left() or (timeout_s is not None and now - last_record >= timeout_s):
                 break
             if now - committed >= COMMIT_S:
                 _commit(consumer, printed)
@@ -187,3 +236,32 @@ def _commit(consumer: "Consumer", printed: dict[TopicPartition, int]) -> None:
     if printed and consumer.config.group is not None:
         consumer.commit(dict(printed))
         printed.clear()
+
+
+def _print_shared(
+    client: "Client",
+    group: str,
+    topics: Iterable[str],
+    lines: Lines,
+    stop: Stop,
+    *,
+    most: int | None,
+    timeout_s: float | None,
+) -> None:
+    """Print what a member of a share group is given, and accept it when it is printed; leaving releases the rest."""
+    left = most
+    with client.share_consumer(*dict.fromkeys(topics), group=group, acknowledgement_mode="explicit") as consumer:
+        last_record = time.monotonic()
+        while not stop.is_set() and left != 0:
+            wait = POLL_S if timeout_s is None else min(POLL_S, timeout_s)
+            records = consumer.poll(wait, POLL_RECORDS if left is None else min(POLL_RECORDS, left))
+            if records:
+                lines.write(records)
+                for record in records:
+                    consumer.acknowledge(record)
+                consumer.commit()
+                left = None if left is None else left - len(records)
+                last_record = time.monotonic()
+            elif timeout_s is not None and time.monotonic() - last_record >= timeout_s:
+                break
+        lines.end()

@@ -16,20 +16,30 @@ from msgtx.cli.output import row_of, show_many, show_one
 
 @click.group("coordinator", cls=Group)
 def command() -> None:
-    """Run the daemon that sweeps; see who leads which shard."""
+    """Run the daemon that sweeps, and see which one leads which shard."""
 
 
 @command.command("run")
-@option("--metrics-port", type=click.IntRange(0, 65535), help="Answer Prometheus at this port (0: any free one).")
+@option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    help="Answer /metrics, /healthz and /readyz at this port (0: any free one).",
+)
 @option("--metrics-host", default="127.0.0.1", help="The address to answer at.")
-@option("--log-format", type=click.Choice(["text", "json"]), default="text", help="A line or a JSON object per thing done.")
+@option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    help="Log each thing done as a line of text, or as a JSON object.",
+)
 @pass_invocation
 def run(invocation: Invocation, *, metrics_port: int | None, metrics_host: str, log_format: str) -> int:
-    """Lease shards and sweep for them, once per sweep_interval_ms, until SIGTERM or Ctrl-C.
+    """Lease shards and sweep them, once per sweep_interval_ms, until SIGTERM or Ctrl-C.
 
-    Several daemons divide the shards; when one dies, the others take over
-    within lease_ms. Nothing stops without a daemon: clients decide and mark
-    by themselves, and `msgtx sweep` does the same from cron.
+    Several daemons divide the shards among themselves; when one dies, the
+    others take over its shards within lease_ms. Without a daemon, nothing
+    stops: clients decide transactions and write markers themselves, and
+    `msgtx sweep` does the same work from cron.
     """
     with deferred():
         from msgtx.coordinator.daemon import Daemon

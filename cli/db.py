@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from msgtx import units
 from msgtx.cli.database import open_engine
 from msgtx.cli.failure import FAILED, Failed
 from msgtx.cli.interruption import deferred
@@ -36,14 +37,14 @@ def command() -> None:
 @command.command("init")
 @pass_invocation
 def init(invocation: Invocation) -> None:
-    """Create the schema in the database (an embedded one is started), or upgrade it."""
+    """Create the schema in the database, or upgrade it. Starts an embedded PostgreSQL if no database is named."""
     _upgrade(invocation)
 
 
 @command.command("upgrade")
 @pass_invocation
 def upgrade(invocation: Invocation) -> None:
-    """Bring the schema, its functions and its views to the version of this program."""
+    """Upgrade the schema, its functions and its views to the version of this program."""
     _upgrade(invocation)
 
 
@@ -68,7 +69,7 @@ def current(invocation: Invocation) -> None:
 @command.command("check")
 @pass_invocation
 def check(invocation: Invocation) -> int:
-    """Tell whether the schema fits this program, and what to run if not (exit code 1)."""
+    """Check whether the schema fits this program, and say what to run if it does not (exit code 1)."""
     with deferred():
         from msgtx.database.schema import migrate
     with _connection(invocation) as connection:
@@ -87,11 +88,11 @@ def check(invocation: Invocation) -> int:
 @option(
     "--with-password",
     is_flag=True,
-    help='As a program needs it: psql "$(msgtx db url --with-password)" (of 16 or later, for the embedded one).',
+    help='Include the password, for programs: psql "$(msgtx db url --with-password)" (psql 16 or later, if embedded).',
 )
 @pass_invocation
 def url(invocation: Invocation, *, with_password: bool) -> None:
-    """Show the URL of the database. The embedded one is started if it does not run."""
+    """Show the URL of the database. Starts the embedded server if it is not running."""
     with deferred():
         from msgtx.database.address import public_url
     with open_engine(invocation) as engine:
@@ -103,26 +104,33 @@ def url(invocation: Invocation, *, with_password: bool) -> None:
 
 
 @command.command("stop")
+@option("--yes", "-y", is_flag=True, allow_from_autoenv=False, help="Do not ask, even if other clients are connected.")
 @pass_invocation
-def stop(invocation: Invocation) -> None:
-    """Stop the embedded server. What is open is rolled back; the data stays."""
+def stop(invocation: Invocation, *, yes: bool) -> None:
+    """Stop the embedded server. Open transactions are rolled back; the data stays.
+
+    If other clients are connected, it asks first.
+    """
     with deferred():
         from msgtx.database import embedded
     home = embedded.default_home()
+    if not yes and (others := embedded.sessions()):
+        connected = units.counted(others, "session") + (" is connected" if others == 1 else " are connected")
+        confirmed(f"stop the server of {home}: {connected}", dry_run=False, yes=False)
     click.echo(f"stopped the server of {home}" if embedded.stop() else f"no server runs in {home}", err=True)
 
 
 @command.command("settings")
 @click.argument("name", required=False)
-@click.argument("value", required=False, type=int)
+@click.argument("value", required=False)
 @pass_invocation
-def settings(invocation: Invocation, name: str | None, value: int | None) -> None:
-    """Show the settings of the installation, or NAME; set NAME to VALUE, for all clients."""
+def settings(invocation: Invocation, name: str | None, value: str | None) -> None:
+    """Show the settings of the installation, or only NAME; or set NAME to VALUE (10000, or 10s) for all clients."""
     with deferred():
         from msgtx.database.schema import settings
     with _connection(invocation) as connection:
         if name is not None and value is not None:
-            settings.change(connection, name, value=value)
+            settings.change(connection, name, value=_number(name, value))
         found = settings.read(connection)
     if name is not None and name not in found:
         raise Failed(f"unknown setting {name!r}; known are {', '.join(found)}")
@@ -130,15 +138,28 @@ def settings(invocation: Invocation, name: str | None, value: int | None) -> Non
     show_many(invocation.format, rows, ("name", "value"))
 
 
+def _number(name: str, value: str) -> int:
+    if (read := units.reader_of(name)) is not None:
+        return read(name, value)
+    try:
+        return int(value)
+    except ValueError as error:
+        raise click.UsageError(f"{name} is a whole number, not {value!r}") from error
+
+
 def _of_a_role(verb: Decorated) -> Decorated:
     """Give a verb about a role's right its options."""
     verb = option(
-        "--transactional-id", "transactional_id", help="The same of transactional ids, with --can produce: who may use them."
+        "--transactional-id",
+        "transactional_id",
+        help="With --can produce: the transactional ids that the role may use, given as topics are.",
     )(verb)
-    verb = option("--group", help="The same of consumer groups, with --can consume: who may use them.")(verb)
-    verb = option("--topic", help="A name, or the beginning of names with * at its end.  [default: *]")(verb)
-    verb = option("--can", type=click.Choice(RIGHTS), required=True, help="What the role may do there.")(verb)
-    return option("--role", required=True, help="A role of this PostgreSQL.")(verb)
+    verb = option("--group", help="With --can consume: the consumer groups that the role may use, given as topics are.")(
+        verb
+    )
+    verb = option("--topic", help="A name, or the beginning of names followed by *.  [default: *]")(verb)
+    verb = option("--can", type=click.Choice(RIGHTS), required=True, help="What the role may do.")(verb)
+    return option("--role", required=True, help="A role of this PostgreSQL server.")(verb)
 
 
 def _about(topic: str | None, group: str | None, transactional_id: str | None) -> "tuple[Resource, str]":
@@ -155,7 +176,14 @@ def _about(topic: str | None, group: str | None, transactional_id: str | None) -
     return given[0] if given else (Resource.TOPIC, ALL_TOPICS)
 
 
-@command.command("grant")
+@command.command(
+    "grant",
+    examples=(
+        "msgtx db grant --role shop --can produce --topic 'orders*'",
+        "msgtx db grant --role mailer --can consume --topic orders",
+        "msgtx db grant --role mailer --can consume --group mail",
+    ),
+)
 @_of_a_role
 @pass_invocation
 def grant(
@@ -163,11 +191,12 @@ def grant(
 ) -> None:
     """Let a role produce to topics, consume them or administer them, and nothing else.
 
-    Groups and transactional ids are open to whoever may consume, or produce. From the first grant that names one it is
-    for those roles alone which were granted it, and a role that was granted any may use those alone.
+    Consumer groups are open to every role that may consume, and transactional ids to every role that may produce. Once a
+    grant names a group or an id, only the roles that were granted it may use it, and such a role may use no others.
 
-    The role must exist; its logins may then use msgtx with this right. Who administers every topic also runs sweeps,
-    coordinators, `doctor` and `verify`. Run it as the schema's owner, who needs no rights. Shows what the role may then.
+    The role must exist; its logins may then use msgtx with this right. A role that administers every topic may also run
+    sweeps, coordinators, `doctor` and `verify`. Run this command as the schema's owner, who needs no rights. It shows what
+    the role may do afterwards.
     """
     with deferred():
         from msgtx.database.schema import rights
@@ -185,7 +214,7 @@ def grant(
 def revoke(
     invocation: Invocation, *, role: str, can: str, topic: str | None, group: str | None, transactional_id: str | None
 ) -> None:
-    """Take back what `grant` gave with the same options; every later call is refused. Shows what the role still may."""
+    """Take back what `grant` gave with the same options. Later calls are refused; shows what the role may still do."""
     with deferred():
         from msgtx.database.schema import rights
         from msgtx.database.schema.privileges import Right
@@ -203,7 +232,7 @@ def revoke(
 def grants(invocation: Invocation) -> None:
     """Show what each role may do to which topics, groups and transactional ids.
 
-    Owner, its members and superusers may everything.
+    The owner, members of the owner's role and superusers may do everything.
     """
     with deferred():
         from msgtx.database.schema import rights
@@ -220,12 +249,12 @@ def _show_rights(invocation: Invocation, found: "Sequence[RoleRight]") -> None:
 @destructive
 @pass_invocation
 def after_failover(invocation: Invocation, *, dry_run: bool, yes: bool) -> None:
-    """Declare that the database may lack what was acknowledged.
+    """Declare that the database may have lost data that was acknowledged.
 
     Run it once after a failover to an asynchronous standby, or after a
-    restore, before clients are let in again. Every client made before gets
+    restore, before you let clients in again. Every existing client gets
     IncarnationChanged, every producer is fenced, open transactions are
-    aborted, ids skip ahead. Nothing of the log is removed.
+    aborted, and ids skip ahead. Nothing in the log is removed.
     """
     with deferred():
         from msgtx.admin import failover

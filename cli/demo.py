@@ -20,20 +20,22 @@ COLUMNS: Final = 120  # of what is no terminal: rich would fold lines at 80
     "--input",
     type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path),
     metavar="FILE",
-    help="Order lines as CSV, .gz too.  [default: generated ones]",
+    help="A CSV file of order lines, also as .gz.  [default: generated ones]",
 )
-@option("--spark", is_flag=True, help="On Spark: two executors, one of which is killed, and then the driver.")
+@option("--spark", is_flag=True, help="Run on Spark, with two executors; one of them is killed, then the driver.")
 @option(
     "--folder",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Where --spark writes Parquet and a chart.  [default: a new one in the temporary folder]",
+    help="Where --spark writes Parquet and a chart.  [default: a new folder in the temporary folder]",
 )
 @pass_invocation
 def command(invocation: Invocation, *, input: Path | None, spark: bool, folder: Path | None) -> int:
-    """Run the main job from nothing to a result: order lines in, stock movements out, and a crash in the middle."""
+    """Run the main job from start to finish: order lines in, stock movements out, and a crash in the middle."""
     if folder is not None and not spark:
         raise click.UsageError("--folder goes with --spark")
+    if invocation.format != "table":
+        raise click.UsageError("the demo prints tables only: leave --output out")
     with deferred():
         from rich.console import Console
 
@@ -49,5 +51,9 @@ def command(invocation: Invocation, *, input: Path | None, spark: bool, folder: 
             url=invocation.url, input_path=input, folder=target, output=output, progress=progress, debug=invocation.debug
         )
     else:
-        passed = demo.run(url=invocation.url, input_path=input, output=output, progress=progress)
+        try:
+            passed = demo.run(url=invocation.url, input_path=input, output=output, progress=progress)
+        except KeyboardInterrupt:
+            click.echo("msgtx: interrupted; the topics demo-… stay, the next demo makes them anew", err=True)
+            raise
     return 0 if passed else FAILED

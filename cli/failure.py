@@ -22,6 +22,12 @@ _FENCED_OR_ABORTED: Final = (
     errors.FencedInstance,
     errors.TransactionAborted,
 )
+_NO_DATABASE: Final = (
+    errors.DatabaseUnavailable,
+    errors.LoginRefused,
+    errors.DatabaseNotFound,
+    errors.OutcomeUnknown,
+)
 # The state of the database is not what the call expects: no other arguments would help.
 _NOT_THE_ARGUMENTS: Final = (
     errors.IllegalState,
@@ -79,7 +85,7 @@ def _message(error: Exception) -> str:
 
 
 def _exit_code(error: Exception) -> int:
-    if isinstance(error, errors.DatabaseUnavailable | errors.OutcomeUnknown):
+    if isinstance(error, _NO_DATABASE):
         return UNREACHABLE
     if isinstance(error, _FENCED_OR_ABORTED):
         return FENCED_OR_ABORTED
@@ -94,7 +100,8 @@ _SPEAKS_FOR_ITSELF: Final = (errors.ConfigError, errors.InvalidRequest, errors.I
 
 
 def _advice(error: errors.MsgtxError) -> str:
-    if isinstance(error, _SPEAKS_FOR_ITSELF) or any(mark in str(error) for mark in (";", "`msgtx")):
+    speaks = isinstance(error, _SPEAKS_FOR_ITSELF) and not isinstance(error, errors.DatabaseNotFound)
+    if speaks or any(mark in str(error) for mark in (";", "`msgtx")):
         return ""
     advice = _told(error, 2).split(";")[0].rstrip(".")
     return advice[:1].lower() + advice[1:]

@@ -13,11 +13,11 @@ from msgtx.cli.failure import Failed
 from msgtx.cli.interruption import deferred
 
 
-def load_function(name: str) -> Callable[[Any], Any]:
+def load_function(name: str) -> Callable[..., Any]:
     """Import a function. Raise `UsageError`, which says what is missing."""
     module_name, _, function_name = name.partition(":")
     if not module_name or not function_name:
-        raise click.UsageError(f"{name!r} does not read MODULE:FUNCTION")
+        raise click.UsageError(f"{name!r} is not MODULE:FUNCTION")
     if (here := os.getcwd()) not in sys.path:  # noqa: PTH109 - sys.path holds texts
         sys.path.insert(0, here)
     try:
@@ -31,7 +31,7 @@ def load_function(name: str) -> Callable[[Any], Any]:
         found = getattr(found, part, None)
     if not callable(found):
         raise click.UsageError(f"module {module_name!r} has no function {function_name!r}")
-    function: Callable[[Any], Any] = found
+    function: Callable[..., Any] = found
     return function
 
 

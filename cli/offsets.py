@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from msgtx.cli import completion
 from msgtx.cli.database import connect
 from msgtx.cli.options import (
     GroupWithDefault,
@@ -29,14 +30,14 @@ SAVED_COLUMNS: Final = ("name", "taken_at", "topics", "partitions", "readable")
 TOLD: Final = 10  # holders that are named, further ones are counted
 A_TEXT: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(\s.*)?", re.DOTALL)
 
-topics_argument = click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+topics_argument = click.argument("topics", nargs=-1, metavar="[TOPIC]...", shell_complete=completion.topics)
 
 
 @click.group("offsets", cls=GroupWithDefault, default="list")
 def command() -> None:
-    """Look at offsets; take consistent cuts, keep them, and measure what lies between them.
+    """Look at offsets; take consistent cuts, save them, and measure what lies between them.
 
-    Without a verb it is `list`: `msgtx offsets orders --time earliest`.
+    Without a verb, it does what `list` does: `msgtx offsets orders --time earliest`.
     """
 
 
@@ -47,14 +48,14 @@ def command() -> None:
     type=earliest_latest_or_number,
     default="latest",
     metavar="earliest|latest|MS",
-    help="MS: the first record at or after so many milliseconds since 1970 UTC.",
+    help="MS: the first record at or after this time, in milliseconds since 1970 UTC.",
 )
 @isolation
 @pass_invocation
 def list_(invocation: Invocation, topics: tuple[str, ...], time: str | int, isolation: str | None) -> None:
-    """Show the offsets of each partition at a time (without TOPIC: of all topics).
+    """Show the offsets of each partition at a time (without TOPIC, of all topics).
 
-    `latest` is the end that the isolation may read: the last stable offset, or the log end.
+    `latest` is the end of what --isolation lets you read: the last stable offset, or the log end.
     """
     with connect(invocation) as client:
         from msgtx.store.fetch import EARLIEST, LATEST
@@ -72,15 +73,15 @@ def list_(invocation: Invocation, topics: tuple[str, ...], time: str | int, isol
 
 @command.command("snapshot")
 @topics_argument
-@option("--save", metavar="NAME", help="Keep it under this name.")
-@option("--replace", is_flag=True, help="Also if the name holds another one.")
+@option("--save", metavar="NAME", help="Save the cut under this name.")
+@option("--replace", is_flag=True, allow_from_autoenv=False, help="Save it even if there is already a cut under this name.")
 @pass_invocation
 def snapshot(invocation: Invocation, topics: tuple[str, ...], *, save: str | None, replace: bool) -> None:
-    """Take a consistent cut of these topics (without TOPIC: of all) and print it as a line of text.
+    """Take a consistent cut of these topics (without TOPIC, of all) and print it as a line of text.
 
-    It has all of a transaction or nothing, over all partitions; it reads the
-    same later, until retention or compaction removes something. Who holds it
-    back is told on stderr.
+    Over all partitions, the cut has all of a transaction or nothing of it. Read
+    again later, it is the same, until retention or compaction removes
+    something. If a transaction holds the cut back, stderr says which one.
     """
     if replace and save is None:
         raise click.UsageError("--replace of what? Give --save NAME, too")
@@ -98,7 +99,7 @@ def snapshot(invocation: Invocation, topics: tuple[str, ...], *, save: str | Non
 @command.command("snapshots")
 @pass_invocation
 def snapshots(invocation: Invocation) -> None:
-    """List the saved snapshots. One is not readable that was taken before a failover."""
+    """List the saved snapshots. A snapshot that was taken before a failover cannot be read."""
     with connect(invocation) as client:
         found = client.snapshots.list()
         incarnation = client.snapshots.take(()).snapshot.incarnation
@@ -110,27 +111,28 @@ def snapshots(invocation: Invocation) -> None:
 @destructive
 @pass_invocation
 def delete_snapshot(invocation: Invocation, names: tuple[str, ...], *, dry_run: bool, yes: bool) -> None:
-    """Forget saved snapshots. Records stay as they are."""
+    """Delete saved snapshots. The records stay as they are."""
     with connect(invocation) as client:
         asked = [*dict.fromkeys(names)]
         for name in asked:
             client.snapshots.get(name)
         for name in asked:
-            if confirmed(f"forget snapshot {name!r}", dry_run=dry_run, yes=yes):
+            if confirmed(f"delete snapshot {name!r}", dry_run=dry_run, yes=yes):
                 client.snapshots.delete(name)
 
 
 @command.command("ranges")
 @topics_argument
-@option("--from", "start", metavar="NAME|TEXT", help="A snapshot to begin at.  [default: the log starts]")
-@option("--to", "end", metavar="NAME|TEXT", help="A snapshot to end at.  [default: a cut that is taken now]")
+@option("--from", "start", metavar="NAME|TEXT", help="The snapshot to begin at.  [default: the log starts]")
+@option("--to", "end", metavar="NAME|TEXT", help="The snapshot to end at.  [default: a cut taken now]")
 @pass_invocation
 def ranges(invocation: Invocation, topics: tuple[str, ...], *, start: str | None, end: str | None) -> None:
     """Show what is committed between two cuts, per partition: offsets from `start` to below `end`.
 
-    `records` counts those that a reader would be given now, `bytes` about
-    how many they take as stored, `removed` the offsets that retention has
-    taken from the front since. Without TOPIC: the topics of the snapshots, or all.
+    `records` counts the records that a reader would get now, `bytes` estimates
+    their stored size, and `removed` counts the offsets that retention has since
+    removed from the front. Without TOPIC, it shows the topics of the snapshots,
+    or all topics.
     """
     with connect(invocation) as client:
         first, last = cuts_of(client, topics, start, end)

@@ -1,13 +1,16 @@
 """Options of many commands, and what all options share: an environment variable, and `-o` and `--url` anywhere."""
 
+import contextlib
 import logging
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from msgtx import units
+from msgtx.errors import ConfigError
 from msgtx.types import Isolation
 
 FORMATS: Final = ("table", "json", "jsonl")
@@ -23,20 +26,53 @@ class Invocation:
     debug: bool = False
 
 
-class Option(click.Option):
-    """An option whose environment variable stands in its help."""
-
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        settings.setdefault("show_envvar", True)
-        super().__init__(*args, **settings)
+option = click.option
 
 
-option = partial(click.option, cls=Option)
+if TYPE_CHECKING:
+    _Type = click.ParamType[float]
+else:
+    _Type = click.ParamType  # takes no parameter before click 8.4
+
+
+class Quantity(_Type):
+    """A duration or a size with its unit, read by `read(name, text)`; `least` of what that returns."""
+
+    def __init__(self, name: str, read: Callable[[str, object], float], least: float) -> None:
+        self.name = name
+        self._read = read
+        self._least = least
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number. Fail with the words of `read`."""
+        name = "it" if param is None else param.opts[0]
+        try:
+            found = self._read(name, value)
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+        if found < self._least:
+            self.fail(f"{name} is {self._least:g} or more, not {value}", param, ctx)
+        return found
+
+
+def milliseconds(least: float = 0) -> Quantity:
+    """Return the type of a duration; a number alone is one of milliseconds."""
+    return Quantity("duration", units.milliseconds, least)
+
+
+def seconds(least: float = 0) -> Quantity:
+    """Return the type of a duration; a number alone is one of seconds."""
+    return Quantity("duration", units.seconds, least)
+
+
+def bytes_(least: float = 0) -> Quantity:
+    """Return the type of a size; a number alone is one of bytes."""
+    return Quantity("size", units.size, least)
 
 
 def set_url(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
     """Take a URL over into the invocation."""
-    if value:
+    if value is not None:
         context.ensure_object(Invocation).url = value
 
 
@@ -54,11 +90,19 @@ def set_debug(context: click.Context, parameter: click.Parameter, value: bool) -
         logging.getLogger("psycopg").setLevel(logging.ERROR)  # a lost connection is reported once, by us
 
 
+SHORT_HELP_CHARACTERS: Final = 200  # of a command in the list of a group: a sentence, never cut
+
+
 class Command(click.Command):
     """A command that takes `--url` and `-o` behind its name, too."""
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
+    def get_short_help_str(self, limit: int = SHORT_HELP_CHARACTERS) -> str:
+        """Return the first sentence, whole."""
+        return super().get_short_help_str(SHORT_HELP_CHARACTERS)
+
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **settings: Any) -> None:
         super().__init__(*args, **settings)
+        self.examples = examples
         self.params += [
             click.Option(
                 ["--url"],
@@ -77,9 +121,21 @@ class Command(click.Command):
             ),
         ]
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples, each on a line of its own, never wrapped."""
+        super().format_epilog(ctx, formatter)
+        if self.examples:
+            with formatter.section("Examples"):
+                for example in self.examples:
+                    formatter.write(f"{' ' * formatter.current_indent}{example}\n")
+
 
 class Group(click.Group):
     """A noun with its verbs."""
+
+    def get_short_help_str(self, limit: int = SHORT_HELP_CHARACTERS) -> str:
+        """Return the first sentence, whole."""
+        return super().get_short_help_str(SHORT_HELP_CHARACTERS)
 
     command_class = Command
     group_class = type
@@ -104,7 +160,7 @@ pass_invocation = click.make_pass_decorator(Invocation, ensure=True)
 isolation = option(
     "--isolation",
     type=click.Choice([str(level) for level in Isolation]),
-    help="What to see: committed data only, or everything.  [default: read_committed]",
+    help="What to see: only committed data, or everything.  [default: read_committed]",
 )
 
 
@@ -119,8 +175,9 @@ def earliest_latest_or_number(text: str) -> str | int:
 
 def destructive(verb: Decorated) -> Decorated:
     """Give a verb that destroys something `--dry-run` and `--yes`; see `confirmed`."""
-    verb = option("--yes", "-y", is_flag=True, help="Do not ask.")(verb)
-    return option("--dry-run", is_flag=True, help="Only tell what would be done.")(verb)
+    # Not from the environment: a variable that was forgotten would disarm the question.
+    verb = option("--yes", "-y", is_flag=True, allow_from_autoenv=False, help="Do not ask for confirmation.")(verb)
+    return option("--dry-run", is_flag=True, help="Only show what would be done.")(verb)
 
 
 def confirmed(what: str, *, dry_run: bool, yes: bool) -> bool:
@@ -128,4 +185,5 @@ def confirmed(what: str, *, dry_run: bool, yes: bool) -> bool:
     if dry_run:
         click.echo(f"would {what}", err=True)
         return False
-    return yes or click.confirm(f"{what}?", err=True, abort=True)
+    with contextlib.redirect_stdout(sys.stderr):  # click below 8.3 writes a space there, whatever `err` says
+        return yes or click.confirm(f"{what}?", err=True, abort=True)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import select
 import sys
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,6 +40,7 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str
     """Print a table: with rules on a terminal, plain columns elsewhere. Numbers stand right."""
     from rich import box
     from rich.console import Console
+    from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
@@ -56,9 +58,18 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str
         table.add_column(Text(column), justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row))
+    # Narrower than the longest words of its columns, a table would break them letter by letter: then the terminal wraps.
+    console.width = max(console.width, Measurement.get(console, console.options.update(width=PIPE_COLUMNS), table).minimum)
     with console.capture() as captured:  # if rich wrote itself, it would end the program when a reader leaves
         console.print(table)
     write("".join(line.rstrip() + "\n" for line in captured.get().splitlines()))
+
+
+def reader_has_left() -> bool:
+    """Return whether nobody reads stdout any more: the other end of its pipe is closed."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return bool(poll.poll(0))
 
 
 def write(text: str) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from msgtx.cli.interruption import deferred
-from msgtx.cli.options import Group, Invocation, isolation, option, pass_invocation
+from msgtx.cli.options import Group, Invocation, isolation, milliseconds, option, pass_invocation
 from msgtx.cli.output import row_of, show_one, show_table
 from msgtx.cli.progress import progress
 from msgtx.types import Isolation
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
     from msgtx.cli.programs.perf import Measured
 
 POSITIVE = click.IntRange(min=1)
-repeats = option("--repeats", type=POSITIVE, default=3, help="Runs; the median counts.")
-size = option("--size", type=POSITIVE, default=100, help="Bytes of a value.")
+repeats = option("--repeats", type=POSITIVE, default=3, help="The number of runs; the result is their median.")
+size = option("--size", type=POSITIVE, default=100, help="The size of a value, in bytes.")
 partitions = option("--partitions", type=POSITIVE, default=6)
 
 
 @click.group("perf", cls=Group)
 def command() -> None:
-    """Measure this database from this machine."""
+    """Measure how fast this database is from this machine."""
 
 
 @command.command("produce")
-@option("--records", type=POSITIVE, help="Of a run, instead of --seconds.")
-@option("--seconds", type=click.FloatRange(min=0, min_open=True), default=5.0, help="Of a run.")
+@option("--records", type=POSITIVE, help="The number of records in a run, instead of --seconds.")
+@option("--seconds", type=click.FloatRange(min=0, min_open=True), default=5.0, help="The length of a run.")
 @size
 @partitions
 @option("--acks", type=click.Choice(["0", "1", "all"]), default="all")
-@option("--transaction-ms", type=POSITIVE, help="In transactions of so long.")
-@option("--transaction-records", type=POSITIVE, help="In transactions of so many records.")
-@option("--batched", is_flag=True, help="By send_batch instead of send.")
-@option("--producers", type=POSITIVE, default=1, help="So many at once, each in a thread.")
+@option("--transaction-ms", type=milliseconds(1), help="Send in transactions of this length.")
+@option("--transaction-records", type=POSITIVE, help="Send in transactions of this many records.")
+@option("--batched", is_flag=True, help="Use send_batch instead of send.")
+@option("--producers", type=POSITIVE, default=1, help="The number of producers at once, each in a thread.")
 @repeats
 @pass_invocation
 def produce(invocation: Invocation, /, **settings: Any) -> None:
@@ -52,9 +52,11 @@ def produce(invocation: Invocation, /, **settings: Any) -> None:
 @size
 @partitions
 @isolation
-@option("--transaction-records", type=click.IntRange(min=0), default=10_000, help="Of a transaction; 0: none.")
-@option("--iterate", is_flag=True, help="By `for record in consumer` instead of poll.")
-@option("--poll-records", type=POSITIVE, default=10_000, help="Of one poll.")
+@option(
+    "--transaction-records", type=click.IntRange(min=0), default=10_000, help="Records per transaction; 0: no transactions."
+)
+@option("--iterate", is_flag=True, help="Use `for record in consumer` instead of poll.")
+@option("--poll-records", type=POSITIVE, default=10_000, help="The most records of one poll.")
 @repeats
 @pass_invocation
 def consume(invocation: Invocation, /, *, isolation: str | None, transaction_records: int, **settings: Any) -> None:
@@ -71,14 +73,14 @@ def consume(invocation: Invocation, /, *, isolation: str | None, transaction_rec
 
 
 @command.command("e2e")
-@option("--rate", type=click.FloatRange(min=0, min_open=True), default=200.0, help="Records a second.")
-@option("--seconds", type=click.FloatRange(min=0, min_open=True), default=5.0, help="Of a run.")
+@option("--rate", type=click.FloatRange(min=0, min_open=True), default=200.0, help="Records sent per second.")
+@option("--seconds", type=click.FloatRange(min=0, min_open=True), default=5.0, help="The length of a run.")
 @size
-@option("--transactional/--no-transactional", default=True, help="Each record in a transaction of its own.")
+@option("--transactional/--no-transactional", default=True, help="Whether to send each record in a transaction of its own.")
 @repeats
 @pass_invocation
 def e2e(invocation: Invocation, /, **settings: Any) -> None:
-    """Measure the time from send to the consumer's hands, in another process."""
+    """Measure the time from send until a consumer in another process has the record."""
     perf = _perf()
     with progress("end to end", total=settings["repeats"]) as told:
         measured = perf.end_to_end(

@@ -1,100 +1,185 @@
-"""`msgtx process`: consume, transform, produce, exactly once."""
+"""`msgtx process`: consume, transform, produce, or write rows; exactly once."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from msgtx.cli import completion
 from msgtx.cli.database import connect
 from msgtx.cli.failure import Failed
 from msgtx.cli.functions import load_function, where
-from msgtx.cli.interruption import stopping
-from msgtx.cli.options import Command, Invocation, option, pass_invocation
+from msgtx.cli.interruption import PATIENCE_S, stopping
+from msgtx.cli.options import Command, Invocation, milliseconds, option, pass_invocation, seconds
 from msgtx.cli.output import row_of, show_one
 from msgtx.cli.progress import progress
-from msgtx.types import OutputRecord, ProcessReport, Record
+from msgtx.types import ProcessReport
+from msgtx.units import counted
 
 if TYPE_CHECKING:
-    from msgtx.process import OnError
+    from msgtx.client import Client
+    from msgtx.settings import OnError
+
+DRAIN_S: Final = 30.0  # for a handler that is slow, to the end of its transaction
 
 
-@click.command("process", cls=Command)
-@click.argument("source")
-@click.argument("target")
-@click.argument("transform", metavar="MODULE:FUNCTION")
+@click.command(
+    "process",
+    cls=Command,
+    examples=(
+        "msgtx process orders invoices shop:invoice --group billing --transactional-id billing-1",
+        "msgtx process orders shop:book --into shop:Session --group book --on-error dead-letter --dead-letter orders-dead",
+        "msgtx process orders shop:mail --into shop:Session --share --group mail --concurrency 8",
+        "msgtx process orders invoices shop:invoice --share --group billing --transactional-id billing-1 --concurrency 8",
+    ),
+)
+@click.argument("source", shell_complete=completion.topics)
+@click.argument("target", shell_complete=completion.topics)
+@click.argument("function", metavar="MODULE:FUNCTION", required=False)
+@option("--into", metavar="MODULE:FACTORY", help="Write rows: FACTORY makes SQLAlchemy sessions, and there is no TARGET.")
 @option("--group", required=True, help="The consumer group whose offsets are read and committed.")
-@option("--transactional-id", required=True, help="Of this worker alone: a second one with it fences the first.")
-@option("--partition", multiple=True, type=click.IntRange(min=0), help="Of SOURCE, apart from the group; may be repeated.")
+@option("--share", is_flag=True, help="GROUP is a share group, whose members divide the work record by record.")
+@option(
+    "--concurrency", type=click.IntRange(1, 100), default=1, help="With --share: the number of members, each in a thread."
+)
+@option("--transactional-id", help="An id for this worker alone: a second worker with it fences the first. Not with --into.")
+@option(
+    "--partition",
+    multiple=True,
+    type=click.IntRange(min=0),
+    help="Read this partition of SOURCE, without joining the group; may be repeated.",
+)
 @option("--batch", is_flag=True, help="FUNCTION takes a list of records.")
-@option("--on-error", type=click.Choice(["stop", "skip", "dead-letter"]), default="stop", help="When FUNCTION fails.")
-@option("--dead-letter", metavar="TOPIC", help="Where --on-error=dead-letter keeps what FUNCTION failed on.")
-@option("--transaction-ms", type=click.IntRange(min=1), default=100, help="How long a transaction collects.")
-@option("--idle-timeout", type=click.FloatRange(min=0), help="End when nothing came for so many seconds.")
+@option(
+    "--on-error",
+    type=click.Choice(["stop", "skip", "dead-letter", "retry"]),
+    help="What to do when FUNCTION fails.  [default: stop; with --into: retry]",
+)
+@option("--dead-letter", metavar="TOPIC", help="Where --on-error=dead-letter keeps the records on which FUNCTION failed.")
+@option(
+    "--retries",
+    type=click.IntRange(min=0),
+    help="With --into: how often a record is retried before it is given up.  [default: 3]",
+)
+@option("--transaction-ms", type=milliseconds(1), default=100, help="How long a transaction collects records: ms, or 1s.")
+@option("--metrics-port", type=click.IntRange(0, 65535), help="Answer Prometheus at this port: /metrics and /healthz.")
+@option("--metrics-host", default="127.0.0.1", help="The address to answer at.")
+@option("--idle-timeout", type=seconds(), help="End when no record came for this long: seconds, or 500ms, 1h.")
 @pass_invocation
 def command(
     invocation: Invocation,
     source: str,
     target: str,
-    transform: str,
+    function: str | None,
     *,
+    into: str | None,
     group: str,
-    transactional_id: str,
+    share: bool,
+    concurrency: int,
+    transactional_id: str | None,
     partition: tuple[int, ...],
     batch: bool,
-    on_error: "OnError",
+    on_error: "OnError | None",
     dead_letter: str | None,
+    retries: int | None,
     transaction_ms: int,
+    metrics_port: int | None,
+    metrics_host: str,
     idle_timeout: float | None,
 ) -> int:
-    """Transform the records of SOURCE into records of TARGET, exactly once, whatever crashes.
+    """Transform the records of SOURCE into records of TARGET, or into rows, exactly once, whatever crashes.
 
-    FUNCTION takes a msgtx.Record and returns None, bytes, a msgtx.OutputRecord or an iterable of these. MODULE is
-    looked for in the current folder, too. Outputs and offsets of a transaction are committed together; a worker that is
-    started again under the same id goes on where the last commit was. Any number of workers of a group, each with its
-    own id, divide the partitions among themselves.
+    FUNCTION takes a msgtx.Record and returns None, bytes, a msgtx.OutputRecord or an iterable of these. MODULE is also
+    looked for in the current folder. The outputs and offsets of a transaction are committed together; a worker that is
+    started again under the same id continues from the last commit. Any number of workers of a group, each with its own
+    id, divide the partitions among themselves.
 
-    A record that FUNCTION fails on stops the worker; --on-error skips it, or keeps it in another topic with headers that
-    say why. Either is said in a line.
+    With --into, FUNCTION takes a session of SQLAlchemy and a msgtx.Record, and writes rows. Rows and offsets go into one
+    commit.
 
-    It ends by --idle-timeout, SIGTERM (exit code 0) or Ctrl-C (130), after the transaction that is open.
+    A record on which FUNCTION fails stops the worker. With --on-error, the worker instead skips the record, keeps it in
+    another topic with headers that say why, or tries it again with pauses. It prints a line for each such record.
+
+    With --share, any number of members work on each partition; several members of one process append a number to the
+    transactional id. Settings of the group (`shares configure`) say
+    how often and after which pause a record that fails is tried again, and where dead letters go.
+
+    The command ends by --idle-timeout, SIGTERM (exit code 0) or Ctrl-C (130), after it has finished the open transaction.
     """
-    function = load_function(transform)
-    with connect(invocation) as client, stopping() as stop, progress(f"{source} to {target}") as told:
+    name = _function(function, target, into=into, given=(transactional_id, partition, retries))
+    called = load_function(name)
+    factory = None if into is None else load_function(into)
+    on_error = on_error or ("stop" if into is None else "retry")
+    shared: dict[str, Any] = {"batch": batch, "on_error": on_error, "dead_letter": dead_letter, "idle_timeout": idle_timeout}
+    shared |= {"share": share, "concurrency": concurrency}
+    if not share and (on_error == "dead-letter") != (dead_letter is not None):
+        raise click.UsageError("--on-error dead-letter and --dead-letter TOPIC need each other")
+    with (
+        connect(invocation) as client,
+        _measured(client, metrics_host, metrics_port),
+        stopping(PATIENCE_S if into is None else DRAIN_S) as stop,
+        progress(f"{source} to {target if into is None else into}") as told,
+    ):
 
         def committed(report: ProcessReport) -> None:
-            told(report.records_in, f"{report.records_in:,} records, {report.transactions:,} transactions")
+            told(report.records_in, f"{counted(report.records_in, 'record')}, {counted(report.transactions, 'transaction')}")
 
-        report = client.process(
-            source,
-            to=target,
-            group=group,
-            transactional_id=transactional_id,
-            transform=_checked(transform, function) if on_error == "stop" else function,
-            batch=batch,
-            on_error=on_error,
-            dead_letter=dead_letter,
-            transaction_ms=transaction_ms,
-            partitions=list(partition) or None,
-            idle_timeout=idle_timeout,
-            stop=stop,
-            on_commit=committed,
-        )
+        shared |= {"transaction_ms": transaction_ms, "stop": stop, "on_commit": committed}
+        if factory is None:
+            shared |= {"transactional_id": transactional_id, "partitions": list(partition) or None}
+            work = partial(client.process, source, to=target, group=group, transform=called, **shared)
+        else:
+            work = partial(
+                client.process_into,
+                factory,
+                called,
+                source,
+                group=group,
+                retries=retries,
+                **shared,
+            )
+        report = _named(name, work)
     show_one(invocation.format, row_of(report))
     return stop.exit_code if stop.is_set() else 0
 
 
-def _checked(name: str, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return the transform with its failures named: the record, and the line that failed."""
-    from msgtx.process import outputs
+def _measured(client: "Client", host: str, port: int | None) -> AbstractContextManager[object]:
+    if port is None:
+        return nullcontext()
+    from msgtx import metrics
 
-    def transform(record: Record | list[Record]) -> Any:
-        try:
-            result = function(record)
-            # A generator fails while it is read, not when it is called.
-            return result if result.__class__ is OutputRecord else list(outputs(result))
-        except Exception as error:
-            first = record[0] if isinstance(record, list) else record
-            place = f"{first.topic}-{first.partition} offset {first.offset}"
-            raise Failed(f"{name} failed on {place}: {where(error)}; its transaction was aborted") from error
+    return metrics.serving(client, host=host, port=port)
 
-    return transform
+
+def _function(function: str | None, target: str, *, into: str | None, given: tuple[Any, ...]) -> str:
+    """Return the function's name: the third argument, or the second one with --into. Raise `UsageError`."""
+    transactional_id, partition, retries = given
+    if into is not None:
+        if function is not None:
+            raise click.UsageError("--into writes rows: there is no TARGET; give SOURCE and MODULE:FUNCTION")
+        if transactional_id is not None or partition:
+            raise click.UsageError(
+                "--into takes no --transactional-id and no --partition: the session commits, for the group"
+            )
+        return target
+    if function is None:
+        raise click.UsageError("give SOURCE, TARGET and MODULE:FUNCTION; or --into MODULE:FACTORY, to write rows")
+    if transactional_id is None:
+        raise click.UsageError("Missing option '--transactional-id'")
+    if retries is not None:
+        raise click.UsageError("--retries is for --into")
+    return function
+
+
+def _named(name: str, work: Callable[[], ProcessReport]) -> ProcessReport:
+    """Do it, and say where the function failed: the record, and the line."""
+    try:
+        return work()
+    except Exception as error:
+        for note in getattr(error, "__notes__", ()):
+            place, _, consequence = note.partition("; ")
+            if place.startswith("failed on "):
+                raise Failed(f"{name} {place}: {where(error)}; {consequence}") from error
+        raise

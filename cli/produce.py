@@ -1,6 +1,7 @@
 """`msgtx produce`: lines of files or of stdin as records."""
 
 import contextlib
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -11,16 +12,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from msgtx.cli import completion
 from msgtx.cli.database import connect
 from msgtx.cli.failure import Failed
 from msgtx.cli.input_lines import STDIN, Lines, read_lines, total_bytes
 from msgtx.cli.interruption import INTERRUPTED, Stop, stopping
-from msgtx.cli.options import Command, Invocation, option, pass_invocation
+from msgtx.cli.options import Command, Invocation, milliseconds, option, pass_invocation
 from msgtx.cli.output import show_one
 from msgtx.cli.progress import progress
 from msgtx.cli.record_lines import object_of_line, record_of_line, text_bytes
 from msgtx.errors import MsgtxError
 from msgtx.types import OutputRecord
+from msgtx.units import counted
 
 if TYPE_CHECKING:
     from msgtx.producer.batches import RecordFuture
@@ -240,8 +243,16 @@ class Delivery:
         return Failed(f"{what}; the records before it were sent ({self.sent})")
 
 
-@click.command("produce", cls=Command)
-@click.argument("topic")
+@click.command(
+    "produce",
+    cls=Command,
+    examples=(
+        "msgtx produce orders lines.txt",
+        "msgtx produce orders orders.json --key customer --transactional-id import",
+        "msgtx consume orders --no-follow --from-beginning -o jsonl | msgtx produce copy --json",
+    ),
+)
+@click.argument("topic", shell_complete=completion.topics)
 @click.argument(
     "files",
     nargs=-1,
@@ -249,14 +260,18 @@ class Delivery:
     metavar="[FILE]...",
 )
 @option("--json", is_flag=True, help="Lines are records, as `consume -o jsonl` writes them.")
-@option("--key", metavar="FIELD", help="Lines are JSON objects; this field of each is its key.")
-@option("--dedup-key", metavar="FIELD", help="Lines are JSON objects; a line whose FIELD the topic has seen is not stored.")
-@option("--key-separator", metavar="TEXT", help="Lines are key, TEXT, value.")
-@option("--partition", type=click.IntRange(min=0), help="All records go to this partition.")
-@option("--keep-partitions", is_flag=True, help="With --json: each record goes to the partition that it names.")
+@option("--key", metavar="FIELD", help="Lines are JSON objects; the value of this field is the key.")
+@option("--dedup-key", metavar="FIELD", help="Lines are JSON objects; a line is not stored if the topic has seen its FIELD.")
+@option("--key-separator", metavar="TEXT", help="Each line is a key, TEXT, and a value.")
+@option("--partition", type=click.IntRange(min=0), help="Send all records to this partition.")
+@option("--keep-partitions", is_flag=True, help="With --json: send each record to the partition that it names.")
 @option("--transactional-id", help="Produce in transactions, under this id.")
-@option("--transaction-size", type=click.IntRange(min=1), help="Records per transaction.  [default: all are one]")
-@option("--transaction-timeout-ms", type=click.IntRange(min=1), help="How long one may be open.  [default: 60000]")
+@option(
+    "--transaction-size",
+    type=click.IntRange(min=1),
+    help="Records per transaction.  [default: all records are one transaction]",
+)
+@option("--transaction-timeout-ms", type=milliseconds(1), help="How long a transaction may be open.  [default: 60000]")
 @option("--acks", type=click.Choice(["0", "1", "all"]), help="[default: all]")
 @pass_invocation
 def command(
@@ -274,23 +289,25 @@ def command(
     transaction_size: int | None,
     **settings: Any,
 ) -> int:
-    """Produce the lines of FILEs (default, and -: stdin) to TOPIC.
+    """Produce the lines of FILEs to TOPIC. Without FILE, or if FILE is -, reads stdin.
 
-    A line is a value as it is, without its newline: bytes, in whatever encoding.
+    Each line, without its newline, is a value: bytes, in whatever encoding.
 
     \b
-    A record as a JSON line (--json); all but the value may be missing:
+    With --json, a line is a record in this form; all but the value may be missing:
       {"timestamp": "2026-01-31T12:00:00.000Z", "key": "1", "value": "text",
        "headers": [{"key": "source", "value": "web"}]}
-    Bytes that are no UTF-8 are base64: key_base64, value_base64. null is a
-    tombstone. topic and offset of a consumed record are not used.
+    Bytes that are not UTF-8 are given in base64: key_base64, value_base64. A
+    value of null is a tombstone. The topic and offset of a consumed record are
+    ignored.
 
-    With --transactional-id the whole input is one transaction, committed at its end; with --transaction-size it is
-    several, and an input that pauses is committed. A line that cannot be used ends the command: nothing of its
-    transaction is committed. An interruption aborts, too.
+    With --transactional-id, the whole input is one transaction, committed at its end. With --transaction-size, it is
+    divided into several transactions, and what has been read is also committed whenever the input pauses. A line that
+    cannot be used ends the command, and nothing of its transaction is committed. An interruption aborts the transaction,
+    too.
 
-    With --dedup-key an input may be produced again, in whole or in part: within
-    dedup_window_ms (`msgtx db settings`) each value of FIELD is stored once.
+    With --dedup-key, you may produce an input again, in whole or in part: within
+    dedup_window_ms (`msgtx db settings`), each value of FIELD is stored once.
     """  # noqa: D301 - \b is click's mark for text that is not filled
     if sum((json, key is not None or dedup_key is not None, key_separator is not None)) > 1:
         raise click.UsageError("--json, --key-separator, and --key with --dedup-key exclude each other")
@@ -332,12 +349,20 @@ def _deliver(delivery: Delivery, inputs: Sequence[Path], stop: Stop) -> None:
     """Read and send until the input ends, or until a signal: then the open transaction is aborted."""
     longest = delivery.limit * LINE_FACTOR + 65_536
     done = 0
-    with progress(f"to {delivery.topic}", total=total_bytes(inputs), in_bytes=True) as told:
+    typed = STDIN in inputs and sys.stdin.isatty()
+    if typed:
+        click.echo(f"to {delivery.topic}: a record is a line; Ctrl-D ends", err=True)
+    # A bar would write over what is typed.
+    with (
+        contextlib.nullcontext(_silent)
+        if typed
+        else progress(f"to {delivery.topic}", total=total_bytes(inputs), in_bytes=True) as told
+    ):
         try:
             for block in read_lines(inputs, stop, longest=longest, idle_s=IDLE_S):
                 delivery.take(block)
                 done += block.bytes_read
-                told(done, f"{delivery.sent:,} records")
+                told(done, counted(delivery.sent, "record"))
                 if stop.is_set():
                     break
         except KeyboardInterrupt:
@@ -349,13 +374,17 @@ def _deliver(delivery: Delivery, inputs: Sequence[Path], stop: Stop) -> None:
             delivery.finish()
 
 
+def _silent(completed: int, text: str) -> None:
+    """Show nothing."""
+
+
 def _tell(delivery: Delivery, invocation: Invocation, seconds: float, stop: Stop) -> None:
     if invocation.format != "table":
         report = {"topic": delivery.topic, "records": delivery.stored, "transactions": delivery.transactions}
         show_one(invocation.format, {**report, "seconds": round(seconds, 3), "interrupted": stop.is_set()})
         return
-    how = f", {delivery.transactions:,} transactions committed" if delivery.transactional else ""
+    how = f", {counted(delivery.transactions, 'transaction')} committed" if delivery.transactional else ""
     end = ""
     if stop.is_set():
         end = "; interrupted, what was open is aborted" if delivery.transactional else "; interrupted"
-    click.echo(f"{delivery.stored:,} records to {delivery.topic} in {seconds:.1f} s{how}{end}", err=True)
+    click.echo(f"{counted(delivery.stored, 'record')} to {delivery.topic} in {seconds:.1f} s{how}{end}", err=True)

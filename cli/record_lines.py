@@ -1,7 +1,8 @@
 """A record as a JSON line: what `consume -o jsonl` writes and `produce --json` reads, byte for byte.
 
-`topic, partition, offset, timestamp, key, value, headers`. Bytes are text if they are valid UTF-8, else base64 in
-`key_base64` or `value_base64`. Headers are a list of `{"key": …, "value": …}`, since names may repeat.
+`topic, partition, offset, timestamp, key, value, headers`, of a share group also `delivery_count`. Bytes are text if they
+are valid UTF-8, else base64 in `key_base64` or `value_base64`. Headers are a list of `{"key": …, "value": …}`, since names
+may repeat.
 """
 
 import base64
@@ -10,7 +11,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from msgtx.types import Headers, OutputRecord, Record
+from msgtx.types import Headers, OutputRecord, Record, ShareRecord
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND: Final = timedelta(milliseconds=1)
@@ -18,7 +19,7 @@ MILLISECOND: Final = timedelta(milliseconds=1)
 FIRST_MS: Final = (datetime.min.replace(tzinfo=UTC) - EPOCH) // MILLISECOND
 LAST_MS: Final = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MILLISECOND
 FIELDS: Final = frozenset(
-    ("topic", "partition", "offset", "timestamp", "key", "key_base64", "value", "value_base64", "headers")
+    ("topic", "partition", "offset", "timestamp", "key", "key_base64", "value", "value_base64", "headers", "delivery_count")
 )
 
 
@@ -32,6 +33,7 @@ def row_of_record(record: Record) -> dict[str, Any]:
         **_content("key", record.key),
         **_content("value", record.value),
         "headers": [{"key": name, **_content("value", content)} for name, content in record.headers],
+        **({"delivery_count": record.delivery_count} if isinstance(record, ShareRecord) else {}),
     }
 
 

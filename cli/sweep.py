@@ -8,30 +8,30 @@ from msgtx.cli.output import row_of, show_one
 
 
 @click.command("sweep", cls=Command)
-@option("--only", multiple=True, metavar="NAME", help="Only this sweep (repeatable): one of the names below.")
-@option("--dry-run", is_flag=True, help="Tell what would be done, and take it back.")
+@option("--only", multiple=True, metavar="NAME", help="Do only this sweep (repeatable): one of the names above.")
+@option("--dry-run", is_flag=True, help="Show what would be done; roll it back.")
 @pass_invocation
 def command(invocation: Invocation, *, only: tuple[str, ...], dry_run: bool) -> None:
-    """Do one round of everything that time brings, to its end. For cron; a coordinator daemon does the same.
+    """Do one complete round of upkeep. Meant for cron; a coordinator daemon does the same.
 
     \b
     overdue     abort transactions that are past their timeout
     markers     write missing markers, move the floors
-    seals       remove seals of decided transactions, offsets that waited for an ABORT
-    deleted     remove what deleted topics have left of their logs
+    seals       remove seals of decided transactions, and offsets of aborted ones
+    deleted     remove what is left of the logs of deleted topics
     retention   remove batches past their topic's retention, or below log start
     compaction  remove records of compacted topics that newer ones supersede
-    ids         remove transactional ids and producer ids that are idle too long
-    history     purge complete transactions past transaction_history_ms
-    offsets     remove committed offsets for which newer ones count, or past offsets_retention_ms
-    floors      remove floors below the newest of their partition
-    members     remove members whose session is over from their groups
-    heartbeats  remove heartbeats below the newest of their member
-    spark       remove what Spark's batches left: decided attempts, superseded rows
-    dedup       remove keys of deduplication past dedup_window_ms
+    ids         remove transactional ids and producer ids that have been idle too long
+    history     remove complete transactions past transaction_history_ms
+    offsets     remove committed offsets that newer ones supersede, or past offsets_retention_ms
+    floors      remove floors older than the newest of their partition
+    members     remove members whose session has expired from their groups
+    heartbeats  remove heartbeats older than the newest of their member
+    spark       remove what Spark's batches have left: decided attempts, superseded rows
+    dedup       remove deduplication keys past dedup_window_ms
 
-    It tries locks and never waits for one; it may run beside clients, daemons
-    and itself.
+    It never waits for a lock, so it may run beside clients, coordinators and
+    other sweeps.
     """  # noqa: D301 - \b is click's mark for text that is not filled
     with connect(invocation) as client:
         report = client.sweep(only=only, dry_run=dry_run)

@@ -4,11 +4,23 @@ from typing import Any
 
 import click
 
+from msgtx.cli import completion
 from msgtx.cli.database import connect
-from msgtx.cli.options import Decorated, Group, Invocation, confirmed, destructive, option, pass_invocation
+from msgtx.cli.options import (
+    Decorated,
+    Group,
+    Invocation,
+    bytes_,
+    confirmed,
+    destructive,
+    milliseconds,
+    option,
+    pass_invocation,
+)
 from msgtx.cli.output import row_of, show_many, show_one, show_table
 from msgtx.errors import OffsetOutOfRange
 from msgtx.types import TopicPartition
+from msgtx.units import counted
 
 ENDS = ("partition", "log_start_offset", "last_stable_offset", "log_end_offset")
 
@@ -17,11 +29,11 @@ def topic_settings(verb: Decorated) -> Decorated:
     """Give a verb the settings of a topic."""
     for setting in (
         option("--timestamp-type", type=click.Choice(["CreateTime", "LogAppendTime"])),
-        option("--max-message-bytes", type=int, help="Of one record: key, value and headers."),
-        option("--delete-retention-ms", type=int, help="How long tombstones stay after compaction."),
+        option("--max-message-bytes", type=bytes_(-1), help="The largest record: key, value and headers."),
+        option("--delete-retention-ms", type=milliseconds(-1), help="How long tombstones stay after compaction."),
         option("--cleanup-policy", type=click.Choice(["delete", "compact", "compact,delete"])),
-        option("--retention-bytes", type=int, help="Of each partition; -1: no limit."),
-        option("--retention-ms", type=int, help="-1: for ever."),
+        option("--retention-bytes", type=bytes_(-1), help="How much of each partition stays, such as 10GiB; -1: no limit."),
+        option("--retention-ms", type=milliseconds(-1), help="How long records stay: ms, or 7d, 36h; -1: for ever."),
     ):
         verb = setting(verb)
     return verb
@@ -32,11 +44,18 @@ def command() -> None:
     """Create, show, alter and delete topics."""
 
 
-@command.command("create")
+@command.command(
+    "create",
+    examples=(
+        "msgtx topics create orders --partitions 6",
+        "msgtx topics create orders --partitions 6 --retention-ms 7d --if-not-exists",
+        "msgtx topics create prices --cleanup-policy compact",
+    ),
+)
 @click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
 @option("--partitions", type=click.IntRange(min=1), default=1)
 @topic_settings
-@option("--if-not-exists", is_flag=True, help="A topic that is there is left as it is.")
+@option("--if-not-exists", is_flag=True, help="Leave a topic that exists as it is.")
 @pass_invocation
 def create(
     invocation: Invocation, /, names: tuple[str, ...], partitions: int, *, if_not_exists: bool, **settings: Any
@@ -44,16 +63,7 @@ def create(
     """Create topics."""
     given = {name: value for name, value in settings.items() if value is not None}
     with connect(invocation) as client:
-        from msgtx.errors import TopicExists
-
-        rows = []
-        for name in names:
-            try:
-                rows.append(client.topics.create(name, partitions, **given))
-            except TopicExists:
-                if not if_not_exists:
-                    raise
-                rows.append(client.topics.describe(name))
+        rows = [client.topics.create(name, partitions, if_not_exists=if_not_exists, **given) for name in names]
     show_many(invocation.format, map(row_of, rows), ("name", "partitions"))
 
 
@@ -67,7 +77,7 @@ def list_topics(invocation: Invocation) -> None:
 
 
 @command.command("describe")
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", shell_complete=completion.topics)
 @pass_invocation
 def describe(invocation: Invocation, name: str) -> None:
     """Show a topic: its settings, and the ends of its partitions."""
@@ -84,19 +94,25 @@ def describe(invocation: Invocation, name: str) -> None:
         show_one(invocation.format, {**row_of(topic), "ends": ends})
 
 
-@command.command("alter")
-@click.argument("name", metavar="TOPIC")
-@option("--partitions", type=click.IntRange(min=1), help="So many altogether; never fewer than there are.")
+@command.command(
+    "alter",
+    examples=(
+        "msgtx topics alter orders --retention-ms 30d --retention-bytes 10GiB",
+        "msgtx topics alter orders --partitions 12",
+    ),
+)
+@click.argument("name", metavar="TOPIC", shell_complete=completion.topics)
+@option("--partitions", type=click.IntRange(min=1), help="The new number of partitions; never fewer than there are.")
 @topic_settings
 @pass_invocation
 def alter(invocation: Invocation, /, name: str, partitions: int | None, **settings: Any) -> None:
-    """Change settings of a topic, or add partitions. What is not named stays as it is.
+    """Change settings of a topic, or add partitions. Settings that you do not name stay as they are.
 
-    More partitions: keys move. A record goes to a partition by the hash of its
-    key modulo their number, so later records of a key may go to another one than
-    its earlier ones, and their order is lost; compaction, too, is for each
-    partition. Consumers that subscribed take new partitions up within seconds,
-    producers within half a minute.
+    If you add partitions, keys move: the partition of a record is the hash of
+    its key modulo the number of partitions, so later records of a key may go to
+    a different partition than its earlier ones, and their order is lost.
+    Compaction, too, works within each partition. Consumers with a subscription
+    start to use new partitions within seconds, producers within half a minute.
     """
     given = {setting: value for setting, value in settings.items() if value is not None}
     if partitions is None and not given:
@@ -108,7 +124,7 @@ def alter(invocation: Invocation, /, name: str, partitions: int | None, **settin
 
 
 @command.command("delete")
-@click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
+@click.argument("names", nargs=-1, required=True, metavar="TOPIC...", shell_complete=completion.topics)
 @destructive
 @pass_invocation
 def delete(invocation: Invocation, names: tuple[str, ...], *, dry_run: bool, yes: bool) -> None:
@@ -116,22 +132,28 @@ def delete(invocation: Invocation, names: tuple[str, ...], *, dry_run: bool, yes
     with connect(invocation) as client:
         known = [client.topics.describe(name) for name in dict.fromkeys(names)]
         for topic in known:
-            what = f"delete topic {topic.name} ({topic.partitions} partitions, with its records)"
+            what = f"delete topic {topic.name} ({counted(topic.partitions, 'partition')}, with its records)"
             if confirmed(what, dry_run=dry_run, yes=yes):
                 client.topics.delete(topic.name)
 
 
 @command.command("delete-records")
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", shell_complete=completion.topics)
 @option("--partition", type=click.IntRange(min=0), required=True)
-@option("--before", type=click.IntRange(min=-1), required=True, metavar="OFFSET", help="-1: the log end.")
+@option(
+    "--before",
+    type=click.IntRange(min=-1),
+    required=True,
+    metavar="OFFSET",
+    help="The first offset that stays; -1: the log end.",
+)
 @destructive
 @pass_invocation
 def delete_records(invocation: Invocation, name: str, *, partition: int, before: int, dry_run: bool, yes: bool) -> None:
     """Delete a partition's records below an offset.
 
-    The log start moves there at once, also past what is still open. The space is
-    given back by the sweep `retention`.
+    The log start moves there at once, even past transactions that are still
+    open. The sweep `retention` frees the space.
     """
     with connect(invocation) as client:
         place = TopicPartition(name, partition)

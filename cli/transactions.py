@@ -1,11 +1,24 @@
 """`msgtx transactions`: who has which open, how one ended, and ending one."""
 
+from functools import partial
 from typing import Final
 
 import click
 
+from msgtx import units
+from msgtx.cli import completion
 from msgtx.cli.database import connect
-from msgtx.cli.options import Group, Invocation, confirmed, destructive, option, pass_invocation
+from msgtx.cli.failure import FAILED
+from msgtx.cli.options import (
+    Group,
+    Invocation,
+    Quantity,
+    confirmed,
+    destructive,
+    milliseconds,
+    option,
+    pass_invocation,
+)
 from msgtx.cli.output import row_of, show_many, show_one
 from msgtx.cli.record_lines import time_text
 from msgtx.rules.transaction import State
@@ -59,7 +72,7 @@ def command() -> None:
 @command.command("list")
 @option("--state", multiple=True, type=click.Choice([str(state) for state in State]))
 @option("--producer-id", multiple=True, type=int)
-@option("--longer-than-ms", type=click.IntRange(min=0), help="Only what has been open for longer.")
+@option("--longer-than-ms", type=milliseconds(), help="Only transactions that have been open for longer: ms, or 10s, 1h.")
 @option("--pattern", help="Only transactional ids that this regular expression matches as a whole.")
 @pass_invocation
 def list_transactions(
@@ -86,8 +99,8 @@ def describe(invocation: Invocation, transactional_id: str) -> None:
 
 
 @command.command("describe-producers")
-@click.argument("topic")
-@option("--partition", type=click.IntRange(min=0), help="Only this one.  [default: all]")
+@click.argument("topic", shell_complete=completion.topics)
+@option("--partition", type=click.IntRange(min=0), help="Only this partition.  [default: all]")
 @pass_invocation
 def describe_producers(invocation: Invocation, topic: str, partition: int | None) -> None:
     """Show the producers that each partition of TOPIC knows, and where their open transactions begin."""
@@ -102,36 +115,38 @@ def describe_producers(invocation: Invocation, topic: str, partition: int | None
 
 
 @command.command("find-hanging")
-@option("--topic", help="Only on this topic.  [default: all]")
-@option("--partition", type=click.IntRange(min=0), help="Only on this partition of the topic.")
+@option("--topic", help="Look only at this topic.  [default: all]")
+@option("--partition", type=click.IntRange(min=0), help="Look only at this partition of the topic.")
 @option(
     "--max-transaction-timeout",
-    type=click.FloatRange(min=0),
-    metavar="MINUTES",
-    help="What is undecided for longer.  [default: each transaction's own timeout]",
+    type=Quantity("duration", partial(units.milliseconds, unit="min"), 0),
+    help="How long is too long: minutes, or 90s, 1h.  [default: each transaction's own timeout]",
 )
 @pass_invocation
 def find_hanging(
-    invocation: Invocation, topic: str | None, partition: int | None, max_transaction_timeout: float | None
+    invocation: Invocation, topic: str | None, partition: int | None, max_transaction_timeout: int | None
 ) -> None:
-    """Find transactions that are undecided for too long, and tell why and what ends them."""
-    limit_ms = None if max_transaction_timeout is None else int(max_transaction_timeout * 60_000)
+    """Find transactions that have been undecided for too long, and say why and how to end them."""
     with connect(invocation) as client:
-        found = client.admin.transactions.find_hanging(limit_ms, topic=topic, partition=partition)
+        found = client.admin.transactions.find_hanging(max_transaction_timeout, topic=topic, partition=partition)
     show_many(invocation.format, map(row_of, found), HANGING_COLUMNS)
 
 
 @command.command("outcome")
 @click.argument("transaction_id", type=transaction_name, metavar="ID")
-@option("--resolve", is_flag=True, help="Decide ABORT if it is still open.")
+@option("--resolve", is_flag=True, allow_from_autoenv=False, help="Abort the transaction if it is still open.")
 @pass_invocation
-def outcome(invocation: Invocation, transaction_id: TransactionId, *, resolve: bool) -> None:
-    """Tell how the transaction ID (producer_id.epoch.number) ended, and who decided that."""
+def outcome(invocation: Invocation, transaction_id: TransactionId, *, resolve: bool) -> int:
+    """Show how the transaction ID (producer_id.epoch.number) ended, and who decided that.
+
+    UNKNOWN (exit code 1) means that it never began, or that its producer's history has expired.
+    """
     with connect(invocation) as client:
         if resolve:
             client.transaction_outcome(transaction_id, resolve=True)
         decision = client.admin.transactions.outcome(transaction_id)
     show_one(invocation.format, {"transaction_id": transaction_id, **row_of(decision)})
+    return FAILED if decision.outcome is Outcome.UNKNOWN else 0
 
 
 @command.command("abort")
@@ -139,7 +154,7 @@ def outcome(invocation: Invocation, transaction_id: TransactionId, *, resolve: b
 @destructive
 @pass_invocation
 def abort(invocation: Invocation, transaction_id: TransactionId, *, dry_run: bool, yes: bool) -> None:
-    """Abort the transaction ID (producer_id.epoch.number). Its producer lives on."""
+    """Abort the transaction ID (producer_id.epoch.number). Its producer can carry on."""
     with connect(invocation) as client:
         decision = client.admin.transactions.outcome(transaction_id)
         # What is over needs no question: it is refused, or already as asked.
@@ -166,11 +181,11 @@ def prepared(invocation: Invocation) -> None:
 
 @command.command("complete")
 @click.argument("token", type=prepared_token, metavar="TOKEN")
-@option("--commit/--abort", required=True, help="How the outside party has decided.")
+@option("--commit/--abort", required=True, help="How the other system has decided.")
 @destructive
 @pass_invocation
 def complete(invocation: Invocation, token: PreparedTransaction, *, commit: bool, dry_run: bool, yes: bool) -> None:
-    """Decide a prepared transaction by its TOKEN, as its other party was decided. May be repeated."""
+    """Decide the prepared transaction with this TOKEN, as the other system has decided. May be repeated."""
     with connect(invocation) as client:
         decision = client.admin.transactions.outcome(token.transaction_id)
         what = f"{'commit' if commit else 'abort'} transaction {token.transaction_id} ({decision.outcome})"
@@ -186,7 +201,7 @@ def complete(invocation: Invocation, token: PreparedTransaction, *, commit: bool
 @destructive
 @pass_invocation
 def fence(invocation: Invocation, transactional_id: str, *, dry_run: bool, yes: bool) -> None:
-    """Fence whoever uses a transactional id now, and abort what is open."""
+    """Fence the producer that uses a transactional id now, and abort its open transaction."""
     with connect(invocation) as client:
         found = client.admin.transactions.describe(transactional_id)
         what = f"fence {transactional_id!r} (producer {found.producer_id}, epoch {found.producer_epoch}, {found.state})"

@@ -2,6 +2,7 @@
 
 import click
 
+from msgtx.cli import completion
 from msgtx.cli.database import connect
 from msgtx.cli.failure import FAILED
 from msgtx.cli.interruption import deferred
@@ -13,13 +14,13 @@ COLUMNS = ("topic", "partition", "offset", "check", "promise", "expected", "foun
 
 
 @click.command("verify", cls=Command)
-@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...", shell_complete=completion.topics)
 @pass_invocation
 def command(invocation: Invocation, topics: tuple[str, ...]) -> int:
-    """Read everything of TOPIC (without: of all topics), and compare it with what msgtx promises.
+    """Read everything in TOPIC (without TOPIC, in all topics), and compare it with what msgtx promises.
 
-    Runs beside producers and consumers. Exit code 1 when a promise is broken.
-    The numbers I1 to I16 are those of ARCHITECTURE.md.
+    It may run beside producers and consumers. The exit code is 1 if a promise is
+    broken. The numbers I1 to I17 are those of ARCHITECTURE.md.
     """
     with deferred():
         from msgtx.store.fetch import LATEST

@@ -3,13 +3,17 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    __version__: str
     from msgtx import aio as aio
     from msgtx import errors as errors
+    from msgtx import metrics as metrics
     from msgtx import orm as orm
     from msgtx.client import Client, connect
     from msgtx.consumer.consumer import Consumer
+    from msgtx.consumer.shares import ShareConsumer
     from msgtx.producer.producer import Producer, Transaction
     from msgtx.types import (
+        Acknowledgement,
         BatchMetadata,
         CommittedRange,
         Coordinator,
@@ -35,7 +39,11 @@ if TYPE_CHECKING:
         ProducerState,
         Record,
         RecordMetadata,
+        RedriveReport,
         SavedSnapshot,
+        ShareGroupDescription,
+        SharePartition,
+        ShareRecord,
         ShiftBy,
         Snapshot,
         SweepReport,
@@ -54,23 +62,35 @@ else:
     _HOMES = {
         "Client": "msgtx.client",
         "Consumer": "msgtx.consumer",
+        "ShareConsumer": "msgtx.consumer.shares",
         "Producer": "msgtx.producer",
         "Transaction": "msgtx.producer",
         "connect": "msgtx.client",
     }
 
+    _MODULES = ("aio", "errors", "metrics", "orm")
+
+    def __dir__() -> list[str]:
+        """Name what is public; the modules that hold it are not."""
+        return sorted([*__all__, *_MODULES, "__version__"])
+
     def __getattr__(name: str) -> object:
         """Import a name from its home."""
         from importlib import import_module
 
-        if name in {"aio", "errors", "orm"}:
+        if name in _MODULES:
             return import_module(f"msgtx.{name}")
+        if name == "__version__":
+            from importlib.metadata import version
+
+            return globals().setdefault(name, version("msgtx"))
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return globals().setdefault(name, getattr(import_module(_HOMES.get(name, "msgtx.types")), name))
 
 
 __all__ = [
+    "Acknowledgement",
     "BatchMetadata",
     "Client",
     "CommittedRange",
@@ -99,7 +119,12 @@ __all__ = [
     "ProducerState",
     "Record",
     "RecordMetadata",
+    "RedriveReport",
     "SavedSnapshot",
+    "ShareConsumer",
+    "ShareGroupDescription",
+    "SharePartition",
+    "ShareRecord",
     "ShiftBy",
     "Snapshot",
     "SweepReport",

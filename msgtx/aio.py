@@ -13,10 +13,10 @@ import contextvars
 import functools
 import inspect
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
 from msgtx import client as clients
 from msgtx import consumer as consumers
@@ -24,23 +24,29 @@ from msgtx import errors, orm
 from msgtx import producer as producers
 from msgtx.admin.topics import TopicsAdmin
 from msgtx.consumer.consumer import Deserializer
-from msgtx.consumer.subscription import Callback
+from msgtx.consumer.subscription import Callback, require_names
 from msgtx.database.pool import POOL_SIZE
+from msgtx.process import Ending, IntoAsync, Rider, Stop
 from msgtx.producer.batcher import Serializer
 from msgtx.producer.batches import BatchFuture, RecordFuture
 from msgtx.session.cancellation import to_its_end
 from msgtx.session.enlistment import UserSession
 from msgtx.session.offsets import Offsets
+from msgtx.settings import ConsumerSettings, IntoSettings, ProducerSettings, ShareConsumerSettings
+from msgtx.store.rows import GivenHeaders
 from msgtx.types import (
     BatchMetadata,
     GroupMetadata,
     OffsetAndMetadata,
     PreparedTransaction,
+    ProcessReport,
     Record,
     RecordMetadata,
+    ShareRecord,
     TopicPartition,
     TransactionId,
 )
+from msgtx.units import Duration
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
@@ -122,7 +128,7 @@ async def publish(
     key: bytes | None = None,
     partition: int | None = None,
     timestamp: int | datetime | None = None,
-    headers: Iterable[tuple[str, bytes | None]] | None = None,
+    headers: GivenHeaders | None = None,
 ) -> None:
     """Publish a record with the next commit of an `AsyncSession`, `async_scoped_session` or `AsyncConnection`.
 
@@ -176,6 +182,10 @@ class Transaction:
         """Commit consumer offsets with this transaction; see `Producer.send_offsets_to_transaction`."""
         await self._producer.send_offsets_to_transaction(offsets, group_metadata)
 
+    async def send_acknowledgements(self, share_consumer: "ShareConsumer") -> None:
+        """Commit the answers of a share consumer with this transaction; see `msgtx.Transaction.send_acknowledgements`."""
+        await self._producer.send_acknowledgements_to_transaction(share_consumer)
+
     async def prepare(self, timeout: float | None = None) -> PreparedTransaction:
         """Prepare for an outside decision: see `Producer.prepare_transaction`."""
         return await self._producer.prepare_transaction(timeout)
@@ -197,8 +207,10 @@ class Producer:
         key: Any = None,
         partition: int | None = None,
         timestamp: int | datetime | None = None,
-        headers: Iterable[tuple[str, bytes | None]] | None = None,
+        headers: GivenHeaders | None = None,
         dedup_key: str | None = None,
+        deliver_at: int | datetime | None = None,
+        delay_ms: Duration | None = None,
     ) -> Delivery[RecordMetadata]:
         """Send a record: `delivery = await producer.send(…)` takes it in, `await delivery` waits until it is stored.
 
@@ -211,6 +223,8 @@ class Producer:
             "timestamp": timestamp,
             "headers": headers,
             "dedup_key": dedup_key,
+            "deliver_at": deliver_at,
+            "delay_ms": delay_ms,
         }
         future = self.sync._send_at_once(topic, value, **rest)
         if future is None:
@@ -253,6 +267,11 @@ class Producer:
         """Commit consumer offsets with this transaction: a consumer's positions, or a map and its group (I10)."""
         given = offsets.sync if isinstance(offsets, Consumer) else offsets
         await self._run(self.sync.send_offsets_to_transaction, given, group_metadata)
+
+    async def send_acknowledgements_to_transaction(self, share_consumer: "ShareConsumer") -> None:
+        """Commit the answers that a share consumer has been given with this transaction (I17)."""
+        async with share_consumer._turn:
+            await self._run(self.sync.send_acknowledgements_to_transaction, share_consumer.sync)
 
     @contextlib.asynccontextmanager
     async def transaction(
@@ -347,6 +366,28 @@ class Consumer:
                 self.sync._stopped = False  # it was for this call
                 raise
 
+    @contextlib.asynccontextmanager
+    async def batch(
+        self, session: "AsyncUserSession", timeout: float = 1.0, max_records: int | None = None
+    ) -> AsyncIterator[list[Record]]:
+        """Poll, and have an async session's next commit bring these records' offsets with the rows that the block makes.
+
+        See `msgtx.Consumer.batch`.
+        """
+        self.sync._offsets.require_by_session()
+        records = await self.poll(timeout, max_records)
+        if not records:
+            yield records
+            return
+        with contextlib.ExitStack() as block:  # its end does not wait
+            try:
+                async with self._turn:
+                    await _in_session(session, lambda given: block.enter_context(self.sync.riding(given)))
+            except BaseException:
+                self.sync._offsets.take_back()
+                raise
+            yield records
+
     async def commit(
         self,
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
@@ -428,6 +469,83 @@ class Consumer:
         await self.close()
 
 
+class ShareConsumer:
+    """`msgtx.ShareConsumer` for an event loop, with a thread of its own. Made by `client.share_consumer()`.
+
+    For `async with`. Tasks may share it: its calls come one after the other.
+    """
+
+    def __init__(self, consumer: consumers.ShareConsumer) -> None:
+        self.sync = consumer
+        self._turn = asyncio.Lock()
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="msgtx-share-consumer")
+
+    async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[ShareRecord]:
+        """Return up to `max_records` records; [] when `timeout` seconds are over. See `msgtx.ShareConsumer.poll`.
+
+        A poll that is cancelled has handed nothing out: the next one returns it, and what was handed out before is accepted
+        in implicit mode. Deserializers run in the event loop.
+        """
+        most = self.sync._most(max_records)
+        async with self._turn:
+            if await self._found(timeout, most):
+                return self.sync._polled(most)
+            self.sync._stopped = False  # `stop` ended this poll, not those that follow
+            return []
+
+    async def __aiter__(self) -> AsyncIterator[ShareRecord]:
+        """Yield records forever, handed out one by one; `stop` ends it, also from a signal handler."""
+        while not self.sync._stopped and not self.sync.closed:
+            async with self._turn:
+                found = await self._found(1.0, self.sync._most(None))
+            if found:
+                for record in self.sync._one_by_one():
+                    yield record
+        self.sync._stopped = False
+
+    async def _found(self, timeout: float, most: int) -> bool:
+        try:
+            return await _in_thread(
+                self._thread, functools.partial(self.sync._await_records, timeout, most), stop=self.sync.stop
+            )
+        except asyncio.CancelledError:
+            self.sync._stopped = False  # it was for this call
+            raise
+
+    async def commit(self, *, session: "AsyncUserSession | None" = None) -> None:
+        """Make the answers given so far real, or with the next commit of an async session.
+
+        See `msgtx.ShareConsumer.commit`.
+        """
+        async with self._turn:
+            if session is None:
+                await _in_thread(self._thread, self.sync.commit)
+                return
+            await _in_thread(self._thread, self.sync._ready)  # on our own connections; the rest is asked in the session
+            await _in_session(session, lambda given: self.sync.commit(session=given))
+
+    acknowledge = _direct(consumers.ShareConsumer.acknowledge)
+    stop = _direct(consumers.ShareConsumer.stop)
+
+    async def close(self) -> None:
+        """End what waits, send the answers given, release the rest and leave. May be called twice."""
+        if not self.sync.closed:
+            self.sync.stop()
+            async with self._turn:
+                await _surely(_in_thread(self._thread, self.sync.close))
+            self._thread.shutdown(wait=False)
+
+    async def __aenter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close."""
+        await self.close()
+
+
 class Topics:
     """`client.topics`."""
 
@@ -449,7 +567,8 @@ class Client:
         self.sync = client
         self.topics = Topics(self)
         self._threads = threads
-        self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
+        self._consumers: weakref.WeakSet[Consumer | ShareConsumer] = weakref.WeakSet()
+        self._workers: set[IntoAsync] = set()
 
     async def run(self, call: Callable[Arguments, Answer], *arguments: Arguments.args, **named: Arguments.kwargs) -> Answer:
         """Have a thread do any other call: `await client.run(client.sync.admin.groups.list)`.
@@ -459,6 +578,47 @@ class Client:
         return await _in_thread(self._threads, functools.partial(call, *arguments, **named))
 
     _run = run
+
+    async def process_into(
+        self,
+        session_factory: Callable[[], "AsyncSession | AsyncConnection"],
+        handler: Callable[[Any, Any], object],
+        *topics: str,
+        stop: Stop | None = None,
+        on_commit: Callable[[ProcessReport], object] | None = None,
+        **settings: Unpack[IntoSettings],
+    ) -> ProcessReport:
+        """Consume topics and await `handler(session, record)`, which writes rows: exactly once, whatever crashes or raises.
+
+        `session_factory` makes AsyncSessions (an `async_sessionmaker`) or AsyncConnections; the rest as in
+        `msgtx.Client.process_into`. The consumer polls in a thread of its own. Cancelled, it rolls back what is under way.
+        """
+        loop = asyncio.get_running_loop()
+        ending = Ending(stop)
+        made: list[IntoAsync] = []
+
+        def make(consumer: Rider, opened: Any, called: Any, **named: Any) -> IntoAsync:
+            work = IntoAsync(consumer, opened, called, loop=loop, **named)
+            made.append(work)
+            self._workers.add(work)
+            return work
+
+        def cancel() -> None:
+            ending.ask()
+            for work in made:
+                work.cancel()
+
+        def tell(report: ProcessReport) -> None:
+            if on_commit is not None:
+                loop.call_soon_threadsafe(on_commit, report)
+
+        call = functools.partial(self.sync.process_into, session_factory, handler, *topics, _work=make, on_commit=tell)
+        with concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="msgtx-worker") as thread, ending.by_sigterm():
+            try:
+                return await _in_thread(thread, functools.partial(call, stop=ending, **settings), stop=cancel)
+            finally:
+                self._workers.difference_update(made)
+
     snapshot = _awaited(clients.Client.snapshot)
     transaction_outcome = _awaited(clients.Client.transaction_outcome)
     complete = _awaited(clients.Client.complete)
@@ -470,7 +630,7 @@ class Client:
         key_serializer: Serializer | None = None,
         value_serializer: Serializer | None = None,
         config: Mapping[str, object] | None = None,
-        **settings: object,
+        **settings: Unpack[ProducerSettings],
     ) -> Producer:
         """Make a producer, for `async with`; see `msgtx.Client.producer`. Raise `ConfigError`."""
         made = self.sync.producer(
@@ -485,9 +645,10 @@ class Client:
         key_deserializer: Deserializer | None = None,
         value_deserializer: Deserializer | None = None,
         config: Mapping[str, object] | None = None,
-        **settings: object,
+        **settings: Unpack[ConsumerSettings],
     ) -> Consumer:
         """Make a consumer, for `async with`, which subscribes it; see `msgtx.Client.consumer`. Raise `ConfigError`."""
+        require_names(topics)
         made = self.sync.consumer(
             pattern=None,  # subscribed to on entry
             key_deserializer=key_deserializer,
@@ -499,8 +660,29 @@ class Client:
         self._consumers.add(consumer)
         return consumer
 
+    def share_consumer(
+        self,
+        *topics: str,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+        config: Mapping[str, object] | None = None,
+        **settings: Unpack[ShareConsumerSettings],
+    ) -> ShareConsumer:
+        """Make a member of a share group, for `async with`; see `msgtx.Client.share_consumer`. Raise `ConfigError`."""
+        made = self.sync.share_consumer(
+            *topics, key_deserializer=key_deserializer, value_deserializer=value_deserializer, config=config, **settings
+        )
+        consumer = ShareConsumer(made)
+        self._consumers.add(consumer)
+        return consumer
+
     async def close(self) -> None:
-        """Close its producers and consumers, then the connections. May be called twice."""
+        """Close its producers and consumers, then the connections. May be called twice.
+
+        Raise `IllegalState` in a handler of its own `process_into`, whose end it would wait for.
+        """
+        if asyncio.current_task() in {work.task for work in self._workers}:
+            raise errors.IllegalState("a handler cannot close its own client: set the worker's `stop`")
         for consumer in list(self._consumers):
             await consumer.close()
         if not self.sync._closed:
@@ -532,4 +714,4 @@ async def connect(url: str | None = None, *, create: bool = False, pool_size: in
     return Client(opened[0], threads)
 
 
-__all__ = ["Client", "Consumer", "Delivery", "Producer", "Topics", "Transaction", "connect", "publish"]
+__all__ = ["Client", "Consumer", "Delivery", "Producer", "ShareConsumer", "Topics", "Transaction", "connect", "publish"]

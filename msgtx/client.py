@@ -1,21 +1,26 @@
 """The client: one connection pool, and everything that is made from it."""
 
+import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack, cast
 
-from msgtx import errors, snapshot
+from msgtx import errors, snapshot, units
 from msgtx.admin import doctor
 from msgtx.admin.doctor.findings import Limits
 from msgtx.admin.groups import GroupsAdmin
 from msgtx.admin.partitions import PartitionsAdmin
 from msgtx.admin.producers import ProducersAdmin
+from msgtx.admin.shares import SharesAdmin
 from msgtx.admin.topics import TopicsAdmin
 from msgtx.admin.transactions import TransactionsAdmin
 from msgtx.admin.verify import verify
-from msgtx.config import ConsumerConfig, ProducerConfig, resolve
+from msgtx.config import ConsumerConfig, ProducerConfig, ShareConsumerConfig, resolve
 from msgtx.consumer.consumer import Consumer, Deserializer
+from msgtx.consumer.shares import ShareConsumer
+from msgtx.consumer.subscription import require_names
 from msgtx.consumer.wakeup import Listener
 from msgtx.coordinator.completion import Completion
 from msgtx.coordinator.sweep import sweep
@@ -24,14 +29,44 @@ from msgtx.database.connection import RawConnection
 from msgtx.database.opening import open_engine
 from msgtx.database.pool import POOL_SIZE, Engine
 from msgtx.database.schema import migrate
-from msgtx.process import OnError, Transform, process
+from msgtx.observer import Observer, Observers
+from msgtx.process import (
+    DRAIN_SECONDS,
+    POLLS,
+    RETRIES,
+    Ending,
+    Filler,
+    Into,
+    Part,
+    Rider,
+    Stop,
+    Transform,
+    Work,
+    process,
+    require_handler,
+    require_worker,
+    run,
+    run_shared,
+    together,
+    watched,
+    watched_call,
+)
 from msgtx.producer.batcher import Serializer
 from msgtx.producer.group_commit import GroupCommit
 from msgtx.producer.producer import Producer
+from msgtx.settings import (
+    ConsumerSettings,
+    MemberSettings,
+    OffsetReset,
+    OnError,
+    ProducerSettings,
+    SenderSettings,
+    ShareConsumerSettings,
+)
 from msgtx.store.coordinators import Shard, find_coordinator, list_shards
 from msgtx.store.installation import describe_installation, require_version
 from msgtx.store.seal import complete_prepared
-from msgtx.store.topics import Topic, describe_topics
+from msgtx.store.topics import Topic, describe_topics, unknown_topic
 from msgtx.store.transactions import end_transaction, transaction_outcome
 from msgtx.types import (
     Coordinator,
@@ -46,14 +81,16 @@ from msgtx.types import (
     TransactionId,
     VerifyReport,
 )
+from msgtx.units import Duration
 
 
 class Admin:
-    """`client.admin`: groups, transactions, producers, partitions and coordinators; what hurts."""
+    """`client.admin`: groups, share groups, transactions, producers, partitions and coordinators; what hurts."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.groups = GroupsAdmin(engine)
+        self.shares = SharesAdmin(engine)
         self.producers = ProducersAdmin(engine)
         self.transactions = TransactionsAdmin(engine)
         self.partitions = PartitionsAdmin(engine)
@@ -98,7 +135,9 @@ class Client:
         self._group_commit = GroupCommit(engine, self._completion.notifier)
         self._lock = threading.Lock()
         self._known: dict[str, Topic] = {}
-        self._open: list[Producer | Consumer] = []
+        self._open: list[Producer | Consumer | ShareConsumer] = []
+        self._workers: list[Ending] = []
+        self._observers = Observers()
         self._closed = False
         self.topics = TopicsAdmin(engine)
         self.snapshots = snapshot.Snapshots(engine)
@@ -120,9 +159,9 @@ class Client:
         key_serializer: Serializer | None = None,
         value_serializer: Serializer | None = None,
         config: Mapping[str, object] | None = None,
-        **settings: object,
+        **settings: Unpack[ProducerSettings],
     ) -> Producer:
-        """Make a producer; settings as in the README's table, Kafka's dotted names in `config`. Raise `ConfigError`."""
+        """Make a producer; settings as in `msgtx.settings`, Kafka's dotted names in `config`. Raise `ConfigError`."""
         self._require_open()
         resolved = resolve(ProducerConfig, settings, config)
         producer = Producer(
@@ -134,6 +173,7 @@ class Client:
             group_commit=self._group_commit,
             key_serializer=key_serializer,
             value_serializer=value_serializer,
+            observers=self._observers,
         )
         self._completion.start()
         self._remember(producer)
@@ -146,10 +186,11 @@ class Client:
         key_deserializer: Deserializer | None = None,
         value_deserializer: Deserializer | None = None,
         config: Mapping[str, object] | None = None,
-        **settings: object,
+        **settings: Unpack[ConsumerSettings],
     ) -> Consumer:
         """Make a consumer, subscribed to these topics. Without topics, `assign` or `subscribe` it. Raise `ConfigError`."""
         self._require_open()
+        require_names(topics)
         consumer = Consumer(
             self.engine,
             resolve(ConsumerConfig, settings, config),
@@ -158,6 +199,7 @@ class Client:
             listener=self._listener,
             key_deserializer=key_deserializer,
             value_deserializer=value_deserializer,
+            observers=self._observers,
         )
         if topics or pattern is not None:
             try:
@@ -165,6 +207,37 @@ class Client:
             except BaseException:
                 consumer.close()  # nothing else can: as a member it would keep partitions that no one reads
                 raise
+        self._remember(consumer)
+        return consumer
+
+    def share_consumer(
+        self,
+        *topics: str,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+        config: Mapping[str, object] | None = None,
+        **settings: Unpack[ShareConsumerSettings],
+    ) -> ShareConsumer:
+        """Make a member of a share group (`group=…`): each record of these topics goes to one member at a time.
+
+        `acknowledgement_mode`: implicit accepts with the next poll what was handed out; explicit what `acknowledge` says.
+        Raise `ConfigError`, `UnknownTopicOrPartition`.
+        """
+        self._require_open()
+        resolved = resolve(ShareConsumerConfig, settings, config)
+        require_names(topics)
+        if not topics:
+            raise errors.ConfigError("a share consumer reads at least one topic: name it, or several")
+        consumer = ShareConsumer(
+            self.engine,
+            resolved,
+            topics,
+            look_up=self._topic,
+            listener=self._listener,
+            key_deserializer=key_deserializer,
+            value_deserializer=value_deserializer,
+            observers=self._observers,
+        )
         self._remember(consumer)
         return consumer
 
@@ -176,36 +249,75 @@ class Client:
         group: str,
         transactional_id: str,
         transform: Transform,
-        transaction_ms: int = 100,
+        share: bool = False,
+        concurrency: int = 1,
+        transaction_ms: Duration = 100,
         batch: bool = False,
         on_error: OnError = "stop",
         dead_letter: str | None = None,
-        auto_offset_reset: str = "earliest",
+        auto_offset_reset: OffsetReset = "earliest",
         partitions: list[int] | None = None,
-        idle_timeout: float | None = None,
-        stop: threading.Event | None = None,
-        on_commit: Any = None,
+        idle_timeout: Duration | None = None,
+        stop: Stop | None = None,
+        on_commit: Callable[[ProcessReport], object] | None = None,
         consumer_config: Mapping[str, object] | None = None,
-        **settings: Any,
+        **settings: Unpack[SenderSettings],
     ) -> ProcessReport:
         """Consume `topic`, transform each record, produce to `to`: exactly once, whatever crashes.
 
         `transform(record)` returns None, bytes, an `OutputRecord` or an iterable of them; with `batch` it gets a list of
-        records. What it fails on: `on_error` is stop, skip or dead-letter (to topic `dead_letter`). Any number of workers of
-        a group divide the partitions, each with its own `transactional_id`; `partitions`: indexes of those that this worker
-        reads, without membership. `settings` are the producer's, `consumer_config` the consumer's. Ends by `stop` or
-        `idle_timeout` (seconds); see `msgtx.process`.
+        records. What it fails on: `on_error` is stop, skip, dead-letter (to topic `dead_letter`) or retry. Any number of
+        workers of a group divide the partitions, each with its own `transactional_id`; `partitions`: indexes of those that
+        this worker reads, without membership. `on_commit(report)` is called after each transaction. `settings` are the
+        producer's, `consumer_config` the consumer's. Ends by `stop`, `idle_timeout` (seconds, or with a unit), or SIGTERM
+        where nothing else handles it; see `msgtx.process`.
+
+        `share`: `group` is a share group, and its members divide records: `concurrency` of them run here, each in a thread,
+        with ids `TRANSACTIONAL_ID-1`, `-2` and so on if there are several. Outputs and acknowledgements are one transaction.
+        A record that fails is released with `on_error` "retry", and rejected with "dead-letter"; see `process_into`.
+        `consumer_config` is that of a share consumer.
         """
-        if self._topic(topic, True) is None:
-            raise errors.UnknownTopicOrPartition(f"there is no topic {topic!r}; create it first")
-        for target in (to, *([dead_letter] if dead_letter is not None else [])):
-            if self._topic(target, True) is None:
-                raise errors.UnknownTopicOrPartition(f"there is no topic {target!r}; create it first")
+        require_worker(
+            on_error,
+            share=share,
+            dead_letter=dead_letter,
+            auto_offset_reset=auto_offset_reset,
+            concurrency=concurrency,
+            partitions=partitions,
+        )
+        lasting, idle = _times(transaction_ms, idle_timeout)
+        self._require_topics(topic, to, *([dead_letter] if dead_letter is not None else []))
+        if share:
+
+            @contextlib.contextmanager
+            def filling(part: Part, number: int, ending: Ending) -> Iterator[Work]:
+                own = transactional_id if concurrency == 1 else f"{transactional_id}-{number}"
+                called = watched_call(transform, self._observers, group)
+                with self.producer(transactional_id=own, **settings) as producer:
+                    # What fails is the loop's to answer for. One record at first, so that all members get some.
+                    seconds = POLLS * lasting / 1000
+                    yield Filler(part, producer, to, called, seconds, ending, batch, "retry", None, chunk=1)
+
+            return self._divide(
+                (topic,),
+                filling,
+                group=group,
+                concurrency=concurrency,
+                on_error=on_error,
+                idle=idle,
+                stop=stop,
+                on_commit=on_commit,
+                config=consumer_config,
+            )
         consumer = self.consumer(
             config=consumer_config, group=group, enable_auto_commit=False, auto_offset_reset=auto_offset_reset
         )
         # The id is taken over first: what a predecessor left open must be aborted before its positions are read (P18).
-        with consumer, self.producer(transactional_id=transactional_id, **settings) as producer:
+        with (
+            self._ending(stop) as ending,
+            consumer,
+            self.producer(transactional_id=transactional_id, **settings) as producer,
+        ):
             if partitions is None:
                 consumer.subscribe([topic])
             else:
@@ -215,14 +327,174 @@ class Client:
                 producer,
                 to=to,
                 transform=transform,
-                transaction_ms=transaction_ms,
+                transaction_ms=lasting,
                 batch=batch,
                 on_error=on_error,
                 dead_letter=dead_letter,
-                idle_timeout=idle_timeout,
+                idle_timeout=idle,
+                stop=ending,
+                on_commit=on_commit,
+                observers=self._observers,
+            )
+
+    def process_into(
+        self,
+        session_factory: Callable[[], Any],
+        handler: Callable[[Any, Any], object],
+        *topics: str,
+        group: str,
+        share: bool = False,
+        concurrency: int = 1,
+        batch: bool = False,
+        on_error: OnError = "retry",
+        retries: int | None = None,
+        dead_letter: str | None = None,
+        transaction_ms: Duration = 100,
+        auto_offset_reset: OffsetReset = "earliest",
+        idle_timeout: Duration | None = None,
+        stop: Stop | None = None,
+        on_commit: Callable[[ProcessReport], object] | None = None,
+        config: Mapping[str, object] | None = None,
+        _work: Callable[..., Into] = Into,
+        **settings: Unpack[MemberSettings],
+    ) -> ProcessReport:
+        """Consume topics and have `handler(session, record)` write rows: exactly once, whatever crashes or raises.
+
+        `session_factory` opens SQLAlchemy sessions on this database (a `sessionmaker`), or connections. Each transaction has
+        one of its own, which is committed here with the rows of many records and their offsets; with `batch` the handler
+        gets a list of records. When it raises, the session is rolled back, and its records are handed out again one by one.
+        A record that fails alone is tried again, with pauses. `on_error`: "retry" until it succeeds, or raise after
+        `retries`; "dead-letter" sends it after `retries` (3) to the topic `dead_letter`, in the same commit as its offset;
+        "skip" leaves it out after as many; "stop" raises at the first failure. Its partition waits meanwhile, up to 30 s
+        between two tries; the others go on. What is not the records' fault, such as a lost connection or a deadlock, is
+        tried again in any case.
+
+        Any number of workers of a group divide the partitions. One that is killed keeps its own for `session_timeout_ms`
+        (45 s), unless it comes back with the same `group_instance_id`. `settings` and `config` are the consumer's;
+        `transaction_ms`: about how long a transaction lasts; `on_commit(report)` is called after each. Ends by `stop`,
+        `idle_timeout` (seconds, or with a unit), the client's `close`, or SIGTERM where nothing else handles it: after the
+        transaction that is under way. Raise what the handler raised, with a note that names topic, partition and offset.
+
+        `share`: `group` is a share group, and its members divide records: `concurrency` of them run here, each in a thread.
+        Rows and acknowledgements are one commit. A record that fails is released with `on_error` "retry", for anyone, after
+        the group's back-off and up to its `delivery_count_limit`; rejected with "dead-letter"; the others go on. `settings`
+        are those of a share consumer.
+        """
+        from msgtx.orm.publish import publish
+
+        require_handler(handler, awaited=_work is not Into)
+        if not callable(session_factory):
+            raise TypeError(f"session_factory makes sessions when it is called, not {type(session_factory).__name__}")
+        require_worker(
+            on_error,
+            share=share,
+            dead_letter=dead_letter,
+            retries=retries,
+            auto_offset_reset=auto_offset_reset,
+            concurrency=concurrency,
+        )
+        lasting, idle = _times(transaction_ms, idle_timeout)
+        require_names(topics)
+        if not topics:
+            raise errors.ConfigError("name the topics to consume, behind the handler")
+        self._require_topics(*topics, *([dead_letter] if dead_letter is not None else []))
+        if "enable_auto_commit" in settings:
+            raise errors.ConfigError("enable_auto_commit is off here: the offsets are committed with the rows; leave it out")
+
+        def make(rider: Rider, most: int) -> Into:
+            return _work(
+                rider,
+                session_factory,
+                watched_call(handler, self._observers, group),
+                batch=batch,
+                seconds=lasting / 1000,
+                publish=publish,
+                dead_letter=dead_letter,
+                most=most,
+            )
+
+        if share:
+            return self._divide(
+                topics,
+                lambda part, _, __: contextlib.nullcontext(make(part, part.consumer.config.max_poll_records)),
+                group=group,
+                concurrency=concurrency,
+                on_error=on_error,
+                idle=idle,
                 stop=stop,
                 on_commit=on_commit,
+                config=config,
+                **settings,
             )
+        consumer = self.consumer(
+            config=config, group=group, enable_auto_commit=False, auto_offset_reset=auto_offset_reset, **settings
+        )
+        with self._ending(stop) as ending, consumer:
+            consumer.subscribe(topics)
+            return run(
+                consumer,
+                watched(make(consumer, consumer.config.max_poll_records), self._observers, group, dead_letter),
+                on_error=on_error,
+                retries=RETRIES if retries is None and on_error != "retry" else retries,
+                idle_timeout=idle,
+                stop=ending,
+                on_commit=on_commit,
+            )
+
+    def _divide(
+        self,
+        topics: Sequence[str],
+        make: Callable[[Part, int, Ending], contextlib.AbstractContextManager[Work]],
+        *,
+        group: str,
+        concurrency: int,
+        on_error: OnError,
+        idle: float | None,
+        stop: Stop | None,
+        on_commit: Callable[[ProcessReport], object] | None,
+        config: Mapping[str, object] | None,
+        **settings: Any,
+    ) -> ProcessReport:
+        """Run workers of a share group. `make(part, number, ending)`: the work of one of them, before it joins."""
+        with self._ending(stop) as ending:
+
+            def member(number: int, told: Callable[[ProcessReport], object] | None) -> ProcessReport:
+                given = cast(ShareConsumerSettings, {"group": group, "acknowledgement_mode": "explicit", **settings})
+                with self.share_consumer(*topics, config=config, **given) as consumer:
+                    part = Part(consumer)
+                    with make(part, number, ending) as work:
+                        part.dead_letters = consumer.dead_letter_topic() if on_error == "dead-letter" else None
+                        return run_shared(
+                            part,
+                            watched(work, self._observers, group, part.dead_letters),
+                            on_error=on_error,
+                            idle_timeout=idle,
+                            stop=ending,
+                            on_commit=told,
+                            observers=self._observers,
+                        )
+
+            return together(member, concurrency, ending=ending, on_commit=on_commit)
+
+    def _require_topics(self, *names: str) -> None:
+        for name in names:
+            if self._topic(name, True) is None:
+                with self.engine.connection() as connection:
+                    raise unknown_topic(connection, name)
+
+    @contextlib.contextmanager
+    def _ending(self, stop: Stop | None) -> Iterator[Ending]:
+        """Have a worker end by its caller's event, by SIGTERM, and ahead of this client."""
+        ending = Ending(stop)
+        with self._lock:
+            self._workers.append(ending)
+        try:
+            with ending.by_sigterm():
+                yield ending
+        finally:
+            ending.over.set()
+            with self._lock:
+                self._workers.remove(ending)
 
     def snapshot(self, topics: Iterable[str]) -> Snapshot:
         """Return a consistent cut of these topics: all of each transaction, or nothing of it, on all their partitions (I15).
@@ -269,7 +541,7 @@ class Client:
         return Outcome.COMMITTED if commit else Outcome.ABORTED
 
     def sweep(self, *, only: Iterable[str] = (), dry_run: bool = False) -> SweepReport:
-        """Do one round of everything that time brings: see `msgtx sweep --help`.
+        """Do one round of all upkeep: see `msgtx sweep --help`.
 
         `only`: names of sweeps; `dry_run`: only return what would be done. Raise `ConfigError` for a name that is not known.
         """
@@ -277,11 +549,14 @@ class Client:
         return sweep(self.engine, only=only, dry_run=dry_run)
 
     def _topic(self, name: str, fresh: bool) -> Topic | None:
+        """Return a topic; None if it is gone by now, and was asked for as it is now. Raise `UnknownTopicOrPartition`."""
         with self._lock:
             if not fresh and name in self._known:
                 return self._known[name]
         with self.engine.connection() as connection:
             found = describe_topics(connection, [name]).get(name)
+            if found is None and not fresh:
+                raise unknown_topic(connection, name)
         with self._lock:
             if found is None:
                 self._known.pop(name, None)
@@ -301,22 +576,50 @@ class Client:
             for topic in found.values():
                 producer._topic_changed(topic)
 
-    def _remember(self, user: Producer | Consumer) -> None:
+    def _remember(self, user: Producer | Consumer | ShareConsumer) -> None:
         """Close it with the client; what is closed is forgotten. Topics may have been altered: it looks at them anew."""
         with self._lock:
             self._known.clear()
             self._open = [other for other in self._open if not other.closed]
             self._open.append(user)
+        self._observers.tell(lambda observer: observer.made(user))
+
+    def observe(self, observer: Observer) -> None:
+        """Tell it what producers, consumers and workers do from now on: see `msgtx.metrics` and `msgtx.otel`.
+
+        Before a worker is started: of one that runs it learns only what its producer and consumer do.
+        """
+        with self._lock:
+            known, users = observer in self._observers.each, [user for user in self._open if not user.closed]
+        self._observers.add(observer)
+        for user in () if known else users:
+            observer.made(user)
+
+    def _consumers(self) -> list[Consumer]:
+        """Return the consumers that are open."""
+        with self._lock:
+            return [user for user in self._open if isinstance(user, Consumer) and not user.closed]
 
     def _require_open(self) -> None:
         if self._closed:
             raise errors.IllegalState("the client is closed")
 
     def close(self) -> None:
-        """Close its producers and consumers, then the connections. May be called twice."""
+        """End its workers after their transactions, close its producers and consumers, then the connections.
+
+        May be called twice. A worker that is not at its end after 30 s loses its connections; nothing of its transaction is
+        left then.
+        """
         if self._closed:
             return
         self._closed = True
+        with self._lock:
+            workers = [worker for worker in self._workers if worker.thread != threading.get_ident()]
+        deadline = time.monotonic() + DRAIN_SECONDS
+        for worker in workers:
+            worker.ask()
+        for worker in workers:
+            worker.over.wait(max(0.0, deadline - time.monotonic()))
         for user in self._open:
             user.close()
         self._completion.close()
@@ -332,6 +635,17 @@ class Client:
     ) -> None:
         """Close."""
         self.close()
+
+
+def _times(transaction_ms: Duration, idle_timeout: Duration | None) -> tuple[int, float | None]:
+    """Return how long a worker's transactions last, in ms, and after how many seconds without input it ends."""
+    lasting = units.milliseconds("transaction_ms", transaction_ms)
+    if lasting <= 0:
+        raise errors.ConfigError(f"transaction_ms must be above 0, not {transaction_ms!r}")
+    idle = None if idle_timeout is None else units.seconds("idle_timeout", idle_timeout)
+    if idle is not None and idle < 0:
+        raise errors.ConfigError(f"idle_timeout must be 0 or more, not {idle_timeout!r}")
+    return lasting, idle
 
 
 def connect(url: str | None = None, *, create: bool = False, pool_size: int = POOL_SIZE) -> Client:

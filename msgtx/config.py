@@ -1,23 +1,26 @@
 """Settings: names, defaults and contradictions, checked before anything is sent.
 
 Keyword arguments in snake_case; Kafka's dotted names come in through `config={…}`; a keyword wins. Over the defaults stand
-the file `msgtx.toml`, then the environment (`MSGTX_…`), then what the caller gives. Source: README.md, Settings.
+the file `msgtx.toml`, then the environment (`MSGTX_…`), then what the caller gives. Durations and sizes may have units.
+Source: docs/reference/settings.md.
 """
 
 import difflib
 import os
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, cast, get_args
 
+from msgtx import units
 from msgtx.errors import ConfigError, InvalidTransactionTimeout
+from msgtx.settings import AcknowledgementMode, OffsetReset, Partitioner
 from msgtx.types import Isolation, Strategy
 
 Acks = Literal["0", "1", "all"]
-OffsetReset = Literal["earliest", "latest", "none"]
-Partitioner = Literal["crc32", "murmur2"]
+LARGEST: Final = 2**40  # of any setting, a TiB or 34 years: a thread cannot wait for more than 292 years
 MAX_IDEMPOTENT_IN_FLIGHT: Final = 5  # Kafka's bound; with more requests a lost one cannot be distinguished from reordering
 
 KAFKA_NAMES: Final = {
@@ -47,6 +50,7 @@ KAFKA_NAMES: Final = {
     "fetch.max.bytes": "fetch_max_bytes",
     "fetch.max.wait.ms": "fetch_max_wait_ms",
     "partition.assignment.strategy": "assignment",
+    "share.acknowledgement.mode": "acknowledgement_mode",
 }
 
 
@@ -57,7 +61,7 @@ ROW_RECORDS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ProducerConfig:
-    """Settings of a producer; see the table in README for each."""
+    """Settings of a producer; docs/reference/settings.md says what each does."""
 
     acks: Acks = "all"
     enable_idempotence: bool = True
@@ -78,7 +82,7 @@ class ProducerConfig:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig:
-    """Settings of a consumer; see the table in README for each."""
+    """Settings of a consumer; docs/reference/settings.md says what each does."""
 
     isolation: Isolation = Isolation.READ_COMMITTED
     group: str | None = None
@@ -97,10 +101,25 @@ class ConsumerConfig:
     retry_backoff_ms: int = 100
 
 
-Config = TypeVar("Config", ProducerConfig, ConsumerConfig)
+@dataclass(frozen=True, slots=True)
+class ShareConsumerConfig:
+    """Settings of a share consumer, not of its group; docs/reference/settings.md says what each does."""
+
+    group: str = ""
+    acknowledgement_mode: AcknowledgementMode = "implicit"
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    max_poll_records: int = 500
+    fetch_max_wait_ms: int = 500
+    request_timeout_ms: int = 30_000
+    retry_backoff_ms: int = 100
+
+
+Config = TypeVar("Config", ProducerConfig, ConsumerConfig, ShareConsumerConfig)
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "acks": ("0", "1", "all"),
     "assignment": get_args(Strategy),
+    "acknowledgement_mode": get_args(AcknowledgementMode),
     "auto_offset_reset": ("earliest", "latest", "none"),
     "partitioner": ("crc32", "murmur2"),
     "isolation": tuple(Isolation),
@@ -114,13 +133,19 @@ _REFUSED: Final = {
 }
 
 
-def _known_names(kind: type[ProducerConfig] | type[ConsumerConfig]) -> dict[str, Callable[[str, object], object]]:
+_KINDS: Final = (ProducerConfig, ConsumerConfig, ShareConsumerConfig)
+_ALL: Final = tuple(dict.fromkeys(field.name for kind in _KINDS for field in fields(kind)))
+
+
+def _known_names(kind: type[Config]) -> dict[str, Callable[[str, object], object]]:
     checks: dict[str, Callable[[str, object], object]] = {}
     for field in fields(kind):
         if field.name in _CHOICES:
             checks[field.name] = _choice
         elif field.type is bool:
             checks[field.name] = _boolean
+        elif (read := units.reader_of(field.name)) is not None:
+            checks[field.name] = partial(_measured, read)
         elif field.type is int:
             checks[field.name] = _integer
         else:
@@ -151,7 +176,17 @@ def _integer(name: str, value: object) -> object:
         number = int(cast(Any, value))
     except (TypeError, ValueError):
         raise ConfigError(f"{name} is a whole number, not {value!r}") from None
-    if isinstance(value, bool) or number < 0 or (number == 0 and name not in _MAY_BE_ZERO):
+    return _in_bounds(name, number if not isinstance(value, bool) else -1, value)
+
+
+def _measured(read: Callable[[str, object], int], name: str, value: object) -> object:
+    return _in_bounds(name, read(name, value), value)
+
+
+def _in_bounds(name: str, number: int, value: object) -> int:
+    if number > LARGEST:
+        raise ConfigError(f"{name} is at most {LARGEST}, not {value!r}")
+    if number < 0 or (number == 0 and name not in _MAY_BE_ZERO):
         if name == "transaction_timeout_ms":
             raise InvalidTransactionTimeout(f"transaction_timeout_ms must be above 0, not {value!r}")
         raise ConfigError(f"{name} must be {'0 or more' if name in _MAY_BE_ZERO else 'above 0'}, not {value!r}")
@@ -173,18 +208,27 @@ def _canonical(name: str, known: Mapping[str, object]) -> str:
     if (instead := _REFUSED.get(name.replace(".", "_"))) is not None:
         raise ConfigError(instead)
     names = [*known, *(kafka for kafka, ours in KAFKA_NAMES.items() if ours in known)]
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
-    raise ConfigError(f"unknown setting {name!r}; the nearest known one is {near[0]!r}")
+    raise ConfigError(f"unknown setting {name!r}; the nearest known one is {_nearest(name, names)!r}")
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    return difflib.get_close_matches(name, names, n=1, cutoff=0.0)[0]
 
 
 def _from_outside(known: Mapping[str, object]) -> dict[str, object]:
     settings: dict[str, object] = {}
-    path = Path(os.environ.get("MSGTX_CONFIG", "msgtx.toml"))
-    if path.is_file():
+    named = os.environ.get("MSGTX_CONFIG")
+    path = Path(named or "msgtx.toml")
+    if named or path.is_file():
         try:
             content = tomllib.loads(path.read_text(encoding="utf-8"))
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
             raise ConfigError(f"{path}: {error}") from error
+        for name, value in content.items():
+            if isinstance(value, dict):
+                raise ConfigError(f"{path}: {name!r} is a table; settings stand alone, as in linger_ms = 5")
+            if name not in _ALL:
+                raise ConfigError(f"{path}: unknown setting {name!r}; the nearest known one is {_nearest(name, _ALL)!r}")
         settings.update((name, value) for name, value in content.items() if name in known)
     for name in known:
         if (value := os.environ.get(f"MSGTX_{name.upper()}")) is not None:
@@ -206,6 +250,11 @@ def resolve(kind: type[Config], keywords: Mapping[str, object], config: Mapping[
     result = kind(**cast(Any, values))
     if isinstance(result, ProducerConfig):
         return _without_contradiction(result, set(values))
+    _require_heartbeats(result)
+    if isinstance(result, ShareConsumerConfig):
+        if not result.group:
+            raise ConfigError("a share consumer has a group: give it one (group=…)")
+        return result
     return _of_a_group(result, set(values))
 
 
@@ -234,12 +283,15 @@ def _without_contradiction(config: ProducerConfig, given: set[str]) -> ProducerC
     return replace(config, enable_idempotence=False)
 
 
-def _of_a_group(config: ConsumerConfig, given: set[str]) -> ConsumerConfig:
+def _require_heartbeats(config: ConsumerConfig | ShareConsumerConfig) -> None:
     if config.heartbeat_interval_ms >= config.session_timeout_ms:
         raise ConfigError(
             f"heartbeat_interval_ms={config.heartbeat_interval_ms} must be below"
             f" session_timeout_ms={config.session_timeout_ms}, at a third of it or less"
         )
+
+
+def _of_a_group(config: ConsumerConfig, given: set[str]) -> ConsumerConfig:
     if config.group is None:
         for name, needs in (
             (f"group_instance_id={config.group_instance_id}", config.group_instance_id is not None),

@@ -136,6 +136,22 @@ class UnknownMember(AbortableError):
     code = 25
 
 
+class InvalidRecordState(AbortableError):
+    """An acknowledgement does not hold: the record's lock has expired, or another member has it, or it is acknowledged.
+
+    Call `commit` again: what was refused is forgotten, the rest is applied. Others may have done the record's work.
+    """
+
+    code = 121
+
+
+class TransactionConflict(AbortableError):
+    """A record is acknowledged already, in a transaction that is not decided.
+
+    Wait for that one to end, or abort this one: if that one is aborted, the record is delivered again.
+    """
+
+
 class NotAssigned(AbortableError):
     """The partition does not belong to this member.
 
@@ -263,6 +279,13 @@ class AuthorizationFailed(FatalError):
     code = 29
 
 
+class LoginRefused(AuthorizationFailed):
+    """The server refused the login.
+
+    Correct user and password in the database's URL, or the server's pg_hba.conf.
+    """
+
+
 class ConfigError(UsageError):
     """A setting is unknown, out of range, or contradicts another one.
 
@@ -270,6 +293,13 @@ class ConfigError(UsageError):
     """
 
     code = 40
+
+
+class DatabaseNotFound(ConfigError):
+    """The server has no such database.
+
+    Correct its name in the URL, or create it (`createdb`), then run `msgtx db init`.
+    """
 
 
 class IllegalState(UsageError):
@@ -309,7 +339,7 @@ class InvalidTransactionState(UsageError):
 class UnknownTopicOrPartition(UsageError):
     """There is no such topic or partition.
 
-    Create the topic (`msgtx topics create`), or fix the name.
+    Create the topic (`msgtx topics create`), or correct the name.
     """
 
     code = 3
@@ -352,7 +382,7 @@ class OffsetOutOfRange(UsageError):
 class GroupNotFound(UsageError):
     """There is no such consumer group.
 
-    Fix the name; a group begins with its first commit or member.
+    Correct the name; a group begins with its first commit or member.
     """
 
     code = 69
@@ -404,7 +434,7 @@ class CheckpointLost(UsageError):
 class TransactionalIdNotFound(UsageError):
     """There is no such transactional id.
 
-    Fix the name; an id begins with `init_transactions`, and expires when idle.
+    Correct the name; an id begins with `init_transactions`, and expires when idle.
     """
 
     code = 105

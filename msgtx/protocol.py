@@ -25,7 +25,7 @@ from msgtx.store import seal as store_seal
 from msgtx.store.groups import NO_OFFSETS, OffsetColumns, offset_columns
 from msgtx.store.installation import describe_installation
 from msgtx.store.records import records_of
-from msgtx.store.rows import OpenRow
+from msgtx.store.rows import OpenRow, as_headers
 from msgtx.store.seal import Kind, Sealed
 from msgtx.store.topics import describe_topics, require_partitions
 from msgtx.types import (
@@ -107,7 +107,7 @@ def _columns(batch: Batch, partition_id: int, now: int) -> BatchColumns:
         raise errors.InvalidRequest(f"the batch for {batch.topic_partition} is empty")
     row = OpenRow(now)
     for record in records:
-        row.add(record.value, record.key, record.timestamp, tuple(record.headers), size=0)
+        row.add(record.value, record.key, record.timestamp, as_headers(record.headers), size=0)
     return row.stored_as(
         partition_id,
         (batch.producer_id, batch.epoch),

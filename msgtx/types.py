@@ -180,6 +180,22 @@ class Record:
     headers: Headers = ()
 
 
+class Acknowledgement(enum.Enum):
+    """What a member of a share group answers for a record. Names are KIP-932's; RENEW is KIP-1222's."""
+
+    ACCEPT = "accept"  # it is done
+    RELEASE = "release"  # it is to be delivered again, to anyone
+    REJECT = "reject"  # it can never be done
+    RENEW = "renew"  # it is being worked on: its lock begins anew
+
+
+@dataclass(slots=True)
+class ShareRecord(Record):
+    """A record as a member of a share group gets it. `delivery_count`: 1 when it is delivered for the first time."""
+
+    delivery_count: int = 1
+
+
 @dataclass(slots=True)
 class RecordMetadata:
     """Where a sent record is. `offset` is −1 with `acks=0` and for a duplicate older than the log."""
@@ -454,7 +470,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A place where the log contradicts a promise (I1 to I16, architecture: promises).
+    """A place where the log contradicts a promise (I1 to I17, architecture: promises).
 
     `check`: the name of the rule. `offset`: None where the partition as a whole is meant.
     """
@@ -488,6 +504,51 @@ class VerifyReport:
 
 
 @dataclass(frozen=True, slots=True)
+class SharePartition:
+    """What a share group knows of a partition. Counts are of offsets; `start_offset`: the first one that is not done.
+
+    `parked`: delayed, or waiting for their key. `lag`: what is in flight or parked, and the records behind it; `lag_ms`: how
+    old the first of them is, None if there is none.
+    """
+
+    topic: str
+    partition: int
+    start_offset: int
+    next_offset: int
+    available: int
+    acquired: int
+    pending: int
+    rejected: int
+    lag: int
+    parked: int
+    lag_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShareGroupDescription:
+    """A share group: its settings, living members, and the partitions from which it has acquired something.
+
+    `dead_letters`: how many records of its topic of dead letters were not redriven; that topic is not among the partitions.
+    """
+
+    group: str
+    settings: dict[str, object]
+    members: int
+    lag: int
+    lag_ms: int | None
+    dead_letters: int
+    partitions: list[SharePartition]
+
+
+@dataclass(frozen=True, slots=True)
+class RedriveReport:
+    """How many dead letters a redrive has sent back, and how many it has passed over since their topic is gone."""
+
+    sent: int
+    skipped: int
+
+
+@dataclass(frozen=True, slots=True)
 class SweepReport:
     """What one round of sweeping did."""
 
@@ -502,6 +563,8 @@ class SweepReport:
     floors_removed: int = 0  # superseded by higher ones
     members_removed: int = 0  # of groups, whose session is over
     heartbeats_removed: int = 0  # superseded by newer ones, or of members that are gone
+    shares_settled: int = 0  # share partitions, with what a decided transaction has acknowledged there
+    share_rows_removed: int = 0  # of share groups, superseded by newer ones
     seals_removed: int = 0  # of decided transactions
     spark_rows_removed: int = 0  # attempts that are decided, and what newer batches have superseded
     dedup_keys_removed: int = 0  # past their window

@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import contextlib
-import itertools
 import os
 import shutil
 import signal
@@ -18,11 +17,11 @@ from msgtx.database import embedded
 from msgtx.database.pool import Engine
 from tests import sampling
 from tests.databases import Connection, Server, scratch, set_clock, use_server
+from tests.store import steps
 
 hypothesis.settings.register_profile("msgtx", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("long", deadline=None, print_blob=True)  # tests/model
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "msgtx"))
-_number = itertools.count(1)
 
 
 # A run that starts one of these late ends late; another long module matters less.
@@ -86,6 +85,7 @@ def _own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         os.environ["MSGTX_TEST_DATABASE_URL"] = given
     folder = scratch("msgtx-tests-")
     os.environ["MSGTX_HOME"] = str(folder / "home")
+    (folder / "msgtx.toml").touch()
     os.environ["MSGTX_CONFIG"] = str(folder / "msgtx.toml")
     yield
     embedded.stop()  # also one that a test started by itself
@@ -176,7 +176,15 @@ def client(database_url: str) -> Iterator[msgtx.Client]:
 @pytest.fixture
 def unique() -> Callable[[str], str]:
     """Names that no other test uses."""
-    return lambda prefix: f"{prefix}-{next(_number)}"
+    return steps.unique
+
+
+@pytest.fixture
+def output(client: msgtx.Client) -> str:
+    """A topic for what is made of another one's records."""
+    name = steps.unique("output")
+    client.topics.create(name)
+    return name
 
 
 @pytest.fixture

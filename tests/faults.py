@@ -26,7 +26,7 @@ from msgtx.database import embedded
 from msgtx.database.embedded import binaries, postmaster
 from tests.databases import PATIENCE_SECONDS, Server, scratch, use_server, wait_until
 
-UNCOUNTED_THREADS: Final = {"msgtx-listener", "msgtx-completion", "msgtx-heartbeat"}
+UNCOUNTED_THREADS: Final = {"msgtx-listener", "msgtx-completion", "msgtx-heartbeat", "msgtx-share-heartbeat"}
 SILENT: Final = {
     "_enter_gen",
     "_exit_gen",

@@ -47,8 +47,8 @@ def require_extra() -> None:
 def command() -> None:
     """Run a job on Spark: in this process, or on a cluster (--master).
 
-    It needs the extra: pip install 'msgtx[spark]'. Java and PostgreSQL's JDBC
-    driver are found, or brought along. On a cluster, the workers' Python needs
-    msgtx, too (PYSPARK_PYTHON says which Python that is). Each job also runs by
-    `spark-submit spark_jobs/JOB.py`, with the same options.
+    It needs the extra `spark`: pip install 'msgtx[spark]'. Java and PostgreSQL's
+    JDBC driver are found on the machine, or fetched. On a cluster, the workers'
+    Python needs msgtx, too (PYSPARK_PYTHON says which Python that is). Each job
+    can also be run with `spark-submit spark_jobs/JOB.py` and the same options.
     """

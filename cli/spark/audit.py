@@ -20,15 +20,15 @@ COUNTS = (
     "--records-of-a-task",
     type=click.IntRange(min=1),
     default=10_000_000,
-    help="About so many; fewer if there are few, as each core gets some tasks.",
+    help="About this many records per task; fewer for small topics, so that each core gets some tasks.",
 )
 @pass_invocation
 def command(invocation: Invocation, topics: tuple[str, ...], *, records_of_a_task: int) -> int:
-    """Read everything of TOPIC (without: of all topics) on executors, and compare it with what msgtx promises.
+    """Read everything in TOPIC (without TOPIC, in all topics) on executors, and compare it with what msgtx promises.
 
-    Per topic the violations are counted: offsets that are not dense,
-    duplicates, sequences out of order, torn transactions, offsets of groups
-    outside the log. Exit code 1 when there are any. `msgtx verify` does the
+    It counts the violations in each topic: offsets that are not dense,
+    duplicates, sequences out of order, torn transactions, and offsets of groups
+    outside the log. The exit code is 1 if there are any. `msgtx verify` does the
     same with one connection.
     """
     with running(invocation, "audit") as spark:

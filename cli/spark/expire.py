@@ -18,17 +18,22 @@ from msgtx.types import SweepReport
 
 
 @click.command("expire", cls=Job)
-@option("--only", multiple=True, metavar="NAME", help="Only this sweep (repeatable); `msgtx sweep --help` names them.")
-@option("--dry-run", is_flag=True, help="Tell what would be done, and take it back.")
-@option("--every", type=click.FloatRange(min=0.01), metavar="SECONDS", help="Again and again, until SIGTERM or Ctrl-C.")
+@option("--only", multiple=True, metavar="NAME", help="Do only this sweep (repeatable); `msgtx sweep --help` lists them.")
+@option("--dry-run", is_flag=True, help="Show what would be done; roll it back.")
+@option(
+    "--every",
+    type=click.FloatRange(min=0.01),
+    metavar="SECONDS",
+    help="Repeat the round at this interval, until SIGTERM or Ctrl-C.",
+)
 @pass_invocation
 def command(invocation: Invocation, *, only: tuple[str, ...], dry_run: bool, every: float | None) -> int:
     """Do one round of sweeps as a Spark application, or one every so many seconds.
 
-    For clusters that schedule Spark jobs; it is what `msgtx sweep` does, and
-    uses no executors. A session is started only with --master or by
-    spark-submit. With --every each round is a line, and a round that the
-    database could not do is left to the next one.
+    Meant for clusters that schedule Spark jobs. It does what `msgtx sweep` does,
+    and uses no executors. A Spark session is started only with --master or by
+    spark-submit. With --every, each round prints a line, and a round that the
+    database could not do is skipped until the next one.
     """
     require_extra()
     with deferred():

@@ -15,20 +15,21 @@ from msgtx.cli.spark.running import Job, running
     envvar="MSGTX_SPARK_EXPORT_TO",
     required=True,
     metavar="FOLDER",
-    help="Where to: a path, or an address such as s3a://bucket/name.",
+    help="The target folder: a path, or an address such as s3a://bucket/name.",
 )
-@option("--by-date", is_flag=True, help="Divide by the date of the timestamp as well (UTC).")
-@option("--read-url", metavar="URL", help="Read the records there: a replica of the database.")
+@option("--by-date", is_flag=True, help="Also partition the files by the date of the timestamp (UTC).")
+@option("--read-url", metavar="URL", help="Read the records from this replica of the database.")
 @pass_invocation
 def command(invocation: Invocation, *, topics: tuple[str, ...], target: str, by_date: bool, read_url: str | None) -> None:
     """Write what was committed since the last export as Parquet: each record once.
 
-    A run adds one folder batch=N, whole or not at all, that ends at a
-    consistent cut: it holds all of a transaction or nothing. Read the whole
-    folder as one table. A run that was killed leaves nothing that readers see;
-    run it again. Two at once: one of them fails, and wrote nothing. On object
-    stores, where renaming takes many steps, readers may see a part of the
-    batch that is being written, and exports must not run at once.
+    A run adds one folder batch=N, completely or not at all. It ends at a
+    consistent cut, so it holds all of a transaction or nothing of it. Read the
+    whole target folder as one table. A run that is killed leaves nothing that
+    readers see; run it again. If two exports run at once, one of them fails and
+    writes nothing. On object stores, where renaming takes many steps, readers
+    may see part of the batch that is being written, and you must not run two
+    exports at once.
     """
     with running(invocation, "export") as spark:
         from msgtx.spark_jobs.export import export

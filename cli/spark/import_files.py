@@ -2,7 +2,7 @@
 
 import click
 
-from msgtx.cli.options import Invocation, option, pass_invocation
+from msgtx.cli.options import Invocation, milliseconds, option, pass_invocation
 from msgtx.cli.output import row_of, show_one
 from msgtx.cli.progress import progress
 from msgtx.cli.spark.running import Job, running
@@ -29,14 +29,19 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str
     "kind",
     envvar="MSGTX_SPARK_IMPORT_FORMAT",
     type=click.Choice(FORMATS),
-    help="What the files are.  [default: by their names]",
+    help="The format of the files.  [default: by their names]",
 )
 @option("--key-column", metavar="NAME", help="The column that is the key.")
 @option("--value-column", metavar="NAME", help="The column that is the value.  [default: the whole row, as JSON]")
-@option("--partition-column", metavar="NAME", help="The column that says which partition.  [default: by the key]")
+@option("--partition-column", metavar="NAME", help="The column that is the partition.  [default: chosen by the key]")
 @option("--timestamp-column", metavar="NAME", help="The column that is the timestamp.  [default: the time of the import]")
 @option(
-    "--header", "headers", multiple=True, metavar="NAME=COLUMN", callback=_pairs, help="A header from a column (repeatable)."
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="NAME=COLUMN",
+    callback=_pairs,
+    help="Make a header from a column (repeatable).",
 )
 @option(
     "--option",
@@ -46,11 +51,15 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str
     callback=_pairs,
     help="An option of Spark's reader (repeatable): sep=;, multiLine=true.",
 )
-@option("--app-id", metavar="NAME", help="Names the import: a file is imported once under each.  [default: import:TOPIC]")
-@option("--batch-size", type=click.IntRange(min=1), default=256, metavar="MIB", help="How much one transaction takes.")
 @option(
-    "--transaction-timeout-ms", type=click.IntRange(min=1), default=600_000, help="A batch that takes longer is aborted."
+    "--app-id",
+    metavar="NAME",
+    help="A name for the import: under each name, a file is imported once.  [default: import:TOPIC]",
 )
+@option(
+    "--batch-size", type=click.IntRange(min=1), default=256, metavar="MIB", help="The size of the files in one transaction."
+)
+@option("--transaction-timeout-ms", type=milliseconds(1), default=600_000, help="Abort a batch that takes longer.")
 @pass_invocation
 def command(
     invocation: Invocation,
@@ -71,13 +80,14 @@ def command(
     """Write the rows of Parquet, CSV or JSON files to a topic: each file once.
 
     PATH is a file, a folder or a pattern, local or on any file system that
-    Spark knows. Files are written in batches, each in one transaction; a run
-    that was cut off is run again, and goes on with the files that are missing.
-    So does a later run when files were added. A file is never divided: one that
-    takes longer than the transaction's timeout must be split.
+    Spark knows. Files are written in batches, each in one transaction. If a run
+    is cut off, run it again: it continues with the files that are missing, as
+    does a later run when files have been added. A file is never divided between
+    transactions, so split a file that takes longer than the transaction's
+    timeout.
 
-    CSV files begin with a line of names; each column is text. Of JSON files,
-    with one object per line, the value is the line as it is.
+    CSV files begin with a line of column names, and each column is text. JSON
+    files have one object per line, and the value is the line as it is.
     """
     with running(invocation, "import", show_tasks=False) as spark, progress("import", in_bytes=True) as tell:
         from msgtx.spark_jobs.import_files import Columns, import_files

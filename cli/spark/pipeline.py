@@ -8,7 +8,7 @@ import click
 from msgtx.cli.failure import Failed
 from msgtx.cli.functions import load_function, where
 from msgtx.cli.interruption import stopping
-from msgtx.cli.options import Invocation, option, pass_invocation
+from msgtx.cli.options import Invocation, milliseconds, option, pass_invocation
 from msgtx.cli.output import row_of, show_one
 from msgtx.cli.progress import progress
 from msgtx.cli.spark.running import Job, running
@@ -23,18 +23,25 @@ PATIENCE_S: Final = 30.0  # for a batch to end after the first signal; what is i
 
 @click.command("pipeline", cls=Job)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE... MODULE:FUNCTION")
-@option("--to", metavar="TOPIC", help="Where outputs go.  [default: what each row names in its column topic]")
-@option("--group", required=True, help="Whose offsets say where the pipeline stands; it has no other members.")
-@option("--once", is_flag=True, help="All that is committed now, then the end.")
-@option("--interval-ms", type=click.IntRange(min=0), default=500, help="Between the beginnings of two batches.")
-@option("--max-offsets-per-trigger", type=click.IntRange(min=1), default=1_000_000, help="Of one batch.")
-@option("--min-partitions", type=click.IntRange(min=1), help="Read a batch with at least so many tasks.")
-@option("--starting-offsets", type=click.Choice(["earliest", "latest"]), default="earliest", help="Of a group that is new.")
-@option("--include-headers", is_flag=True, help="FUNCTION gets a column headers, too.")
+@option("--to", metavar="TOPIC", help="The topic for the outputs.  [default: the one in each row's column topic]")
+@option("--group", required=True, help="The group whose offsets say where the pipeline is; it has no other members.")
+@option("--once", is_flag=True, help="Process everything that is committed now, then end.")
 @option(
-    "--transaction-timeout-ms", type=click.IntRange(min=1), default=600_000, help="A batch that takes longer is aborted."
+    "--interval-ms", type=milliseconds(), default=500, help="The time from the start of one batch to the start of the next."
 )
-@option("--read-url", metavar="URL", help="Read the records there: a replica of the database.")
+@option(
+    "--max-offsets-per-trigger",
+    type=click.IntRange(min=1),
+    default=1_000_000,
+    help="The most offsets in one batch, unless a transaction is larger.",
+)
+@option("--min-partitions", type=click.IntRange(min=1), help="Read a batch with at least this many tasks.")
+@option(
+    "--starting-offsets", type=click.Choice(["earliest", "latest"]), default="earliest", help="Where a new group begins."
+)
+@option("--include-headers", is_flag=True, help="Give FUNCTION a column headers, too.")
+@option("--transaction-timeout-ms", type=milliseconds(1), default=600_000, help="Abort a batch that takes longer.")
+@option("--read-url", metavar="URL", help="Read the records from this replica of the database.")
 @pass_invocation
 def command(
     invocation: Invocation,
@@ -54,13 +61,14 @@ def command(
     """Transform the records of topics on Spark, exactly once, whatever crashes.
 
     FUNCTION takes a DataFrame (key, value, topic, partition, offset, timestamp)
-    and returns one with a column value, and key, topic, partition, headers if it
-    likes. MODULE is looked for in the current folder, too. The outputs of a batch
-    and where it ended are committed together; there is no checkpoint. Started
-    again, it goes on where the last commit was.
+    and returns one with a column value and, optionally, key, topic, partition
+    and headers. MODULE is also looked for in the current folder. The outputs of
+    a batch and the offsets where it ended are committed together; there is no
+    checkpoint. A pipeline that is started again continues from the last commit.
 
-    It ends by --once, SIGTERM (exit code 0) or Ctrl-C (130), after the batch that
-    runs; at once by a second signal, or when the batch takes longer than 30 s.
+    The command ends by --once, SIGTERM (exit code 0) or Ctrl-C (130), after the
+    current batch; on a second signal, or if the batch takes longer than 30 s, it
+    ends at once.
     """
     *topics, name = sources
     if not topics:

@@ -23,11 +23,21 @@ file_path = click.Path(dir_okay=False, writable=True, path_type=Path)
 
 @click.command("report", cls=Job)
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
-@option("--png", type=file_path, default="msgtx-report.png", help="Where the chart goes.")
-@option("--html", type=file_path, default="msgtx-report.html", help="Where the page goes: the chart and tables in one file.")
-@option("--from", "start", metavar="NAME|TEXT", help="A snapshot to begin at.  [default: the log starts]")
-@option("--to", "end", metavar="NAME|TEXT", help="A snapshot to end at.  [default: a cut that is taken now]")
-@option("--bucket", type=click.FloatRange(min=0.001), metavar="SECONDS", help="[default: as suits the span of time]")
+@option("--png", type=file_path, default="msgtx-report.png", help="The file for the chart.")
+@option(
+    "--html",
+    type=file_path,
+    default="msgtx-report.html",
+    help="The file for the page, with the chart and tables in one file.",
+)
+@option("--from", "start", metavar="NAME|TEXT", help="The snapshot to begin at.  [default: the log starts]")
+@option("--to", "end", metavar="NAME|TEXT", help="The snapshot to end at.  [default: a cut taken now]")
+@option(
+    "--bucket",
+    type=click.FloatRange(min=0.001),
+    metavar="SECONDS",
+    help="The length of an interval in the chart.  [default: as suits the span of time]",
+)
 @option("--groups/--no-groups", default=True, help="Whether to look at groups; that needs admin on every topic.")
 @pass_invocation
 def command(
@@ -41,11 +51,11 @@ def command(
     bucket: float | None,
     groups: bool,
 ) -> None:
-    """Draw rates and sizes of TOPIC (without: of all topics) over time, and what groups have still to read.
+    """Draw rates and sizes of TOPIC (without TOPIC, of all topics) over time, and what groups still have to read.
 
-    By the time that records carry, between two consistent cuts. The
-    database sums up, executors ask for ranges of the log at once, and no
-    value of a record leaves it.
+    The chart goes by the timestamps of the records, between two consistent cuts.
+    Executors query ranges of the log in parallel, and the database does the
+    summing, so no value of a record leaves it.
     """
     for file in (png, html):
         if not file.parent.is_dir():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from msgtx.cli.interruption import deferred
-from msgtx.cli.options import Command, Invocation, Option
+from msgtx.cli.options import Command, Invocation
 from msgtx.cli.progress import progress
 from msgtx.cli.spark import require_extra
 
@@ -51,7 +51,7 @@ class Job(Command):
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.params += [
-            Option(
+            click.Option(
                 ["--master"],
                 metavar="URL",
                 envvar="MSGTX_SPARK_MASTER",
@@ -59,11 +59,10 @@ class Job(Command):
                 callback=_set_master,
                 help="Where Spark runs.  [default: spark-submit's, Spark's configuration, local[*]]",
             ),
-            Option(
+            click.Option(
                 ["--conf"],
                 metavar="KEY=VALUE",
                 multiple=True,
-                show_envvar=False,
                 allow_from_autoenv=False,
                 expose_value=False,
                 callback=_set_settings,

@@ -10,6 +10,7 @@ from msgtx.database.calls import clock
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.rules.group import State, state_of
+from msgtx.rules.names import did_you_mean
 from msgtx.rules.reset import Target, Word, new_offset, time_of
 from msgtx.store.append import milliseconds
 from msgtx.store.fetch import LATEST, list_offsets
@@ -97,6 +98,8 @@ class GroupsAdmin:
     def delete(self, group: str) -> None:
         """Delete a group with its offsets. Raise `GroupNotFound`, `GroupNotEmpty` while it has members."""
         with self._engine.connection() as connection:
+            if not list_groups(connection, [group]):  # none, or a share group
+                raise errors.GroupNotFound(f"there is no consumer group {group!r}")
             delete_group(connection, group)
 
     def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> "builtins.list[TopicPartition]":
@@ -127,15 +130,12 @@ class GroupsAdmin:
         neither: where the group has an offset. A group that does not exist is made. Raise `GroupNotEmpty` while it has
         members, `UnknownTopicOrPartition`, `InvalidRequest`, and `GroupNotFound` if no partition is named, either.
         """
-        if isinstance(target, str) and target not in get_args(Word):
-            raise errors.InvalidRequest(f"{target!r} is no target; known words are {', '.join(get_args(Word))}")
-        if isinstance(target, Mapping):
-            if topics is not None or partitions is not None:
-                raise errors.InvalidRequest("a mapping of offsets names its partitions itself: give no topics or partitions")
-            partitions = target
+        partitions = named_partitions(target, topics, partitions)
         with self._engine.connection() as connection:
             ids = _scope(connection, group, topics, partitions)
-            planned = _plan(connection, group, target, ids)
+            committed = committed_offsets(connection, group, [*ids.values()])
+            current = {partition_id: found.at.offset for partition_id, found in committed.items() if found.at is not None}
+            planned = plan_reset(connection, target, ids, current)
             if not dry_run:
                 offsets = {ids[TopicPartition(one.topic, one.partition)]: one.new_offset for one in planned}
                 reset_offsets(connection, group, offsets)
@@ -219,16 +219,38 @@ def _ids(connection: RawConnection, partitions: Iterable[TopicPartition]) -> dic
     return {partition: known[partition.topic].partition_id(partition.partition) for partition in wanted}
 
 
+def named_partitions(
+    target: Target, topics: Iterable[str] | None, partitions: Iterable[TopicPartition] | None
+) -> Iterable[TopicPartition] | None:
+    """Return the partitions that a reset names. Raise `InvalidRequest` for a word that is no target."""
+    if isinstance(target, str) and target not in get_args(Word):
+        raise errors.InvalidRequest(f"{target!r} is no target; known words are {', '.join(get_args(Word))}")
+    if isinstance(target, Mapping):
+        if topics is not None or partitions is not None:
+            raise errors.InvalidRequest("a mapping of offsets names its partitions itself: give no topics or partitions")
+        return target
+    return partitions
+
+
 def _scope(
     connection: RawConnection, group: str, topics: Iterable[str] | None, partitions: Iterable[TopicPartition] | None
 ) -> dict[TopicPartition, int]:
     """Return the partitions to reset: the named ones and those of the named topics, else those with an offset."""
     if topics is None and partitions is None:
         if not list_groups(connection, [group]):
-            raise errors.GroupNotFound(f"there is no consumer group {group!r}; to make it, name topics or partitions")
+            known = [listed.name for listed in list_groups(connection, None)]
+            advice = f"{did_you_mean(group, known, otherwise='')} to make it, name topics or partitions".strip()
+            raise errors.GroupNotFound(f"there is no consumer group {group!r}; {advice}")
         names = _names(connection)
         found = committed_offsets(connection, group, None)
         partitions = [names[partition_id] for partition_id in found if partition_id in names]
+    return ids_of(connection, topics, partitions)
+
+
+def ids_of(
+    connection: RawConnection, topics: Iterable[str] | None, partitions: Iterable[TopicPartition] | None
+) -> dict[TopicPartition, int]:
+    """Return the ids of the named partitions and of those of the named topics. Raise `UnknownTopicOrPartition`."""
     wanted = [*(partitions or ())]
     asked = [topics] if isinstance(topics, str) else [*(topics or ())]
     if asked:
@@ -236,24 +258,24 @@ def _scope(
     return _ids(connection, wanted)
 
 
-def _plan(connection: RawConnection, group: str, target: Target, ids: Mapping[TopicPartition, int]) -> list[OffsetReset]:
-    """Decide what each offset becomes; nothing is changed."""
+def plan_reset(
+    connection: RawConnection, target: Target, ids: Mapping[TopicPartition, int], current: Mapping[int, int]
+) -> list[OffsetReset]:
+    """Decide what each offset becomes, from `current` ones by partition id; nothing is changed."""
     time = time_of(target, clock(connection).astimezone(UTC))
-    committed = committed_offsets(connection, group, [*ids.values()])
     times = dict.fromkeys(ids.values(), LATEST if time is None else time)
     listed = list_offsets(connection, times, Isolation.READ_COMMITTED)
     planned = []
     for partition, partition_id in ids.items():
         if partition_id not in listed:
             raise errors.UnknownTopicOrPartition(f"there is no partition {partition} (any more)")
-        ends, offset = listed[partition_id], committed.get(partition_id)
-        current = None if offset is None or offset.at is None else offset.at.offset
+        ends = listed[partition_id]
         new, note = new_offset(
             partition,
             target,
-            committed=current,
+            committed=current.get(partition_id),
             ends=PartitionDescription(ends.log_start_offset, ends.last_stable_offset, ends.log_end_offset),
             at_time=None if time is None else ends.offset,
         )
-        planned.append(OffsetReset(partition.topic, partition.partition, current, new, note))
+        planned.append(OffsetReset(partition.topic, partition.partition, current.get(partition_id), new, note))
     return planned

@@ -1,10 +1,12 @@
 """Topics: `client.topics`."""
 
 from collections.abc import Mapping
+from typing import Unpack
 
-from msgtx import errors
+from msgtx import errors, units
 from msgtx.database.connection import LONG_ANSWER_SECONDS, until
 from msgtx.database.pool import Engine
+from msgtx.settings import TopicSettings
 from msgtx.store.topics import SETTINGS, alter_topic, create_topic, delete_topic, describe_topics, require_topics
 from msgtx.types import TopicDescription
 
@@ -15,11 +17,20 @@ class TopicsAdmin:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def create(self, /, name: str, partitions: int = 1, **settings: int | str) -> TopicDescription:
-        """Create a topic. Raise `TopicExists`, `InvalidTopic`, `ConfigError` for an unknown setting or value."""
-        _require_known(settings)
-        with self._engine.connection() as connection:
-            create_topic(connection, name, partitions, settings)
+    def create(
+        self, /, name: str, partitions: int = 1, *, if_not_exists: bool = False, **settings: Unpack[TopicSettings]
+    ) -> TopicDescription:
+        """Create a topic; `if_not_exists`: one that is there is left as it is.
+
+        Raise `TopicExists`, `InvalidTopic`, `ConfigError` for an unknown setting or value.
+        """
+        given = _read(settings)
+        try:
+            with self._engine.connection() as connection:
+                create_topic(connection, name, partitions, given)
+        except errors.TopicExists:
+            if not if_not_exists:
+                raise
         return self.describe(name)
 
     def list(self) -> list[str]:
@@ -33,16 +44,16 @@ class TopicsAdmin:
             found = require_topics(connection, [name])[name]
         return TopicDescription(found.name, len(found.partition_ids), found.settings)
 
-    def alter(self, /, name: str, partitions: int | None = None, **settings: int | str) -> TopicDescription:
+    def alter(self, /, name: str, partitions: int | None = None, **settings: Unpack[TopicSettings]) -> TopicDescription:
         """Change settings of a topic, or give it more partitions; what is not named stays.
 
         With more partitions, keys go to others than before. Consumers that subscribed take them up within seconds,
         producers within half a minute. Raise `UnknownTopicOrPartition`, `ConfigError` for an unknown setting or value,
         `InvalidRequest` for fewer partitions than there are.
         """
-        _require_known(settings)
+        given = _read(settings)
         with self._engine.connection() as connection:
-            alter_topic(connection, name, partitions, settings)
+            alter_topic(connection, name, partitions, given)
         return self.describe(name)
 
     def delete(self, name: str) -> None:
@@ -51,6 +62,9 @@ class TopicsAdmin:
             delete_topic(connection, name)
 
 
-def _require_known(settings: Mapping[str, object]) -> None:
+def _read(settings: Mapping[str, object]) -> dict[str, object]:
+    """Return settings with their durations in milliseconds and their sizes in bytes. Raise `ConfigError`."""
     if unknown := settings.keys() - set(SETTINGS):
         raise errors.ConfigError(f"unknown topic setting {min(unknown)!r}; known are {', '.join(SETTINGS)}")
+    readers = {name: units.reader_of(name) for name in settings}
+    return {name: value if (read := readers[name]) is None else read(name, value) for name, value in settings.items()}

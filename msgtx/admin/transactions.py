@@ -9,6 +9,7 @@ from msgtx import errors
 from msgtx.admin.hanging import find_hanging
 from msgtx.database.calls import clock
 from msgtx.database.pool import Engine
+from msgtx.rules.names import did_you_mean
 from msgtx.rules.transaction import State
 from msgtx.store.append import milliseconds
 from msgtx.store.producers import fence_producer
@@ -67,8 +68,15 @@ class TransactionsAdmin:
         with self._engine.connection() as connection:
             found = describe_transaction(connection, transactional_id)
         if found is None:
-            raise errors.TransactionalIdNotFound(f"there is no transactional id {transactional_id!r}")
+            raise self._unknown(transactional_id)
         return found
+
+    def _unknown(self, transactional_id: str) -> errors.TransactionalIdNotFound:
+        known = [listed.transactional_id for listed in self.list() if listed.transactional_id is not None]
+        advice = did_you_mean(
+            transactional_id, known, otherwise="an id begins with init_transactions, and expires when idle"
+        )
+        return errors.TransactionalIdNotFound(f"there is no transactional id {transactional_id!r}; {advice}")
 
     def outcome(self, transaction_id: TransactionId) -> Decision:
         """Return how a transaction ended and who decided it; UNKNOWN for a name that is not known."""

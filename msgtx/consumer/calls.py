@@ -4,14 +4,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from msgtx import errors
 from msgtx.config import ConsumerConfig
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.database.retry import retried
 from msgtx.errors import IllegalState
 from msgtx.store.groups import commit_offsets
-from msgtx.store.topics import Topic, Topics
+from msgtx.store.topics import Topic, Topics, unknown_topic
 from msgtx.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 
 Answer = TypeVar("Answer")
@@ -55,7 +54,7 @@ class Calls:
         """Return a topic; `fresh`: as it is now. Raise `UnknownTopicOrPartition`."""
         topic = self.answered(lambda: self._topics(name, fresh))
         if topic is None:
-            raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}; create it first")
+            raise self.asked(lambda connection: unknown_topic(connection, name))
         return topic
 
     def partition_id(self, partition: TopicPartition) -> int:

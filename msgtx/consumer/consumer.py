@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from msgtx import errors
 from msgtx.config import ConsumerConfig
@@ -17,16 +17,19 @@ from msgtx.consumer.commits import Commits
 from msgtx.consumer.fetcher import Assigned, Fetcher
 from msgtx.consumer.offsets import Offsets
 from msgtx.consumer.positions import Positions
+from msgtx.consumer.rides import Ride
 from msgtx.consumer.subscription import Callback, SubscriptionState
 from msgtx.consumer.wakeup import Listener, Waiter
 from msgtx.database.connection import until
 from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState, MsgtxError
+from msgtx.observer import Observers
 from msgtx.session.enlistment import UserSession
 from msgtx.store.topics import Topics
 from msgtx.types import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, Record, TopicPartition
 
 log = logging.getLogger("msgtx.consumer")
+OPEN: Final = "a block of consumer.batch(session) is open: leave it before the commit"
 Deserializer = Callable[[bytes | None], Any]
 
 
@@ -43,6 +46,7 @@ class Consumer:
         listener: Listener,
         key_deserializer: Deserializer | None = None,
         value_deserializer: Deserializer | None = None,
+        observers: Observers | None = None,
     ) -> None:
         self.config = config
         self._engine = engine
@@ -76,6 +80,8 @@ class Consumer:
         self._pid = os.getpid()
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
+        self._observers = observers or Observers()
+        self._asked = 0.0  # when the poll that is under way began
         self._stopped = False
         self._failing_since: float | None = None
         self._looked = -math.inf  # when all partitions were fetched
@@ -191,13 +197,19 @@ class Consumer:
         """Return the readable end minus the position of each partition; aborted records count."""
         return self._positions.offset_lag()
 
+    def known_lag(self) -> dict[TopicPartition, int]:
+        """Return how far each position is behind the end that was seen last. No call, and from any thread: for metrics."""
+        lags = {assigned.topic_partition: assigned.lag for assigned in list(self._fetcher.assigned.values())}
+        return {partition: lag for partition, lag in lags.items() if lag is not None}
+
     # ── reading ──
 
     def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[Record]:
         """Return up to `max_records` (default `max_poll_records`) records; [] when `timeout` seconds are over.
 
         Positions move past what is returned, and past aborted data. Raise `LogTruncated`, `OffsetOutOfRange`, `NoOffset`,
-        `DeserializationError`; `DatabaseUnavailable` when the database is away for `request_timeout_ms`.
+        `DeserializationError`; `DatabaseUnavailable` when the database is away for `request_timeout_ms`; `IllegalState` if
+        the session that was to commit what was returned before was rolled back (see `commit`).
         """
         most = self._most(max_records)
         with self._use():
@@ -205,6 +217,27 @@ class Consumer:
                 self._stopped = False  # `stop` ended this poll, not those that follow
                 return []
             return self._taken(most)
+
+    @contextlib.contextmanager
+    def batch(self, session: UserSession, timeout: float = 1.0, max_records: int | None = None) -> Iterator[list[Record]]:
+        """Poll, and have the session's next commit bring these records' offsets with the rows that the block makes of them.
+
+        The commit comes behind the block, and is refused within it. If the block raises, or the session is rolled back, now
+        or later, also a savepoint around the block, the next poll hands the same records out again. [] when `timeout`
+        seconds are over: nothing rides then. `session`: as for `commit`. Raise what `poll` and `commit` raise.
+        """
+        with self._use():
+            self._offsets.require_by_session()
+        records = self.poll(timeout, max_records)
+        if not records:
+            yield records
+            return
+        with self.riding(session):
+            yield records
+
+    def riding(self, session: UserSession, refusal: str = OPEN) -> contextlib.AbstractContextManager[Ride]:
+        """Have what was polled just now ride in a session, as `batch` does; `refusal`: of a commit within the block."""
+        return self._offsets.riding(session, refusal)
 
     def __iter__(self) -> Iterator[Record]:
         """Yield records forever; `stop`, from another thread or a signal handler, ends it."""
@@ -225,16 +258,32 @@ class Consumer:
     def _await_records(self, timeout: float) -> bool:
         """Wait until records are there to be handed out. Returns False when time is over, or after `stop`."""
         with self._use():
-            self._offsets.commit_automatically()
-            found = self._wait_for_records(time.monotonic() + timeout)
+            self._asked = now = time.monotonic()
+            try:
+                self._offsets.commit_automatically()
+                self._offsets.look_back()
+                found = self._wait_for_records(now + timeout)
+            except MsgtxError as error:
+                failure = error
+                self._observers.tell(lambda observer: observer.poll_failed(self.config.group, failure))
+                raise
             if found:
                 self._offsets.handed_out()
+            elif self._observers.each:
+                self._tell_polled({}, [])
             return found
 
     def _taken(self, most: int) -> list[Record]:
-        return self._deserialized(self._fetcher.take(most))
+        if not self._observers.each:
+            return self._deserialized(self._fetcher.take(most))
+        counts: dict[str, int] = {}
+        taken = self._fetcher.take(most, counts)
+        self._tell_polled(counts, taken)
+        return self._deserialized(taken)
 
     def _fetched(self) -> Iterator[Record]:
+        if self._observers.each:
+            self._tell_polled({}, [])
         for assigned in self._fetcher.in_turn():
             if not assigned.paused and not self._subscription.is_due:
                 yield from self._hand_out(assigned)
@@ -242,14 +291,27 @@ class Consumer:
     def _hand_out(self, assigned: Assigned) -> Iterator[Record]:
         # The position moves record by record, so that it is exact whenever the caller leaves the loop.
         membership = self._subscription.membership
+        deserializes = self._key_deserializer is not None or self._value_deserializer is not None
         for record in assigned.one_by_one(self.config.max_poll_records):
-            yield self._deserialized([record])[0]
+            if self._observers.each:
+                self._tell_one(record)
+            yield self._deserialized([record])[0] if deserializes else record
             if self._stopped or self._closed:
                 return
             if membership is not None:
                 membership.polled()
                 if membership.due:
                     return
+
+    def _tell_polled(self, counts: Mapping[str, int], taken: list[Record]) -> None:
+        group, since = self.config.group, self._asked
+        self._observers.tell(lambda observer: observer.polled(group))
+        if taken:
+            self._observers.tell(lambda observer: observer.received(group, counts, taken, since))
+
+    def _tell_one(self, record: Record) -> None:
+        group = self.config.group
+        self._observers.tell(lambda observer: observer.received(group, {record.topic: 1}, (record,), None))
 
     def stop(self) -> None:
         """End an iteration (or the poll that waits now) soon. The only call for another thread or a signal handler."""
@@ -351,8 +413,9 @@ class Consumer:
 
         `session`: SQLAlchemy's `Session`, `scoped_session` or `Connection` on the same database. The offsets are committed
         with its next commit, and gone with its rollback: rows that are made of records are there exactly once. The group is
-        fenced just before that commit, which then raises (I11). `rewind` after a rollback. Raise `IllegalState` while
-        `enable_auto_commit` is on.
+        fenced just before that commit, which then raises (I11). After a rollback polls raise `IllegalState` until `rewind`
+        or `seek`; an error before this call needs `rewind`, too: `batch` does it all. Raise `IllegalState` while
+        `enable_auto_commit` is on, or older offsets wait for another session's commit.
         """
         with self._use():
             if session is not None:
@@ -361,7 +424,7 @@ class Consumer:
                 self._offsets.commit(offsets, wait=wait)
 
     def commit_starts(self) -> None:
-        """Commit where a reset to `latest` leads, before anything is read from there: the next reader goes on there."""
+        """Commit where a reset leads, before anything is read from there: the next reader goes on there, and lag shows."""
         self._offsets.commit_starts()
 
     def _commit_positions(self) -> None:

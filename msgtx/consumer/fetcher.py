@@ -1,11 +1,12 @@
 """The fetcher: the partitions of a consumer, what was fetched of each, and where each goes on. Kafka's fetcher."""
 
+import contextlib
 import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from msgtx import errors
 from msgtx.config import ConsumerConfig
@@ -21,12 +22,14 @@ from msgtx.store.fetch import (
     fetch,
 )
 from msgtx.store.holders import Holder, expired_any, stable_ends, stable_offsets
-from msgtx.store.records import records_of
+from msgtx.store.records import Reading, uncollected
 from msgtx.types import Isolation, Record, TopicPartition, TransactionId
 
 log = logging.getLogger("msgtx.consumer")
 UNKNOWN_HOLDER: Final = TransactionId(-1, -1, -1)  # a transaction that was sealed between two looks
 FETCH_BYTES: Final = 8 * 1024 * 1024  # of all partitions in one fetch, if fetch_max_bytes allows: enough to hide its cost
+# A session was to commit what was handed out, and was rolled back: the next poll goes back, or asks the caller to.
+Undone = Literal["goes back", "asks"]
 
 
 @dataclass(slots=True)
@@ -40,28 +43,38 @@ class Assigned:
     out_of_range: int | None = None  # the offset that the log does not hold: auto_offset_reset says where to go on
     waits_for: TransactionId | None = None  # the sealed transaction that the group's offset is part of: nothing is read
     batches: deque[FetchedBatch] = field(default_factory=deque)
-    handing_out: FetchedBatch | None = None
-    records: list[Record] = field(default_factory=list)  # of `handing_out`
-    at: int = 0  # of `records`, the next one to hand out
+    reading: Reading | None = None  # of the batch that is handed out, while anything of it is left
     skip_to: int = 0  # the offset where reading began, for a batch that begins before it
     paused: bool = False
     new: bool = False  # made since the consumer began: read from its beginning, whatever auto_offset_reset says
+    end: int | None = None  # that this reader may read, when it was fetched the last time
     at_end: bool = False  # there was no more to fetch when it was fetched the last time
     handed: bool = False  # something was handed out that no commit holds yet, and no transaction's offsets
+    undone: Undone | None = None
+    moves: int = 0  # by rewinding and seeking
 
     @property
     def buffered(self) -> bool:
         """Whether something was fetched and not handed out."""
-        return self.at < len(self.records) or bool(self.batches)
+        return self.reading is not None or bool(self.batches)
 
     @property
     def position(self) -> int | None:
         """The offset of the next record to be handed out; None: it has to be found first."""
-        if self.at < len(self.records):
-            return self.records[self.at].offset
+        if (reading := self.reading) is not None:
+            return reading.next_offset
         if self.batches:
             return max(self.batches[0].base_offset, self.skip_to)
-        return None if self.next is None else self.next.offset
+        following = self.next
+        return None if following is None else following.offset
+
+    @property
+    def lag(self) -> int | None:
+        """How far the position is behind the end that was seen last; None: not known. For other threads, too."""
+        end, position = self.end, None
+        with contextlib.suppress(IndexError):  # handed out meanwhile
+            position = self.position
+        return None if end is None or position is None else max(0, end - position)
 
     @property
     def read_identity(self) -> str | None:
@@ -69,46 +82,53 @@ class Assigned:
         position = self.position
         if position is None or not self.buffered:
             return None if self.next is None else self.next.identity
-        batch = self.handing_out if self.at < len(self.records) else self.batches[0]
-        assert batch is not None
-        return batch.identity_before(position)
+        reading = self.reading
+        return (self.batches[0] if reading is None else reading.batch).identity_before(position)
 
     def forget(self) -> None:
-        """Drop what was fetched and not handed out."""
+        """Drop what was fetched and not handed out, to go on elsewhere."""
         self.at_end = False
         self.batches.clear()
-        self.records = []
-        self.at = 0
+        self.reading = None
+        self.undone = None
+        self.moves += 1
+
+    def go_back(self) -> None:
+        """Go back to what is committed."""
+        self.forget()
+        self.next = self.reset = self.out_of_range = self.waits_for = None
+        self.handed = False
 
     def take(self, most: int) -> list[Record]:
         """Hand out records that were fetched."""
-        while self.at >= len(self.records):
-            if not self.batches:
-                return []
-            self._next_batch()
-        taken = self.records[self.at : self.at + most] if self.at or most < len(self.records) else self.records
-        self.at += len(taken)
-        self.handed = self.handed or bool(taken)
-        if self.at >= len(self.records):
-            self.records = []
-            self.at = 0
-        return taken
+        reading = self._next_reading()
+        if reading is None:
+            return []
+        self.handed = True
+        records = reading.take(most)
+        self._drop_read(reading)
+        return records
 
     def one_by_one(self, most: int) -> Iterator[Record]:
         """Hand out up to `most` records, moving the position with each; a seek in between ends it."""
-        while most > 0 and self.buffered:
-            if self.at >= len(self.records):
-                self._next_batch()
-            records = self.records
-            while most > 0 and self.records is records and self.at < len(records):
-                self.at += 1
+        while most > 0 and (reading := self._next_reading()) is not None:
+            while most > 0 and self.reading is reading:
                 self.handed = True
                 most -= 1
-                yield records[self.at - 1]
+                record = reading.take_one()
+                self._drop_read(reading)
+                yield record
 
-    def _next_batch(self) -> None:
-        self.handing_out = self.batches.popleft()
-        self.records, self.at = records_of(self.handing_out, self.topic_partition, self.skip_to), 0
+    def _next_reading(self) -> Reading | None:
+        while self.reading is None and self.batches:
+            self.reading = Reading(self.batches.popleft(), self.topic_partition, self.skip_to)
+            self._drop_read(self.reading)
+        return self.reading
+
+    def _drop_read(self, reading: Reading) -> None:
+        """Let go of a batch that is handed out: thousands of partitions would keep one each."""
+        if not reading.left:
+            self.reading = None
 
 
 class Start(NamedTuple):
@@ -135,7 +155,7 @@ class Fetcher:
         self._turn: deque[TopicPartition] = deque()
         self._fetch_turn: dict[TopicPartition, None] = {}  # what a fetch has brought records of comes last in the next one
         self._starts: dict[int, Start] = {}
-        self._reset_to_latest: dict[int, int] = {}  # and not yet committed, while `commit_starts` is there to do it
+        self._not_committed: dict[int, int] = {}  # of the starts, while `commit_starts` is there to do it
         self.commit_starts: CommitStarts | None = None
         self._next_look = 0.0  # for offsets that were not stable
         self._next_expiry = 0.0
@@ -165,13 +185,6 @@ class Fetcher:
         assigned.next, assigned.reset = None, timestamp
         assigned.out_of_range = assigned.waits_for = None
 
-    def rewind(self) -> None:
-        """Go back to what is committed."""
-        for assigned in self.assigned.values():
-            assigned.forget()
-            assigned.next = assigned.reset = assigned.out_of_range = assigned.waits_for = None
-            assigned.handed = False
-
     @property
     def ready(self) -> bool:
         """Whether something that was fetched can be handed out."""
@@ -187,17 +200,21 @@ class Fetcher:
         self._turn.rotate(-1)
         return [self.assigned[partition] for partition in self._turn]
 
-    def take(self, most: int) -> list[Record]:
-        """Hand out up to `most` records that were fetched, partition by partition."""
+    def take(self, most: int, counts: dict[str, int] | None = None) -> list[Record]:
+        """Hand out up to `most` records that were fetched, partition by partition; `counts` is told the number by topic."""
         taken: list[Record] = []
-        for _ in range(len(self._turn)):
-            assigned = self.assigned[self._turn[0]]
-            if not assigned.paused:
-                while len(taken) < most and (records := assigned.take(most - len(taken))):
-                    taken = taken + records if taken else records
-            if len(taken) >= most:
-                break
-            self._turn.rotate(-1)
+        with uncollected():
+            for _ in range(len(self._turn)):
+                assigned = self.assigned[self._turn[0]]
+                if not assigned.paused:
+                    while len(taken) < most and (records := assigned.take(most - len(taken))):
+                        taken += records
+                        if counts is not None:
+                            topic = assigned.topic_partition.topic
+                            counts[topic] = counts.get(topic, 0) + len(records)
+                if len(taken) >= most:
+                    break
+                self._turn.rotate(-1)
         return taken
 
     def fetch(self, only: Iterable[int] | None = None) -> bool:
@@ -271,7 +288,7 @@ class Fetcher:
             return self._out_of_range(assigned, answer)
         assigned.batches.extend(answer.batches)
         end = answer.last_stable_offset if self._config.isolation is Isolation.READ_COMMITTED else answer.log_end_offset
-        assigned.at_end = answer.position >= end
+        assigned.end, assigned.at_end = end, answer.position >= end
         assigned.skip_to = before.offset
         assigned.next = Position(answer.position, answer.token)
         return answer.position > before.offset
@@ -318,7 +335,7 @@ class Fetcher:
                 end = ends.get(assigned.partition_id)
                 if end is None:
                     raise errors.UnknownTopicOrPartition(f"{assigned.topic_partition} does not exist (any more)")
-                self._begin(assigned, readable(end, self._config.isolation), times[assigned.partition_id])
+                self._begin(assigned, readable(end, self._config.isolation))
 
     def _find_committed(self, connection: RawConnection, group: str, unknown: list[Assigned]) -> list[Assigned]:
         """Go to the group's offsets where there is a stable one. Returns the partitions that have none at all."""
@@ -354,7 +371,7 @@ class Fetcher:
             )
         assigned.waits_for = UNKNOWN_HOLDER if holder is None else holder.transaction_id
 
-    def _begin(self, assigned: Assigned, offset: int, reset: int) -> None:
+    def _begin(self, assigned: Assigned, offset: int) -> None:
         """Go where a reset leads, and remember it for as long as the group has no offset for this."""
         failed, by_hand = assigned.out_of_range, assigned.reset is not None
         assigned.next, assigned.reset, assigned.out_of_range = Position(offset), None, None
@@ -364,24 +381,24 @@ class Fetcher:
         former = self._starts.get(assigned.partition_id)
         instead_of = former.instead_of if former is not None and former.offset == failed else failed
         self._starts[assigned.partition_id] = Start(offset, instead_of)
-        if reset == LATEST and self.commit_starts is not None:
-            self._reset_to_latest[assigned.partition_id] = offset
+        if self.commit_starts is not None:
+            self._not_committed[assigned.partition_id] = offset
 
     def _sought(self, assigned: Assigned, offset: int) -> None:
         """Remember where reading begins by hand; a seek past what was read already is no beginning."""
         if not assigned.handed:
             self._starts[assigned.partition_id] = Start(offset, None)
-        self._reset_to_latest.pop(assigned.partition_id, None)
+        self._not_committed.pop(assigned.partition_id, None)
 
     def _commit_starts(self, connection: RawConnection) -> bool:
-        """Have it committed where `latest` was, before anything is read from there. Returns whether reading may go on."""
+        """Have it committed where reading begins, before anything is read from there. Returns whether it may go on."""
         owned = {assigned.partition_id: assigned for assigned in self.assigned.values()}
-        starts = {each: offset for each, offset in self._reset_to_latest.items() if each in owned}
+        starts = {each: offset for each, offset in self._not_committed.items() if each in owned}
         if starts and self.commit_starts is not None and not self.commit_starts(connection, starts):
             for partition_id in starts:
                 owned[partition_id].next = None
             return False
-        self._reset_to_latest.clear()
+        self._not_committed.clear()
         return True
 
     def _reset_time(self, assigned: Assigned) -> int:

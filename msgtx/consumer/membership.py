@@ -10,10 +10,10 @@ import platform
 import threading
 import time
 import uuid
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
-from msgtx.config import ConsumerConfig
+from msgtx.config import ConsumerConfig, ShareConsumerConfig
 from msgtx.consumer.wakeup import Waiter
 from msgtx.database.connection import RawConnection, until
 from msgtx.database.pool import Engine
@@ -53,7 +53,8 @@ class _Member(NamedTuple):
     member_id: str
 
 
-def _new_id() -> str:
+def new_member_id() -> str:
+    """Return an id that no other member has."""
     return f"{platform.node()}-{os.getpid()}-{uuid.uuid4()}"
 
 
@@ -81,6 +82,17 @@ def divide(connection: RawConnection, group: str) -> None:
             return
 
 
+def leave_at_last(
+    leave: Callable[[], None], config: ConsumerConfig | ShareConsumerConfig, group: str, member_id: str
+) -> None:
+    """Leave a group at the end. If that fails, it is logged: the session ends by itself."""
+    deadline = time.monotonic() + config.request_timeout_ms / 1000
+    try:
+        retried(leave, deadline=deadline, pause=0, attempts=MOST_LEAVES)
+    except MsgtxError as error:
+        log.warning("%s: %s could not leave, its session has to end: %s", group, member_id, error)
+
+
 class Membership:
     """One consumer's place in its group. `waiter` is woken by the group's changes; `wakes` is the consumer's own."""
 
@@ -94,7 +106,7 @@ class Membership:
         self._subscribed = False  # the group knows this subscription
         self._matched_of: int | None = None  # the version of the topics among which it knows those that match the pattern
         self._member: _Member | None = None
-        self._next_id = _new_id()  # kept until the answer to a join has come: asked again, it is the same member
+        self._next_id = new_member_id()  # kept until the answer to a join has come: asked again, it is the same member
         self.generation = -1
         self.due = False  # the group is to be looked at
         self._shall_divide = False
@@ -180,16 +192,9 @@ class Membership:
             self._thread.join()
         self._waiter.watch(())
         if self._config.group_instance_id is None:
-            self._leave_at_last(self.member_id or self._next_id)
+            member_id = self.member_id or self._next_id  # also if only the answer to the join is missing
+            leave_at_last(lambda: self._leave(member_id), self._config, f"group {self.group!r}", member_id)
         self._member = None
-
-    def _leave_at_last(self, member_id: str) -> None:
-        """Leave, also if only the answer to the join is missing."""
-        deadline = time.monotonic() + self._config.request_timeout_ms / 1000
-        try:
-            retried(lambda: self._leave(member_id), deadline=deadline, pause=0, attempts=MOST_LEAVES)
-        except MsgtxError as error:
-            log.warning("group %r: %s could not leave, its session has to end: %s", self.group, member_id, error)
 
     def _join(self, connection: RawConnection) -> None:
         member_id = self._next_id if self._member is None else self._member.member_id
@@ -233,7 +238,7 @@ class Membership:
                 number=0,
             )
         except (FencedInstance, UnknownMember) as error:
-            self._member, self._next_id = None, _new_id()
+            self._member, self._next_id = None, new_member_id()
             if isinstance(error, FencedInstance):
                 self._fenced = error  # joining again would fence the other one in turn
             raise

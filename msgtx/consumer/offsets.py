@@ -1,20 +1,22 @@
 """The offsets that a consumer commits for its group: by itself, in a user's session, or with a transaction."""
 
+import contextlib
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgtx import errors
 from msgtx.config import ConsumerConfig
 from msgtx.consumer.calls import Calls
 from msgtx.consumer.commits import Commits
-from msgtx.consumer.fetcher import Fetcher
+from msgtx.consumer.fetcher import Fetcher, Undone
 from msgtx.consumer.positions import Positions
+from msgtx.consumer.rides import Ride, Rides
 from msgtx.consumer.subscription import SubscriptionState
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState
-from msgtx.session.enlistment import UserSession, enlist
+from msgtx.session.enlistment import UserSession, enlist, is_begun
 from msgtx.store.groups import commit_offsets, offset_rows
 from msgtx.types import GroupMetadata, Isolation, OffsetAndMetadata, TopicPartition
 
@@ -43,6 +45,7 @@ class Offsets:
         self._commits = commits
         self._positions = positions
         self._subscription = subscription
+        self._rides = Rides(fetcher)
         self._by_hand = False  # since records were handed out last
         self._next_commit = time.monotonic() + config.auto_commit_interval_ms / 1000
 
@@ -80,7 +83,7 @@ class Offsets:
                 "offsets were committed by hand since the last poll: use one way, commit() or the transaction"
             )
         self._commits.settle()  # an older offset must not be written after the transaction's
-        positions = self._positions.known()
+        positions = self._handled()
         self._settle(positions)
         return positions
 
@@ -97,17 +100,53 @@ class Offsets:
         else:
             self._commits.hand_over(group, by_id)
 
-    def commit_in(self, session: UserSession, wanted: Wanted | None) -> None:
-        """Have these offsets committed with a user's session."""
+    def commit_in(self, session: UserSession, wanted: Wanted | None, *, undone: Undone = "asks") -> Ride:
+        """Have these offsets committed with a user's session; `undone`: what follows if it is rolled back."""
         group = self.group_metadata()
-        if self._config.enable_auto_commit:
-            raise IllegalState("enable_auto_commit is on: set it to false to commit offsets with a session")
+        self.require_by_session()
         positions = self._wanted(wanted)
         by_id = self._by_id(positions)
         self._commits.settle()
-        connection, enlistment = enlist(session, self._engine)
-        enlistment.add(connection, offset_rows(group, by_id))
+        ride = self._rides.add(enlist(session, self._engine), offset_rows(group, by_id), undone=undone)
         self._settle(positions)
+        return ride
+
+    def require_by_session(self) -> None:
+        """Raise `IllegalState` if sessions cannot commit this consumer's offsets."""
+        self._calls.group()
+        if self._config.enable_auto_commit:
+            raise IllegalState("enable_auto_commit is on: set it to false to commit offsets with a session")
+
+    @contextlib.contextmanager
+    def riding(self, session: UserSession, refusal: str) -> Iterator[Ride]:
+        """See `Consumer.batch`."""
+        try:
+            ride = self.commit_in(session, None, undone="goes back")
+        except BaseException:
+            self.take_back()
+            raise
+        ride.riding.refusal = refusal
+        try:
+            yield ride
+        except BaseException:
+            ride.riding.refusal = "what its records lead to has failed: roll the session back"
+            ride.lost()
+            raise
+        ride.riding.refusal = None
+        if ride.is_lost and is_begun(session):
+            raise IllegalState(
+                "the session was rolled back while its records were handled, and used again: what it then commits would come"
+                " without their offsets; raise an exception instead, or use a savepoint (session.begin_nested())"
+            )
+
+    def take_back(self) -> None:
+        """Have the next poll hand out again what was handed out, and could not ride."""
+        self._rides.take_back()
+
+    def look_back(self) -> None:
+        """Go back where a batch was rolled back. Raise `IllegalState` where the caller has to."""
+        if back := self._rides.look_back(self._config.group):
+            self._subscription.go_back(back)
 
     def commit_automatically(self) -> None:
         """Commit all positions if that is this consumer's to do, and due."""
@@ -142,11 +181,16 @@ class Offsets:
 
     def _wanted(self, wanted: Wanted | None) -> dict[TopicPartition, OffsetAndMetadata]:
         if wanted is None:
-            return self._positions.known()
+            return self._handled()
         return {
             TopicPartition(*tp): at if isinstance(at, OffsetAndMetadata) else OffsetAndMetadata(at)
             for tp, at in wanted.items()
         }
+
+    def _handled(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return all positions, but for partitions whose batch was rolled back: they are behind what is handled."""
+        assigned = self._fetcher.assigned
+        return {tp: at for tp, at in self._positions.known().items() if assigned[tp].undone != "goes back"}
 
     def _by_id(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[int, OffsetAndMetadata]:
         assigned = self._fetcher.assigned
@@ -158,4 +202,5 @@ class Offsets:
         """Note that a commit holds what was handed out of these."""
         for tp in partitions:
             if tp in self._fetcher.assigned:
-                self._fetcher.assigned[tp].handed = False
+                assigned = self._fetcher.assigned[tp]
+                assigned.handed, assigned.undone = False, None

@@ -25,6 +25,13 @@ LOOK_SECONDS: Final = 5.0  # between two looks for new partitions of what was su
 Callback = Callable[[list[TopicPartition]], object]
 
 
+def require_names(topics: Iterable[object]) -> None:
+    """Raise `TypeError` for a topic that is no name."""
+    for topic in topics:
+        if not isinstance(topic, str):
+            raise TypeError(f'a topic is a name, not a {type(topic).__name__}: {topic!r}; several are consumer("a", "b")')
+
+
 class SubscriptionState:
     """What a consumer may read, and how that changes: within its polls.
 
@@ -103,6 +110,7 @@ class SubscriptionState:
         """See `Consumer.subscribe`."""
         if isinstance(topics, str):
             raise TypeError("topics is a list of names; for one topic write [name]")
+        require_names(topics)
         if bool(topics) == (pattern is not None):
             raise errors.ConfigError("subscribe takes topics, or pattern=")
         if pattern is not None:
@@ -158,8 +166,13 @@ class SubscriptionState:
 
     def rewind(self) -> None:
         """See `Consumer.rewind`."""
+        self.go_back(self._fetcher.assigned.values())
+
+    def go_back(self, partitions: Iterable[Assigned]) -> None:
+        """Go back to what is committed of these partitions."""
         self._commits.settle()  # they count
-        self._fetcher.rewind()
+        for assigned in partitions:
+            assigned.go_back()
         self.taken_away.clear()
         if self.membership is not None:
             self.membership.due = True  # what was refused may have been refused because partitions were taken away

@@ -1,20 +1,37 @@
 """What the database holds, read when Prometheus asks: the figures behind `msgtx doctor`."""
 
-from collections.abc import Iterator
-from typing import Final
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from msgtx.database.connection import RawConnection
+from msgtx.database.connection import RawConnection, until
 from msgtx.database.pool import Engine
 from msgtx.errors import MsgtxError
 from msgtx.store.coordinators import list_shards
+from msgtx.store.groups import list_groups
+from msgtx.store.measures import (
+    MeasuredPartition,
+    MeasuredShare,
+    measure_dead_letters,
+    measure_lags,
+    measure_partitions,
+    measure_shares,
+)
 from msgtx.store.server import describe_server, snapshot_holders, table_statistics
 from msgtx.store.undecided import undecided_seals, undecided_transactions, unfinished_decisions
 
 MOST_HELD: Final = 1_000  # partitions of which the records that wait are counted
 UNFINISHED_AFTER_MS: Final = 10_000  # markers follow a decision within some seconds
+MOST_PARTITIONS: Final = 100_000  # that are measured; some 7 s
+MOST_LAGS: Final = 50_000  # pairs of a group and a partition of which the lag is measured; some 5 s
+MOST_SHARES: Final = 10_000  # the same of share groups, some 3 s; and share groups of which dead letters are counted
+MOST_SHOWN: Final = 1_000  # partitions: with more of them there are figures of topics alone
+MEASURING_SECONDS: Final = 6.0  # after which what is left is left out: Prometheus waits 10 s
+READING_SECONDS: Final = 9.0  # for a database that does not answer
 PREFIX: Final = "msgtx_"
 
 
@@ -25,13 +42,21 @@ class Gauges(Collector):
         self._engine = engine
 
     def collect(self) -> Iterator[Metric]:
-        """Return the figures of this moment."""
+        """Return the figures of this moment. It takes no lock, and each statement has a bound, however much there is."""
+        began = time.monotonic()
+        found: list[Metric] = []
         try:
-            with self._engine.connection() as connection:
-                found = [*_transactions(connection), *_server(connection)]
+            with until(began + READING_SECONDS), self._engine.connection() as connection:
+                found += [
+                    *_transactions(connection),
+                    *_server(connection),
+                    *_measured(connection, began + MEASURING_SECONDS),
+                ]
         except MsgtxError:
             found = []
         yield _gauge("database_up", "Whether the database answers.", int(bool(found)))
+        if found:
+            yield _gauge("database_reading_seconds", "How long it took to read these figures.", time.monotonic() - began)
         yield from found
 
 
@@ -67,6 +92,115 @@ def _server(connection: RawConnection) -> Iterator[Metric]:
         dead.add_metric([table.name], table.dead_rows)
     yield sizes
     yield dead
+
+
+def _measured(connection: RawConnection, deadline: float) -> Iterator[Metric]:
+    partitions = list(measure_partitions(connection, most=MOST_PARTITIONS, deadline=deadline))
+    lags = list(measure_lags(connection, most=MOST_LAGS, deadline=deadline))
+    shares = list(measure_shares(connection, most=MOST_SHARES, deadline=deadline))
+    letters = list(measure_dead_letters(connection, most=MOST_SHARES, deadline=deadline))
+    complete = None not in [*partitions[-1:], *lags[-1:], *shares[-1:], *letters[-1:]]
+    yield _gauge("database_reading_complete", "0: there are more topics or groups than were measured.", int(complete))
+    known = [one for one in partitions if one is not None]
+    yield from _topics(known)
+    if len(known) <= MOST_SHOWN:
+        yield from _partitions(known)
+    records: dict[tuple[str, str], int] = defaultdict(int)
+    seconds: dict[tuple[str, str], float] = defaultdict(float)
+    for lag in lags:
+        if lag is not None:
+            records[lag.group, lag.topic] += lag.records
+            seconds[lag.group, lag.topic] = max(seconds[lag.group, lag.topic], (lag.age_ms or 0) / 1000)
+    yield _labelled("group_lag_records", "Records behind the committed offsets, aborted ones among them.", records)
+    yield _labelled("group_lag_seconds", "Age of the oldest batch that is not read to its end.", seconds)
+    groups = list_groups(connection, None)
+    yield _labelled("group_members", "Living members.", {(one.name,): one.members for one in groups})
+    yield _labelled(
+        "group_overdue_members",
+        "Members whose session is over: their partitions wait.",
+        {(one.name,): one.overdue for one in groups},
+    )
+    yield _labelled(
+        "group_settled", "Whether each partition is where it belongs.", {(one.name,): int(one.settled) for one in groups}
+    )
+    yield from _shares([one for one in shares if one is not None])
+    yield _labelled(
+        "share_dead_letters", "That were not sent back.", {(one[0],): one[1] for one in letters if one is not None}
+    )
+
+
+def _shares(shares: list[MeasuredShare]) -> Iterator[Metric]:
+    records: dict[tuple[str, str], int] = defaultdict(int)
+    in_flight: dict[tuple[str, str], int] = defaultdict(int)
+    parked: dict[tuple[str, str], int] = defaultdict(int)
+    seconds: dict[tuple[str, str], float] = defaultdict(float)
+    for one in shares:
+        place = (one.group, one.topic)
+        records[place] += one.records
+        in_flight[place] += one.in_flight
+        parked[place] += one.parked
+        seconds[place] = max(seconds[place], (one.age_ms or 0) / 1000)
+    yield _labelled("share_lag_records", "Records that are not done, aborted ones among them.", records)
+    yield _labelled("share_lag_seconds", "Age of the oldest batch of which something is not done.", seconds)
+    yield _labelled("share_in_flight_records", "Acquired, pending, or to be delivered again.", in_flight)
+    yield _labelled("share_parked_records", "Delayed, or waiting for their key.", parked)
+    yield _labelled("share_members", "Living members.", {(one.group,): one.members for one in shares})
+
+
+def _topics(partitions: list[MeasuredPartition]) -> Iterator[Metric]:
+    def total(value: Callable[[MeasuredPartition], int]) -> dict[tuple[str, ...], int]:
+        found: dict[tuple[str, ...], int] = defaultdict(int)
+        for one in partitions:
+            found[one.topic,] += value(one)
+        return found
+
+    yield _labelled("topic_partitions", "Partitions.", total(lambda _: 1))
+    offsets = CounterMetricFamily(
+        PREFIX + "topic_offsets", "Offsets given out: records, aborted ones too.", labels=["topic"]
+    )
+    for place, value in total(lambda one: one.log_end_offset).items():
+        offsets.add_metric(place, value)
+    yield offsets
+    yield _labelled(
+        "topic_records",
+        "Offsets in the log, aborted ones too.",
+        total(lambda one: one.log_end_offset - one.log_start_offset),
+    )
+    held = total(lambda one: one.log_end_offset - one.last_stable_offset)
+    yield _labelled("topic_held_records", "Records that wait for the end of a transaction.", held)
+    yield _labelled("topic_bytes", "Bytes of the records, of long logs an estimate.", total(lambda one: one.bytes))
+
+
+def _partitions(partitions: list[MeasuredPartition]) -> Iterator[Metric]:
+    by_name = {(one.topic, str(one.index)): one for one in partitions}
+    for name, help_text in {
+        "log_start_offset": "The first offset.",
+        "last_stable_offset": "The end for read_committed.",
+        "log_end_offset": "The next offset.",
+        "bytes": "Bytes of the records, of a long log an estimate.",
+    }.items():
+        values = {place: getattr(one, name) for place, one in by_name.items()}
+        yield _labelled(f"partition_{name}", help_text, values)
+
+
+LABELS: Final = {
+    "group_lag": ("group", "topic"),
+    "share_lag": ("group", "topic"),
+    "share_in_flight": ("group", "topic"),
+    "share_parked": ("group", "topic"),
+    "share": ("group",),
+    "partition": ("topic", "partition"),
+    "group": ("group",),
+    "topic": ("topic",),
+}
+
+
+def _labelled(name: str, help_text: str, values: Mapping[Any, float]) -> Metric:
+    labels = next(labels for prefix, labels in LABELS.items() if name.startswith(f"{prefix}_"))
+    family = GaugeMetricFamily(PREFIX + name, help_text, labels=labels)
+    for place, value in values.items():
+        family.add_metric(place, value)
+    return family
 
 
 def _gauge(name: str, help_text: str, value: float) -> Metric:

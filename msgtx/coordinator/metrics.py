@@ -1,28 +1,45 @@
-"""What a daemon shows to Prometheus: what it did, and what the database holds when it is asked."""
+"""What a daemon shows to Prometheus, and to what starts and stops it: what it did, and what the database holds."""
 
+import math
 import threading
+import time
 from dataclasses import fields
+from http import HTTPStatus
 from typing import Final
-from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from msgtx.coordinator.endpoint import Endpoint, exposition, plain
 from msgtx.coordinator.gauges import Gauges
 from msgtx.coordinator.sweep import STEPS, Sweeper
+from msgtx.database.connection import until
 from msgtx.database.pool import Engine
-from msgtx.errors import ConfigError
+from msgtx.errors import MsgtxError
 from msgtx.store.coordinators import Leases
+from msgtx.store.installation import describe_installation, require_version
 from msgtx.types import SweepReport
 
 KINDS: Final = tuple(entry.name for entry in fields(SweepReport))
 ROUND_BUCKETS: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # seconds
+# The database is read anew after so many seconds, and after so many times what it took: a tenth of a session's time at most.
+FRESH_SECONDS: Final = 5.0
+FRESH_TIMES: Final = 10
+READY_SECONDS: Final = 2.0  # for the database to answer
+ASKED_SECONDS: Final = 1.0  # how long that answer holds
+LATE_SECONDS: Final = 30.0  # beside three intervals: a round may have much to do
 
 
 class Metrics:
-    """The daemon's observer; `serve` opens the endpoint `/metrics`. Names: internals: coordinator#metrics."""
+    """The daemon's observer; `serve` opens `/metrics`, `/healthz` and `/readyz`. Names: docs/operations/monitoring.md."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._engine: Engine | None = None
+        self._database: _Read | None = None
+        self._worked: float | None = None  # when shards were leased, or swept for
+        self._late_seconds = LATE_SECONDS
+        self._asking = threading.Lock()
+        self._asked = (-math.inf, "")
         self._shards = Gauge("msgtx_coordinator_shards", "Shards that this daemon leads.", registry=self.registry)
         self._rounds = Histogram(
             "msgtx_sweep_round_seconds", "Length of a round of sweeps.", buckets=ROUND_BUCKETS, registry=self.registry
@@ -38,23 +55,58 @@ class Metrics:
             self._step_seconds.labels(name)
 
     def watch(self, engine: Engine) -> None:
-        """Show what the database holds, too: it is read at each request."""
-        self.registry.register(Gauges(engine))
+        """Show what the database holds, too."""
+        self._engine, self._database = engine, _Read(engine)
 
-    def serve(self, host: str, port: int) -> "Endpoint":
-        """Answer at http://HOST:PORT/metrics, in a thread. Raise `ConfigError` if that address cannot be had."""
-        try:
-            server, thread = start_http_server(port, host, self.registry)
-        except OSError as error:
-            raise ConfigError(f"metrics cannot be served at {host}:{port}: {error.strerror or error}") from error
-        return Endpoint(server, thread)
+    def serve(self, host: str, port: int) -> Endpoint:
+        """Answer at http://HOST:PORT, in threads. Raise `ConfigError` if that address cannot be had."""
+        pages = {
+            "/metrics": lambda: exposition(self.text()),
+            "/healthz": lambda: plain(HTTPStatus.OK, "alive"),
+            "/readyz": self._readiness,
+        }
+        return Endpoint(host, port, pages)
+
+    def text(self) -> bytes:
+        """Return everything as Prometheus reads it; what the database holds may be some seconds old."""
+        return generate_latest(self.registry) + (b"" if self._database is None else self._database.text())
+
+    def unready(self) -> str | None:
+        """Return what keeps this daemon from working; None: nothing."""
+        engine, worked = self._engine, self._worked
+        if engine is None or worked is None:
+            return "it has not begun, or has ended"
+        silent = time.monotonic() - worked
+        if silent > self._late_seconds:
+            return f"its last round was {silent:.0f} s ago"
+        with self._asking:
+            at, answer = self._asked
+            if at < time.monotonic() - ASKED_SECONDS:
+                try:
+                    with until(time.monotonic() + READY_SECONDS), engine.connection() as connection:
+                        require_version(describe_installation(connection))
+                    answer = ""
+                except MsgtxError as error:
+                    answer = " ".join(str(error).split())
+                self._asked = (time.monotonic(), answer)
+        return answer or None
+
+    def _readiness(self) -> tuple[HTTPStatus, str, bytes]:
+        reason = self.unready()
+        return plain(HTTPStatus.OK, "ready") if reason is None else plain(HTTPStatus.SERVICE_UNAVAILABLE, reason)
 
     def leased(self, leases: Leases | None) -> None:
         """Show how many shards are led."""
+        if leases is None:
+            self._worked = None
+        else:
+            self._late_seconds = LATE_SECONDS + 3 * max(leases.lease_ms, leases.sweep_interval_ms) / 1000
+            self._worked = time.monotonic()
         self._shards.set(0 if leases is None else len(leases.epochs))
 
     def swept(self, report: SweepReport, sweeper: Sweeper, seconds: float) -> None:
         """Count what a round did."""
+        self._worked = time.monotonic()
         self._rounds.observe(seconds)
         for name in KINDS:
             self._swept.labels(name).inc(getattr(report, name))
@@ -66,16 +118,21 @@ class Metrics:
         self._errors.labels(type(error).__name__).inc()
 
 
-class Endpoint:
-    """The HTTP server of the metrics; close it."""
+class _Read:
+    """What the database holds, as text. One request reads it; the others wait for that, or get what is fresh enough."""
 
-    def __init__(self, server: WSGIServer, thread: threading.Thread) -> None:
-        self._server = server
-        self._thread = thread
-        self.port: int = server.server_port
+    def __init__(self, engine: Engine) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(Gauges(engine))
+        self._reading = threading.Lock()
+        self._text = b""
+        self._fresh_until = 0.0
 
-    def close(self) -> None:
-        """Stop answering."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+    def text(self) -> bytes:
+        with self._reading:
+            began = time.monotonic()
+            if began >= self._fresh_until:
+                self._text = generate_latest(self._registry)
+                now = time.monotonic()
+                self._fresh_until = now + max(FRESH_SECONDS, FRESH_TIMES * (now - began))
+            return self._text

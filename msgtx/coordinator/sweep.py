@@ -26,6 +26,7 @@ STEPS: Final[Mapping[str, Step | type[Compactor]]] = MappingProxyType(
     {
         "overdue": sweeps.expire_transactions,
         "markers": sweeps.mark,
+        "acknowledgements": sweeps.settle_shares,
         "seals": sweeps.remove_decided_seals,
         "deleted": sweeps.remove_deleted_logs,
         "retention": sweeps.remove_old_batches,
@@ -36,6 +37,7 @@ STEPS: Final[Mapping[str, Step | type[Compactor]]] = MappingProxyType(
         "floors": sweeps.remove_superseded_floors,
         "members": sweeps.remove_members,
         "heartbeats": sweeps.remove_heartbeats,
+        "shares": sweeps.remove_superseded_shares,
         "spark": sweeps.remove_spark_history,
         "dedup": sweeps.remove_dedup_keys,
         "wakeups": sweeps.remove_wake_ups,

@@ -71,6 +71,24 @@ def call_and_notify(
     return call(connection, function, *arguments), False
 
 
+def call_and_flush(
+    connection: RawConnection, function: Function, *arguments: object, flush: Function
+) -> list[tuple[Any, ...]]:
+    """Call a function that does not flush, and behind its COMMIT one that does: its locks are free meanwhile.
+
+    Raise `DatabaseUnavailable` if the second one failed: whether the first one lasts is not known then.
+    """
+    if not (isinstance(connection, Connection) and connection.statements.usable):
+        rows = call(connection, function, *arguments)
+        call(connection, flush)
+        return rows
+    with translated(connection):
+        rows, is_flushed = connection.statements.run_both(function.statement, arguments, flush.statement, ())
+    if not is_flushed:
+        raise errors.DatabaseUnavailable(f"what {function.name} did could not be flushed")
+    return rows
+
+
 def call_together(
     connection: Connection,
     first: tuple[Function, tuple[object, ...]],

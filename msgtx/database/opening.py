@@ -1,14 +1,40 @@
 """The engine that a program asks for: of the database that it names, else of the embedded one."""
 
 import os
+import sys
+from typing import Final
 
 from msgtx.database import embedded
 from msgtx.database.pool import POOL_SIZE, Engine
+from msgtx.errors import ConfigError
+
+VARIABLE: Final = "MSGTX_DATABASE_URL"
+EMBEDDED: Final = "MSGTX_EMBEDDED"
+_told: set[str] = set()  # folders of which this process has said that it uses them
 
 
 def open_engine(url: str | None = None, *, pool_size: int = POOL_SIZE) -> Engine:
-    """Return an engine for a URL, else for that in `MSGTX_DATABASE_URL`, else for the embedded server, which it starts."""
-    given = url or os.environ.get("MSGTX_DATABASE_URL")
-    if given:
+    """Return an engine for a URL, else for that in `MSGTX_DATABASE_URL`, else for the embedded server, which it starts.
+
+    The embedded one is named on stderr; `MSGTX_EMBEDDED` is quiet, or never. Raise `ConfigError` for a URL that is empty.
+    """
+    given = os.environ.get(VARIABLE) if url is None else url
+    if given is not None:
+        if not given.strip():
+            where = f"in {VARIABLE}" if url is None else "that was given"
+            raise ConfigError(f"the database URL {where} is empty: name a database, or none for an embedded PostgreSQL")
         return Engine(given, pool_size=pool_size)
-    return Engine(embedded.start().url, pool_size=pool_size, embedded=True)
+    how = os.environ.get(EMBEDDED, "")
+    if how not in {"", "quiet", "never"}:
+        raise ConfigError(f"{EMBEDDED} is quiet or never, not {how!r}")
+    if how == "never":
+        raise ConfigError(f"no database is named, and {EMBEDDED}=never: set {VARIABLE}, or give a URL")
+    server = embedded.start()
+    if how != "quiet" and str(server.home) not in _told and sys.stderr is not None:
+        _told.add(str(server.home))
+        did = "started" if server.started else "joined"
+        sys.stderr.write(
+            f"msgtx: no database is named ({VARIABLE}): {did} the embedded PostgreSQL in {server.home}"
+            f" ({EMBEDDED}=quiet|never)\n"
+        )
+    return Engine(server.url, pool_size=pool_size, embedded=True)

@@ -20,19 +20,21 @@ BY_SQLSTATE: Final[dict[str, type[errors.MsgtxError]]] = {
     "MX010": errors.RecordTooLarge,
     "MX016": errors.NotCoordinator,
     "MX017": errors.InvalidTopic,
+    "MX025": errors.UnknownMember,
     "MX036": errors.TopicExists,
     "MX040": errors.ConfigError,
     "MX042": errors.InvalidRequest,
     "MX049": errors.InvalidProducerIdMapping,
     "MX050": errors.InvalidTransactionTimeout,
     "MX067": errors.CoordinatorFenced,
+    "MX069": errors.GroupNotFound,
     "MX074": errors.IncarnationChanged,
     "MX075": errors.LogTruncated,
     "MX087": errors.InvalidRecord,
     "MX090": errors.ProducerFenced,
     "MX120": errors.TransactionAborted,
-    "28000": errors.AuthorizationFailed,
-    "28P01": errors.AuthorizationFailed,
+    "28000": errors.LoginRefused,
+    "28P01": errors.LoginRefused,
     "55P03": errors.LockTimeout,
     "40P01": errors.LockTimeout,
     "40001": errors.LockTimeout,
@@ -41,7 +43,7 @@ BY_SQLSTATE: Final[dict[str, type[errors.MsgtxError]]] = {
     "22021": errors.InvalidRequest,
     "22P05": errors.InvalidRequest,
     "23514": errors.ConfigError,
-    "3D000": errors.ConfigError,
+    "3D000": errors.DatabaseNotFound,
 }
 _NO_SCHEMA: Final = {"3F000", "42P01", "42883", "42704", "42703"}
 _NAMED: Final = "MX000"  # the error's name comes as a column
@@ -53,6 +55,7 @@ _LOCK_TABLE: Final = "max_locks_per_transaction"  # a setting's name: never tran
 _SERIALIZATION: Final = "40001"
 _TOO_LARGE: Final = "54000"
 _OF_AN_INDEX: Final = {"_bt_check_third_page", "index_form_tuple_context", "index_form_tuple"}  # never translated
+_LOGIN: Final = re.compile(r'authentication failed|no password supplied|no pg_hba.conf entry|role "[^"]*" does not exist')
 _FULL: Final = re.compile("too many (connections|clients)|connection slots are reserved")  # a refused one has no SQLSTATE
 # What a call says that was looking for a function by its number while an upgrade created it again: never translated texts.
 _RENEWED: Final = re.compile(r"cache lookup failed|\bOID \d+")
@@ -102,10 +105,10 @@ def translate(error: Exception, connection: RawConnection | None = None) -> Exce
     # a retry of "object not in prerequisite state" would only hide a bug until time is over.
     lost = not state and isinstance(original, pg.OperationalError | psycopg.InterfaceError)
     if lost or state[:2] in {"08", "53", "57", "58"} or state in _ENDED_BY_A_TIMEOUT:
-        if "authentication failed" in message or "no password supplied" in message:
-            return errors.AuthorizationFailed(message)
+        if _LOGIN.search(message):
+            return errors.LoginRefused(message)
         if 'database "' in message and "does not exist" in message:
-            return errors.ConfigError(message)
+            return errors.DatabaseNotFound(message)
         if _FULL.search(message):
             message += (
                 "; have the limit raised (of the role, the database or the server), or give clients a smaller pool_size"

@@ -270,6 +270,76 @@ class GroupOffset(ReadOnly):
     partition_id: Mapped[int]
 
 
+class ShareGroup(ReadOnly):
+    """A share group: its settings, and how many members it has."""
+
+    __tablename__ = "share_groups"
+    written_by = "a share consumer or client.admin.shares"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    auto_offset_reset: Mapped[str]
+    isolation: Mapped[str]
+    record_lock_duration_ms: Mapped[int]
+    delivery_count_limit: Mapped[int]
+    max_record_locks: Mapped[int]
+    ordering: Mapped[str]
+    release_backoff_ms: Mapped[int]
+    release_backoff_max_ms: Mapped[int]
+    dead_letter_topic: Mapped[str]
+    members: Mapped[int]
+    created_at: Mapped[datetime]
+
+
+class SharePartition(ReadOnly):
+    """How far a share group is on a partition, as `client.admin.shares.describe` has it, without the lag."""
+
+    __tablename__ = "share_partitions"
+    written_by = "a share consumer or client.admin.shares"
+
+    group_name: Mapped[str] = mapped_column(primary_key=True)
+    topic: Mapped[str] = mapped_column(primary_key=True)
+    partition: Mapped[int] = mapped_column(primary_key=True)
+    start_offset: Mapped[int]
+    next_offset: Mapped[int]
+    available: Mapped[int]
+    acquired: Mapped[int]
+    pending: Mapped[int]
+    rejected: Mapped[int]
+    delayed: Mapped[int]
+    waiting: Mapped[int]
+    partition_id: Mapped[int]
+
+
+class ShareSpan(ReadOnly):
+    """Records of a share group that are not done: available again, acquired, pending in a transaction, rejected, or parked.
+
+    Those are delayed (until `due_at`), or waiting for an earlier one with their key. `reason`: why they are available.
+    `member_id`: who has them, or had them last. `answer`: the pending one.
+    """
+
+    __tablename__ = "share_spans"
+    written_by = "a share consumer"
+
+    group_name: Mapped[str] = mapped_column(primary_key=True)
+    topic: Mapped[str] = mapped_column(primary_key=True)
+    partition: Mapped[int] = mapped_column(primary_key=True)
+    first_offset: Mapped[int] = mapped_column(primary_key=True)
+    last_offset: Mapped[int]
+    state: Mapped[str]
+    delivery_count: Mapped[int]
+    reason: Mapped[str | None]
+    member_id: Mapped[str | None]
+    client_host: Mapped[str | None]
+    client_process: Mapped[int | None]
+    locked_until: Mapped[datetime | None]
+    due_at: Mapped[datetime | None]
+    producer_id: Mapped[int | None]
+    producer_epoch: Mapped[int | None]
+    transaction_number: Mapped[int | None]
+    answer: Mapped[str | None]
+    partition_id: Mapped[int]
+
+
 def read(topic: str, partition: int, start: int | None = None, end: int | None = None) -> type[CommittedRecord]:
     """Return `CommittedRecord` over the offsets start ≤ offset < end of one partition, for select() and joins.
 

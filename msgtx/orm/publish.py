@@ -1,13 +1,20 @@
 """Messages that are atomic with the user's own rows: `publish` (internals: sessions)."""
 
-from collections.abc import Iterable
 from datetime import datetime
 
 from msgtx import errors
 from msgtx.rules.partitioner import by_crc32
 from msgtx.session.enlistment import UserSession, enlist, topic_of
 from msgtx.session.published import Published
-from msgtx.store.rows import as_bytes, as_headers, as_milliseconds, milliseconds_now, record_bytes, too_large
+from msgtx.store.rows import (
+    GivenHeaders,
+    as_bytes,
+    as_headers,
+    as_milliseconds,
+    milliseconds_now,
+    record_bytes,
+    too_large,
+)
 
 
 def publish(
@@ -18,7 +25,7 @@ def publish(
     key: bytes | None = None,
     partition: int | None = None,
     timestamp: int | datetime | None = None,
-    headers: Iterable[tuple[str, bytes | None]] | None = None,
+    headers: GivenHeaders | None = None,
 ) -> None:
     """Publish a record with the session's next commit: it is there when the user's rows are, and gone with a rollback.
 

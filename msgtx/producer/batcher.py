@@ -23,6 +23,7 @@ from msgtx.store.rows import (
     as_headers,
     as_milliseconds,
     check_dedup_key,
+    delivered_later,
     record_bytes,
     require_bytes,
     too_large,
@@ -73,6 +74,8 @@ class Batcher:
         headers: Any = None,
         on_delivery: Callable[[RecordFuture], object] | None = None,
         dedup_key: Any = None,
+        deliver_at: Any = None,
+        delay_ms: Any = None,
     ) -> RecordFuture:
         """See `Producer.send`. `Any`: what is checked here has our words for what is wrong, compiled or not."""
         if self._serializes:
@@ -90,6 +93,8 @@ class Batcher:
             partition = route.sticky
             sticky = True
         pairs = None if headers is None else as_headers(headers)
+        if deliver_at is not None or delay_ms is not None:
+            pairs = delivered_later(pairs or (), deliver_at, delay_ms)
         if pairs:
             size += record_bytes(None, None, pairs)
         stamp = None if timestamp is None else as_milliseconds(timestamp)
@@ -305,6 +310,7 @@ class Batcher:
         error = too_large(route.topic.name, route.limit, size)
         batch = PendingBatch(TopicPartition(route.topic.name, partition), self._number(), self._lock)
         batch.error, batch.finished = error, True
+        self._accumulator.tell(batch)
         self._state.batch_failed(self._number(), error)
         future = RecordFuture(batch, 0)
         if on_delivery is not None:

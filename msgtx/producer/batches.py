@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from msgtx.database.wire import BatchColumns
+from msgtx.observer import Observers
 from msgtx.store.append import Appended
 from msgtx.store.rows import OpenRow
 from msgtx.store.topics import Topic
@@ -222,7 +223,8 @@ class Accumulator:
     open batches by itself: a record in a transaction that goes out as one call wakes no thread.
     """
 
-    def __init__(self, *, linger_ms: int, batch_bytes: int, buffer_bytes: int) -> None:
+    def __init__(self, *, linger_ms: int, batch_bytes: int, buffer_bytes: int, observers: Observers) -> None:
+        self.observers = observers
         self.lock = threading.RLock()
         self.work = threading.Condition(self.lock)
         self.settled = threading.Condition(self.lock)
@@ -327,15 +329,21 @@ class Accumulator:
         self.close_all()
         return sorted(self.take_ready(), key=lambda batch: self.lanes[batch.topic_partition].partition_id)
 
-    def flush(self, timeout: float | None, *, unless: Callable[[], bool] = lambda: False) -> bool:
-        """Have everything sent now, and wait until each batch is finished, at most `timeout` seconds, or until `unless`.
+    def flush(
+        self,
+        timeout: float | None,
+        *,
+        unless: Callable[[], bool] = lambda: False,
+        also: Callable[[], bool] = lambda: True,
+    ) -> bool:
+        """Have everything sent now, and wait until each batch is finished and `also` holds, or until `unless`.
 
         Returns whether the wait ended before the time was over.
         """
         with self.settled:
             self.close_all()
             self.work.notify_all()
-            return self.settled.wait_for(lambda: self.unfinished == 0 or unless(), timeout)
+            return self.settled.wait_for(lambda: (self.unfinished == 0 and also()) or unless(), timeout)
 
     def drop_unsent(self, error: BaseException) -> None:
         """Fail every batch that is not in flight."""
@@ -366,8 +374,24 @@ class Accumulator:
             if batch.event is not None:
                 batch.event.set()
             self.settled.notify_all()
+        if self.observers.each:
+            self.tell(batch)
         for callback, future in callbacks or ():
             try:
                 callback(future)
             except Exception:  # a user's callback must not end the sender; it is reported, as concurrent.futures does
                 log.exception("a delivery callback for %s raised", batch.topic_partition)
+
+    def tell(self, batch: PendingBatch) -> None:
+        """Tell the observers of a batch that is finished."""
+        seconds = time.monotonic() - batch.created_at
+        self.observers.tell(
+            lambda observer: observer.batch_settled(
+                batch.topic_partition.topic,
+                records=len(batch) or 1,
+                size=batch.size,
+                seconds=seconds,
+                retries=max(0, batch.attempts - 1),
+                error=batch.error,
+            )
+        )

@@ -58,7 +58,7 @@ class GroupCommit:
 
         Answers and errors are those of a call by itself.
         """
-        if size > MOST_BYTES or len(whole.batches) > PARTITIONS_AT_ONCE // MOST_TOGETHER:
+        if whole.answers.groups or size > MOST_BYTES or len(whole.batches) > PARTITIONS_AT_ONCE // MOST_TOGETHER:
             return self._by_itself(whole)
         member = Member(whole)
         with self._lock:
@@ -78,13 +78,15 @@ class GroupCommit:
 
     def _by_itself(self, whole: Whole) -> list[Appended]:
         with self._engine.connection() as connection:
-            if not self._engine.pooled and self._wake.claim():
+            if whole.batches and not self._engine.pooled and self._wake.claim():
                 answers, notified = append_decide_and_notify(connection, whole)
                 if notified:
                     return answers
                 self._wake.failed()
             else:
-                answers = append_and_decide(connection, whole.id, whole.batches, offsets=whole.offsets, wake=False)
+                answers = append_and_decide(
+                    connection, whole.id, whole.batches, offsets=whole.offsets, answers=whole.answers, wake=False
+                )
         self._tell(whole)
         return answers
 

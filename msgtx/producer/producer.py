@@ -1,10 +1,11 @@
 """The producer: batches, sequences and transactions as users see them."""
 
 import contextlib
+import functools
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
@@ -12,6 +13,7 @@ from typing import Any, Self
 from msgtx.config import ProducerConfig
 from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState, MsgtxError
+from msgtx.observer import Ended, Observers
 from msgtx.producer.batcher import Batcher, Serializer
 from msgtx.producer.batches import Accumulator, BatchFuture, RecordFuture
 from msgtx.producer.calls import Calls
@@ -23,10 +25,13 @@ from msgtx.producer.state import DECIDED_ELSEWHERE, ProducerState
 from msgtx.producer.transaction import SessionEnd, Transactions
 from msgtx.producer.wake import Wake
 from msgtx.rules.transaction import Call, ClientState
+from msgtx.session.answers import AnswerSource
 from msgtx.session.enlistment import UserSession, Writing, enlist, seat_of
 from msgtx.session.offsets import Offsets, OffsetSource, positions_of
+from msgtx.store.rows import GivenHeaders
 from msgtx.store.topics import Topic, Topics
 from msgtx.types import GroupMetadata, PreparedTransaction, RecordMetadata, TransactionId
+from msgtx.units import Duration
 
 log = logging.getLogger("msgtx.producer")
 
@@ -43,6 +48,13 @@ class Transaction:
     def send_offsets(self, offsets: OffsetSource | Offsets, group_metadata: GroupMetadata | str | None = None) -> None:
         """Commit consumer offsets with this transaction; see `Producer.send_offsets_to_transaction`."""
         self._producer.send_offsets_to_transaction(offsets, group_metadata)
+
+    def send_acknowledgements(self, share_consumer: AnswerSource) -> None:
+        """Acknowledge records of a share group with this transaction.
+
+        See `Producer.send_acknowledgements_to_transaction`.
+        """
+        self._producer.send_acknowledgements_to_transaction(share_consumer)
 
     def prepare(self, timeout: float | None = None) -> PreparedTransaction:
         """Prepare for an outside decision: see `Producer.prepare_transaction`."""
@@ -66,11 +78,16 @@ class Producer:
         group_commit: GroupCommit,
         key_serializer: Serializer | None = None,
         value_serializer: Serializer | None = None,
+        observers: Observers | None = None,
     ) -> None:
         self.config = config
+        observers = observers or Observers()
         self._engine = engine
         self._accumulator = Accumulator(
-            linger_ms=config.linger_ms, batch_bytes=config.batch_bytes, buffer_bytes=config.buffer_bytes
+            linger_ms=config.linger_ms,
+            batch_bytes=config.batch_bytes,
+            buffer_bytes=config.buffer_bytes,
+            observers=observers,
         )
         self._state = ProducerState(self._accumulator, transactional=config.transactional_id is not None)
         calls = Calls(engine, config, self._state)
@@ -101,6 +118,8 @@ class Producer:
             wake=wake,
             decided=decided,
             group_commit=group_commit,
+            ended=functools.partial(_tell_ended, weakref.ref(self), observers),
+            failed=functools.partial(_tell_failed, weakref.ref(self), observers),
         )
         # The same as the method below, without a call in between, which a record would notice.
         self.send = self._batcher.send  # type: ignore[method-assign]
@@ -117,9 +136,11 @@ class Producer:
         key: Any = None,
         partition: int | None = None,
         timestamp: int | datetime | None = None,
-        headers: Iterable[tuple[str, bytes | None]] | None = None,
+        headers: GivenHeaders | None = None,
         on_delivery: Callable[[RecordFuture], object] | None = None,
         dedup_key: str | None = None,
+        deliver_at: int | datetime | None = None,
+        delay_ms: Duration | None = None,
     ) -> RecordFuture:
         """Send a record. Returns a future at once; blocks while `buffer_bytes` are waiting, at most `max_block_ms`.
 
@@ -127,6 +148,7 @@ class Producer:
         batch. With a `dedup_key` (1 to 256 bytes of UTF-8) the record is stored once per topic within `dedup_window_ms`
         after the first one, from any producer: the others get the place of the first, `duplicate`, also if their content
         differs. It is awaited and flushed whatever `acks` says, and needs a producer without transactions.
+        `deliver_at` or `delay_ms`: share groups deliver it then, and what follows it earlier; consumer groups do not wait.
 
         Raise `IllegalState`, `TypeError`, `InvalidRequest`, `UnknownTopicOrPartition`, the stored error of a failed
         transaction or producer; everything else is in the future. Source: internals: append.
@@ -140,6 +162,8 @@ class Producer:
             headers=headers,
             on_delivery=on_delivery,
             dedup_key=dedup_key,
+            deliver_at=deliver_at,
+            delay_ms=delay_ms,
         )
 
     def _send_at_once(self, topic: str, value: Any, **rest: Any) -> RecordFuture | None:
@@ -203,6 +227,16 @@ class Producer:
         del timeout  # nothing is awaited: the offsets travel with the decision, which checks them
         self._transactions.require(Call.SEND_OFFSETS)
         self._transactions.send_offsets(*positions_of(offsets, group_metadata))
+
+    def send_acknowledgements_to_transaction(self, share_consumer: AnswerSource) -> None:
+        """Acknowledge records of a share group with this transaction: what the share consumer's `commit` would (I17).
+
+        They are pending until it ends: nothing else may answer for these records, and their locks need not last. After an
+        abort they are delivered again. Raise what a send raises; `InvalidRecordState` and `TransactionConflict`, if a record
+        is not the consumer's (any more), fail the transaction. Source: internals: shares#transactions.
+        """
+        self._transactions.require(Call.SEND_ACKNOWLEDGEMENTS)
+        self._transactions.send_answers(share_consumer)
 
     def commit_transaction(self, timeout: float | None = None) -> None:
         """Commit: when this returns, all of it is durable and readable; when it raises an abortable error, none of it is.
@@ -330,6 +364,14 @@ class Producer:
     ) -> None:
         """Close."""
         self.close()
+
+
+def _tell_ended(producer: "weakref.ref[Producer]", observers: Observers, outcome: Ended, seconds: float) -> None:
+    observers.tell(lambda observer: observer.transaction_ended(producer(), outcome, seconds))
+
+
+def _tell_failed(producer: "weakref.ref[Producer]", observers: Observers, error: Exception) -> None:
+    observers.tell(lambda observer: observer.transaction_failed(producer(), error))
 
 
 _living: "weakref.WeakSet[Producer]" = weakref.WeakSet()

@@ -30,6 +30,8 @@ from msgtx.producer.calls import MAX_BACKOFF_SECONDS, Calls
 from msgtx.producer.state import ProducerState
 from msgtx.producer.wake import Wake
 from msgtx.rules.transaction import Call
+from msgtx.session.answers import Answers
+from msgtx.store.answers import acknowledge_in_transaction
 from msgtx.store.append import APPEND, APPEND_UNFLUSHED, PARTITIONS_AT_ONCE, append_arguments, read_appended
 from msgtx.store.producers import init_producer_id
 from msgtx.store.topics import Topic
@@ -135,6 +137,7 @@ class Sender:
                     until(self._deadline, silence=self._config.request_timeout_ms / 1000),
                     self._engine.connection() as connection,
                 ):
+                    self._acknowledge(connection)
                     self._drain(connection)
                 failures, trouble = 0, None
                 self._partitions_at_once = min(PARTITIONS_AT_ONCE, self._partitions_at_once * 2)
@@ -174,7 +177,7 @@ class Sender:
                 soonest = accumulator.close_lingering(now)
                 if self._closing and not self._paused and not accumulator.filled:
                     return False
-                if not self._paused and (accumulator.filled or self._bump_needed):
+                if not self._paused and (accumulator.filled or self._bump_needed or self._due_answers(now) is not None):
                     self._busy = True
                     return True
                 if accumulator.opened:
@@ -208,6 +211,42 @@ class Sender:
                     break
         if self._bump_needed and not self._uncertain():
             self._raise_epoch(connection)
+
+    def _due_answers(self, now: float) -> Answers | None:
+        """Return what is to be handed over of a transaction's acknowledgements. The caller holds the lock."""
+        transaction = self._state.transaction
+        if transaction is None or not transaction.answers or self._state.has_failed or transaction.fused is not None:
+            return None
+        waiting = (each for each in transaction.answers if not each.stored)
+        return next((each for each in waiting if transaction.tails or each.handed or each.due <= now), None)
+
+    def _acknowledge(self, connection: RawConnection) -> None:
+        """Have acknowledgements wait for the decision, one call after the other; what is refused fails the transaction."""
+        while True:
+            with self._accumulator.lock:
+                answers, transaction = self._due_answers(time.monotonic()), self._state.transaction
+                if answers is None or transaction is None or self._paused:
+                    return
+                answers.handed = True
+            try:
+                acknowledge_in_transaction(
+                    connection,
+                    transaction.id,
+                    answers.columns,
+                    call_number=answers.call,
+                    timeout_ms=transaction.timeout_ms,
+                    client_host=self._host,
+                    client_process=os.getpid(),
+                )
+            except MsgtxError as error:
+                if error.retriable:
+                    raise
+                answers.refused = True
+                self._state.batch_failed(transaction.id.transaction_number, error)
+                return
+            with self._accumulator.lock:
+                answers.stored = True
+                self._accumulator.settled.notify_all()
 
     def _deadline(self) -> float:
         """Return when the oldest batch is late; without one, when the next could be."""
@@ -330,7 +369,6 @@ class Sender:
         elif isinstance(error, errors.OutOfOrderSequence) and batch.transaction_number is None:
             # The epoch is raised once every uncertain batch is answered; then the refused are renumbered.
             self._bump_needed = True
-            self._break(lane, batch)
             self._requeue(lane, batch)
         elif error.fatal:
             error = self._engine.cause_of(error)
@@ -429,6 +467,8 @@ class Sender:
         self._bump_needed = False
         self._state.batch_failed(None, error)
         self._accumulator.drop_unsent(error)
+        for lane in self._accumulator.lanes.values():
+            self._go_on(lane)
 
     def _raise_epoch(self, connection: RawConnection) -> None:
         assert self._state.producer is not None

@@ -6,6 +6,7 @@ from typing import Final, NoReturn
 from msgtx.errors import MsgtxError
 from msgtx.producer.batches import Accumulator, PendingBatch
 from msgtx.rules.transaction import Call, ClientState, client_move
+from msgtx.session.answers import Answers
 from msgtx.store.groups import OffsetRows
 from msgtx.types import ProducerId, TopicPartition, TransactionId
 
@@ -23,18 +24,19 @@ class OpenTransaction:
     timeout_ms: int | None = None
     tails: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)  # handed over: partition id, last sequence
     offsets: OffsetRows = field(default_factory=dict)
+    answers: list[Answers] = field(default_factory=list)  # for records of share groups
     fused: list[PendingBatch] | None = None  # all of it, in one call with the decision; the answer is not known
     decision_handed: bool = False
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing is in the database, nor on its way, and nothing has to be decided."""
-        return not (self.tails or self.offsets or self.decision_handed)
+        return not (self.tails or self.offsets or self.answers or self.decision_handed)
 
     @property
     def was_handed_over(self) -> bool:
         """Whether the database may know its name, which then cannot be used again."""
-        return bool(self.tails) or self.decision_handed
+        return bool(self.tails) or self.decision_handed or any(each.handed for each in self.answers)
 
     def sequences(self) -> dict[int, int]:
         """Return the last sequence that was handed over, by partition id: what a decision verifies."""

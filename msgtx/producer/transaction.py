@@ -15,6 +15,7 @@ from msgtx import errors
 from msgtx.database.connection import until
 from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState, MsgtxError, OutcomeUnknown
+from msgtx.observer import Ended
 from msgtx.producer.batches import Accumulator, PendingBatch
 from msgtx.producer.calls import Calls
 from msgtx.producer.group_commit import GroupCommit
@@ -23,8 +24,10 @@ from msgtx.producer.sender import Sender
 from msgtx.producer.state import DECIDED_ELSEWHERE, OpenTransaction, ProducerState
 from msgtx.producer.wake import Wake
 from msgtx.rules.transaction import Call, ClientState
+from msgtx.session.answers import AnswerSource
 from msgtx.session.enlistment import Decision, Enlistment
 from msgtx.session.offsets import Offsets, as_offset
+from msgtx.store.answers import NO_ANSWERS
 from msgtx.store.append import PARTITIONS_AT_ONCE, Appended, Whole
 from msgtx.store.decide import Decided, Ending, decide
 from msgtx.store.groups import NO_OFFSETS, OffsetColumns, columns_of, offset_rows
@@ -33,6 +36,8 @@ from msgtx.store.transactions import end_transaction, transaction_outcome
 from msgtx.types import GroupMetadata, Outcome, TransactionId
 
 FUSED_BYTES: Final = 1024 * 1024  # a transaction up to this size goes out as one call
+# Until acknowledgements go out alone: small transactions are over by then, and of others the locks must not expire.
+LINGER_SECONDS: Final = 0.1
 
 
 class SessionEnd:
@@ -68,6 +73,8 @@ class Transactions:
         wake: Wake,
         decided: Callable[[], None],
         group_commit: GroupCommit,
+        ended: Callable[[Ended, float], None],
+        failed: Callable[[Exception], None],
     ) -> None:
         self._engine = engine
         self._accumulator = accumulator
@@ -78,6 +85,8 @@ class Transactions:
         self._wake = wake
         self._decided = decided
         self._group_commit = group_commit
+        self._tell_ended = ended
+        self._tell_failed = failed
         self._next_number = 0
         self._ending = threading.Lock()
         # In which session a sealed transaction ends.
@@ -147,6 +156,22 @@ class Transactions:
             self._require_open(Call.SEND_OFFSETS)
             self._current().offsets |= offset_rows(group, rows)
 
+    def send_answers(self, source: AnswerSource) -> None:
+        """See `Producer.send_acknowledgements_to_transaction`."""
+        self._require_open(Call.SEND_ACKNOWLEDGEMENTS)
+        self._sender.start()
+        answers = source.transaction_answers()
+        if answers is None:
+            return
+        with self._state.lock:
+            if self._state.may_send:
+                answers.due = time.monotonic() + LINGER_SECONDS
+                self._current().answers.append(answers)
+                self._accumulator.work.notify_all()
+                return
+        answers.lost()
+        self._state.refuse(Call.SEND_ACKNOWLEDGEMENTS)
+
     def _require_open(self, call: Call) -> None:
         if not self._state.may_send:
             self._state.refuse(call)
@@ -159,15 +184,16 @@ class Transactions:
             with self._state.lock:
                 self._state.raise_failure()
                 self._state.move(Call.COMMIT)
+            began = time.monotonic()
             self._commit(self._current(), self._calls.deadline(timeout))
-            self._ended()
+            self._ended("committed", began)
 
     def _commit(self, transaction: OpenTransaction, deadline: float) -> None:
         with self._state.lock:
             if transaction.fused is None and not transaction.was_handed_over:
-                transaction.fused = self._take_whole()
+                transaction.fused = self._take_whole(transaction)
         offsets = columns_of(transaction.offsets)
-        if transaction.fused:
+        if transaction.fused is not None:
             self._commit_at_once(transaction, transaction.fused, offsets, deadline)
             return
         self._flush(transaction, deadline)
@@ -178,9 +204,12 @@ class Transactions:
         if answer.error is not None:
             raise self._calls.refused(answer.error)
 
-    def _take_whole(self) -> list[PendingBatch] | None:
+    def _take_whole(self, transaction: OpenTransaction) -> list[PendingBatch] | None:
         """Take the transaction out of the lanes if it fits into one call."""
         accumulator = self._accumulator
+        if transaction.answers and accumulator.unfinished == 0:
+            transaction.decision_handed = True
+            return []
         batches = accumulator.take_whole(most_lanes=PARTITIONS_AT_ONCE, most_bytes=FUSED_BYTES)
         for batch in batches or ():
             self._sender.number(accumulator.lanes[batch.topic_partition], batch)
@@ -191,10 +220,16 @@ class Transactions:
     ) -> None:
         lanes = self._accumulator.lanes
         columns = [batch.columns(lanes[batch.topic_partition].partition_id, transaction.id[:2]) for batch in batches]
-        whole, size = Whole(transaction.id, columns, offsets), sum(batch.size for batch in batches)
+        whole = Whole(transaction.id, columns, offsets, sum((each.columns for each in transaction.answers), NO_ANSWERS))
+        size = sum(batch.size for batch in batches)
 
         def attempt() -> list[Appended]:
-            answers = self._group_commit.commit(whole, size)
+            try:
+                answers = self._group_commit.commit(whole, size)
+            except MsgtxError as error:  # perhaps a record that was to be acknowledged is not this member's
+                if error.retriable or error.fatal:
+                    raise
+                return [Appended(error, -1, -1, duplicate=False)]
             if (refused := _refusal(answers)) is not None and refused.retriable:
                 raise refused
             return answers
@@ -209,11 +244,18 @@ class Transactions:
                 self._accumulator.finish(batch, error=refused)
             transaction.fused = None
             raise refused
-        for batch, answer in zip(batches, answers, strict=True):
+        for batch, answer in zip(batches, answers if batches else (), strict=True):
             self._accumulator.stored(lanes[batch.topic_partition], batch, answer)
 
     def _flush(self, transaction: OpenTransaction, deadline: float) -> None:
-        done = self._accumulator.flush(max(0.0, deadline - time.monotonic()), unless=lambda: self._state.has_failed)
+        with self._state.lock:
+            for answers in transaction.answers:
+                answers.due = 0.0
+        done = self._accumulator.flush(
+            max(0.0, deadline - time.monotonic()),
+            unless=lambda: self._state.has_failed,
+            also=lambda: all(answers.stored for answers in transaction.answers),
+        )
         self._state.raise_failure()
         if not done:
             raise OutcomeUnknown(f"transaction {transaction.id} is not decided yet: its records wait for the database")
@@ -260,10 +302,11 @@ class Transactions:
             with self._state.lock:
                 self._state.raise_failure()
                 self._state.move(call)
+            began = time.monotonic()
             transaction = self._current()
             self._flush(transaction, deadline)
-            if kind == "session" and not transaction.tails and not transaction.offsets:
-                self._ended()
+            if kind == "session" and not (transaction.tails or transaction.offsets or transaction.answers):
+                self._ended("committed", began)
                 return None
             transaction.decision_handed = True
             answer = self._calls.answered(lambda: self._sealing(transaction, kind, seat), deadline, OutcomeUnknown)
@@ -302,10 +345,12 @@ class Transactions:
                 state.check(Call.BEGIN)  # the session is still to end
         with self._sole_ending(Call.BEGIN):
             ask = self._outcome if state.value is ClientState.PREPARED else self.resolve
-            if self._calls.answered(lambda: ask(name), self._calls.deadline()) is Outcome.OPEN:
+            began = time.monotonic()
+            outcome = self._calls.answered(lambda: ask(name), self._calls.deadline())
+            if outcome is Outcome.OPEN:
                 state.check(Call.BEGIN)
             self._rides = None
-            self._ended()
+            self._ended("committed" if outcome is Outcome.COMMITTED else "aborted", began)
 
     def _outcome(self, transaction_id: TransactionId) -> Outcome:
         with self._engine.connection() as connection:
@@ -328,6 +373,7 @@ class Transactions:
                 self._state.raise_fatal()
                 self._state.move(Call.ABORT)
                 self._drop_unsent()
+            began = time.monotonic()
             deadline = self._calls.deadline(timeout)
             try:
                 with self._sender.paused(deadline):
@@ -335,7 +381,7 @@ class Transactions:
                     self._abort(self._current(), deadline)
             except TimeoutError as error:
                 raise OutcomeUnknown(f"transaction {self.last_id} is not aborted yet: {error}") from error
-            self._ended()
+            self._ended("aborted", began)
             self._state.raise_fatal()
 
     def _drop_unsent(self) -> None:
@@ -357,7 +403,7 @@ class Transactions:
                 lane.next_sequence = 0 if last is None else last + 1
                 lane.broken = False
 
-    def _ended(self) -> None:
+    def _ended(self, outcome: Ended, began: float) -> None:
         with self._state.lock:
             transaction = self._current()
             # A number is used up only when something of its transaction was handed to the connection.
@@ -366,6 +412,10 @@ class Transactions:
                 self._next_number += transaction.id[:2] == self._state.producer
                 self._decided()
             self._state.ended()
+        self._tell_ended(outcome, time.monotonic() - began)
+        if outcome == "aborted":
+            for answers in transaction.answers:
+                answers.lost()
 
     @contextlib.contextmanager
     def _sole_ending(self, call: Call) -> Iterator[None]:
@@ -373,6 +423,9 @@ class Transactions:
             raise IllegalState(f"{call} while another thread ends the transaction: wait for it")
         try:
             yield
+        except MsgtxError as error:
+            self._tell_failed(error)
+            raise
         finally:
             self._ending.release()
 

@@ -1,5 +1,7 @@
 """Names that users give: of groups, transactional ids, instances, snapshots, applications."""
 
+import difflib
+from collections.abc import Iterable
 from typing import Final
 
 from msgtx.errors import InvalidRequest
@@ -19,3 +21,9 @@ def check_name(what: str, name: str) -> None:
         raise InvalidRequest(f"the name of {what} has 1 to {NAME_BYTES} bytes of UTF-8, not {size}{shown}")
     if "\0" in name:
         raise InvalidRequest(f"the name of {what} has no NUL character; this one is {name[:50]!r}")
+
+
+def did_you_mean(name: str, known: Iterable[str], *, otherwise: str) -> str:
+    """Return a question with the nearest known name, to stand behind an error; without one, what to do `otherwise`."""
+    near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.7)
+    return f"did you mean {near[0]!r}?" if near else otherwise

@@ -101,6 +101,7 @@ class Call(enum.StrEnum):
     BEGIN = "begin_transaction"
     SEND = "send"
     SEND_OFFSETS = "send_offsets_to_transaction"
+    SEND_ACKNOWLEDGEMENTS = "send_acknowledgements_to_transaction"
     COMMIT = "commit_transaction"
     SEAL = "the end of the session's block"
     PREPARE = "prepare"
@@ -121,6 +122,7 @@ CLIENT_MOVES: Final[Mapping[tuple[ClientState, Call], ClientState]] = {
     (C.READY, Call.KEPT): C.PREPARED,
     (C.IN_TRANSACTION, Call.SEND): C.IN_TRANSACTION,
     (C.IN_TRANSACTION, Call.SEND_OFFSETS): C.IN_TRANSACTION,
+    (C.IN_TRANSACTION, Call.SEND_ACKNOWLEDGEMENTS): C.IN_TRANSACTION,
     (C.IN_TRANSACTION, Call.COMMIT): C.COMMITTING,
     (C.IN_TRANSACTION, Call.ABORT): C.ABORTING,
     (C.IN_TRANSACTION, Call.FAILED): C.ABORTABLE_ERROR,

@@ -21,12 +21,14 @@ from msgtx.database.calls import driver_of
 from msgtx.database.pool import Engine
 from msgtx.database.translation import translate
 from msgtx.database.wire import BatchColumns
+from msgtx.session.answers import Answers
 from msgtx.session.published import Published, calls_of
 from msgtx.session.side_connection import Settling, companion, dispose, engine_of, off_loop
+from msgtx.store.answers import NO_ANSWERS, AnswerColumns, acknowledge_in_session
 from msgtx.store.groups import NO_OFFSETS, OffsetColumns, OffsetRows, columns_of
 from msgtx.store.installation import Installation, describe_installation, require_version
 from msgtx.store.seal import Sealed, commit_in_session, decide_sealed, take_seat
-from msgtx.store.topics import Topic, describe_topics
+from msgtx.store.topics import Topic, describe_topics, unknown_topic
 from msgtx.store.wakeups import MOST_TOLD, notify
 
 TOPIC_SECONDS: Final = 30.0  # how long a topic is known: then it may have more partitions, or another limit
@@ -51,6 +53,16 @@ class Writing:
     open: bool = True
 
 
+@dataclass(slots=True)
+class Riding:
+    """Consumer offsets that the user's COMMIT writes. `refusal`: why it must not, as yet. `written`: unless it fails."""
+
+    rows: OffsetRows
+    owner: Owner
+    refusal: str | None = None
+    written: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """A transaction that the user's COMMIT decides."""
@@ -59,15 +71,18 @@ class Decision:
     owner: Owner
 
 
-@dataclass(slots=True)
+Thing = Published | Riding | Answers | Decision | Writing
+
+
+@dataclass(slots=True, weakref_slot=True)
 class Enlistment:
     """What rides in one SQL transaction of the user. Each thing with the savepoints in which it was added."""
 
-    things: list[tuple[frozenset[str], Published | OffsetRows | Decision | Writing]] = field(default_factory=list)
+    things: list[tuple[frozenset[str], Thing]] = field(default_factory=list)
     over: bool = False
     partitions: set[int] = field(default_factory=set)  # partitions of what was written
 
-    def add(self, connection: sqlalchemy.Connection, thing: Published | OffsetRows | Decision | Writing) -> None:
+    def add(self, connection: sqlalchemy.Connection, thing: Thing) -> None:
         """Have something ride in the transaction that the connection is in."""
         self.things.append((_savepoints(connection), thing))
 
@@ -75,36 +90,55 @@ class Enlistment:
         """Write decisions (producers ascending), offsets (groups), records (partitions). Raise what is refused."""
         if any(isinstance(thing, Writing) and thing.open for _, thing in self.things):
             raise errors.IllegalState("a block of producer.transaction(session=…) is open: leave it before the commit")
+        ridings = self._of(Riding)
+        for riding in ridings:
+            if riding.refusal is not None:
+                raise errors.IllegalState(riding.refusal)
         _require_good(connection)
         driver = driver_of(connection)
         for decision in sorted(self._of(Decision), key=lambda each: each.sealed.transaction_id):
             decide_sealed(driver, decision.sealed)
         offsets: OffsetRows = {}
-        for rows in self._of(dict):
-            offsets |= rows
+        for riding in ridings:
+            offsets |= riding.rows
         calls = list(calls_of(self._of(Published)))
         self.partitions.update(batch.partition_id for batches in calls for batch in batches)
         self.partitions.update(*(decision.sealed.partitions for decision in self._of(Decision)))
-        if offsets or calls:
-            self._write_log(connection, calls, columns_of(offsets))
+        answers = sum((each.columns for each in self._of(Answers)), NO_ANSWERS)
+        if offsets or calls or answers.groups:
+            self._write_log(connection, calls, columns_of(offsets), answers)
+        for riding in ridings:
+            riding.written = True
 
     def _write_log(
-        self, connection: sqlalchemy.Connection, calls: Sequence[Sequence[BatchColumns]], offsets: OffsetColumns
+        self,
+        connection: sqlalchemy.Connection,
+        calls: Sequence[Sequence[BatchColumns]],
+        offsets: OffsetColumns,
+        answers: AnswerColumns,
     ) -> None:
         driver = driver_of(connection)
-        for at, batches in enumerate(calls or [()]):
+        # The first call of all says that this is not the isolation for it: nothing is written then.
+        if answers.groups and not acknowledge_in_session(driver, answers):
+            self._write_beside(connection, calls, offsets, answers)
+            return
+        for at, batches in enumerate(calls or ([()] if offsets.groups else [])):
             if not commit_in_session(driver, batches, offsets if at == 0 else NO_OFFSETS):
-                self._write_beside(connection, calls, offsets)  # the first call says so: nothing is written yet
+                self._write_beside(connection, calls, offsets, answers)
                 return
 
     def _write_beside(
-        self, connection: sqlalchemy.Connection, calls: Sequence[Sequence[BatchColumns]], offsets: OffsetColumns
+        self,
+        connection: sqlalchemy.Connection,
+        calls: Sequence[Sequence[BatchColumns]],
+        offsets: OffsetColumns,
+        answers: AnswerColumns,
     ) -> None:
         driver = driver_of(connection)
         beside, seat = companion(connection), take_seat(driver)
 
         def seal_it() -> Sealed:
-            sealed = beside.seal(connection, calls, offsets, seat=seat)
+            sealed = beside.seal(connection, calls, offsets, answers, seat=seat)
             self.add(connection, Decision(sealed, Settling(beside.engine, sealed.transaction_id)))
             return sealed
 
@@ -115,7 +149,9 @@ class Enlistment:
         gone = [thing for names, thing in self.things if savepoint is None or savepoint in names]
         self.things = [(names, thing) for names, thing in self.things if savepoint is not None and savepoint not in names]
         for thing in gone:
-            if isinstance(thing, Decision | Writing):
+            if isinstance(thing, Answers):
+                off_loop(connection, thing.lost)
+            elif not isinstance(thing, Published):
                 off_loop(connection, thing.owner.lost)
 
     def _of(self, kind: type[Answer]) -> list[Answer]:
@@ -154,6 +190,11 @@ def enlist(session: UserSession, engine: Engine | None = None) -> tuple[sqlalche
     return connection, enlistment
 
 
+def is_begun(session: UserSession) -> bool:
+    """Return whether a session is in a SQL transaction."""
+    return (session() if isinstance(session, scoped_session) else session).in_transaction()
+
+
 def _connection_of(session: object) -> sqlalchemy.Connection:
     if isinstance(session, sqlalchemy.Connection):
         connection = session
@@ -166,7 +207,7 @@ def _connection_of(session: object) -> sqlalchemy.Connection:
     if connection.closed or connection.invalidated:
         raise errors.IllegalState("the connection is closed: use one that is open")
     driver: Any = connection.connection.driver_connection
-    if getattr(driver, "autocommit", False):
+    if getattr(driver, "autocommit", False) is True:  # another database's driver has another meaning for it
         raise errors.ConfigError(
             "the connection commits each statement by itself (AUTOCOMMIT): use one with transactions, there is nothing that"
             " the message could be atomic with"
@@ -229,7 +270,7 @@ def topic_of(connection: sqlalchemy.Connection, name: str) -> Topic:
     if topic is None or now - since > TOPIC_SECONDS:
         topic = describe_topics(driver_of(connection), [name]).get(name)
         if topic is None:
-            raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}; create it first")
+            raise unknown_topic(driver_of(connection), name)
         known[name] = (now, topic)
     return topic
 
@@ -261,7 +302,8 @@ def _commit(connection: sqlalchemy.Connection) -> None:
         raise
     enlistment.over = True
     _not_notified[driver_of(connection)] = enlistment.partitions
-    enlistment.things = [(names, thing) for names, thing in enlistment.things if isinstance(thing, Decision)]
+    kept = Decision | Riding | Answers
+    enlistment.things = [(names, thing) for names, thing in enlistment.things if isinstance(thing, kept)]
     _written[connection] = enlistment  # its COMMIT may fail; the connection may live for long, and keeps no records
 
 

@@ -24,6 +24,7 @@ from msgtx.database.connection import Connection, RawConnection, until
 from msgtx.database.pool import Engine
 from msgtx.database.wire import BatchColumns
 from msgtx.session.cancellation import to_its_end
+from msgtx.store.answers import AnswerColumns, acknowledge_in_transaction
 from msgtx.store.append import append
 from msgtx.store.groups import OffsetColumns
 from msgtx.store.producers import init_producer_id
@@ -32,6 +33,7 @@ from msgtx.store.transactions import end_transaction
 from msgtx.types import ProducerId, TransactionId
 
 POOL_SIZE: Final = 5
+ONLY_CALL: Final = 0  # of a transaction: its answers are handed over once
 SEALED_TIMEOUT_MS: Final = 10_000  # of what is sealed just before a COMMIT: twice what an idle session is allowed
 NAMES_TRIED: Final = 5  # producer ids that turn out to be taken or expired, before the commit gives up
 
@@ -71,6 +73,7 @@ class Companion:
         user: sqlalchemy.Connection,
         calls: Sequence[Sequence[BatchColumns]],
         offsets: OffsetColumns,
+        answers: AnswerColumns,
         *,
         seat: int | None,
     ) -> Sealed:
@@ -81,7 +84,7 @@ class Companion:
                 limit = until(time.monotonic() + SEALED_TIMEOUT_MS / 1000)
                 with limit, self.engine.connection() as connection:
                     name = self._take(user) or self._new(connection)
-                    sealed = self._seal(connection, name, calls, offsets, seat)
+                    sealed = self._seal(connection, name, calls, offsets, answers, seat)
             except (errors.ConcurrentTransactions, errors.FatalError):
                 # The COMMIT before failed, which could not be reported yet; or the id was idle for too long.
                 if attempt == NAMES_TRIED - 1:
@@ -103,6 +106,7 @@ class Companion:
         name: _Name,
         calls: Sequence[Sequence[BatchColumns]],
         offsets: OffsetColumns,
+        answers: AnswerColumns,
         seat: int | None,
     ) -> Sealed:
         transaction_id = TransactionId(*name.producer, name.number)
@@ -119,12 +123,22 @@ class Companion:
                     )
                     for batch in batches
                 ]
-                answers = append(connection, rows, flushed=False, wake=False, timeout_ms=SEALED_TIMEOUT_MS)
-                for batch, answer in zip(rows, answers, strict=True):
+                appended = append(connection, rows, flushed=False, wake=False, timeout_ms=SEALED_TIMEOUT_MS)
+                for batch, answer in zip(rows, appended, strict=True):
                     if answer.error is not None:
                         raise answer.error
                     name.sequences[batch.partition_id] = (batch.base_sequence or 0) + len(batch.values)
                     tails[batch.partition_id] = name.sequences[batch.partition_id] - 1
+            if answers.groups:
+                acknowledge_in_transaction(
+                    connection,
+                    transaction_id,
+                    answers,
+                    call_number=ONLY_CALL,
+                    timeout_ms=SEALED_TIMEOUT_MS,
+                    client_host=socket.gethostname(),
+                    client_process=os.getpid(),
+                )
             sealing = seal(
                 connection,
                 transaction_id,

@@ -9,6 +9,7 @@ from msgtx.database.calls import Function, batch_array, call, call_and_notify, c
 from msgtx.database.connection import Connection, RawConnection
 from msgtx.database.wire import BatchColumns, Int4Array, Int8Array, TextArray
 from msgtx.errors import BY_NAME, MsgtxError
+from msgtx.store.answers import NO_ANSWERS, SHARE_ARGUMENTS, AnswerColumns
 from msgtx.store.groups import NO_OFFSETS, OFFSET_ARGUMENTS, OffsetColumns
 from msgtx.store.wakeups import words_of
 from msgtx.types import TransactionId
@@ -35,6 +36,7 @@ _WHOLE: Final = {
 # Without offsets their arrays are not sent: a tenth of the call's cost.
 APPEND_AND_DECIDE: Final = Function("append_and_decide", _WHOLE)
 APPEND_AND_DECIDE_WITH_OFFSETS: Final = Function("append_and_decide", {**_WHOLE, **OFFSET_ARGUMENTS})
+APPEND_ACKNOWLEDGE_DECIDE: Final = Function("append_acknowledge_decide", {**_WHOLE, **OFFSET_ARGUMENTS, **SHARE_ARGUMENTS})
 
 
 TRY_LOCKS: Final = Function(
@@ -51,11 +53,12 @@ TRY_LOCKS: Final = Function(
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A transaction that goes out as one call: batches of this name, ascending by partition, and offsets."""
+    """A transaction that goes out as one call: batches of this name, ascending by partition, offsets, acknowledgements."""
 
     id: TransactionId
     batches: Sequence[BatchColumns]
     offsets: OffsetColumns = NO_OFFSETS
+    answers: AnswerColumns = NO_ANSWERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +129,14 @@ def append_and_decide(
     batches: Sequence[BatchColumns],
     *,
     offsets: OffsetColumns = NO_OFFSETS,
+    answers: AnswerColumns = NO_ANSWERS,
     wake: bool = True,
 ) -> list[Appended]:
     """Store and commit a whole transaction in one call: all or nothing. If any answer has an error, nothing is stored.
 
     A refusal of the transaction itself is the only answer.
     """
-    function, arguments = _call_of(connection, Whole(transaction_id, batches, offsets), wake=wake)
+    function, arguments = _call_of(connection, Whole(transaction_id, batches, offsets, answers), wake=wake)
     return read_appended(call(connection, function, *arguments))
 
 
@@ -161,6 +165,8 @@ def append_and_decide_together(connection: Connection, wholes: Sequence[Whole]) 
 
 def _call_of(connection: RawConnection, whole: Whole, *, wake: bool) -> tuple[Function, tuple[object, ...]]:
     arguments = (*whole.id, batch_array(connection, whole.batches), wake)
+    if whole.answers.groups:
+        return APPEND_ACKNOWLEDGE_DECIDE, (*arguments, *whole.offsets.arguments(), *whole.answers.arguments())
     if whole.offsets.groups:
         return APPEND_AND_DECIDE_WITH_OFFSETS, (*arguments, *whole.offsets.arguments())
     return APPEND_AND_DECIDE, arguments

@@ -10,7 +10,7 @@ from msgtx.database.wire import Int8Array
 from msgtx.errors import ConfigError, IncarnationChanged
 from msgtx.types import Snapshot
 
-SCHEMA_VERSION: Final = 7  # the schema that this package was made for; it accepts the next one, too
+SCHEMA_VERSION: Final = 8  # the schema that this package was made for; it accepts the next one, too
 DESCRIBE: Final = Function("describe_installation", {})
 CHANGE_INCARNATION: Final = Function("change_incarnation", {})
 FENCE: Final = Function("fence_everybody", {"in_after": "int8[]"})

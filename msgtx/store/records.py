@@ -1,7 +1,10 @@
 """Records out of the log's rows, and how many there are."""
 
+import contextlib
 import gc
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, repeat
 from typing import Final
@@ -38,32 +41,68 @@ def count_records(connection: RawConnection, positions: Mapping[int, int], isola
     return {partition_id: count for partition_id, count in rows}  # noqa: C416 - typed, which dict(rows) is not
 
 
+class Reading:
+    """The records of a fetched batch from offset `start` on. Each is made when it is handed out."""
+
+    def __init__(self, batch: FetchedBatch, topic_partition: TopicPartition, start: int) -> None:
+        count = len(batch.values)
+        offsets: Sequence[int] = range(batch.base_offset, batch.base_offset + count)
+        if batch.offset_deltas is not None:
+            offsets = [batch.base_offset + delta for delta in batch.offset_deltas]
+        timestamps = repeat(batch.max_timestamp) if batch.timestamps is None else batch.timestamps
+        keys = repeat(None) if batch.keys is None else batch.keys
+        topic, partition = topic_partition
+        self.batch = batch
+        self._offsets = offsets
+        self._at = bisect_left(offsets, start)
+        self._records = map(
+            Record, repeat(topic), repeat(partition), offsets, timestamps, keys, batch.values, _headers_of(batch)
+        )
+        deque(islice(self._records, self._at), maxlen=0)
+
+    @property
+    def left(self) -> int:
+        """How many were not handed out."""
+        return len(self._offsets) - self._at
+
+    @property
+    def next_offset(self) -> int:
+        """The offset of the next one, if any is left."""
+        return self._offsets[self._at]
+
+    def take(self, most: int) -> list[Record]:
+        """Hand out up to `most`."""
+        records = list(islice(self._records, most))
+        self._at += len(records)
+        return records
+
+    def take_one(self) -> Record:
+        """Hand out one, if any is left."""
+        self._at += 1
+        return next(self._records)
+
+
 def _headers_of(batch: FetchedBatch) -> Iterable[Headers]:
     if batch.header_counts is None:
         return repeat(())
     pairs = iter(zip(batch.header_keys or (), batch.header_values or (), strict=True))
-    return [tuple(islice(pairs, count)) for count in batch.header_counts]
+    return (tuple(islice(pairs, count)) for count in batch.header_counts)
 
 
 def records_of(batch: FetchedBatch, topic_partition: TopicPartition, start: int) -> list[Record]:
     """Return a batch's records from offset `start` on."""
-    count = len(batch.values)
-    offsets: Iterable[int] = range(batch.base_offset, batch.base_offset + count)
-    if batch.offset_deltas is not None:
-        offsets = [batch.base_offset + delta for delta in batch.offset_deltas]
-    timestamps = repeat(batch.max_timestamp) if batch.timestamps is None else batch.timestamps
-    keys = repeat(None) if batch.keys is None else batch.keys
-    topic, partition = topic_partition
-    # Thousands of small objects that hold no cycle: the collector would look at them again and again (half of the time).
+    reading = Reading(batch, topic_partition, start)
+    with uncollected():
+        return reading.take(reading.left)
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Make many records in this block. Python's garbage collector would look at them again and again; they hold no cycle."""
     collecting = gc.isenabled()
     gc.disable()
     try:
-        records = list(
-            map(Record, repeat(topic), repeat(partition), offsets, timestamps, keys, batch.values, _headers_of(batch))
-        )
+        yield
     finally:
         if collecting:
             gc.enable()
-    if start > batch.base_offset:
-        return [record for record in records if record.offset >= start]
-    return records

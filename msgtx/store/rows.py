@@ -4,17 +4,20 @@ A row holds the records of one partition and one append, column by column; `Batc
 that every record would leave empty is absent.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from time import time_ns
 from typing import Any, Final
 
-from msgtx import errors
+from msgtx import errors, units
 from msgtx.config import ROW_BYTES, ROW_RECORDS
 from msgtx.database.wire import BatchColumns
 
 Headers = Sequence[tuple[str, bytes | None]]
+GivenHeaders = Iterable[tuple[str, bytes | None]] | Mapping[str, bytes | None]
 Producer = tuple[int | None, int | None]  # id and epoch, or nothing
+DELIVER_AT: Final = "msgtx.deliver-at"  # a header: when share groups deliver a record, in milliseconds since 1970 UTC
+DELIVERED_BEFORE: Final = 10**14  # more digits have no effect in the database
 DEDUP_KEY_BYTES: Final = 256  # the most of a dedup_key: it stands in an index
 
 
@@ -155,15 +158,21 @@ def as_bytes(item: Any, name: str) -> bytes | None:
     return None if item is None else bytes(item)
 
 
-def as_headers(headers: Iterable[tuple[str, bytes | None]]) -> tuple[tuple[str, bytes | None], ...]:
-    """Return headers. Raise `TypeError`, `InvalidRequest`."""
-    pairs = tuple((name, content) for name, content in headers)
+def as_headers(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
+    """Return headers, given as pairs or by name. Raise `TypeError`, `InvalidRequest`."""
+    if not isinstance(headers, list | tuple) and isinstance(headers, Mapping):
+        headers = headers.items()
+    try:
+        pairs = tuple((name, content) for name, content in headers)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f'headers are pairs, [("name", b"content")], or {{"name": b"content"}}, not {headers!r}') from error
     for name, content in pairs:
         if not isinstance(name, str):
             raise TypeError(f"the name of a header is str, not {type(name).__name__}")
         if "\0" in name:
             raise errors.InvalidRequest(f"the name of a header has no NUL character; this one is {name!r}")
-        require_bytes(content, "header's content")
+        if content is not None and not isinstance(content, bytes):
+            raise TypeError(f"the content of a header is bytes or None, not {type(content).__name__}: {name}={content!r}")
     return pairs
 
 
@@ -183,6 +192,18 @@ def as_milliseconds(timestamp: Any) -> int:
 def are_in_range(timestamps: Sequence[int]) -> bool:
     """Return whether these are milliseconds since 1970 that fit into 64 bits."""
     return not timestamps or (min(timestamps) >= 0 and max(timestamps) < 1 << 63)
+
+
+def delivered_later(headers: Headers, deliver_at: Any, delay_ms: Any) -> tuple[tuple[str, bytes | None], ...]:
+    """Return headers that say when share groups deliver the record. Raise `TypeError`, `ConfigError`, `InvalidRequest`."""
+    if deliver_at is not None and delay_ms is not None:
+        raise errors.InvalidRequest("a record is delivered at a time (deliver_at) or after one (delay_ms), not both")
+    if deliver_at is None:
+        deliver_at = milliseconds_now() + max(0, units.milliseconds("delay_ms", delay_ms))
+    at = as_milliseconds(deliver_at)
+    if at >= DELIVERED_BEFORE:
+        raise errors.InvalidRequest(f"a record is delivered before the year 5138, not at {at} ms since 1970 UTC")
+    return (*headers, (DELIVER_AT, b"%d" % at))
 
 
 def check_dedup_key(dedup_key: object) -> None:

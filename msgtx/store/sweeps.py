@@ -23,6 +23,8 @@ REMOVE_BATCHES: Final = Function("remove_old_batches", RESUMABLE)
 REMOVE_SEALS: Final = Function("remove_decided_seals", RESUMABLE, flushed=False)
 REMOVE_SPARK_HISTORY: Final = Function("remove_spark_history", RESUMABLE, flushed=False)
 REMOVE_DEDUP_KEYS: Final = Function("remove_dedup_keys", RESUMABLE, flushed=False)
+SETTLE_SHARES: Final = Function("settle_shares", RESUMABLE)
+REMOVE_SHARES: Final = Function("remove_superseded_shares", RESUMABLE, flushed=False)
 REMOVE_WAKE_UPS: Final = Function("remove_wake_ups", RESUMABLE, flushed=False)
 MANY_MARKERS: Final = 1_000
 # Positions of `mark`: what dates find comes first, and again while it is much; then partition by partition.
@@ -52,6 +54,13 @@ def expire_transactions(connection: RawConnection, after: Position | None, lease
     """Abort overdue transactions, by name (I12)."""
     expired, next_after = transactions.expire_overdue(connection, after, leases=leases)
     return Swept({"transactions_aborted": expired}, next_after, is_busy=True)
+
+
+def settle_shares(connection: RawConnection, after: Position | None, leases: Leases | None) -> Swept:
+    """Apply what decided transactions have acknowledged; abort overdue ones that did (internals: shares#transactions)."""
+    ((settled, expired, next_after),) = call(connection, SETTLE_SHARES, *transactions.step(after, leases))
+    done = {"shares_settled": settled, "transactions_aborted": expired}
+    return Swept(done, None if next_after is None else tuple(next_after), is_busy=True)
 
 
 def mark(connection: RawConnection, after: Position | None, leases: Leases | None) -> Swept:
@@ -91,6 +100,8 @@ remove_superseded_floors: Step = partial(_resume, function=REMOVE_FLOORS, field=
 remove_members: Step = partial(_resume, function=REMOVE_MEMBERS, field="members_removed", is_busy=True)
 # Removes heartbeats below the newest of their member, and those of members that are gone.
 remove_heartbeats: Step = partial(_resume, function=REMOVE_HEARTBEATS, field="heartbeats_removed")
+# Removes states of share groups below the newest, and calls of their members (internals: shares).
+remove_superseded_shares: Step = partial(_resume, function=REMOVE_SHARES, field="share_rows_removed")
 # Removes what retention has let go from the fronts of logs (internals: cleaning).
 remove_old_batches: Step = partial(_resume, function=REMOVE_BATCHES, field="batches_removed")
 # Removes what Spark's batches left: decided attempts, and what newer batches have superseded.

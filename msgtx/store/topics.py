@@ -9,6 +9,7 @@ from msgtx import errors
 from msgtx.database.calls import Function, call
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int8Array, TextArray
+from msgtx.rules.names import did_you_mean
 from msgtx.store.coordinators import LED, led
 from msgtx.types import TopicPartition
 
@@ -41,8 +42,7 @@ class Topic:
         """Return the id of a partition. Raise `UnknownTopicOrPartition`."""
         if not 0 <= index < len(self.partition_ids):
             raise errors.UnknownTopicOrPartition(
-                f"there is no partition {self.name}-{index}: {self.name} has partitions 0 to {len(self.partition_ids) - 1},"
-                f" and not {index}"
+                f"there is no partition {self.name}-{index}; {self.name} has partitions 0 to {len(self.partition_ids) - 1}"
             )
         return self.partition_ids[index]
 
@@ -98,12 +98,18 @@ def _in_order(settings: dict[str, int | str | None]) -> dict[str, int | str | No
     return {name: settings[name] for name in SETTINGS} | settings
 
 
+def unknown_topic(connection: RawConnection, name: str) -> errors.UnknownTopicOrPartition:
+    """Return the error for a topic that is not there, or not shown to this role."""
+    advice = did_you_mean(name, describe_topics(connection, None), otherwise="create it first, or ask for a right to it")
+    return errors.UnknownTopicOrPartition(f"there is no topic {name!r}; {advice}")
+
+
 def require_topics(connection: RawConnection, names: Sequence[str] | None) -> dict[str, Topic]:
     """Return what `describe_topics` does. Raise `UnknownTopicOrPartition` for the first name that is absent."""
     topics = describe_topics(connection, names)
     for name in names or ():
         if name not in topics:
-            raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}")
+            raise unknown_topic(connection, name)
     return topics
 
 
@@ -115,7 +121,7 @@ def require_partitions(connection: RawConnection, partitions: Iterable[TopicPart
     for partition in wanted:
         topic = topics.get(partition.topic)
         if topic is None:
-            raise errors.UnknownTopicOrPartition(f"there is no partition {partition}")
+            raise unknown_topic(connection, partition.topic)
         ids[partition] = topic.partition_id(partition.partition)
     return ids
 

@@ -5,6 +5,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
 
 import pytest
 import sqlalchemy
@@ -228,7 +229,7 @@ def test_members_that_are_dead_and_own_partitions_are_told_until_somebody_sweeps
         assert len(found(client, f"group {group.name}")) == told
     (dead,) = found(client, f"group {group.name}")
     assert dead.level is Level.PROBLEM
-    assert dead.text.startswith("1 members own 4 partitions")
+    assert dead.text.startswith("nobody reads 4 partitions of 1 member last heard of")
     assert "msgtx sweep" in dead.advice
     client.sweep()
     assert found(client, f"group {group.name}") == []
@@ -315,6 +316,32 @@ def test_a_session_that_sits_on_locks_of_msgtx_is_a_problem_when_others_wait(
     assert lock() is None
 
 
+def test_a_session_that_waits_in_the_same_queue_holds_nobody_up(
+    connection: Connection,
+    open_connection: Callable[[], Connection],
+    background: ThreadPoolExecutor,
+    place: tuple[int, TopicPartition],
+) -> None:
+    """Whoever ended it would help nobody."""
+    partition, _ = place
+    sitting, second, third = (open_connection() for _ in range(3))
+    for session, locked in ((sitting, partition), (second, -1), (third, -2)):
+        session.autocommit = False
+        session.execute("select msgtx.lock_partition(%s)", [locked])
+    queue = []
+    for session in (second, third):
+        queue.append(background.submit(session.execute, "select msgtx.lock_partition(%s)", [partition]))
+        wait_for_lock(connection, backend(session))
+    rows = connection.execute("select pid, waiting from msgtx.lock_holders() where pid is not null").fetchall()
+    assert {pid: waiting for pid, waiting in rows if pid in map(backend, (sitting, second, third))} == {
+        backend(sitting): 2, backend(second): 0, backend(third): 0,
+    }  # fmt: skip
+    sitting.rollback()
+    for session, waits in zip((second, third), queue, strict=True):
+        waits.result(SECONDS)
+        session.rollback()
+
+
 def test_an_old_snapshot_of_an_idle_session_is_a_warning(
     client: msgtx.Client, open_connection: Callable[[], Connection]
 ) -> None:
@@ -358,10 +385,11 @@ def test_a_database_that_is_not_frozen_in_time_is_told(client: msgtx.Client) -> 
 def test_tables_are_told_with_their_sizes_and_dead_rows(
     client: msgtx.Client, connection: Connection, place: tuple[int, TopicPartition]
 ) -> None:
-    (finding,) = found(client, "table record_batch")
-    assert finding.level is Level.INFORMATION
-    assert finding.data["bytes"] > 0
-    assert "rows" in finding.text
+    (finding,) = found(client, "table")
+    assert (finding.level, finding.subject) == (Level.INFORMATION, "tables")
+    sizes = {table["name"]: table["bytes"] for table in cast(list[dict[str, Any]], finding.data["tables"])}
+    assert sizes["record_batch"] > 0
+    assert f"in {len(sizes)} tables, the largest: {max(sizes, key=lambda name: sizes[name])} " in finding.text
     with connection.transaction(force_rollback=True):
         connection.execute(
             "insert into msgtx.partition_floor (partition_id, stable_floor) select -1, g from generate_series(1, 100) g"
@@ -369,9 +397,10 @@ def test_tables_are_told_with_their_sizes_and_dead_rows(
     connection.execute("select pg_stat_force_next_flush()")
     limits = Limits(dead_rows=50)
     (finding,) = wait_until(
-        lambda: [one for one in found(client, "table partition_floor", limits) if one.level is Level.WARNING],
+        lambda: found(client, "table partition_floor", limits),
         "the statistics tell of dead rows",
     )
+    assert finding.level is Level.WARNING
     assert finding.advice.endswith("`vacuum msgtx.partition_floor`")
 
 
@@ -381,7 +410,7 @@ def test_a_schema_of_another_build_is_a_problem(client: msgtx.Client, make_datab
         connection.execute("update msgtx.installation set functions_hash = 'another'")
         (finding,) = found(other, "schema")
         assert (finding.level, finding.advice) == (Level.PROBLEM, "run `msgtx db upgrade`")
-        assert found(other, "table topic")
+        assert found(other, "tables")
         connection.execute("drop function msgtx.lock_holders")
         assert [one.subject for one in found(other, "locks")] == ["locks"]
         connection.execute("drop function msgtx.describe_server")
@@ -437,7 +466,7 @@ def test_a_role_without_rights_is_told_what_it_cannot_see(
                 assert rights.data["hidden"] >= 1
                 (schema,) = found(guest, "schema")
                 assert (schema.level, schema.text[:18]) == (Level.INFORMATION, "cannot be checked:")
-                assert found(guest, "table record_batch")
+                assert found(guest, "tables")
                 administrator.execute(f"revoke execute on function msgtx.lock_holders from {role}")
                 (refused,) = found(guest, "locks")
                 assert "cannot be checked: permission denied" in refused.text
@@ -509,7 +538,7 @@ def test_a_check_that_fails_is_told_and_stops_no_other(client: msgtx.Client, mon
     monkeypatch.setitem(doctor.CHECKS, "groups", fail)
     (finding,) = found(client, "groups")
     assert (finding.level, finding.text) == (Level.PROBLEM, "cannot be checked: integer out of range")
-    assert found(client, "table record_batch")
+    assert found(client, "tables")
 
 
 # ── the table of locks ──

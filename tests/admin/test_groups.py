@@ -1,6 +1,5 @@
 """`client.admin.groups`: which member reads what, how far it is, and moving offsets (internals: groups)."""
 
-import itertools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,12 +15,11 @@ from msgtx.store.members import assign_partitions, describe_members, join_group,
 from msgtx.store.topics import describe_topics, topics_version
 from msgtx.types import GroupMetadata
 from tests.databases import Connection, wait_until
-from tests.store.steps import seal
+from tests.store.steps import seal, unique
 
 SECONDS = 30.0
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 DAY_MS = 1_767_225_600_000
-_number = itertools.count(1)
 
 
 @dataclass
@@ -30,8 +28,8 @@ class Groups:
 
     client: msgtx.Client
     connection: Connection
-    topic: str = field(default_factory=lambda: f"topic-{next(_number)}")
-    group: str = field(default_factory=lambda: f"group-{next(_number)}")
+    topic: str = field(default_factory=lambda: unique("topic"))
+    group: str = field(default_factory=lambda: unique("group"))
 
     def __post_init__(self) -> None:
         self.client.topics.create(self.topic, partitions=3)

@@ -13,7 +13,7 @@ SEED = 20_261_122  # the same everywhere; HOSTILE_SEED overrides it, and `python
 def test_a_login_that_calls_everything_it_may_breaks_no_promise_to_others(
     server: Server, make_database: Callable[..., str]
 ) -> None:
-    """I1 to I16, for other clients."""
+    """I1 to I17, for other clients."""
     seed = int(os.environ.get("HOSTILE_SEED", SEED))
     print(f"HOSTILE_SEED={seed}")  # noqa: T201 - shown when the test fails
     report = attack(server, make_database(), seed=seed, calls=CALLS)

@@ -16,12 +16,14 @@ from msgtx.store.groups import commit_offsets, committed_offsets
 from msgtx.store.holders import expire_holders
 from msgtx.store.producers import init_producer_id
 from msgtx.store.seal import complete_prepared, seal
+from msgtx.store.shares import redrive_dead_letters
 from msgtx.store.spark import Attempt, BatchName, abort_batch, begin_attempt, decide_batch
 from msgtx.store.transactions import describe_transaction, end_transaction, mark, transaction_outcome
 from msgtx.types import GroupMetadata, OffsetAndMetadata, ProducerId
 from tests.databases import Connection, Server
 from tests.roles import Roles, open_roles
 from tests.store.roster import join
+from tests.store.sharing import ShareGroup
 from tests.store.steps import Writer, append_one, batch, new_topic, offsets_of, unique, values
 
 SECONDS = 30.0
@@ -51,6 +53,9 @@ def allowed(connection: Connection, group: str, partition: int) -> bool:
         lambda: commit_offsets(connection, {GroupMetadata(group): {partition: OffsetAndMetadata(0)}}),
         lambda: committed_offsets(connection, group, [partition]),
         lambda: expire_holders(connection, [partition], group),
+        lambda: connection.execute("select msgtx.join_share_group(%s, 'b', null, null, 10000, '{}')", [group]),
+        lambda: connection.execute("select msgtx.ensure_dead_letters(%s)", [group]),
+        lambda: redrive(connection, group),
         lambda: connection.execute("select * from msgtx.record_range('q', 1, %s, '{}', '{}', '{}')", [group]),
     ]
     answers = set()
@@ -62,6 +67,34 @@ def allowed(connection: Connection, group: str, partition: int) -> bool:
             answers.add(f"lacks the right to use group {group}: " not in str(refused))
     (answer,) = answers
     return answer
+
+
+def redrive(connection: Connection, group: str) -> None:
+    """The names above are those of consumer groups, so what may use them finds no share group."""
+    with contextlib.suppress(errors.GroupNotFound):
+        redrive_dead_letters(connection, group, 0, upto=None, most=1, skip_missing=False)
+
+
+def test_what_is_in_flight_is_seen_by_those_who_may_use_the_group(
+    guest: Callable[..., Connection], connection: Connection, partition: int
+) -> None:
+    for name in ("share-billing", "share-open"):
+        ShareGroup(connection, partition, name=name)
+        connection.execute(
+            "insert into msgtx.share_state (group_id, partition_id, version, next_offset, spans) values ("
+            " (select group_id from msgtx.consumer_group where name = %s), %s, 1, 5, array["
+            " row(2, 4, 'rejected', 1, 0, null, null, null, null, null, null, 'no')::msgtx.share_span])",
+            [name, partition],
+        )
+    everybody, billing = guest("consume"), guest("consume", "consume:group:share-billing")
+    watching, elsewhere = guest("admin:topic*"), guest("consume:another*", "admin:another*")
+    for view, column in (("share_groups", "name"), ("share_partitions", "group_name"), ("share_spans", "group_name")):
+        seen = f"select {column} from msgtx.{view} where {column} like 'share-%%' order by 1"
+        assert connection.execute(seen).fetchall() == [("share-billing",), ("share-open",)]
+        assert everybody.execute(seen).fetchall() == [("share-open",)]
+        assert billing.execute(seen).fetchall() == [("share-billing",)]
+        assert watching.execute(seen).fetchall() == [("share-billing",), ("share-open",)]
+        assert elsewhere.execute(seen).fetchall() == []
 
 
 def test_groups_that_nobody_was_granted_are_for_all(guest: Callable[..., Connection], partition: int) -> None:
@@ -304,3 +337,46 @@ def test_a_consumer_of_a_group_that_is_not_its_own_is_told_what_to_ask_for(roles
             consumer.subscribe(pattern=".*")
             consumer.poll(0.1)
             assert consumer.assignment()
+
+
+# ── share groups from the shell ──
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("shares", "list"), 1, "permission denied for function describe_share_groups"),
+        (("shares", "describe", "GROUP"), 1, "permission denied for function describe_share_groups"),
+        (
+            ("shares", "configure", "GROUP", "--max-record-locks", "5"),
+            1,
+            "permission denied for function configure_share_group",
+        ),
+        (("shares", "delete", "GROUP", "--yes"), 1, "permission denied for function"),
+        (("shares", "reset-offsets", "GROUP", "--all-topics", "--to-latest", "--yes"), 1, "permission denied for function"),
+        (("shares", "redrive", "GROUP", "--yes"), 1, "lacks the right to use group GROUP"),
+        (("consume", "TOPIC", "--share", "GROUP", "--no-follow"), 1, "lacks the right to use group GROUP"),
+        (("consume", "TOPIC", "--share", "free", "--no-follow"), 0, ""),
+    ],
+)
+def test_a_login_without_the_right_is_told_in_one_line(
+    roles: Roles,
+    client: msgtx.Client,
+    capfd: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    code: int,
+    words: str,
+) -> None:
+    """I16."""
+    topic, group = unique("topic"), unique("share")
+    client.topics.create(topic)
+    client.admin.shares.configure(group, {})
+    roles.make(f"consume:group:{group}")
+    url = roles.url_of(roles.make(f"consume:{topic}"))
+    before = client.admin.shares.describe(group)
+    given = [each.replace("GROUP", group).replace("TOPIC", topic) for each in arguments]
+    assert run(["--url", url, *given]) == code
+    told = capfd.readouterr().err
+    assert words.replace("GROUP", group) in told
+    assert told.count("\n") == (code > 0)
+    assert client.admin.shares.describe(group) == before

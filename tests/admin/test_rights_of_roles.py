@@ -13,6 +13,12 @@ import pytest
 
 import msgtx
 from msgtx import TopicPartition, errors
+from msgtx.store.answers import (
+    AnswerColumns,
+    acknowledge_in_session,
+    acknowledge_in_transaction,
+    acknowledge_records,
+)
 from msgtx.store.append import append, append_and_decide
 from msgtx.store.append_once import KeyedRecord, append_once
 from msgtx.store.cuts import consistent_cut, spans_of_transactions
@@ -24,6 +30,7 @@ from msgtx.store.ranges import measure_ranges
 from msgtx.store.records import count_records
 from msgtx.store.retention import delete_records
 from msgtx.store.seal import commit_in_session
+from msgtx.store.shares import acquire_records, join_share_group, redrive_dead_letters
 from msgtx.store.spark import record_range
 from msgtx.store.topics import alter_topic, create_topic, delete_topic, describe_topics
 from msgtx.store.transactions import describe_transaction, mark
@@ -31,6 +38,8 @@ from msgtx.store.wakeups import tell_readers
 from msgtx.types import GroupMetadata, Isolation, OffsetAndMetadata, TransactionId
 from tests.databases import Connection, Server, backend, connect, wait_for_lock
 from tests.roles import Roles, open_roles
+from tests.store.roster import Roster
+from tests.store.sharing import ShareGroup
 from tests.store.steps import Writer, append_one, batch, look, offsets_of, plain, unique
 
 SECONDS = 30.0
@@ -166,6 +175,21 @@ def groups(client: msgtx.Client, topic: str) -> None:
     assert client.admin.groups.reset(GROUP, "earliest", topics=[topic], dry_run=True)
 
 
+def shares(client: msgtx.Client, topic: str) -> None:
+    group = unique("share")
+    client.admin.shares.configure(group, {"auto_offset_reset": "earliest"})
+    assert client.admin.shares.describe(group).lag == 0
+    assert group in [found.group for found in client.admin.shares.list()]
+    client.admin.shares.reset_offsets(group, "earliest", topics=[topic])
+    client.admin.shares.delete(group)
+
+
+def poll_as_a_member_of_a_share_group(client: msgtx.Client, topic: str) -> None:
+    with client.share_consumer(topic, group=unique("share"), acknowledgement_mode="explicit") as consumer:
+        consumer.poll(0)
+        consumer.commit()
+
+
 ANY = {"produce", "consume", "admin"}
 VERBS: dict[Callable[[msgtx.Client, str], None], set[str]] = {
     send: {"produce"},
@@ -186,6 +210,8 @@ VERBS: dict[Callable[[msgtx.Client, str], None], set[str]] = {
     coordinators: {"admin everywhere"},
     hanging: {"admin everywhere"},
     groups: {"admin everywhere"},
+    shares: {"admin everywhere"},
+    poll_as_a_member_of_a_share_group: {"consume"},
 }
 RIGHTS = {
     "produce": "produce:orders*",
@@ -288,6 +314,34 @@ def everything(client: msgtx.Client, topic: str) -> list[Any]:
         return found
 
 
+def test_dead_letters_are_sent_back_with_the_rights_to_read_and_to_send_them(
+    roles: Roles, topics: tuple[str, str], client: msgtx.Client
+) -> None:
+    """A step without the right to produce changes nothing."""
+    topic, group = topics[0], unique("share")
+    letters = f"{group}-dead-letters"
+    client.admin.shares.configure(group, {"auto_offset_reset": "earliest"})
+    with client.share_consumer(topic, group=group, acknowledgement_mode="explicit") as consumer:
+        for record in consumer.poll(SECONDS):
+            consumer.acknowledge(record, msgtx.Acknowledgement.REJECT)
+    before = client.admin.partitions.describe_all(topic)
+    for granted, lacks in (
+        ((f"consume:{topic}", f"produce:{topic}"), f"consume on topic {letters}"),
+        ((f"consume:{letters}",), "produce on the topic of partition"),
+        ((f"consume:{letters}", f"consume:{topic}"), f"produce on topic {topic}"),
+    ):
+        with (
+            msgtx.connect(roles.url_of(roles.make(*granted))) as other,
+            pytest.raises(errors.AuthorizationFailed, match=f"lacks the right to {lacks}"),
+        ):
+            other.admin.shares.redrive(group)
+    assert client.admin.partitions.describe_all(topic) == before
+    with msgtx.connect(roles.url_of(roles.make(f"consume:{letters}", f"produce:{topic}"))) as worker:
+        with pytest.raises(errors.AuthorizationFailed):
+            worker.admin.shares.describe(group)
+        assert worker.admin.shares.redrive(group).sent == 1
+
+
 # ── by hand ──
 
 
@@ -320,6 +374,18 @@ def decide_with_offsets(connection: Connection, places: Places) -> None:
         writer.abort()
 
 
+def answers_for(partition: int) -> AnswerColumns:
+    return AnswerColumns(("g",), (1,), (partition,), (0,), (0,), ("accept",), (None,))
+
+
+def redrive_from_elsewhere(connection: Connection, places: Places) -> None:
+    group = unique("secret")
+    join_share_group(
+        connection, group, member_id="a", client_host=None, client_process=None, session_timeout_ms=10_000, topics=[]
+    )
+    redrive_dead_letters(connection, group, 0, upto=None, most=1, skip_missing=False)
+
+
 # Keyed by the function that must refuse, and the special case.
 BY_HAND: dict[str, Callable[[Connection, Places], object]] = {
     "append": lambda c, p: append_one(c, batch(p.theirs, b"x")),
@@ -336,6 +402,14 @@ BY_HAND: dict[str, Callable[[Connection, Places], object]] = {
         c, {GroupMetadata("g"): {p.ours: OffsetAndMetadata(1), p.theirs: OffsetAndMetadata(1)}}
     ),
     "commit_as_a_member": lambda c, p: commit_offsets(c, {GroupMetadata("g", "m", 1): {p.theirs: OffsetAndMetadata(1)}}),
+    "acquire_records": lambda c, p: acquire_records(c, "g", 1, [p.theirs], call_number=1, max_records=1, max_bytes=1),
+    "acknowledge_records": lambda c, p: acknowledge_records(c, answers_for(p.theirs), call_number=1),
+    "acknowledge_in_transaction": lambda c, p: acknowledge_in_transaction(c, p.name, answers_for(p.theirs), call_number=1),
+    "acknowledge_in_session": lambda c, p: acknowledge_in_session(c, answers_for(p.theirs)),
+    "append_acknowledge_decide": lambda c, p: append_and_decide(
+        c, p.name, [row for row in p.rows() if row.partition_id == p.ours], answers=answers_for(p.theirs)
+    ),
+    "redrive_dead_letters_of_a_topic": redrive_from_elsewhere,
     "committed_offsets": lambda c, p: committed_offsets(c, "g", [p.ours, p.theirs]),
     "fetch_batches": lambda c, p: fetch(
         c, {p.ours: Position(0), p.theirs: Position(0)}, isolation=COMMITTED, max_bytes=1_000_000, max_rows=10
@@ -449,6 +523,18 @@ def test_a_group_shows_offsets_of_topics_that_the_role_may_consume(
     assert set(committed_offsets(connection, group, None)) == {ours, theirs}
     assert set(committed_offsets(guest("consume:orders*"), group, None)) == {ours}
     assert set(committed_offsets(guest("consume"), group, None)) == {ours, theirs}
+
+
+def test_the_view_of_groups_shows_those_that_were_assigned_a_topic_of_the_caller(
+    guest: Callable[..., Connection], topics: tuple[str, str], connection: Connection
+) -> None:
+    ours, theirs = (Roster(connection) for _ in topics)
+    for roster, topic in zip((ours, theirs), topics, strict=True):
+        roster.join("a")
+        roster.assign({ids_of(connection, topic)[1]: "a"})
+    for right in ("consume", "admin"):
+        seen = {name for (name,) in guest(f"{right}:orders*").execute("select name from msgtx.consumer_groups")}
+        assert seen & {ours.name, theirs.name} == {ours.name}, right
 
 
 # ── which role the caller has ──
@@ -593,6 +679,9 @@ def test_the_view_of_transactions_shows_of_each_what_the_caller_may_see(
         "transaction_markers",
         "consumer_groups",
         "group_offsets",
+        "share_groups",
+        "share_partitions",
+        "share_spans",
     ],
 )
 def test_a_function_in_a_query_learns_nothing_of_other_topics(
@@ -606,9 +695,10 @@ def test_a_function_in_a_query_learns_nothing_of_other_topics(
         writer.send(partition, b"decided")
         writer.commit(offsets_of((f"group of {topic}", partition, 1)))
         mark(connection)
+        ShareGroup(connection, partition, name=f"share-of-{topic}").acquire("a")
     theirs = partition
     writer.send(theirs, b"open")
-    secret = {f"leaked {prefix}{topics[1]}" for prefix in ("", "id of ", "group of ")}
+    secret = {f"leaked {prefix}{topics[1]}" for prefix in ("", "id of ", "group of ", "share-of-")}
     secret |= {f"leaked \\x{f'record of {topics[1]}'.encode().hex()}"}
     notices: list[str] = []
     caller.add_notice_handler(lambda notice: notices.append(notice.message_primary or ""))

@@ -239,6 +239,7 @@ def test_a_log_is_verified_beside_its_writers(client: msgtx.Client, place: Place
         ("keys = '{a,b}'", "array_lengths", "I1"),
         ("timestamps = '{1}'", "array_lengths", "I1"),
         ("header_counts = '{1,1,0}'", "array_lengths", "I1"),
+        ("header_counts = '{0,0}'", "array_lengths", "I1"),
         ("header_counts = '{1,0,0}', header_keys = '{a}'", "array_lengths", "I1"),
         ("header_keys = '{a}', header_values = '{a}'", "array_lengths", "I1"),
         ("offset_deltas = '{0,1}'", "array_lengths", "I1"),

@@ -12,6 +12,7 @@ from tests.store.steps import unique
 
 Waits = Callable[[], Awaitable[None]]
 Values = Callable[[str], list[bytes | None]]
+Rows = Callable[[], list[int]]
 Held = Callable[..., contextlib.AbstractContextManager[Waits]]
 
 
@@ -67,3 +68,11 @@ def held(connection: Connection, open_connection: Callable[[], Connection]) -> H
             holder.execute("rollback")
 
     return hold
+
+
+@pytest.fixture
+def rows(connection: Connection) -> Rows:
+    """The rows of a user's table, which is created anew."""
+    connection.execute("drop table if exists account")
+    connection.execute("create table account (id int primary key, amount int)")
+    return lambda: [number for (number,) in connection.execute("select id from account order by id").fetchall()]

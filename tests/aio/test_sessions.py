@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 import sqlalchemy
@@ -16,11 +16,10 @@ from sqlalchemy.orm import Session
 
 import msgtx
 from msgtx import Outcome, aio, errors
-from tests.aio.conftest import Held, Values
+from tests.aio.conftest import Held, Rows, Values
 from tests.databases import PATIENCE_SECONDS, Connection
 from tests.store.steps import unique
 
-Rows = Callable[[], list[int]]
 LEVELS = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
 EARLIEST = {"auto_offset_reset": "earliest", "enable_auto_commit": False}
 
@@ -29,14 +28,6 @@ EARLIEST = {"auto_offset_reset": "earliest", "enable_auto_commit": False}
 def level(request: pytest.FixtureRequest) -> str:
     """An isolation level of the user's engine."""
     return str(request.param)
-
-
-@pytest.fixture
-def rows(connection: Connection) -> Rows:
-    """The rows of a user's table, which is created anew."""
-    connection.execute("drop table if exists account")
-    connection.execute("create table account (id int primary key, amount int)")
-    return lambda: [number for (number,) in connection.execute("select id from account order by id").fetchall()]
 
 
 @contextlib.asynccontextmanager

@@ -20,6 +20,7 @@ from tests.benchmarks import (
     memory,
     outbox,
     processing,
+    queues,
     reading,
     small,
     spark_reading,
@@ -27,6 +28,7 @@ from tests.benchmarks import (
     sweeping,
 )
 from tests.benchmarks.kafka import Kafka
+from tests.benchmarks.peers import Queues
 from tests.benchmarks.sheet import Settings, print_json, print_table, progress
 
 TARGETS = {
@@ -49,6 +51,7 @@ TARGETS = {
     "r10": processing.processing,
     "r11-cleaning": cleaning.cleaning,
     "r12-groups": groups.groups,
+    "r13-queues": queues.queues,
 }
 
 
@@ -70,6 +73,16 @@ def main() -> int:
         metavar="PROGRAM",
         help="with confluent-kafka",
     )
+    parser.add_argument(
+        "--queues-script", default=os.environ.get("QUEUES_SCRIPT"), metavar="FILE", help="queue_bench.py: r13 with pgmq"
+    )
+    parser.add_argument(
+        "--queues-python",
+        default=os.environ.get("QUEUES_PYTHON", sys.executable),
+        metavar="PROGRAM",
+        help="with psycopg, pgmq and pika",
+    )
+    parser.add_argument("--rabbit", type=int, metavar="PORT", help="a RabbitMQ on this machine: r13 with quorum queues, too")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0, help="of one variant in one round")
     parser.add_argument("--json", type=Path, help="append the JSON lines to a file instead of printing them")
@@ -92,7 +105,7 @@ def main() -> int:
                 options.kafka_python, Path(options.kafka_scripts), bootstrap, fsync=name == "kafka_fsync",
                 seconds=options.seconds,
             )  # fmt: skip
-    settings = Settings(url, **brokers, rounds=options.rounds, seconds=options.seconds)
+    settings = Settings(url, **brokers, rounds=options.rounds, seconds=options.seconds, queues=_queues(options, url))
     compiled = Path(batches.__file__).suffix == ".so"
     progress("msgtx is compiled" if compiled else "msgtx is pure Python; wheel: python -m tests.compiled tests.benchmarks")
     lines: list[dict[str, object]] = []
@@ -103,7 +116,7 @@ def main() -> int:
             lines += TARGETS[name](settings)
             progress(f"{name}: {time.monotonic() - began:.0f} s so far")
     finally:
-        for broker in settings.brokers:
+        for broker in (*settings.brokers, *settings.queues):
             broker.close()
         if lines:
             print_table(lines)
@@ -113,6 +126,16 @@ def main() -> int:
                 with options.json.open("a") as file:
                     print_json(lines, file)
     return 0
+
+
+def _queues(options: argparse.Namespace, url: str) -> list[Queues]:
+    if not options.queues_script:
+        return []
+    script, dsn = Path(options.queues_script), address.conninfo(address.parse(url))
+    found = [Queues("pgmq", options.queues_python, script, dsn=dsn, batched=3.0, one_by_one=2.0, forwarded=3.0)]
+    if options.rabbit:
+        found.append(Queues("RabbitMQ", options.queues_python, script, port=options.rabbit, batched=1.5))
+    return found
 
 
 if __name__ == "__main__":

@@ -9,19 +9,21 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from tests.benchmarks.kafka import Kafka
+from tests.benchmarks.peers import Queues
 
 Step = Callable[[], float | Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Where to measure and how long. Without a Kafka its baselines are left out."""
+    """Where to measure and how long. Without a Kafka, or other queues, their baselines are left out."""
 
     url: str | None
     kafka: Kafka | None
     kafka_fsync: Kafka | None
     rounds: int
     seconds: float
+    queues: Sequence[Queues] = ()
 
     @property
     def brokers(self) -> list[Kafka]:

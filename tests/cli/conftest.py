@@ -1,7 +1,6 @@
 """Fixtures of the tests of the command line."""
 
 import io
-import itertools
 import sys
 from collections.abc import Callable
 
@@ -9,8 +8,7 @@ import pytest
 
 from msgtx.cli.main import run
 from tests.cli.program import Ended, Program
-
-_number = itertools.count(1)
+from tests.store.steps import unique
 
 
 @pytest.fixture
@@ -40,7 +38,7 @@ def msgtx(
 @pytest.fixture
 def topic(msgtx: Callable[..., Ended]) -> str:
     """A topic of one partition."""
-    name = f"cli-{next(_number)}"
+    name = unique("cli")
     assert msgtx("topics", "create", name).code == 0
     return name
 
@@ -48,6 +46,6 @@ def topic(msgtx: Callable[..., Ended]) -> str:
 @pytest.fixture
 def wide(msgtx: Callable[..., Ended]) -> str:
     """A topic of three partitions."""
-    name = f"cli-wide-{next(_number)}"
+    name = unique("cli-wide")
     assert msgtx("topics", "create", name, "--partitions", "3").code == 0
     return name

@@ -2,14 +2,23 @@
 
 import json
 import os
+import re
 import shlex
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 import pytest
+from sqlalchemy import make_url
 
 from msgtx import Client, TopicPartition, errors
+from msgtx import client as msgtx_client
+from msgtx.cli import output
+from msgtx.cli.commands import NAMES, command
+from msgtx.cli.options import Command
+from msgtx.database import embedded
 from tests.cli.program import Ended, Program
 from tests.databases import Server
 
@@ -69,7 +78,7 @@ def test_records_are_deleted(msgtx: Msgtx, client: Client, topic: str) -> None:
 
 def test_what_destroys_asks_first(msgtx: Msgtx, topic: str) -> None:
     assert (
-        msgtx("topics", "delete", topic, "--dry-run").err == f"would delete topic {topic} (1 partitions, with its records)\n"
+        msgtx("topics", "delete", topic, "--dry-run").err == f"would delete topic {topic} (1 partition, with its records)\n"
     )
     assert msgtx("topics", "delete", topic, stdin=b"n\n").code == 1
     assert msgtx("topics", "delete", topic).code == 1  # no one is there to answer
@@ -121,7 +130,8 @@ def test_an_open_transaction_is_found_and_aborted(msgtx: Msgtx, client: Client, 
         assert msgtx("transactions", "abort", name, stdin=b"n\n").code == 1
         ended = msgtx("transactions", "abort", name, "--yes", "-o", "jsonl").rows
         assert ended == [{"transaction_id": name, "outcome": "ABORTED", "decided_by": "admin"}]
-    assert msgtx("transactions", "outcome", "999999.0.0", "-o", "jsonl").rows[0]["outcome"] == "UNKNOWN"
+    unknown = msgtx("transactions", "outcome", "999999.0.0", "-o", "jsonl")
+    assert (unknown.rows[0]["outcome"], unknown.code) == ("UNKNOWN", 1)
     assert msgtx("transactions", "outcome", "1.2").code == 2
     assert msgtx("transactions", "abort", "999999.0.0", "--yes").code == 1
 
@@ -200,6 +210,188 @@ def test_stop_of_no_server_is_no_error(msgtx: Msgtx, monkeypatch: pytest.MonkeyP
     assert (done.code, done.err) == (0, f"no server runs in {tmp_path / 'nothing'}\n")
 
 
+def test_stop_asks_if_others_are_connected(msgtx: Msgtx, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stopped: list[str] = []
+    monkeypatch.setattr(embedded, "sessions", lambda: 2)
+    monkeypatch.setattr(embedded, "stop", lambda: stopped.append("yes") or True)
+    refused = msgtx("db", "stop", stdin=b"n\n")
+    assert (refused.code, stopped) == (1, [])
+    assert f"stop the server of {embedded.default_home()}: 2 sessions are connected?" in refused.err
+    assert msgtx("db", "stop", stdin=b"y\n").code == 0
+    assert msgtx("db", "stop", "--yes").code == 0
+    monkeypatch.setattr(embedded, "sessions", lambda: 0)
+    assert msgtx("db", "stop").code == 0
+    assert stopped == ["yes"] * 3
+
+
+def test_the_embedded_server_counts_its_sessions(client: Client) -> None:
+    if "MSGTX_TEST_DATABASE_URL" in os.environ:
+        pytest.skip("this run has no embedded server")
+    before = embedded.sessions()
+    with Client(client.engine.__class__(client.secret_url)) as other:
+        assert other.topics.list() is not None
+        assert embedded.sessions() > before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (("topics", "create", "units-a", "--retention-ms", "7d", "--retention-bytes", "10GiB"), b"604800000"),
+        (("db", "settings", "lease_ms", "10s"), b"10000"),
+        (("consume", "units-a", "--timeout-ms", "0.1s"), b""),
+        (("transactions", "list", "--longer-than-ms", "1h"), b""),
+        (("transactions", "find-hanging", "--max-transaction-timeout", "90s"), b""),
+        (("topics", "create", "units-a", "--if-not-exists"), b"units-a"),
+    ],
+)
+def test_durations_and_sizes_have_units(msgtx: Msgtx, arguments: tuple[str, ...], shown: bytes) -> None:
+    done = msgtx(*arguments, "-o", "jsonl")
+    assert (done.code, done.err) == (0, "")
+    assert shown in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("topics", "create", "x", "--retention-ms", "a week"), "--retention-ms reads like 10s, 500ms, 1h30m or 7d"),
+        (("topics", "create", "x", "--retention-ms=-2"), "--retention-ms is -1 or more, not -2"),
+        (("topics", "create", "x", "--retention-bytes", "10G"), "--retention-bytes reads like 512B, 400KiB or 50MiB"),
+        (("consume", "x", "--timeout-ms", "-1s"), "--timeout-ms reads like"),
+        (("db", "settings", "lease_ms", "soon"), "lease_ms reads like"),
+        (("db", "settings", "group_max_members", "many"), "group_max_members is a whole number"),
+    ],
+)
+def test_a_unit_that_is_none_is_refused(msgtx: Msgtx, arguments: tuple[str, ...], complaint: str) -> None:
+    done = msgtx(*arguments)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert complaint in done.err
+
+
+def test_a_database_that_cannot_be_used_has_its_exit_code_and_advice(msgtx: Msgtx, database_url: str) -> None:
+    """3, whether the server, the login or the database is not there; what to do about it, on the same line."""
+    address = make_url(database_url)
+    for wrong, complaint in (
+        (address.set(password="wrong"), "correct user and password"),  # noqa: S106
+        (address.set(username="nobody"), "correct user and password"),
+        (address.set(database="nowhere"), 'database "nowhere" does not exist; correct its name in the URL'),
+        (address.set(port=1), "check the address and the server"),
+    ):
+        done = msgtx("--url", wrong.render_as_string(hide_password=False), "topics", "list")
+        assert (done.code, done.err.count("\n")) == (3, 1), done.err
+        assert complaint in done.err
+    for empty in ("", " "):
+        done = msgtx("--url", empty, "topics", "list")
+        assert done.code == 2
+        assert "is empty" in done.err
+
+
+def test_a_missing_partition_is_not_a_missing_topic(msgtx: Msgtx, topic: str) -> None:
+    done = msgtx("produce", topic, "--partition", "99", stdin=b"a\n")
+    assert (done.code, done.err) == (2, f"msgtx: there is no partition {topic}-99; {topic} has partitions 0 to 0\n")
+    done = msgtx("produce", topic[:-1] + "x", stdin=b"a\n")
+    assert "did you mean" in done.err
+
+
+def test_a_reader_that_leaves_ends_a_consumer_that_waits(program: Program, client: Client, topic: str) -> None:
+    """As `msgtx consume … | head -1` does: there may be no next record."""
+    with client.producer() as producer:
+        producer.send(topic, b"only")
+    with program.start("consume", topic, "--from-beginning") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"only\n"
+        process.stdout.close()
+        assert process.wait(20) == 0
+
+
+def test_a_narrow_terminal_breaks_no_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    monkeypatch.setattr(output, "write", written.append)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "20")
+    output.show_table(("group", "current_offset"), [["a-rather-long-name", 123456789], ["b", 1]])
+    lines = "".join(written).splitlines()
+    assert any("a-rather-long-name" in line and "123456789" in line for line in lines)
+
+
+def test_a_doctor_with_nothing_to_tell_says_so(msgtx: Msgtx, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(msgtx_client.Admin, "doctor", lambda self, most: [])
+    done = msgtx("doctor", "--level", "warning")
+    assert (done.code, done.out, done.err) == (0, b"", "nothing to tell from warning on\n")
+    assert msgtx("doctor", "-o", "json").out == b"[]\n"
+
+
+def test_a_question_is_not_answered_by_the_environment(msgtx: Msgtx, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MSGTX_TOPICS_DELETE_YES", "1")
+    done = msgtx("topics", "delete", topic)
+    assert done.code == 1
+    assert msgtx("topics", "describe", topic).code == 0
+    decisive = {"yes", "resolve", "replace"}
+    found = {option.name: option for verb in verbs() for option in verb.params if option.name in decisive}
+    assert found.keys() == decisive
+    assert not any(isinstance(option, click.Option) and option.allow_from_autoenv for option in found.values())
+
+
+def verbs(under: click.Command = command) -> Iterator[click.Command]:
+    if not isinstance(under, click.Group):
+        yield under
+        return
+    context = click.Context(under)
+    for name in under.list_commands(context):
+        verb = under.get_command(context, name)
+        assert verb is not None
+        yield from verbs(verb)
+
+
+@pytest.mark.parametrize("example", [example for verb in verbs() if isinstance(verb, Command) for example in verb.examples])
+def test_an_example_of_the_help_is_one_that_works(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("lines.txt", "orders.json", "offsets.csv"):
+        (tmp_path / name).touch()
+    for part in re.split(r" [|>] ", example):
+        words = shlex.split(part)
+        if words[0] != "msgtx":
+            continue
+        verb: click.Command = command
+        words = words[1:]
+        while isinstance(verb, click.Group):
+            context = click.Context(verb)
+            _, found, words = verb.resolve_command(context, words)
+            assert found is not None
+            verb = found
+        with verb.make_context(part, words):
+            pass
+
+
+def test_the_help_shows_its_examples_unbroken(msgtx: Msgtx, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    shown = msgtx("process", "--help").out.decode()
+    assert "Examples:\n  msgtx process orders invoices shop:invoice --group billing --transactional-id billing-1\n" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [("consume compl", b"completed"), ("groups describe compl", b"completing"), ("topics create compl", b"")],
+)
+def test_a_shell_completes_topics_and_groups(program: Program, client: Client, words: str, found: bytes) -> None:
+    client.topics.create("completed", if_not_exists=True)
+    with client.consumer("completed", group="completing") as consumer:
+        consumer.commit({TopicPartition("completed", 0): 0})
+    asked = {"_MSGTX_COMPLETE": "bash_complete", "COMP_WORDS": f"msgtx {words}", "COMP_CWORD": str(len(words.split()))}
+    with program.start(environment=asked) as process:
+        done = program.ended(process)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.split() == ([b"plain," + found] if found else [])
+
+
+def test_a_shell_that_completes_starts_no_server(program: Program, tmp_path: Path) -> None:
+    asked = {"_MSGTX_COMPLETE": "bash_complete", "COMP_WORDS": "msgtx consume a", "COMP_CWORD": "2"}
+    nowhere = {"MSGTX_DATABASE_URL": "", "MSGTX_HOME": str(tmp_path / "home")}
+    with program.start(environment={**asked, **nowhere}) as process:
+        done = program.ended(process)
+    assert (done.code, done.out.strip(), done.err) == (0, b"", "")
+    assert not (tmp_path / "home").exists()
+
+
 def test_sweep_tells_what_it_did(msgtx: Msgtx) -> None:
     assert msgtx("sweep").code == 0
     assert msgtx("sweep", "-o", "jsonl").rows[0]["transactions_aborted"] == 0
@@ -258,7 +450,7 @@ def test_a_read_only_database_is_named(msgtx: Msgtx, database_url: str) -> None:
 
 
 def test_every_option_is_an_environment_variable(msgtx: Msgtx, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "MSGTX_CONSUME_MAX_MESSAGES" in msgtx("consume", "--help").out.decode()
+    assert "MSGTX_TOPICS_CREATE_PARTITIONS" in msgtx("--help").out.decode()
     monkeypatch.setenv("MSGTX_OUTPUT", "jsonl")
     monkeypatch.setenv("MSGTX_CONSUME_FROM_BEGINNING", "1")
     monkeypatch.setenv("MSGTX_CONSUME_MAX_MESSAGES", "1")
@@ -267,9 +459,19 @@ def test_every_option_is_an_environment_variable(msgtx: Msgtx, topic: str, monke
 
 
 def test_help_of_each_command_names_its_options(msgtx: Msgtx) -> None:
-    names = [line.split()[0] for line in msgtx("--help").out.decode().split("Commands:\n")[1].splitlines()]
+    listed = msgtx("--help").out.decode().split("Commands:\n")[1]
+    names = re.findall(r"^  (\S+)", listed, re.MULTILINE)
+    assert len(names) == len(NAMES)
     pages = [msgtx(name, "--help").out.decode() for name in names]
     assert all(page.startswith("Usage: msgtx") and "--help" in page for page in pages)
+    lists = [page.partition("Commands:\n")[2] for page in pages]
+    assert not any(line.endswith("...") for page in lists for line in page.splitlines()), "a sentence is whole"
+
+
+def test_the_demo_shows_tables_only(msgtx: Msgtx) -> None:
+    done = msgtx("demo", "-o", "json")
+    assert (done.code, done.out) == (2, b"")
+    assert "the demo prints tables only" in done.err
     assert msgtx("--version").out.startswith(b"msgtx ")
 
 
@@ -304,6 +506,11 @@ def test_help_needs_no_database_driver(program: Program) -> None:
     code = "import sys; from msgtx.cli.main import run; run(['--help']); assert 'psycopg' not in sys.modules"
     done = subprocess.run([program.command()[0], "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_program_that_connects_does_not_wait_for_alembic(database_url: str) -> None:
+    code = "import sys, msgtx; msgtx.connect(sys.argv[1]).close(); assert 'alembic' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code, database_url], check=True)
 
 
 def test_perf_measures_on_topics_of_its_own(msgtx: Msgtx) -> None:

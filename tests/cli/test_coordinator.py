@@ -14,7 +14,7 @@ Msgtx = Callable[..., Ended]
 COUNTS = {
     "transactions_aborted", "markers_written", "floors_moved", "batches_removed", "records_compacted",
     "producer_ids_removed", "transactions_purged", "offsets_removed", "floors_removed", "members_removed",
-    "heartbeats_removed",
+    "heartbeats_removed", "shares_settled", "share_rows_removed",
     "spark_rows_removed", "seals_removed", "dedup_keys_removed", "log_rows_removed", "wake_ups_removed",
 }  # fmt: skip
 
@@ -74,4 +74,7 @@ def test_a_sweep_tells_what_it_did(msgtx: Msgtx, client: Client, topic: str) -> 
 def test_an_unknown_sweep_is_refused_in_one_line(msgtx: Msgtx) -> None:
     done = msgtx("sweep", "--only", "everything")
     assert (done.code, len(done.err.splitlines())) == (2, 1)
-    assert "overdue, markers, seals, deleted, retention, compaction, ids, history, offsets, floors" in done.err
+    assert (
+        "overdue, markers, acknowledgements, seals, deleted, retention, compaction, ids, history, offsets, floors"
+        in done.err
+    )

@@ -87,7 +87,7 @@ def test_saved_cuts_are_listed_and_forgotten(msgtx: Msgtx, client: Client, wide:
     table = msgtx("offsets", "snapshots").out.decode()
     assert table.split()[:5] == ["name", "taken_at", "topics", "partitions", "readable"]
     delete = ("offsets", "delete-snapshot", f"{wide}.a", f"{wide}.z")
-    assert msgtx(*delete, "--dry-run").err == f"would forget snapshot '{wide}.a'\nwould forget snapshot '{wide}.z'\n"
+    assert msgtx(*delete, "--dry-run").err == f"would delete snapshot '{wide}.a'\nwould delete snapshot '{wide}.z'\n"
     assert msgtx(*delete).code == 1, "no one is there to answer"
     assert msgtx("offsets", "delete-snapshot", f"{wide}.a", "nobody", "--yes").code == 2, "and nothing is deleted"
     assert msgtx(*delete, "--yes").code == 0

@@ -10,10 +10,13 @@ import pytest
 
 from msgtx import Client
 from tests.cli.program import Ended, Program
-from tests.databases import wait_until
+from tests.databases import Connection, wait_until
 
 Msgtx = Callable[..., Ended]
 JOBS = """
+import os
+import sqlalchemy
+from sqlalchemy import orm
 from msgtx import OutputRecord
 
 def upper(record):
@@ -39,6 +42,14 @@ def whole(records):
 
 def all_or_none(records):
     return [fails(record) for record in records]
+
+def book(session, record):
+    session.execute(sqlalchemy.text("insert into booked values (:value)"), {"value": record.value.decode()})
+    if record.value == b"bad":
+        raise KeyError("stock code")
+
+def Sessions():
+    return orm.Session(sqlalchemy.create_engine(os.environ["MSGTX_DATABASE_URL"].replace("://", "+psycopg://")))
 
 class Shop:
     @staticmethod
@@ -93,10 +104,10 @@ def test_only_the_partitions_that_are_named_are_read(msgtx: Msgtx, topic: str, w
 @pytest.mark.parametrize(
     ("function", "code", "complaint"),
     [
-        ("jobs:fails", 1, "jobs:fails failed on {topic}-0 offset 1: KeyError: 'stock code' (jobs.py:16)"),
+        ("jobs:fails", 1, "jobs:fails failed on {topic}-0 offset 1: KeyError: 'stock code' (jobs.py:19)"),
         ("jobs:text", 1, "TypeError: a transform returns None, bytes, an OutputRecord or an iterable of them, not str"),
         ("jobs:missing", 2, "module 'jobs' has no function 'missing'"),
-        ("jobs", 2, "does not read MODULE:FUNCTION"),
+        ("jobs", 2, "is not MODULE:FUNCTION"),
         ("nowhere:f", 2, "there is no module 'nowhere'"),
         ("broken:f", 1, "module broken cannot be imported: ZeroDivisionError: division by zero (broken.py:1)"),
     ],
@@ -147,11 +158,11 @@ def test_a_batch_is_one_call(msgtx: Msgtx, process: Msgtx, topic: str, wide: str
     assert msgtx("consume", wide, "--from-beginning", "--no-follow").out == b"a+b+c\n"
 
 
-def test_a_batch_that_fails_is_named_by_its_first_record(msgtx: Msgtx, process: Msgtx, topic: str) -> None:
+def test_a_batch_that_fails_is_named_by_its_records(msgtx: Msgtx, process: Msgtx, topic: str) -> None:
     assert msgtx("produce", topic, stdin=b"good\nbad\n").code == 0
     done = process("jobs:all_or_none", "--batch")
     assert done.code == 1
-    assert f"jobs:all_or_none failed on {topic}-0 offset 0: KeyError: 'stock code'" in done.err
+    assert f"jobs:all_or_none failed on {topic}-0 offsets 0 to 1: KeyError: 'stock code'" in done.err
     assert done.err.count("\n") == 1
 
 
@@ -163,6 +174,84 @@ def test_options_that_do_not_fit_together_are_refused(process: Msgtx, client: Cl
     assert done.code == 2
     assert "need each other" in done.err
     assert done.err.count("\n") == 1
+
+
+@pytest.fixture
+def booked(connection: Connection) -> Callable[[], list[str]]:
+    connection.execute("create table if not exists booked (value text)")
+    connection.execute("truncate booked")
+    return lambda: [value for (value,) in connection.execute("select value from booked order by 1").fetchall()]
+
+
+def test_records_become_rows_and_what_fails_is_retried_left_out_or_kept(
+    program: Program, msgtx: Msgtx, client: Client, topic: str, booked: Callable[[], list[str]]
+) -> None:
+    grave = f"{topic}-grave"
+    client.topics.create(grave)
+    assert msgtx("produce", topic, stdin=b"good\nbad\nbetter\n").code == 0
+    into = ("process", topic, "jobs:book", "--into", "jobs:Sessions", "--group", topic, "--idle-timeout", "0.1")
+    stopped = program.run(*into, "--on-error", "stop")
+    assert stopped.code == 1
+    failed = f"jobs:book failed on {topic}-0 offset 1: KeyError: 'stock code' (jobs.py:"
+    assert failed in stopped.err
+    assert stopped.err.endswith("; its transaction was rolled back, with the offsets\n")
+    given_up = program.run(*into, "--retries", "0")
+    assert (given_up.code, failed in given_up.err, booked()) == (1, True, ["good"])
+    done = program.run(*into, "--on-error", "dead-letter", "--dead-letter", grave, "--retries", "0", "-o", "jsonl")
+    assert (done.code, done.err) == (0, f"msgtx: {topic}-0 offset 1: KeyError: 'stock code'; sent to {grave}\n")
+    assert (done.rows[0]["records_in"], done.rows[0]["failed"]) == (2, 1)
+    assert booked() == ["better", "good"]
+
+
+def test_workers_of_a_share_group_divide_records_from_topic_to_topic(
+    program: Program, msgtx: Msgtx, client: Client, topic: str, wide: str
+) -> None:
+    client.admin.shares.configure(topic, {"auto_offset_reset": "earliest"})
+    assert msgtx("produce", topic, stdin=b"good\nbad\nbetter\n").code == 0
+    ids = ("--share", "--concurrency", "2", "--group", topic, "--transactional-id", topic, "--idle-timeout", "0.5")
+    done = program.run("process", topic, wide, "jobs:fails", *ids, "--on-error", "dead-letter", "-o", "jsonl")
+    assert (done.code, done.err) == (0, f"msgtx: {topic}-0 offset 1: KeyError: 'stock code'; a dead letter\n")
+    (report,) = done.rows
+    assert (report["records_in"], report["records_out"], report["failed"]) == (3, 2, 1)
+    assert sorted(msgtx("consume", wide, "--from-beginning", "--no-follow").out.split()) == [b"better", b"good"]
+    assert client.admin.shares.describe(topic).dead_letters == 1
+
+
+def test_sigterm_ends_a_worker_behind_its_transaction(
+    program: Program, client: Client, topic: str, booked: Callable[[], list[str]]
+) -> None:
+    with client.producer() as producer:
+        for number in range(5):
+            producer.send(topic, b"%d" % number)
+    with program.start("process", topic, "jobs:book", "--into", "jobs:Sessions", "--group", topic) as process:
+        wait_until(lambda: len(booked()) == 5, "it works")
+        process.send_signal(signal.SIGTERM)
+        assert program.ended(process).code == 0
+    assert client.admin.groups.members(topic) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("out", "jobs:book", "--into", "jobs:Sessions"), "--into writes rows: there is no TARGET"),
+        (("jobs:book", "--into", "jobs:Sessions", "--transactional-id", "a"), "takes no --transactional-id"),
+        (("jobs:book", "--into", "jobs:Nothing"), "has no function 'Nothing'"),
+        (("jobs:book",), "give SOURCE, TARGET and MODULE:FUNCTION"),
+        (("out", "jobs:book"), "--transactional-id"),
+        (("out", "jobs:book", "--transactional-id", "a", "--retries", "1"), "--retries is for --into"),
+        (("jobs:book", "--into", "jobs:Sessions", "--on-error", "dead-letter"), "--dead-letter TOPIC need each other"),
+        (("out", "jobs:upper", "--share"), "--transactional-id"),
+        (("out", "jobs:upper", "--transactional-id", "a", "--concurrency", "2"), "concurrency is for share=True"),
+        (("out", "jobs:upper", "--share", "--transactional-id", "a", "--partition", "0"), "partitions is left out"),
+        (("out", "jobs:upper", "--share", "--transactional-id", "a", "--on-error", "skip"), "on_error is retry"),
+    ],
+)
+def test_arguments_that_do_not_fit_the_kind_of_worker_are_refused(
+    msgtx: Msgtx, topic: str, arguments: tuple[str, ...], complaint: str
+) -> None:
+    done = msgtx("process", topic, *arguments, "--group", topic)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert complaint in done.err
 
 
 def test_a_worker_that_is_asked_to_end_leaves_its_group_and_others_go_on_at_once(
@@ -200,3 +289,23 @@ def test_a_worker_that_is_asked_to_end_leaves_its_group_and_others_go_on_at_once
         second.send_signal(signal.SIGTERM)
         assert program.ended(second).code == 0
     assert client.admin.groups.members(wide) == []
+
+
+def test_members_of_a_share_group_write_rows(
+    program: Program, client: Client, topic: str, booked: Callable[[], list[str]]
+) -> None:
+    """A record that fails holds up no other, and is a dead letter of the group."""
+    client.admin.shares.configure(topic, {"auto_offset_reset": "earliest"})
+    with client.producer() as producer:
+        producer.send_batch(topic, [b"a", b"bad", b"c"]).result()
+    given = ("--into", "jobs:Sessions", "--group", topic, "--share", "--idle-timeout", "500ms", "-o", "json")
+    done = program.run("process", topic, "jobs:book", *given, "--concurrency", "2", "--on-error", "dead-letter")
+    assert {name: json.loads(done.out)[name] for name in ("records_in", "failed")} == {"records_in": 3, "failed": 1}
+    assert booked() == ["a", "c"]
+    assert client.admin.shares.describe(topic).dead_letters == 1
+
+
+def test_several_workers_in_one_process_are_those_of_a_share_group(msgtx: Msgtx, topic: str) -> None:
+    done = msgtx("process", topic, "jobs:book", "--into", "jobs:Sessions", "--group", topic, "--concurrency", "2")
+    assert "concurrency is for share=True" in done.err
+    assert done.code == 2

@@ -1,15 +1,19 @@
 """Connecting: addresses, schemas, rights; each mistake is reported in one line (internals: errors-and-retries)."""
 
 import concurrent.futures
+import os
 import socket
+import threading
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
+import psycopg
 import pytest
 
 import msgtx
 from msgtx import errors
-from msgtx.database import embedded
+from msgtx.database import embedded, opening
 from msgtx.store.installation import SCHEMA_VERSION
 from tests.databases import Server, connect
 
@@ -28,6 +32,98 @@ def test_an_address_that_is_none_is_a_config_error(monkeypatch: pytest.MonkeyPat
         msgtx.connect(url or None)
 
 
+@pytest.mark.parametrize("empty", ["", "  "])
+def test_an_empty_address_starts_no_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, empty: str) -> None:
+    monkeypatch.setenv("MSGTX_HOME", str(tmp_path / "home"))
+    with pytest.raises(errors.ConfigError, match="the database URL that was given is empty"):
+        msgtx.connect(empty)
+    monkeypatch.setenv("MSGTX_DATABASE_URL", empty)
+    with pytest.raises(errors.ConfigError, match="in MSGTX_DATABASE_URL is empty"):
+        msgtx.connect()
+    monkeypatch.delenv("MSGTX_DATABASE_URL")
+    for how, complaint in (("never", "no database is named"), ("sometimes", "quiet or never, not 'sometimes'")):
+        monkeypatch.setenv("MSGTX_EMBEDDED", how)
+        with pytest.raises(errors.ConfigError, match=complaint):
+            msgtx.connect()
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_program_that_names_no_database_is_told_which_one_it_uses(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], server: Server
+) -> None:
+    """On stderr, once."""
+    if "MSGTX_TEST_DATABASE_URL" in os.environ:
+        pytest.skip("this run has no embedded server")
+    monkeypatch.delenv("MSGTX_DATABASE_URL", raising=False)
+    monkeypatch.setattr(opening, "_told", set())
+    home = embedded.default_home()
+    monkeypatch.setenv("MSGTX_EMBEDDED", "quiet")
+    msgtx.connect().close()
+    assert capsys.readouterr().err == ""
+    monkeypatch.delenv("MSGTX_EMBEDDED")
+    for _ in range(2):
+        msgtx.connect().close()
+    said = capsys.readouterr().err
+    assert said.startswith(f"msgtx: no database is named (MSGTX_DATABASE_URL): joined the embedded PostgreSQL in {home} (")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has a place for the machine")
+def test_root_in_another_home_has_a_server_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("MSGTX_HOME")
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.setenv("HOME", "/root")
+    assert embedded.default_home() == Path("/var/lib/msgtx")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert embedded.default_home() == tmp_path / ".local/share/msgtx"
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert embedded.default_home() == tmp_path / "data/msgtx"
+
+
+def test_names_that_are_nearly_there_are_asked_for(client: msgtx.Client) -> None:
+    client.topics.create("nearly-there", if_not_exists=True)
+    client.topics.create("nearly-there", partitions=5, if_not_exists=True)
+    assert client.topics.describe("nearly-there").partitions == 1
+    with pytest.raises(errors.TopicExists):
+        client.topics.create("nearly-there")
+    question = "there is no topic 'nearly-ther'; did you mean 'nearly-there'?"
+    with client.producer(transactional_id="nearly-billing") as producer, client.consumer() as consumer:
+        with producer.transaction():
+            producer.send("nearly-there", b"")
+        for call in (
+            lambda: producer.send("nearly-ther", b""),
+            lambda: consumer.subscribe(["nearly-ther"]),
+            lambda: client.consumer("nearly-ther"),
+            lambda: client.topics.describe("nearly-ther"),
+            lambda: client.snapshot(["nearly-ther"]),
+            lambda: client.process("nearly-ther", to="a", group="a", transactional_id="a", transform=lambda record: None),
+        ):
+            with pytest.raises(errors.UnknownTopicOrPartition) as caught:
+                call()
+            assert str(caught.value) == question
+        with pytest.raises(errors.TransactionalIdNotFound, match="did you mean 'nearly-billing'"):
+            client.admin.transactions.describe("nearly-biling")
+    with pytest.raises(errors.UnknownTopicOrPartition, match="'quite-another'; create it first, or ask for a right to it"):
+        client.topics.describe("quite-another")
+    client.consumer("nearly-there", group="nearly-a-group").close()
+    with pytest.raises(errors.GroupNotFound, match="did you mean 'nearly-a-group'"):
+        client.admin.groups.reset("nearly-a-grup", "earliest")
+
+
+def test_settings_of_topics_have_units(client: msgtx.Client) -> None:
+    made = client.topics.create("units", retention_ms="7d", retention_bytes="10GiB", delete_retention_ms=timedelta(hours=1))
+    assert (made.settings["retention_ms"], made.settings["retention_bytes"]) == (604_800_000, 10 * 1024**3)
+    assert made.settings["delete_retention_ms"] == 3_600_000
+    assert client.topics.alter("units", retention_ms=-1, max_message_bytes="1MiB").settings["max_message_bytes"] == 1024**2
+    with pytest.raises(errors.ConfigError, match="retention_ms reads like 10s, 500ms, 1h30m or 7d"):
+        client.topics.alter("units", retention_ms="a week")
+
+
+def test_a_list_of_topics_is_refused_in_words(client: msgtx.Client) -> None:
+    with pytest.raises(TypeError, match=r'a topic is a name, not a list: .*consumer\("a", "b"\)'):
+        client.consumer(["a", "b"])  # type: ignore[arg-type]
+
+
 def test_nobody_at_the_address_is_database_unavailable() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and never listened to: refused
@@ -37,9 +133,11 @@ def test_nobody_at_the_address_is_database_unavailable() -> None:
 
 
 def test_a_wrong_password_and_a_missing_database_are_told(database_url: str, server: Server) -> None:
-    with pytest.raises(errors.AuthorizationFailed):
+    with pytest.raises(errors.LoginRefused, match="password"):
         msgtx.connect(database_url.replace(server.password, "wrong"))
-    with pytest.raises(errors.ConfigError, match="does not exist"):
+    with pytest.raises(errors.LoginRefused, match="nobody"):
+        msgtx.connect(database_url.replace("://", "://nobody", 1))
+    with pytest.raises(errors.DatabaseNotFound, match="does not exist"):
         msgtx.connect(server.url("no_such_database"))
 
 
@@ -179,6 +277,10 @@ def test_an_embedded_database_is_made_by_connect(tmp_path_factory: pytest.TempPa
         if "made-by-connect" not in clients[0].topics.list():
             clients[0].topics.create("made-by-connect")
         assert "made-by-connect" in clients[7].topics.list()
+        with psycopg.connect(clients[0].secret_url) as program:
+            assert program.execute("select current_schema").fetchone() == ("public",), "its tables are not among msgtx's"
+            program.execute("create table a_table_of_a_program (n int)")
+            program.rollback()
     finally:
         for client in clients:
             client.close()
@@ -195,3 +297,30 @@ def test_a_client_forgets_what_is_closed(client: msgtx.Client) -> None:
     assert client._open == [kept]
     assert first.closed
     assert second.closed
+
+
+def test_what_is_closed_has_ended_its_threads(client: msgtx.Client, database_url: str) -> None:
+    """Each ends soon by itself: whether it was waited for shows in one of many."""
+    client.topics.create("threads")
+
+    def threads() -> set[str]:
+        return {each.name for each in threading.enumerate() if each.name.startswith("msgtx-") and each not in others}
+
+    others = set(threading.enumerate())  # of tests before
+    begun = set()
+    for number in range(10):
+        with msgtx.connect(database_url) as other:
+            with other.producer(transactional_id="threads") as transactional, transactional.transaction():
+                transactional.send("threads", b"a")
+            with other.producer() as producer:
+                producer.send("threads", b"b", dedup_key=f"{number}").result(30)
+                begun |= threads()
+            assert threads() & {"msgtx-sender", "msgtx-deduplicator"} == set()
+            with other.consumer(group="threads", auto_offset_reset="earliest") as consumer:
+                consumer.subscribe(["threads"])
+                assert consumer.poll(30)
+                assert consumer.poll(0.02) == []
+                begun |= threads()
+            assert "msgtx-heartbeat" not in threads()
+        assert threads() == set()
+    assert begun >= {"msgtx-sender", "msgtx-deduplicator", "msgtx-heartbeat", "msgtx-listener", "msgtx-completion"}

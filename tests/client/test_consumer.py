@@ -1,5 +1,6 @@
 """A consumer: positions, polls, commits, waiting, trouble (internals: visibility, groups)."""
 
+import gc
 import threading
 import time
 from collections.abc import Callable
@@ -9,6 +10,7 @@ import pytest
 
 import msgtx
 from msgtx import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition, errors
+from msgtx.store.fetch import FetchedBatch
 from tests.databases import Connection, wait_until
 
 Unique = Callable[[str], str]
@@ -92,6 +94,35 @@ def test_max_records_bounds_a_poll_and_the_position_is_exact(client: msgtx.Clien
         assert consumer.position(tp) == 5
         with pytest.raises(errors.InvalidRequest):
             consumer.poll(0, max_records=0)
+
+
+def test_records_are_made_when_they_are_handed_out(client: msgtx.Client, topic: str) -> None:
+    """Else they would outlive several rounds of the garbage collector, which took half of the time of `poll`."""
+    count = 60_000
+    with client.producer() as producer:
+        producer.send_batch(topic, [b"value"] * count)
+    began = sum(generation["collections"] for generation in gc.get_stats())
+    with client.consumer(topic, auto_offset_reset="earliest") as consumer:
+        while records := consumer.poll(1):
+            count -= len(records)
+    assert count == 0
+    assert sum(generation["collections"] for generation in gc.get_stats()) - began < 6  # 10, when a batch was made at once
+
+
+def test_nothing_is_kept_of_what_was_handed_out(client: msgtx.Client, wide: str) -> None:
+    """Else each partition would keep a batch, whatever `fetch_max_bytes` says."""
+
+    def fetched() -> int:
+        return sum(isinstance(each, FetchedBatch) for each in gc.get_objects())
+
+    for partition in range(3):
+        fill(client, wide, 10, partition=partition)
+    before = fetched()
+    with client.consumer(wide, auto_offset_reset="earliest") as consumer:
+        assert len(consumer.poll(SECONDS, 29)) == 29
+        assert fetched() == before + 1
+        assert len(consumer.poll(SECONDS)) == 1
+        assert fetched() == before
 
 
 def test_a_position_passes_aborted_data(client: msgtx.Client, topic: str, tp: TopicPartition, unique: Unique) -> None:

@@ -117,3 +117,23 @@ def test_what_is_prepared_for_an_outside_decision_stays(url: str, administrator:
         after_failover(administrator)
     with msgtx.connect(url) as client:
         assert client.transaction_outcome(name) == "OPEN"
+
+
+def test_what_a_member_of_a_share_group_held_is_delivered_again(url: str, administrator: Engine) -> None:
+    with msgtx.connect(url) as old:
+        old.topics.create("t", partitions=1)
+        old.admin.shares.configure("g", {"auto_offset_reset": "earliest", "record_lock_duration_ms": 1000})
+        with old.producer() as producer:
+            producer.send_batch("t", [b"done", b"held"]).result(PATIENCE_SECONDS)
+        member = old.share_consumer("t", group="g", acknowledgement_mode="explicit")
+        done, held = member.poll(PATIENCE_SECONDS)
+        member.acknowledge(done)
+        member.commit()
+        after_failover(administrator)
+        member.acknowledge(held)
+        with pytest.raises(errors.IncarnationChanged):
+            member.commit()
+        with pytest.raises(errors.IncarnationChanged):
+            member.poll(PATIENCE_SECONDS)
+    with msgtx.connect(url) as new, new.share_consumer("t", group="g") as member:
+        assert [(record.value, record.delivery_count) for record in member.poll(PATIENCE_SECONDS)] == [(b"held", 2)]

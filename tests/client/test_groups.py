@@ -13,6 +13,8 @@ import msgtx.consumer.membership
 from msgtx import Client, Consumer, OffsetAndMetadata, TopicPartition, errors
 from msgtx.consumer import subscription as assignments
 from msgtx.database.pool import Engine
+from msgtx.store.members import leave_group
+from tests.databases import Connection
 from tests.faults import Faults, lose_connection
 
 Unique = Callable[[str], str]
@@ -131,6 +133,21 @@ def test_a_member_that_never_heard_that_it_joined_leaves_when_it_is_closed(
             consumer.subscribe([wide])
         assert len(client.admin.groups.members(wide)) == 1, "asked again, it is the same member"
     assert client.admin.groups.members(wide) == []
+
+
+def test_without_notifications_a_heartbeat_tells_a_member_what_has_changed(
+    client: msgtx.Client, connection: Connection, members: Members, wide: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind a pooler. One that the group gave up joins again with its next poll."""
+    monkeypatch.setattr(msgtx.consumer.wakeup.Listener, "watch", lambda *_: None)
+    first = members.join(wide, heartbeat_interval_ms=50)
+    second = members.join(wide, heartbeat_interval_ms=50)
+    members.until(lambda: members.shares() == [2, 2])
+    members.leave(second)
+    members.until(lambda: members.shares() == [4])
+    (member,) = client.admin.groups.members(members.group)
+    leave_group(connection, members.group, member.member_id)
+    members.until(lambda: ("lost", (0, 1, 2, 3)) in members.told(first) and members.shares() == [4])
 
 
 def test_the_first_member_has_everything_when_subscribe_returns(members: Members, wide: str) -> None:

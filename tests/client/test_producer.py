@@ -1,10 +1,13 @@
 """A producer outside transactions: futures, batches, back-pressure, errors (internals: producers, append)."""
 
+import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from typing import Any
 from zlib import crc32
 
 import psycopg
@@ -13,6 +16,7 @@ import pytest
 import msgtx
 from msgtx import errors
 from msgtx.database.pool import Engine
+from msgtx.store.topics import describe_topics
 from tests.databases import Connection, wait_until, waiting_backends
 
 Read = Callable[..., list[msgtx.Record]]
@@ -76,6 +80,18 @@ def test_every_level_of_acknowledgement_stores(client: msgtx.Client, topic: str,
         future = producer.send(topic, b"a")
         assert future.result(SECONDS).offset == (-1 if acks == 0 else 0)
     wait_until(lambda: [record.value for record in read(topic)] == [b"a"], "it is stored")
+
+
+@pytest.mark.parametrize(("settings", "with_id"), [({}, True), ({"enable_idempotence": False}, False), ({"acks": 1}, False)])
+def test_only_an_idempotent_producer_gets_an_id(
+    client: msgtx.Client, topic: str, connection: Connection, settings: dict[str, Any], with_id: bool
+) -> None:
+    """The batches of the others carry none, so no append looks for duplicates or locks a producer."""
+    with client.producer(**settings) as producer:
+        producer.send(topic, b"a").result(SECONDS)
+    partitions = describe_topics(connection, [topic])[topic].partition_ids
+    rows = connection.execute("select producer_id from msgtx.record_batch where partition_id = any(%s)", [[*partitions]])
+    assert [producer_id is not None for (producer_id,) in rows] == [with_id]
 
 
 def test_without_a_wait_the_future_is_done_at_once(client: msgtx.Client, topic: str) -> None:
@@ -238,14 +254,23 @@ def test_headers_come_back_as_pairs(client: msgtx.Client, topic: str, read: Read
         producer.send(topic, b"a")
         producer.send(topic, b"b", headers=headers)
         producer.send(topic, b"c", headers=[])
-    assert [r.headers for r in read(topic)] == [(), tuple(headers), ()]
+        producer.send(topic, b"d", headers={"source": b"web", "none": None})
+    assert [r.headers for r in read(topic)] == [(), tuple(headers), (), (("source", b"web"), ("none", None))]
 
 
 def test_a_header_that_cannot_be_is_refused_at_once(client: msgtx.Client, topic: str) -> None:
     with client.producer() as producer:
-        for headers in ([(1, b"")], [("a", "text")]):
-            with pytest.raises(TypeError):
-                producer.send(topic, b"a", headers=headers)
+        for headers, complaint in (
+            ([(1, b"")], "the name of a header is str, not int"),
+            ([("a", "text")], "the content of a header is bytes or None, not str: a='text'"),
+            ({"a": "text"}, "the content of a header is bytes or None, not str: a='text'"),
+            ("ab", r'headers are pairs, \[\("name", b"content"\)\], or \{"name": b"content"\}, not \'ab\''),
+            ([("a", b"b", b"c")], "headers are pairs"),
+            ({"abc"}, "headers are pairs"),
+            (5, "headers are pairs"),
+        ):
+            with pytest.raises(TypeError, match=complaint):
+                producer.send(topic, b"a", headers=headers)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800"])
@@ -274,6 +299,18 @@ def test_timestamps_are_milliseconds_or_aware_datetimes(client: msgtx.Client, to
     stamps = [record.timestamp for record in read(topic)]
     assert stamps[1:] == [2_000, 7]
     assert stamps[0] > 1_600_000_000_000
+
+
+@pytest.mark.parametrize("transactional_id", [None, "stamping"])
+def test_where_the_log_gives_the_time_a_future_tells_it(
+    client: msgtx.Client, unique: Callable[[str], str], read: Read, transactional_id: str | None
+) -> None:
+    topic = unique("stamped")
+    client.topics.create(topic, timestamp_type="LogAppendTime")
+    with client.producer(transactional_id=transactional_id) as producer:
+        with contextlib.nullcontext() if transactional_id is None else producer.transaction():
+            future = producer.send(topic, b"a", timestamp=1)
+        assert future.result(SECONDS).timestamp == read(topic)[0].timestamp > 1
 
 
 @pytest.mark.parametrize("timestamp", [2**63, -(2**63) - 1, -1])
@@ -459,6 +496,18 @@ def test_close_flushes_and_may_be_called_twice(client: msgtx.Client, topic: str,
     assert len(read(topic)) == 1
 
 
+def test_a_closed_producer_calls_nothing_back_any_more(client: msgtx.Client, topic: str) -> None:
+    told: list[object] = []
+
+    def late(future: object) -> None:
+        time.sleep(0.1)
+        told.append(future)
+
+    with client.producer() as producer:
+        future = producer.send(topic, b"a", on_delivery=late)
+    assert told == [future]
+
+
 def test_closing_a_producer_that_never_sent_does_nothing(client: msgtx.Client) -> None:
     producer = client.producer()
     producer.close()
@@ -563,6 +612,33 @@ def test_a_producer_that_lost_its_sequence_recovers_by_itself(
         assert producer.send(topic, b"3").result(SECONDS).offset == 2
         assert producer.send(topic, b"4").result(SECONDS).offset == 3
     assert [record.value for record in read(topic)] == [b"0", b"1", b"3", b"4"]
+
+
+def test_what_keeps_the_epoch_from_being_raised_stops_no_partition_for_good(
+    client: msgtx.Client, topic: str, connection: Connection, unique: Callable[[str], str], read: Read
+) -> None:
+    """What a refusal stops goes on with the next epoch; if there is none, the producer lives all the same."""
+    compacted = unique("compacted")
+    client.topics.create(compacted, cleanup_policy="compact")
+    with client.producer(linger_ms=60_000, delivery_timeout_ms=2_000) as producer:
+        producer.send(topic, b"lost")
+        producer.flush(SECONDS)
+        connection.execute(
+            "delete from msgtx.record_batch where partition_id ="
+            " (select partition_id from msgtx.partitions where topic = %s)",
+            [topic],
+        )
+        futures = producer.send(topic, b"refused, for its sequence"), producer.send(compacted, b"refused, has no key")
+        connection.execute("alter function msgtx.init_producer_id rename to init_producer_id_away")
+        try:
+            producer.flush(SECONDS)
+        finally:
+            connection.execute("alter function msgtx.init_producer_id_away rename to init_producer_id")
+        assert [type(future.exception()) for future in futures] == [errors.ConfigError, errors.InvalidRecord]
+        for name in (topic, compacted):
+            producer.send(name, b"later", key=b"k")
+        producer.flush(SECONDS)
+    assert [[record.value for record in read(name)] for name in (topic, compacted)] == [[b"later"], [b"later"]]
 
 
 def test_delivery_timeout_fails_the_records_and_the_producer_goes_on(

@@ -116,13 +116,21 @@ def test_an_empty_transaction_writes_nothing(client: msgtx.Client, producer: msg
 def test_a_transaction_may_hold_only_offsets(
     client: msgtx.Client, producer: msgtx.Producer, topic: str, unique: Unique
 ) -> None:
-    """P35."""
+    """P35; its number is used up."""
     group = unique("group")
-    with producer.transaction() as transaction:
-        transaction.send_offsets({TopicPartition(topic, 0): 42}, group)
+    for at in (41, 42):
+        with producer.transaction() as transaction:
+            transaction.send_offsets({TopicPartition(topic, 0): at}, group)
     with client.consumer(topic, group=group) as consumer:
         assert consumer.committed() == {TopicPartition(topic, 0): OffsetAndMetadata(42)}
     assert client.transaction_outcome(transaction.id) is Outcome.COMMITTED
+
+
+def test_each_record_of_a_transaction_keeps_its_time(producer: msgtx.Producer, topic: str, read: Read) -> None:
+    with producer.transaction():
+        for timestamp in (7, 5):
+            producer.send(topic, b"a", timestamp=timestamp)
+    assert [record.timestamp for record in read(topic)] == [7, 5]
 
 
 def test_transactions_of_many_topics_are_one(client: msgtx.Client, producer: msgtx.Producer, unique: Unique) -> None:
@@ -936,3 +944,22 @@ def test_transactions_that_are_one_call_do_not_wake_the_sender(
         with producer.transaction():
             producer.send(topic, b"x")
     assert len(wakes) <= 1 + (time.monotonic() - began) / sender.AWAKE_SECONDS
+
+
+def test_a_commit_that_is_refused_is_not_of_unknown_outcome(
+    client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same call would be refused again."""
+
+    def refuses(*_: object, **__: object) -> object:
+        raise errors.InvalidRequest("no such decision")
+
+    with client.producer(transactional_id=topic) as producer:
+        producer.begin_transaction()
+        producer.send(topic, b"a")
+        producer.flush(30)
+        with monkeypatch.context() as planted:
+            planted.setattr("msgtx.producer.transaction.decide", refuses)
+            with pytest.raises(errors.InvalidRequest, match="no such decision"):
+                producer.commit_transaction()
+        producer.commit_transaction()

@@ -228,6 +228,13 @@ def test_without_notifications_a_consumer_looks_often_after_data_and_seldom_in_s
     listener.close()
 
 
+def test_a_listener_may_be_closed_twice(engine: Engine) -> None:
+    """Two threads may close a client at once."""
+    listener = Listener(engine)
+    listener.close()
+    listener.close()
+
+
 def test_a_reader_that_goes_to_sleep_behind_its_notification_is_awake(engine: Engine) -> None:
     """COMMIT and notification come between its last look and its sleep."""
     listener = Listener(engine)

@@ -45,6 +45,7 @@ def main(
     blows: Counter[str] = Counter()
     results: Counter[str] = Counter()
     number, clean = first, True
+    (folder / "msgtx.toml").touch()
     os.environ["MSGTX_CONFIG"] = str(folder / "msgtx.toml")
     with crash_server() as server:
         while clean and (number == first or time.monotonic() + round_seconds < deadline):

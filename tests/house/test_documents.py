@@ -1,6 +1,5 @@
 """The documents name only things that exist."""
 
-import dataclasses
 import re
 import tomllib
 from pathlib import Path
@@ -9,10 +8,7 @@ from typing import Final
 import pytest
 
 import msgtx
-from msgtx import errors
-from msgtx.config import ConsumerConfig, ProducerConfig
 from msgtx.coordinator.gauges import Gauges
-from msgtx.coordinator.metrics import Metrics
 from msgtx.database.pool import Engine
 from msgtx.database.schema.migrate import UPGRADE_LOCK
 from tests.house.test_sql import TABLES
@@ -53,14 +49,6 @@ def is_in_internals(name: str) -> bool:
     page, _, section = name.partition("#")
     document = ROOT / "docs" / "internals" / f"{page}.md"
     return document.exists() and (not section or section in anchors(document))
-
-
-def test_the_settings_in_the_readme_are_the_ones_that_are_known() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    start = text.index("| of a producer |")
-    named = set(re.findall(r"`(\w+)`", text[start : text.index("\n\n", start)]))
-    known = {field.name for kind in (ProducerConfig, ConsumerConfig) for field in dataclasses.fields(kind)}
-    assert named == known
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -112,9 +100,11 @@ def test_an_index_lists_every_page_of_its_folder(folder: str) -> None:
 
 def test_a_decision_has_a_number_a_title_and_a_date() -> None:
     pages = sorted(path for path in (ROOT / "docs" / "decisions").glob("*.md") if path.name != "README.md")
-    for number, page in enumerate(pages, start=1):
-        assert re.match(rf"# {number:04d}\. .+\n\nDate: \d{{4}}-\d\d-\d\d\n\n", page.read_text(encoding="utf-8")), page.name
-        assert page.name.startswith(f"{number:04d}-")
+    numbers = [page.name[:4] for page in pages]
+    assert len(set(numbers)) == len(numbers)  # a number may be taken by a branch that is not merged yet
+    for number, page in zip(numbers, pages, strict=True):
+        assert re.match(rf"# {number}\. .+\n\nDate: \d{{4}}-\d\d-\d\d\n\n", page.read_text(encoding="utf-8")), page.name
+        assert re.match(r"\d{4}-[a-z]", page.name)
 
 
 def test_the_floors_of_the_architecture_are_those_of_the_import_contract() -> None:
@@ -162,17 +152,6 @@ def test_a_release_has_its_lines_in_the_changelog() -> None:
     version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
     assert version is not None
     assert version[1] in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-
-
-def test_the_metrics_of_the_documents_are_those_of_a_daemon(client: msgtx.Client) -> None:
-    metrics = Metrics()
-    metrics.watch(client.engine)
-    metrics.failed(errors.DatabaseUnavailable("planted"))
-    samples = {sample.name for family in metrics.registry.collect() for sample in family.samples}
-    shown = {re.sub(r"_(bucket|count|sum)$", "", name) for name in samples if not name.endswith("_created")}
-    text = (ROOT / "docs" / "internals" / "coordinator.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`(msgtx_\w+)", text[text.index("## Metrics") :]))
-    assert named == shown
 
 
 def test_metrics_of_a_database_that_is_away_say_only_that() -> None:

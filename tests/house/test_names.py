@@ -3,33 +3,39 @@
 import concurrent.futures
 import dataclasses
 import enum
+import importlib.metadata
 import inspect
 from collections.abc import Iterator
 
 import pytest
 
 import msgtx
-from msgtx import aio, client, errors, orm
+from msgtx import aio, client, errors, metrics, orm, otel
 from msgtx.snapshot import Snapshots
 
 PUBLIC = [
-    "BatchMetadata", "Client", "CommittedRange", "Consumer", "Coordinator", "Finding", "GroupDescription",
+    "Acknowledgement", "BatchMetadata", "Client", "CommittedRange", "Consumer", "Coordinator", "Finding", "GroupDescription",
     "GroupListing", "GroupMetadata", "GroupPartition", "HangingTransaction", "Isolation", "Level", "MemberDescription",
     "OffsetAndMetadata", "OffsetAndTimestamp", "OffsetReset", "Outcome", "OutputRecord", "PartitionDescription",
     "PreparedListing", "PreparedTransaction", "ProcessReport", "Producer", "ProducerId", "ProducerState", "Record",
-    "RecordMetadata", "SavedSnapshot", "ShiftBy", "Snapshot", "SweepReport", "TakenSnapshot", "TopicDescription",
-    "TopicPartition", "Transaction", "TransactionDescription", "TransactionId", "TransactionListing", "VerifyReport",
+    "RecordMetadata", "RedriveReport", "SavedSnapshot", "ShareConsumer", "ShareGroupDescription", "SharePartition",
+    "ShareRecord", "ShiftBy", "Snapshot", "SweepReport", "TakenSnapshot", "TopicDescription", "TopicPartition",
+    "Transaction", "TransactionDescription", "TransactionId", "TransactionListing", "VerifyReport",
     "Violation", "connect",
 ]  # fmt: skip
 IN_MODULES = {
-    aio: "Client Consumer Delivery Producer Topics Transaction connect publish",
-    orm: "CommittedRecord CommittedRecordNow ConsumerGroup GroupOffset Marker Partition Record RecordBatch Topic Transaction"
+    aio: "Client Consumer Delivery Producer ShareConsumer Topics Transaction connect publish",
+    metrics: "serving watch",
+    orm: "CommittedRecord CommittedRecordNow ConsumerGroup GroupOffset Marker Partition Record RecordBatch"
+    " ShareGroup SharePartition ShareSpan Topic Transaction"
     " publish read",
+    otel: "context_of headers instrument links processing",
 }
 METHODS = {
-    msgtx.Client: "admin close complete consumer embedded engine process producer read secret_url snapshot snapshots sweep"
-    " topics transaction_outcome url",
-    client.Admin: "coordinators doctor find_coordinator groups partitions producers transactions verify",
+    msgtx.Client: "admin close complete consumer embedded engine observe process process_into producer read secret_url"
+    " share_consumer snapshot snapshots sweep topics transaction_outcome url",
+    client.Admin: "coordinators doctor find_coordinator groups partitions producers shares transactions verify",
+    client.SharesAdmin: "configure delete describe list redrive reset_offsets",
     client.GroupsAdmin: "delete delete_offsets describe list members offsets reset",
     client.PartitionsAdmin: "delete_records describe describe_all offsets",
     client.ProducersAdmin: "describe",
@@ -37,23 +43,32 @@ METHODS = {
     client.TransactionsAdmin: "abort describe fence find_hanging list outcome prepared",
     Snapshots: "delete get list ranges save take",
     msgtx.Producer: "abort_transaction begin_transaction close closed commit_transaction config flush init_transactions"
-    " prepare_transaction prepared_transaction send send_batch send_offsets_to_transaction transaction transaction_id",
-    msgtx.Transaction: "id prepare send_offsets",
-    msgtx.Consumer: "assign assignment beginning_offsets close closed commit committed config end_offsets group_metadata lag"
-    " offset_lag offsets_for_times pause poll position resume rewind seek seek_to_beginning seek_to_end seek_to_time stop"
-    " subscribe",
-    aio.Client: "close complete consumer producer run snapshot sweep sync topics transaction_outcome",
+    " prepare_transaction prepared_transaction send send_acknowledgements_to_transaction send_batch"
+    " send_offsets_to_transaction transaction transaction_id",
+    msgtx.Transaction: "id prepare send_acknowledgements send_offsets",
+    msgtx.Consumer: "assign assignment batch beginning_offsets close closed commit committed config end_offsets"
+    " group_metadata known_lag lag offset_lag offsets_for_times pause poll position resume rewind seek seek_to_beginning"
+    " seek_to_end seek_to_time stop subscribe",
+    msgtx.ShareConsumer: "acknowledge close closed commit config poll stop",
+    aio.Client: "close complete consumer process_into producer run share_consumer snapshot sweep sync topics"
+    " transaction_outcome",
     aio.Producer: "abort_transaction begin_transaction close commit_transaction flush init_transactions prepare_transaction"
-    " prepared_transaction send send_batch send_offsets_to_transaction sync transaction transaction_id",
-    aio.Transaction: "id prepare send_offsets",
+    " prepared_transaction send send_acknowledgements_to_transaction send_batch send_offsets_to_transaction sync"
+    " transaction transaction_id",
+    aio.Transaction: "id prepare send_acknowledgements send_offsets",
+    aio.ShareConsumer: "acknowledge close commit poll stop sync",
     aio.Delivery: "done",
-    aio.Consumer: "assign assignment beginning_offsets close commit committed end_offsets group_metadata lag offset_lag"
-    " offsets_for_times pause poll position resume rewind seek seek_to_beginning seek_to_end seek_to_time stop subscribe"
-    " sync",
+    aio.Consumer: "assign assignment batch beginning_offsets close commit committed end_offsets group_metadata lag"
+    " offset_lag offsets_for_times pause poll position resume rewind seek seek_to_beginning seek_to_end seek_to_time stop"
+    " subscribe sync",
     aio.Topics: "alter create delete describe list sync",
 }
 FIELDS = {
     msgtx.Record: "topic partition offset timestamp key value headers",
+    msgtx.RedriveReport: "sent skipped",
+    msgtx.ShareGroupDescription: "group settings members lag lag_ms dead_letters partitions",
+    msgtx.SharePartition: "topic partition start_offset next_offset available acquired pending rejected lag parked lag_ms",
+    msgtx.ShareRecord: "topic partition offset timestamp key value headers delivery_count",
     msgtx.RecordMetadata: "topic partition offset timestamp duplicate",
     msgtx.BatchMetadata: "count offsets",
     msgtx.OutputRecord: "value key headers timestamp topic partition",
@@ -85,7 +100,8 @@ FIELDS = {
     msgtx.ProcessReport: "transactions aborted records_in records_out seconds failed",
     msgtx.SweepReport: "transactions_aborted markers_written floors_moved batches_removed records_compacted"
     " producer_ids_removed transactions_purged offsets_removed floors_removed members_removed heartbeats_removed"
-    " seals_removed spark_rows_removed dedup_keys_removed wake_ups_removed log_rows_removed",
+    " shares_settled share_rows_removed seals_removed spark_rows_removed dedup_keys_removed wake_ups_removed"
+    " log_rows_removed",
     msgtx.TransactionDescription: "transactional_id producer_id state transaction_id producer_epoch timeout_ms started_at"
     " partitions client_host decided_by",
     msgtx.VerifyReport: "partitions batches records transactions group_offsets offsets_behind violations_found violations"
@@ -98,18 +114,29 @@ TUPLES = {
     msgtx.TransactionId: "producer_id producer_epoch transaction_number",
 }
 SIGNATURES = {
-    msgtx.Producer.send: "topic value *key *partition *timestamp *headers *on_delivery *dedup_key",
+    msgtx.Producer.send: "topic value *key *partition *timestamp *headers *on_delivery *dedup_key *deliver_at *delay_ms",
     msgtx.Producer.flush: "timeout",
     msgtx.Producer.begin_transaction: "timeout_ms",
     msgtx.Producer.commit_transaction: "timeout",
     msgtx.Producer.abort_transaction: "timeout",
     msgtx.Producer.init_transactions: "timeout *keep_prepared",
+    msgtx.Producer.send_acknowledgements_to_transaction: "share_consumer",
     msgtx.Producer.send_offsets_to_transaction: "offsets group_metadata timeout",
     msgtx.Producer.transaction: "timeout_ms session",
     msgtx.Consumer.poll: "timeout max_records",
+    msgtx.Consumer.batch: "session timeout max_records",
+    msgtx.ShareConsumer.poll: "timeout max_records",
+    msgtx.ShareConsumer.acknowledge: "record answer *reason *delay_ms",
+    msgtx.ShareConsumer.commit: "*session",
     msgtx.Consumer.commit: "offsets wait *session",
     msgtx.Consumer.committed: "partitions require_stable timeout",
     msgtx.Consumer.seek: "partition offset",
+    client.SharesAdmin.configure: "group settings",
+    client.SharesAdmin.list: "",
+    client.SharesAdmin.describe: "group",
+    client.SharesAdmin.delete: "group",
+    client.SharesAdmin.reset_offsets: "group target *topics *partitions *dry_run",
+    client.SharesAdmin.redrive: "group *max_records *skip_missing *stop *progress",
     client.GroupsAdmin.list: "states",
     client.GroupsAdmin.describe: "group",
     client.GroupsAdmin.members: "group",
@@ -127,7 +154,7 @@ SIGNATURES = {
     msgtx.connect: "url *create *pool_size",
     aio.connect: "url *create *pool_size",
     aio.publish: "session topic value *key *partition *timestamp *headers",
-    aio.Producer.send: "topic value *key *partition *timestamp *headers *dedup_key",
+    aio.Producer.send: "topic value *key *partition *timestamp *headers *dedup_key *deliver_at *delay_ms",
     aio.Producer.send_batch: "topic values keys *partition *timestamps",
     aio.Producer.flush: "timeout",
     aio.Producer.init_transactions: "timeout *keep_prepared",
@@ -137,7 +164,12 @@ SIGNATURES = {
     aio.Transaction.send_offsets: "offsets group_metadata",
     aio.Transaction.prepare: "timeout",
     aio.Consumer.poll: "timeout max_records",
+    aio.Consumer.batch: "session timeout max_records",
     aio.Consumer.commit: "offsets wait *session",
+    aio.ShareConsumer.poll: "timeout max_records",
+    aio.ShareConsumer.acknowledge: "record answer *reason *delay_ms",
+    aio.ShareConsumer.commit: "*session",
+    aio.Transaction.send_acknowledgements: "share_consumer",
     aio.Consumer.committed: "partitions require_stable timeout",
     aio.Consumer.seek: "partition offset",
     aio.Client.complete: "token *commit",
@@ -147,7 +179,8 @@ SIGNATURES = {
 
 # What other modules of the package call, until it gets a name that shows it.
 OF_THE_PACKAGE = {
-    msgtx.Consumer: "commit_starts keep_partitions transaction_offsets",
+    msgtx.Consumer: "commit_starts keep_partitions riding transaction_offsets",
+    msgtx.ShareConsumer: "accepting dead_letter_topic handed_out held lock_seconds renew riding transaction_answers",
 }
 
 
@@ -157,6 +190,8 @@ def test_the_package_exports_these_names() -> None:
     for module, names in IN_MODULES.items():
         assert sorted(module.__all__) == names.split()
     assert msgtx.aio is aio
+    assert dir(msgtx) == sorted([*PUBLIC, "__version__", "aio", "errors", "metrics", "orm"])
+    assert msgtx.__version__ == importlib.metadata.version("msgtx")
 
 
 @pytest.fixture(scope="module")
@@ -168,13 +203,23 @@ def instances(database_url: str) -> Iterator[dict[type, object]]:
         with (
             made.producer(transactional_id="names") as producer,
             made.consumer() as consumer,
+            made.share_consumer("names", group="names") as share_consumer,
             producer.transaction() as open_one,
         ):
             of_loop = aio.Consumer(consumer, [], None)
+            sharing = aio.ShareConsumer(share_consumer)
             found = [
-                *(made, made.admin, made.admin.groups, made.admin.partitions, made.admin.producers, made.admin.transactions),
-                *(made.topics, made.snapshots, producer, open_one, consumer),
-                *(in_loop, in_loop.topics, aio.Producer(in_loop, producer), of_loop),
+                *(
+                    made,
+                    made.admin,
+                    made.admin.groups,
+                    made.admin.shares,
+                    made.admin.partitions,
+                    made.admin.producers,
+                    made.admin.transactions,
+                ),
+                *(made.topics, made.snapshots, producer, open_one, consumer, share_consumer),
+                *(in_loop, in_loop.topics, aio.Producer(in_loop, producer), of_loop, sharing),
                 aio.Transaction(aio.Producer(in_loop, producer), open_one.id),
                 aio.Delivery(producer.send("names", b"value")),
             ]
@@ -191,8 +236,9 @@ def test_the_classes_have_these_names_and_no_other(kind: type, instances: dict[t
 
 def test_what_waits_is_awaited() -> None:
     """This includes the calls of a client, a producer and a consumer in an event loop."""
-    direct = {"assignment", "consumer", "group_metadata", "pause", "producer", "resume", "stop", "transaction"}
-    for kind in (aio.Client, aio.Producer, aio.Consumer, aio.Topics):
+    direct = {"acknowledge", "assignment", "batch", "consumer", "group_metadata", "pause", "producer", "resume"}
+    direct |= {"share_consumer", "stop", "transaction"}
+    for kind in (aio.Client, aio.Producer, aio.Consumer, aio.ShareConsumer, aio.Topics):
         calls = {name for name, each in vars(kind).items() if inspect.isfunction(each) and not name.startswith("_")}
         assert {name for name in calls if not inspect.iscoroutinefunction(getattr(kind, name))} <= direct
 
@@ -225,13 +271,14 @@ def test_the_errors_are_these() -> None:
         errors.RetriableError: "DatabaseUnavailable CoordinatorNotAvailable NotCoordinator ConcurrentTransactions"
         " UnstableOffset RebalanceInProgress LockTimeout LockTableFull",
         errors.AbortableError: "OutOfOrderSequence IllegalGeneration UnknownMember NotAssigned FencedInstance"
-        " TransactionAborted RecordTooLarge InvalidRecord OffsetMetadataTooLarge LogTruncated DeliveryTimeout",
+        " InvalidRecordState TransactionConflict TransactionAborted RecordTooLarge InvalidRecord OffsetMetadataTooLarge"
+        " LogTruncated DeliveryTimeout",
         errors.FatalError: "ProducerFenced InvalidProducerEpoch InvalidProducerIdMapping BatchConflict CoordinatorFenced"
-        " IncarnationChanged AuthorizationFailed",
+        " IncarnationChanged AuthorizationFailed LoginRefused",
         errors.UsageError: "ConfigError IllegalState InvalidRequest InvalidTransactionTimeout InvalidTransactionState"
         " UnknownTopicOrPartition TopicExists InvalidTopic NoOffset OffsetOutOfRange GroupNotFound"
         " GroupNotEmpty GroupMaxSizeReached InvalidSessionTimeout GroupSubscribedToTopic CheckpointLost"
-        " TransactionalIdNotFound SnapshotNotFound SnapshotExists DeserializationError",
+        " TransactionalIdNotFound SnapshotNotFound SnapshotExists DeserializationError DatabaseNotFound",
         errors.MsgtxError: "OutcomeUnknown",
     }
     found: dict[type, set[str]] = {family: set() for family in families}

@@ -21,14 +21,15 @@ TABLES = (
     "transaction_partition", "transaction_seal", "transaction_decision", "transaction_marker", "partition_floor",
     "consumer_group", "group_member", "group_assignment", "group_heartbeat", "group_offset", "coordinator",
     "coordinator_shard", "role_right", "named_snapshot", "spark_batch", "spark_attempt", "spark_range", "staged_record",
-    "staged_commit", "wake_up", "dedup_key", "deleted_partition",
+    "staged_commit", "wake_up", "dedup_key", "deleted_partition", "share_group", "share_state", "share_call",
+    "share_pending", "share_parked",
 )  # fmt: skip
 NAMES = [path.stem for path in FILES]
 # Functions that remove what is no longer needed.
 SWEEPS = {
     "compact_batches", "forget_transactions", "remove_decided_seals", "remove_log", "remove_front", "remove_heartbeats",
     "remove_idle_producers", "remove_spark_history", "remove_superseded_floors", "remove_superseded_offsets",
-    "remove_wake_ups",
+    "remove_superseded_shares", "remove_wake_ups", "settle_shares",
 }  # fmt: skip
 
 
@@ -114,6 +115,7 @@ def test_nothing_updates_or_deletes_on_the_hot_path() -> None:
         "producer_state",
         "producer",
         "consumer_group",
+        "share_group",
         "group_member",
         "group_assignment",
         "coordinator",
@@ -124,6 +126,7 @@ def test_nothing_updates_or_deletes_on_the_hot_path() -> None:
         "staged_record",
         "staged_commit",
         "wake_up",
+        "share_parked",  # only what is delayed, or waits for its key, and goes with the state in which it is available
         "spark_range",  # a few rows per micro-batch: one that is not committed may be planned again
     }
     # It renews what tasks of Spark hold open, every 10 s. In a table of its own, every reader would have to look there, too.

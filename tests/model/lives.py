@@ -4,6 +4,7 @@ And a member of a group, as it sees itself.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from msgtx.producer.producer import Producer, RecordFuture
 from tests.model.membership import Commit
@@ -100,6 +101,22 @@ class Guest:
         if when < 0:
             return Commit(offset, self.member, self.told[-1] + 100, self.instance)
         return Commit(offset, self.member, self.told[-1 - when % len(self.told)], self.instance)
+
+
+@dataclass
+class Worker:
+    """A member of a share group, or one that was: its number there, and what it was handed out, newest last."""
+
+    member: str
+    number: int = -1
+    beats: int = 0
+    calls: int = 0
+    last: tuple[Any, ...] = ()  # the newest call that acquired
+    handed: list[tuple[int, int]] = field(default_factory=list)
+
+    def call(self) -> int:
+        self.calls += 1
+        return self.calls
 
 
 @dataclass(frozen=True)

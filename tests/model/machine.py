@@ -1,4 +1,4 @@
-"""Any history of producers, zombies, readers and sweeps, step by step beside the oracle (I1–I12).
+"""Any history of producers, zombies, readers and sweeps, step by step beside the oracle (I1–I12, I17).
 
 A step makes one call of the public API or of `msgtx.protocol`, perhaps with the connection lost at one of its boundaries;
 the oracle says what it must answer. After each step the whole log, the ends, the outcomes and the offsets are compared.
@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from msgtx import Isolation, TransactionId
-from tests.model.by_hand import ByHand
 from tests.model.history import crashes, some, swept
 from tests.model.oracle import ABORT, INVALID, OPEN, Name, Oracle
 from tests.model.place import OUTCOMES, refusal
 from tests.model.reading import Reading
 from tests.model.sessions import Sessions
+from tests.model.sharing import Sharing
 
 ticks = st.sampled_from([0, 1, 400, 1_000, 1_001, 5_001, 60_001, -5_001])  # also back, as when a clock is set
 
 
-class Administering(Sessions, ByHand, Reading):
+class Administering(Sessions, Sharing, Reading):
     def _name(self, which: int) -> Name:
         """A transaction that was, that is, or that is next; and one that never will be."""
         names = [name for life in reversed(self.lives) for name in (life.name, (*life.name[:2], life.number + 1))]

@@ -12,10 +12,26 @@ from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any
 
+from tests.model.deliveries import (
+    ACCEPT,
+    ACQUIRED,
+    AVAILABLE,
+    LOCK_MS,
+    PENDING,
+    REJECT,
+    REJECTED,
+    RENEW,
+    Deliveries,
+    Delivery,
+    Letter,
+)
 from tests.model.membership import FENCED_INSTANCE, UNKNOWN_MEMBER, Commit, Group, Person, first_refusal
 
 Name = tuple[int, int, int]  # producer id, epoch, number
 Offsets = Mapping[tuple[str, int], Commit]  # by group and partition
+Answers = Mapping[tuple[int, int], str]  # by partition and offset
+Refused = list[tuple[str, int, int]]
+Found = Mapping[tuple[int, int], int]  # delivery counts, by partition and offset
 NOBODY = -2  # stands for the producer id of what a session publishes
 OPEN, COMMIT, ABORT, UNKNOWN = "OPEN", "COMMIT", "ABORT", "UNKNOWN"
 FENCED, ABORTED, INVALID = "ProducerFenced", "TransactionAborted", "InvalidTransactionState"
@@ -127,6 +143,9 @@ class Oracle:
     transactions: dict[Name, Transaction] = field(default_factory=dict)
     offsets: dict[tuple[str, int], int] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)
+    shares: dict[tuple[str, int], Deliveries] = field(default_factory=dict)  # of share groups
+    answered: dict[int, int] = field(default_factory=dict)  # the newest call of a member of one
+    letters: tuple[Letter, ...] = ()
     topics: int = 0  # how many there are: an assignment is made of them
     remembers: bool = False  # what a crash of the server may bring back
     past: list["Oracle"] = field(default_factory=list)
@@ -138,7 +157,17 @@ class Oracle:
     def snapshot(self) -> "Oracle":
         """Return a copy without its past."""
         made = copy.copy(self)
-        for name in ("ids", "epochs", "epochs_before", "timeouts", "transactions", "offsets", "groups"):
+        for name in (
+            "ids",
+            "epochs",
+            "epochs_before",
+            "timeouts",
+            "transactions",
+            "offsets",
+            "groups",
+            "shares",
+            "answered",
+        ):
             setattr(made, name, dict(getattr(self, name)))
         made.logs = [list(log) for log in self.logs]
         made.past = []
@@ -434,6 +463,176 @@ class Oracle:
         """A sweep: members whose session is over are out."""
         for name, group in self.groups.items():
             self.groups[name] = group.without(group.overdue(self.now))
+
+    # ── share groups ──
+
+    @call(flushed=True)
+    def join_share(self, name: str, number: int, who: Person) -> int | None:
+        """Returns the member's number. Others stay, whatever became of their sessions."""
+        group = self.group(name)
+        if group.number_of(who.member) is None:
+            self.groups[name] = replace(group, members={**group.members, number: replace(who, at=self.now)})
+        return self.groups[name].number_of(who.member)
+
+    def deliveries(self, name: str, partition: int) -> Deliveries:
+        """What holds now."""
+        members = self.group(name).members
+        living = [number for number, person in members.items() if not person.over(self.now)]
+        return self.shares.get((name, partition), Deliveries()).now(self.now, living, self.outcome)
+
+    def fresh(self, name: str, partition: int) -> list[int]:
+        """Offsets of committed records that were never delivered."""
+        known = self.deliveries(name, partition)
+        seen = known.done | known.flight.keys()
+        return [at for at, _ in self.committed(partition) if at >= known.start and at not in seen]
+
+    @call(flushed=False)
+    def acquire(
+        self, name: str, number: int, call_number: int, where: Sequence[int], most: int, found: Found, accepted: Answers
+    ) -> Found | Refused | str:
+        """A member gets what nobody else has; what it accepts first is all taken, or nothing is done."""
+        group, late = self.group(name), call_number < self.answered.get(number, -1)
+        if number not in group.members or group.members[number].over(self.now):
+            return UNKNOWN_MEMBER
+        if accepted and late:
+            return {}
+        if accepted and call_number != self.answered.get(number):
+            if refused := self._refused(name, number, accepted):
+                return refused
+            self._answer(name, number, accepted)
+            self.answered[number] = call_number
+            self.flushes = True
+        known = {p: self.deliveries(name, p) for p in where}
+        again = {
+            (p, at): one.count
+            for p, each in known.items()
+            for at, one in each.flight.items()
+            if (one.status, one.member, one.call) == (ACQUIRED, number, call_number)
+        }
+        if len(where) == 1 and not again:
+            if any(one.status == PENDING and one.transaction in self.overdue() for one in known[where[0]].flight.values()):
+                return "what is pending is overdue (I12)"
+            self._bury(name, where[0], known[where[0]].dying())
+            known = {p: self.deliveries(name, p) for p in where}
+        mine = {p: {at: count for (part, at), count in found.items() if part == p} for p in where}
+        for p, each in known.items():
+            if (misfit := each.misfit(self.fresh(name, p), mine[p], number, call_number)) is not None:
+                return f"partition {p}: {misfit}"
+        if not again.items() <= found.items() or sum(map(len, mine.values())) != len(found) or len(found) > most:
+            return f"the same call had {again}; of {where}; at most {most}"
+        waits = any(one.status == AVAILABLE and not one.is_dying for p in where for one in known[p].flight.values())
+        if not found and (waits or any(self.fresh(name, p) for p in where)):
+            return f"something waits: {known}, {[self.fresh(name, p) for p in where]}"
+        for p, each in known.items():
+            new = [at for at in mine[p] if (p, at) not in again]
+            if new:
+                self.shares[name, p] = each.acquired(new, number, call_number, self.now)
+        return found
+
+    @call(flushed=True)
+    def answer(self, name: str, number: int, call_number: int, answers: Answers) -> Refused | str:
+        """All of it, or nothing. A call that comes again has no effect."""
+        if call_number <= self.answered.get(number, -1):
+            return []
+        if number not in self.group(name).members:
+            return UNKNOWN_MEMBER
+        refused = self._refused(name, number, answers)
+        if not refused:
+            self._answer(name, number, answers)
+            self.answered[number] = call_number
+        return refused
+
+    @call(flushed=True)
+    def answer_in(
+        self, transaction: Name, timeout: int | None, name: str, number: int, call_number: int, answers: Answers
+    ) -> str | None:
+        """Pending until the decision. The same call again has no effect."""
+        if (refusal := self._standing(*transaction)) is not None:
+            return refusal
+        if number not in self.group(name).members:
+            return UNKNOWN_MEMBER
+        said = {at: Delivery(0, PENDING, number, call_number, 0, transaction, answer) for at, answer in answers.items()}
+        for error, p, at in self._refused(name, number, answers):
+            one = self.deliveries(name, p).flight.get(at, Delivery(0))
+            if replace(one, count=0) != said[p, at]:
+                return error
+        for (p, at), one in said.items():
+            known = self.deliveries(name, p)
+            self.shares[name, p] = known.changed({at: replace(one, count=known.flight[at].count)})
+        timeout = self.timeouts[transaction[0]] if timeout is None else timeout
+        self.transactions.setdefault(transaction, Transaction(OPEN, deadline=self.now + timeout, timeout=timeout))
+        return None
+
+    @call(flushed=True)
+    def commit_whole_answered(
+        self, transaction: Name, requests: Sequence[Request], name: str, number: int, answers: Answers
+    ) -> str | None:
+        """Records, answers and the decision: all or nothing (I6)."""
+        stands = self.transactions.get(transaction)
+        if stands is not None and stands.outcome == COMMIT:
+            return None
+        refusal = INVALID if stands is not None and stands.outcome == OPEN else self._standing(*transaction)
+        tails = [self.last_sequence(r.producer, r.epoch, r.partition) for r in requests]
+        if refusal is None and any(r.first != last + 1 for r, last in zip(requests, tails, strict=True)):
+            refusal = GAP
+        if refusal is None and number not in self.group(name).members:
+            refusal = UNKNOWN_MEMBER
+        if refusal is None and (refused := self._refused(name, number, answers)):
+            refusal = refused[0][0]
+        if refusal is None:
+            for request in requests:
+                self._store(request)
+            self._end(transaction, COMMIT, "client")
+            self._answer(name, number, answers)
+        return refusal
+
+    @call(flushed=True)
+    def reset_share(self, name: str, partition: int, offset: int) -> str | None:
+        """From there on everything is delivered as if for the first time."""
+        if any(not person.over(self.now) for person in self.group(name).members.values()):
+            return "GroupNotEmpty"
+        self.shares[name, partition] = Deliveries(min(offset, len(self.logs[partition])))
+        return None
+
+    def buried(self, name: str, letters: Sequence[Letter]) -> bool:
+        """Whether these may be the dead letters: each record that had to die once, and more only of what is dying."""
+        left = list(letters)
+        for letter in self.letters:
+            if letter not in left:
+                return False
+            left.remove(letter)
+        for partition, at, count, rejected in left:
+            one = self.deliveries(name, partition).flight.get(at)
+            if one is None or not one.is_dying or (one.count, one.status == REJECTED) != (count, rejected):
+                return False
+            self._bury(name, partition, [at])
+            self.past = []  # who writes a letter flushes
+        return True
+
+    def _refused(self, name: str, number: int, answers: Answers) -> Refused:
+        found = [(self.deliveries(name, p).refusal(at, number), p, at) for p, at in sorted(answers)]
+        return [(error, p, at) for error, p, at in found if error is not None]
+
+    def _answer(self, name: str, number: int, answers: Answers) -> None:
+        for (p, at), answer in sorted(answers.items()):
+            known = self.deliveries(name, p)
+            one = known.flight[at]
+            if answer == RENEW:
+                self.shares[name, p] = known.changed({at: replace(one, until=self.now + LOCK_MS)})
+            elif answer == ACCEPT:
+                self.shares[name, p] = known.finished([at])
+            else:
+                status = REJECTED if answer == REJECT else AVAILABLE
+                self.shares[name, p] = known.changed({at: Delivery(one.count, status)})
+                self._bury(name, p, [at] if answer == REJECT else [])
+
+    def _bury(self, name: str, partition: int, offsets: Sequence[int]) -> None:
+        if offsets:
+            known = self.deliveries(name, partition)
+            dead = [(partition, at, known.flight[at].count, known.flight[at].status == REJECTED) for at in offsets]
+            self.letters = (*self.letters, *dead)
+            self.shares[name, partition] = known.finished(offsets)
+            self.flushes = True
 
     # ── what is there ──
 

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 import sqlalchemy
 
-from msgtx import Client, GroupMetadata, Isolation, Outcome, TransactionId, errors
+from msgtx import Client, GroupMetadata, Isolation, Outcome, TopicPartition, TransactionId, errors
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.session.enlistment import enlist
@@ -20,6 +20,7 @@ from msgtx.store.members import describe_members
 from msgtx.store.topics import describe_topics
 from tests.databases import connect
 from tests.faults import CrashServer, Faults, lose_connection
+from tests.model.deliveries import Letter
 from tests.model.membership import Commit
 
 Answer = TypeVar("Answer")
@@ -228,6 +229,38 @@ class Place:
             heir_of = {partition_ids.index(partition_id) for partition_id in member.target}
             assert heir_of == {p for p, (_, _, heir) in places.items() if heir == member.number}
         return state.generation, state.stale, members, places
+
+    def shares(self, group: str, partition_ids: list[int]) -> dict[tuple[int, int], tuple[object, ...]]:
+        """What a share group has in flight: by partition and offset the state, deliveries, who has it, its lock's end."""
+        with self.observer.engine.connection() as connection:
+            rows = connection.execute(
+                "select partition_id, first_offset, last_offset, state, delivery_count, member_id, locked_until"
+                " from msgtx.share_spans where group_name = %s",
+                [group],
+            ).fetchall()
+        found: dict[tuple[int, int], tuple[object, ...]] = {}
+        for partition_id, first, last, state, count, member, locked_until in rows:
+            until = None if locked_until is None else round((locked_until - BEGINNING) / timedelta(milliseconds=1))
+            for offset in range(first, last + 1):
+                place = (partition_ids.index(partition_id), offset)
+                assert place not in found, f"{place} is in two spans"
+                found[place] = (state, count, None if until is None else member, until)
+        return found
+
+    def letters(self, group: str, partitions: list[TopicPartition]) -> list[Letter]:
+        """What is in a share group's dead-letter topic."""
+        topic = f"{group}-dead-letters"
+        with self.observer.engine.connection() as connection:
+            ids = describe_topics(connection, [topic])[topic].partition_ids
+            ends = {each: Position(0) for each in ids}
+            answers = fetch(connection, ends, isolation=Isolation.READ_UNCOMMITTED, max_bytes=1 << 26)
+        found = []
+        for batch in (batch for answer in answers.values() for batch in answer.batches):  # a row each
+            pairs = zip(batch.header_keys or (), batch.header_values or (), strict=True)
+            said = {key.removeprefix("msgtx.dead-letter."): (value or b"").decode() for key, value in pairs}
+            place = partitions.index(TopicPartition(said["topic"], int(said["partition"])))
+            found.append((place, int(said["offset"]), int(said["deliveries"]), said["reason"] == "rejected"))
+        return found
 
     def outcome(self, name: tuple[int, int, int]) -> str:
         return OUTCOMES[self.observer.transaction_outcome(TransactionId(*name))]

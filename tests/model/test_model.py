@@ -7,6 +7,7 @@ import hypothesis
 import pytest
 
 from tests.faults import CrashServer, crash_server
+from tests.model.deliveries import ACCEPT, LIMIT, LOCK_MS, REJECT, RELEASE, RENEW
 from tests.model.history import LONG_MS, PARTITIONS, SHORT_MS
 from tests.model.machine import CrashMachine, Machine
 from tests.model.oracle import ABORT, COMMIT
@@ -198,3 +199,83 @@ def test_commits_in_the_background_are_as_the_oracle_says(closes: bool, history:
     for at in ([1, 2, 3, 4], [9, 8, 7, 6], [20, 3], [5, 5, 30, 0]):
         history.commit_in_background(partition=0, at=at * 3, closes=closes)
         history.everything_agrees()
+
+
+def test_members_of_a_share_group_are_as_the_oracle_says(history: Machine) -> None:
+    """I17: they acquire, answer, lose their locks; what is not accepted comes again, at last as a dead letter."""
+    poll = {"where": [0], "most": 50, "how": "new", "crash": 0}
+    history.send_plainly(where=[0], sizes=[3, 3], crash=0)
+    for _ in range(2):
+        history.work(which=0, timeout=LONG_MS, how="join", crash=0)
+    for answer in (ACCEPT, RELEASE, RENEW, REJECT):
+        history.acquire(which=0, **{**poll, "most": 3})
+        for whose in (1, 0):
+            history.answer(which=whose, whose=whose, count=1, answer=answer, other=answer, again=True, crash=0)
+            history.everything_agrees()
+    for late in (-1, 0) * LIMIT:
+        history.outlast_lock(which=0, late=late)
+        history.acquire(which=1, **poll)
+        history.everything_agrees()
+    assert history.oracle.letters
+
+
+def test_answers_in_transactions_are_as_the_oracle_says(history: Machine) -> None:
+    """I17, I6: pending until the decision, whoever makes it; what others say meanwhile is refused."""
+    poll = {"where": [0], "most": 3, "how": "new", "crash": 0}
+    history.work(which=0, timeout=LONG_MS, how="join", crash=0)
+    history.work(which=0, timeout=LONG_MS, how="join", crash=0)
+    history.init(which=0, timeout=LONG_MS, how="by hand", crash=0)
+    meanwhiles = ("nothing", "lock", "time", "fence", "leave")
+    for outcome, meanwhile in itertools.product((COMMIT, ABORT, "whole"), meanwhiles):
+        history.send_plainly(where=[0], sizes=[2, 1], crash=0)
+        history.acquire(which=0, **poll)
+        said = {"which": 0, "whose": 0, "count": 3, "timeout": None, "crash": 0}
+        history.answer_in(
+            life=0, **said, answer=ACCEPT, other=REJECT if meanwhile == "lock" else RELEASE,
+            outcome="whole" if outcome == "whole" else "OPEN",
+        )  # fmt: skip
+        history.everything_agrees()
+        if meanwhile == "lock":
+            history.pass_time(LOCK_MS)
+        elif meanwhile == "time":
+            history.pass_time(LONG_MS + 1)
+            history.work(which=1, timeout=LONG_MS, how="beat", crash=0)
+        elif meanwhile == "fence":
+            history.init(which=0, timeout=LONG_MS, how="by hand", crash=0)
+        elif meanwhile == "leave":
+            history.work(which=0, timeout=LONG_MS, how="leave", crash=0)
+        for which in (0, 1):
+            history.answer(which=which, whose=-which, count=1, answer=ACCEPT, other=ACCEPT, again=False, crash=0)
+            history.acquire(which=which, **poll)
+            history.everything_agrees()
+        if outcome != "whole":
+            history.decide(which=0, outcome=outcome, offsets=False, now=True, crash=0)
+        history.everything_agrees()
+        for _ in range(3):
+            history.pass_time(LOCK_MS)
+            for which in (1, 0):
+                history.work(which=which, timeout=LONG_MS, how="beat", crash=0)
+                history.acquire(which=which, **poll)
+                history.everything_agrees()
+        history._join(history.workers[0], LONG_MS, 0)
+
+
+def test_a_crash_may_forget_an_acquisition_and_never_an_answer(crashing: CrashServer) -> None:
+    """I17, decision 0118."""
+    with places(crashing.server.create_database, crashing) as where:
+
+        class Here(CrashMachine):
+            find_place = staticmethod(where.find)
+
+        history = Here()
+        history.begin(by_hand=[True, True])
+        history.send_plainly(where=[0], sizes=[3], crash=0)
+        history.work(which=0, timeout=LONG_MS, how="join", crash=0)
+        history.acquire(which=0, where=[0], most=2, how="new", crash=0)
+        history.answer(which=0, whose=0, count=1, answer=ACCEPT, other=ACCEPT, again=False, crash=0)
+        history.acquire(which=0, where=[0], most=50, how="new", crash=0)
+        history.crash(flush=False, commits=False)
+        history.everything_agrees()
+        assert history.oracle.deliveries(history.crew, 0).done == {1}
+        assert len(history.oracle.deliveries(history.crew, 0).flight) == 1
+        history.teardown()

@@ -10,7 +10,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,25 +22,29 @@ from rich.console import Console
 from tests.mutants.patches import ROOT
 from tests.mutants.pool import shared
 from tests.mutants.workshop import Workshop, open_workshop
-from tests.mutants_all.mutant import Mutant
+from tests.mutants_all.mutant import Mutant, together
 from tests.mutants_all.of_python import mutants_of_python
 from tests.mutants_all.of_sql import HEADER, mutants_of_sql
-from tests.mutants_all.relevance import Map, Reach, calls_of, chosen, names_of, near_python, near_sql
+from tests.mutants_all.relevance import FILE_SECONDS, Map, Reach, calls_of, chosen, names_of, near_python, near_sql
 from tests.mutants_all.results import Result, Results, read_explained, without_mutant
 
 KEPT: Final = ROOT / ".mutants"
 # Code that stores, decides and reads; not the command line, the database's installation, or code that only reports.
-PYTHON: Final = (*("producer/*", "consumer/*", "session/*", "process", "protocol", "coordinator/*", "rules/*", "store/*"),)
+PYTHON: Final = (*("producer/*", "consumer/*", "session/*", "process/*", "protocol", "coordinator/*", "rules/*", "store/*"),)
 # The order in which functions of SQL are taken: those that can lose records come first.
 FIRST: Final = (
     "append*", "decide*", "seal", "insert_decision", "commit_offsets", "insert_offsets", "check_offsets", "fetch_batches",
     "last_stable_offset", "undecided_*", "consistent_cut", "expire*", "init_producer_id", "fence*", "join_group",
     "assign_partitions", "release_partitions", "heartbeat_group", "remove_*", "require_*",
 )  # fmt: skip
-# The tests of one mutant take at most this long, by their recorded times; the closest come first.
-MOST_SECONDS: Final = 60.0
-# A test, and a run, has this much time and this many times what it took: after that it hangs.
-LEAST_SECONDS, TIMES_AS_LONG = 15.0, 4.0
+# The tests of one mutant take at most this long, by their recorded times; the closest come first. Each mutant is tried alone
+# with those that fit into the first seconds: they catch most. The others that survive are of the same few functions.
+FIRST_SECONDS, MOST_SECONDS = 4.0, 60.0
+TOGETHER: Final = 16  # mutants of a function, at most: more would hide one another
+# A test, and a run of several, has this much time and this many times what it took: after that it hangs. It is a test that
+# hangs, as a rule, and is named; a whole run that is only slow would be taken for a mutant that is caught.
+LEAST_SECONDS, LEAST_OF_A_RUN_SECONDS, TIMES_AS_LONG = 8.0, 40.0, 4.0
+PATIENCE_SECONDS: Final = 4  # of a test that waits for what a mutant never does
 RECORDING_SECONDS: Final = 1800.0  # for one file of tests, whose every call is noted
 STARTING_SECONDS: Final = 120.0
 
@@ -47,7 +54,8 @@ class Worker:
 
     def __init__(self, workshop: Workshop) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.mutants_all.yard"], cwd=workshop.tree, env=workshop.environment(),
+            [sys.executable, "-m", "tests.mutants_all.yard"], cwd=workshop.tree,
+            env={**workshop.environment(), "PATIENCE_SECONDS": str(PATIENCE_SECONDS)},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             start_new_session=True,  # Ctrl-C is for this process, which ends that one
         )  # fmt: skip
@@ -76,16 +84,15 @@ class Worker:
         found: dict[str, Any] = json.loads(answer)
         return found
 
-    def fails_only_with(self, mutant: Mutant, limits: Mapping[str, float]) -> bool:
-        """Return whether tests fail with a mutant, and pass on the unchanged tree; a pass is remembered."""
-        seconds = LEAST_SECONDS + sum(limits.values())
-        if self.ask(path=mutant.path, text=mutant.mutated, tests=limits, seconds=seconds)["outcome"] == "survived":
-            return False
-        if tuple(limits) not in self._healthy:
+    def verdict(self, mutant: Mutant, limits: Mapping[str, float]) -> str:
+        """Return how tests end with a mutant: survived if they fail without it, too; a pass is remembered."""
+        seconds = LEAST_OF_A_RUN_SECONDS + sum(limits.values())
+        outcome = str(self.ask(path=mutant.path, text=mutant.mutated, tests=limits, seconds=seconds)["outcome"])
+        if outcome == "caught" and tuple(limits) not in self._healthy:
             if self.ask(path="", text="", tests=limits, seconds=seconds)["outcome"] != "survived":
-                return False
+                return "survived"
             self._healthy.add(tuple(limits))
-        return True
+        return outcome
 
     def close(self) -> None:
         """End the worker and its current run."""
@@ -158,38 +165,69 @@ def tests_of(
     return chosen(near, tests, seconds=seconds, killers=killers)
 
 
+def groups_of(mutants: Sequence[Mutant]) -> list[list[Mutant]]:
+    """Return mutants in groups that have the same tests, and can be planted together: their edits do not overlap."""
+    groups: dict[tuple[str, str, bool], list[list[Mutant]]] = {}
+    for mutant in mutants:
+        of_same = groups.setdefault((mutant.path, mutant.within, mutant.edit.rule in HEADER), [])
+        for group in of_same:
+            if len(group) < TOGETHER and not any(mutant.overlaps(other) for other in group):
+                group.append(mutant)
+                break
+        else:
+            of_same.append([mutant])
+    return [group for of_same in groups.values() for group in of_same]
+
+
 # ── running ──
 
 
-def hunt(mutant: Mutant, worker: Worker, tests: Mapping[str, float], *, complete: bool) -> Result:
-    """Plant a mutant and run its tests, given with the time that each takes."""
+def hunt(mutants: Sequence[Mutant], worker: Worker, tests: Mapping[str, float], *, complete: bool) -> Iterator[Result]:
+    """Plant mutants of one function at once and run its tests, given with the time that each takes.
+
+    What then fails is run with each of them alone: if most survive, all together take little longer than one.
+    """
     began = time.monotonic()
-    if not tests:
-        return Result(mutant.id, mutant.file_hash, mutant.name, "unreached")
-    left = {test: LEAST_SECONDS + TIMES_AS_LONG * seconds for test, seconds in tests.items()}
-    whole = LEAST_SECONDS + TIMES_AS_LONG * sum(tests.values())
-    while True:
-        answer = worker.ask(path=mutant.path, text=mutant.mutated, tests=left, seconds=whole)
-        failed = answer.get("by")
-        if answer["outcome"] == "caught" and not failed:  # it hung, or the machine did
-            answer = worker.ask(path=mutant.path, text=mutant.mutated, tests=left, seconds=whole)
-            failed = answer.get("by")
-        if answer["outcome"] != "caught" or not failed:
+
+    def ended(mutant: Mutant, outcome: str, by: str = "", why: str = "") -> Result:
+        seconds = round((time.monotonic() - began) / len(mutants), 1)
+        return Result(mutant.id, mutant.file_hash, mutant.name, outcome, by, why, len(tests), complete, seconds)
+
+    alive, left = list(mutants), dict(tests)
+    while alive and left:
+        limits = {test: LEAST_SECONDS + TIMES_AS_LONG * seconds for test, seconds in left.items()}
+        asked = {"path": alive[0].path, "text": together(alive), "tests": limits}
+        files = len({test.partition("::")[0] for test in left})
+        for _ in range(2):  # without a test that failed, it hung, or the machine did
+            whole = sum(left.values()) + files * FILE_SECONDS
+            answer = worker.ask(**asked, seconds=LEAST_OF_A_RUN_SECONDS + TIMES_AS_LONG * whole)
+            if answer["outcome"] != "caught" or answer.get("by"):
+                break
+        if answer["outcome"] == "survived":
             break
-        # A test may fail by itself, on a busy machine, or on the unchanged tree: to catch a mutant, it must fail twice, and
-        # pass without the mutant; alone, or behind those of its file, as it may need what these have left.
-        ran = list(left)[: list(left).index(failed) + 1]
-        of_its_file = [test for test in ran if test.startswith(failed.partition("::")[0])]
-        if any(worker.fails_only_with(mutant, {test: left[test] for test in tests}) for tests in ([failed], of_its_file)):
-            break
-        left = {test: limit for test, limit in left.items() if test not in ran}
-        if not left:
-            answer = {"outcome": "survived"}
-            break
-    return Result(
-        mutant.id, mutant.file_hash, mutant.name, answer["outcome"], answer.get("by", ""), answer.get("why", ""),
-        len(tests), complete, round(time.monotonic() - began, 1),
-    )  # fmt: skip
+        failed, survivors = answer.get("by", ""), []
+        if failed:
+            # A test may fail by itself, on a busy machine, or on the unchanged tree: to catch a mutant, it must fail twice,
+            # and pass without the mutant; alone, or behind those of its file, as it may need what these have left.
+            ran = list(left)[: list(left).index(failed) + 1]
+            of_its_file = [test for test in ran if test.startswith(failed.partition("::")[0])]
+            left = {test: seconds for test, seconds in left.items() if test not in ran}
+        for mutant in alive:
+            outcome = answer["outcome"] if not failed and len(alive) == 1 else "survived"
+            for named in ([failed], of_its_file) if failed else ():
+                if (outcome := worker.verdict(mutant, {test: limits[test] for test in named})) != "survived":
+                    break
+            if outcome == "survived":
+                survivors.append(mutant)
+            else:
+                yield ended(mutant, outcome, failed, answer.get("why", ""))
+        if left and len(survivors) == len(alive) > 1:  # they do it together only
+            for half in (alive[::2], alive[1::2]):
+                yield from hunt(half, worker, left, complete=complete)
+            return
+        alive = survivors
+    for mutant in alive:
+        yield ended(mutant, "survived" if tests else "unreached")
 
 
 def record(files: Sequence[str], known: Map, workers: Sequence[Worker], console: Console, *, python: bool) -> None:
@@ -260,7 +298,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="for --sample")
     parser.add_argument("--minutes", type=float, metavar="M", help="begin no mutant after so long")
     parser.add_argument("--seconds", type=float, default=MOST_SECONDS, help="of tests for one mutant (default: %(default)g)")
-    parser.add_argument("--jobs", type=int, default=1, help="mutants at once, each job with a server of its own")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        help="mutants at once, each job with a server of its own",
+    )
     parser.add_argument("--again", action="store_true", help="run also what has survived before")
     parser.add_argument("--list", action="store_true", help="show the mutants, and how they ended, and run nothing")
     options = parser.parse_args()
@@ -275,7 +318,7 @@ def main() -> int:
         console.print(f"{len(mutants)} mutants")
         return 0
     explained = read_explained()
-    again = {"survived", "unreached"} if options.again else set()
+    again = {"open", *(("survived", "unreached") if options.again else ())}
     todo = [
         mutant
         for mutant in mutants
@@ -301,17 +344,31 @@ def run(todo: Sequence[Mutant], results: Results, console: Console, options: arg
         record(stale, known, workers, console, python=python)
         tests, calls = known.tests(options.tests), calls_of(sql_texts())
 
-        def one(mutant: Mutant, worker: Worker) -> tuple[Mutant, Result] | None:
+        def one(mutants: list[Mutant], worker: Worker, *, seconds: float) -> list[tuple[Mutant, Result]]:
             if options.minutes is not None and time.monotonic() - began > options.minutes * 60:
-                return None
-            killers = results.killers(mutant.name)
-            named, complete = tests_of(mutant, tests, calls, seconds=options.seconds, killers=killers)
-            return mutant, hunt(mutant, worker, named, complete=complete)
+                return []
+            killers = results.killers(mutants[0].name)
+            named, complete = tests_of(mutants[0], tests, calls, seconds=seconds, killers=killers)
+            of_id = {mutant.id: mutant for mutant in mutants}
+            found = list(hunt(mutants, worker, named, complete=complete))
+            if seconds < options.seconds and not complete:
+                found = [replace(each, outcome="open") if each.outcome == "survived" else each for each in found]
+            return [(of_id[each.id], each) for each in found]
 
-        hunted = filter(None, shared(todo, workers, one, Worker.close))  # None: the time was over
-        for number, (mutant, result) in enumerate(hunted, 1):
-            results.add(result)
-            tell(result, mutant, console, number=number, count=len(todo))
+        settled: set[str] = set()
+
+        def hunted(groups: Sequence[list[Mutant]], seconds: float) -> None:
+            for mutant, result in chain.from_iterable(shared(groups, workers, partial(one, seconds=seconds), Worker.close)):
+                results.add(result)
+                if result.outcome != "open":
+                    settled.add(result.id)
+                tell(result, mutant, console, number=len(settled), count=len(todo))
+
+        # One function after the other: what survives is known soon. A sample has few mutants of each.
+        functions = [todo] if options.sample else [list(of_one) for _, of_one in groupby(todo, lambda mutant: mutant.name)]
+        for of_one in functions:
+            hunted([[mutant] for mutant in of_one if not results.is_open(mutant)], min(FIRST_SECONDS, options.seconds))
+            hunted(groups_of(list(filter(results.is_open, of_one))), options.seconds)
 
 
 if __name__ == "__main__":

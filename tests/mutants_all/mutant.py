@@ -30,7 +30,11 @@ class Mutant:
     @property
     def mutated(self) -> str:
         """The text of the file with the edit."""
-        return self.text[: self.edit.start] + self.edit.replacement + self.text[self.edit.end :]
+        return together([self])
+
+    def overlaps(self, other: "Mutant") -> bool:
+        """Return whether two mutants of a file change the same piece of it, or pieces next to each other."""
+        return self.edit.start <= other.edit.end and other.edit.start <= self.edit.end
 
     @property
     def name(self) -> str:
@@ -51,6 +55,15 @@ class Mutant:
         """Return the lines that differ."""
         lines = difflib.unified_diff(self.text.splitlines(), self.mutated.splitlines(), lineterm="", n=1)
         return "\n".join(list(lines)[2:])
+
+
+def together(mutants: Iterable[Mutant]) -> str:
+    """Return the text of a file with the edits of several mutants, none of which overlap."""
+    edited = ""
+    for mutant in sorted(mutants, key=lambda mutant: mutant.edit.start, reverse=True):
+        text = edited or mutant.text
+        edited = text[: mutant.edit.start] + mutant.edit.replacement + text[mutant.edit.end :]
+    return edited
 
 
 def numbered(path: str, text: str, edits: Iterable[tuple[str, Edit]]) -> list[Mutant]:

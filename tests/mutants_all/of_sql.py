@@ -27,6 +27,7 @@ BOUNDARIES: Final = frozenset({
     *("declare", "exception", "partition", "asc", "desc", "filter", "case", "exit", "continue", "by"),
     *("distinct", "query", "next", "execute", "perform", "update", "insert", "delete", ",", ";", ":=", "=>", "$$"),
 })  # fmt: skip
+TOLD: Final = frozenset({"debug", "log", "info", "notice", "warning"})  # levels of RAISE that change no outcome
 ENDS_OF_A_CLAUSE: Final = frozenset({
     "limit", "offset", "for", "union", "intersect", "except", "returning", "loop", "rows", ";", ",", "$$", "order",
 })  # fmt: skip
@@ -301,7 +302,9 @@ def statements(tokens: list[Token], begin: int) -> Iterator[Edit]:
             at += 1
         else:
             end = scan(at, ";")
-            if word not in {"end", "null"} and not (word == "return" and words[at + 1] not in {";", "query", "next"}):
+            tells_only = word == "raise" and words[at + 1] in TOLD
+            answers = word == "return" and words[at + 1] not in {";", "query", "next"}
+            if word not in {"end", "null"} and not tells_only and not answers:
                 yield Edit("statement dropped", tokens[at].start, tokens[end - 1].end, "null")
             at = end + 1
     if "declare" in words[begin : begin + 8]:

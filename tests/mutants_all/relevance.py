@@ -2,7 +2,7 @@
 
 A test reaches the functions of Python that it runs, and the functions and views of SQL that its statements name, and what
 those call, by their texts; but only what was called while its file ran, by PostgreSQL's counts. What runs in a
-process of its own is not seen: such tests are few and slow, and are left out.
+process of its own is not seen: such tests are few and slow, and are left out, but those of the daemon.
 """
 
 import bisect
@@ -27,11 +27,13 @@ from msgtx.database.wire import Statements
 # Tests of one process, in the order in which they are tried; others start servers, Spark or programs, or take minutes.
 FOLDERS: Final = ("rules", "store", "sessions", "database", "client", "admin", "orm", "aio")
 OF_THE_TEXTS: Final = ("tests/house/test_sql.py", "tests/house/test_privileges.py")  # of every function, as it is written
+PROCESSES: Final = {"msgtx/coordinator/": "tests/system/test_daemon.py"}  # what runs in a process of its own, and its tests
 DEFINES: Final = re.compile(r"\s*(create|alter|drop|grant|revoke|comment)\b", re.IGNORECASE)  # calls nothing
 NAMED: Final = re.compile(r"\bmsgtx\.(\w+)")
 EVERY: Final = "*"  # what a test reaches that looks at the functions' own rows
 SLOWEST_SECONDS: Final = 20.0  # of one test: a slower one is of no use here
-STAGES: Final = (3.0, 12.0)  # seconds after which a stage of a run ends: the tests that catch most are in the first
+FILE_SECONDS: Final = 0.2  # for the database of one more file of tests
+STAGES: Final = (0.6, 3.0, 12.0)  # seconds after which a stage of a run ends: the tests that have caught most come first
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +127,11 @@ class Map:
         `below`: only those whose names begin with one of these.
         """
         there = {str(path.relative_to(root)): path for name in FOLDERS for path in (root / "tests" / name).glob("test_*.py")}
-        there |= {name: root / name for name in OF_THE_TEXTS if (root / name).exists()}
+        there |= {name: root / name for name in (*OF_THE_TEXTS, *PROCESSES.values()) if (root / name).exists()}
         self._files = {name: noted for name, noted in self._files.items() if name in there}
         hashes = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in there.items()}
         wanted = [name for name in there if name.startswith(tuple(below) or ("",))]
-        order = {name: ([*FOLDERS, "house"].index(name.split("/")[1]), name) for name in wanted}
+        order = {name: ([*FOLDERS, "house", "system"].index(name.split("/")[1]), name) for name in wanted}
         known = {name for name, noted in self._files.items() if noted["hash"] == hashes[name] and noted["python"] >= python}
         return sorted(set(wanted) - known, key=lambda name: order[name])
 
@@ -185,12 +187,15 @@ def chosen(
         order[test] = (-killers.get(test, 0), near[test], spent[turn])
     stages: list[list[str]] = [[] for _ in (*STAGES, seconds)]
     total, complete = 0.0, True
+    begun: set[str] = set()
     for test in sorted(near, key=order.__getitem__):
-        took = tests[test].seconds
+        file = test.partition("::")[0]
+        took = tests[test].seconds + FILE_SECONDS * (file not in begun)
         if took > SLOWEST_SECONDS or total + took > seconds:
             complete = False
             continue
         total += took
+        begun.add(file)
         stages[bisect.bisect_left(STAGES, total)].append(test)
     # Within a file tests keep their order: some count what earlier ones have left.
     places = {test: at for at, test in enumerate(tests)}
@@ -224,8 +229,10 @@ def near_sql(
 
 
 def near_python(path: str, function: str, tests: Mapping[str, Reach]) -> dict[str, int]:
-    """Return the tests that run a function of Python."""
-    return {test: 0 for test, reach in tests.items() if f"{path}:{function}" in reach.python}
+    """Return the tests that run a function of Python, and those of the process that it is for."""
+    ran = {test: 0 for test, reach in tests.items() if f"{path}:{function}" in reach.python}
+    files = tuple(file for folder, file in PROCESSES.items() if path.startswith(folder))
+    return {test: 1 for test in tests if test.startswith(files)} | ran
 
 
 def calls_of(files: Mapping[str, str]) -> dict[str, set[str]]:

@@ -17,7 +17,10 @@ LINE: Final = re.compile(r"(?P<id>[0-9a-f]{10}) (?P<name>\S+:\S+) (?P<reason>\S.
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a run ended: caught, survived, stillborn, or unreached by any test. It is valid for the file as it was."""
+    """How a run ended: caught, survived, stillborn, unreached by any test, or open: some tests have not run.
+
+    It is valid for the file as it was.
+    """
 
     id: str
     file_hash: str
@@ -51,6 +54,11 @@ class Results:
         """Return a mutant's result if its file is unchanged."""
         found = self._found.get(mutant.id)
         return found if found is not None and found.file_hash == mutant.file_hash else None
+
+    def is_open(self, mutant: Mutant) -> bool:
+        """Return whether a mutant has survived the first tests, and the others have not run."""
+        found = self.of(mutant)
+        return found is not None and found.outcome == "open"
 
     def killers(self, name: str) -> Counter[str]:
         """Return the tests that have caught mutants of a function, or of its room, with their weights."""

@@ -27,10 +27,12 @@ import msgtx
 import tests.conftest
 from msgtx.database.schema import functions
 from tests.databases import Server, connect, use_server, wait_until
-from tests.mutants_all.relevance import FOLDERS, OF_THE_TEXTS, Recorder
+from tests.mutants_all.relevance import FOLDERS, OF_THE_TEXTS, PROCESSES, Recorder
 
 ROOT: Final = Path(msgtx.__file__).parent.parent
 LOOK_SECONDS: Final = 0.005
+TICK_SECONDS: Final = 0.25
+STATEMENT_SECONDS: Final = 5  # shorter than a workshop's: of so many mutants, many wait for a lock
 ENDING_SECONDS: Final = 15.0  # for a run that is ended to take its fixtures down
 ENDED: Final = """
     select pg_terminate_backend(pid) from pg_stat_activity
@@ -53,6 +55,15 @@ class KeptServer(Server):
     def drop(self) -> None:
         """Keep both."""
 
+    def _template(self) -> str:
+        """Return the template's name: the yard has made it."""
+        return f"{self.role}_template"
+
+
+@dataclass(frozen=True)
+class NotingServer(KeptServer):
+    """A server that notes which functions of SQL are called."""
+
     def drop_database(self, url: str) -> None:
         """Remove a database; note what was called in it."""
         name = sqlalchemy.make_url(url).database
@@ -68,16 +79,12 @@ class OverdueError(BaseException):
     """A test hangs."""
 
 
-def overdue(*_: object) -> None:
-    """Fail the test that runs."""
-    raise OverdueError("it hangs")
-
-
 class Witness:
     """A plugin of pytest: it notes the first failure, and whether it only shows that the text is invalid."""
 
     def __init__(self, limits: Mapping[str, float]) -> None:
         self._limits = limits  # in seconds, of each test
+        self._left = 0.0  # of the one that runs
         self.failed = ""
         self.why = ""
         self.senseless = False
@@ -85,11 +92,18 @@ class Witness:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        signal.setitimer(signal.ITIMER_REAL, self._limits[item.nodeid])
+        self._left = self._limits[item.nodeid]
+        signal.setitimer(signal.ITIMER_REAL, TICK_SECONDS, TICK_SECONDS)
         try:
             return (yield)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def tick(self, *_: object) -> None:
+        """Fail the test that runs when its time is over; the time for which this process was stopped is one tick."""
+        self._left -= TICK_SECONDS
+        if self._left <= 0:
+            raise OverdueError("it hangs")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -125,10 +139,10 @@ class Yard:
         self._items: dict[str, pytest.Item] = {}
         made = use_server(url)
         self.server = KeptServer(made.superuser_url, made.role, made.password)
-        self.server.drop_database(self.server.create_database())
-        CALLED.clear()
+        made.drop_database(made.create_database())  # with the template
         with self.server.administrator() as connection:
             connection.execute("alter system set track_functions = 'all'")
+            connection.execute(f"alter system set statement_timeout = '{STATEMENT_SECONDS}s'")
             connection.execute("select pg_reload_conf()")
         tests.conftest.use_server = lambda _: self.server  # type: ignore[assignment]
         for module in pkgutil.walk_packages(msgtx.__path__, "msgtx."):
@@ -236,7 +250,7 @@ class Yard:
     def _judged(self, limits: Mapping[str, float]) -> dict[str, Any]:
         """Run tests, each with its limit, until one fails."""
         witness = Witness(limits)
-        signal.signal(signal.SIGALRM, overdue)
+        signal.signal(signal.SIGALRM, witness.tick)
         self._run_items(witness, [self._items[name] for name in limits if name in self._items], lambda: bool(witness.failed))
         if witness.failed:
             outcome = "stillborn" if witness.senseless else "caught"
@@ -246,6 +260,7 @@ class Yard:
     def _recorded(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Run the tests of a file and note what they reach."""
         items = [item for name, item in self._items.items() if name.partition("::")[0] == asked["record"]]
+        self.server = NotingServer(self.server.superuser_url, self.server.role, self.server.password)
         with Recorder(ROOT / "msgtx", python=asked["python"]) as recorder:
             self._run_items(recorder, items, lambda: False)
         return {"outcome": "recorded", "tests": recorder.found, "called": sorted(CALLED)}
@@ -328,7 +343,7 @@ def main() -> None:
     """Answer until nothing more is asked."""
     hearing, speaking = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    files = [*(f"tests/{folder}" for folder in FOLDERS), *OF_THE_TEXTS]
+    files = [*(f"tests/{folder}" for folder in FOLDERS), *OF_THE_TEXTS, *PROCESSES.values()]
     pytest.main([*OPTIONS, *files], plugins=[Yard(os.environ["MSGTX_TEST_DATABASE_URL"], hearing, speaking)])
 
 

@@ -16,6 +16,7 @@ from msgtx import Outcome, OutputRecord, TopicPartition, errors, orm, protocol
 from msgtx.orm.models import ReadOnly
 from msgtx.store.topics import describe_topics
 from tests.databases import Connection
+from tests.store.sharing import ShareGroup
 from tests.store.steps import Writer, offsets_of, plain, seal, unique
 from tests.store.test_offsets import decide_by_hand
 
@@ -153,6 +154,54 @@ def test_a_group_and_its_members(client: msgtx.Client, topic: str, session: Sess
         assert group.generation > 0
 
 
+def test_a_share_group_and_what_it_has_in_flight(client: msgtx.Client, topic: str, session: Session) -> None:
+    name = unique("share")
+    client.admin.shares.configure(name, {"auto_offset_reset": "earliest", "max_record_locks": 7})
+    with client.producer() as producer:
+        producer.send_batch(topic, [b"x"] * 5, partition=1).result(SECONDS)
+    with (
+        client.share_consumer(topic, group=name, acknowledgement_mode="explicit") as consumer,
+        client.producer(transactional_id=name) as producer,
+    ):
+        first, second, third, _ = consumer.poll(SECONDS, max_records=4)
+        consumer.acknowledge(first)
+        consumer.acknowledge(second, msgtx.Acknowledgement.RELEASE)
+        consumer.commit()
+        producer.begin_transaction()
+        consumer.acknowledge(third)
+        producer.send_acknowledgements_to_transaction(consumer)
+        token = producer.prepare_transaction()
+        group = session.get_one(orm.ShareGroup, name)
+        assert (group.members, group.max_record_locks, group.auto_offset_reset) == (1, 7, "earliest")
+        assert (group.dead_letter_topic, group.isolation) == (f"{name}-dead-letters", "read_committed")
+        at = session.get_one(orm.SharePartition, (name, topic, 1))
+        assert (at.start_offset, at.next_offset, at.available, at.acquired, at.pending, at.rejected) == (1, 4, 1, 1, 1, 0)
+        spans = session.scalars(
+            select(orm.ShareSpan).where(orm.ShareSpan.group_name == name).order_by(orm.ShareSpan.first_offset)
+        ).all()
+        assert [(span.first_offset, span.last_offset, span.state, span.delivery_count) for span in spans] == [
+            (1, 1, "available", 1),
+            (2, 2, "pending", 1),
+            (3, 3, "acquired", 1),
+        ]
+        released, pending, acquired = spans
+        assert (released.reason, released.locked_until) == ("released", None)
+        assert (pending.answer, pending.producer_id) == ("accept", token.transaction_id.producer_id)
+        assert acquired.locked_until is not None
+        assert acquired.member_id is not None
+        assert acquired.member_id == released.member_id
+        client.complete(token, commit=False)
+        session.rollback()
+        assert (
+            session.scalars(
+                select(orm.ShareSpan.reason).where(orm.ShareSpan.group_name == name, orm.ShareSpan.first_offset == 2)
+            ).one()
+            == "transaction aborted"
+        )
+    assert session.scalars(select(orm.ConsumerGroup).where(orm.ConsumerGroup.name == name)).all() == []
+    client.admin.shares.delete(name)
+
+
 def test_an_offset_counts_when_it_is_decided_and_the_newest_that_counts_is_where_a_group_goes_on(
     connection: Connection, topic: str, session: Session
 ) -> None:
@@ -223,12 +272,15 @@ def test_records_are_chosen_by_what_their_values_hold(
 
 @pytest.fixture
 def written(connection: Connection, topic: str, client: msgtx.Client) -> str:
-    """A topic with a row in every view; the group has the same name."""
+    """A topic with a row in every view; the groups have names like it."""
     partition, _ = ids_of(connection, topic)
     writer = Writer(connection)
     writer.send(partition, b"a")
     writer.commit(offsets_of((topic, partition, 1)))
     client.sweep(only=["markers"])
+    group = ShareGroup(connection, partition, name=f"share-{topic}")
+    group.acquire("a")
+    assert group.answer("a", {0: "release"}) == []  # what time does not change
     return topic
 
 

@@ -1,12 +1,28 @@
 """Settings: names, order of sources, contradictions (internals: producers#delivery-levels)."""
 
+import dataclasses
+import inspect
+import typing
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from msgtx.config import KAFKA_NAMES, ConsumerConfig, ProducerConfig, resolve
+from msgtx import units
+from msgtx.client import Client
+from msgtx.config import _CHOICES, KAFKA_NAMES, ConsumerConfig, ProducerConfig, ShareConsumerConfig, resolve
 from msgtx.errors import ConfigError, InvalidTransactionTimeout
+from msgtx.settings import (
+    ConsumerSettings,
+    IntoSettings,
+    MemberSettings,
+    ProducerSettings,
+    ShareConsumerSettings,
+    TopicSettings,
+)
+from msgtx.store.topics import SETTINGS
 from msgtx.types import Isolation
+from msgtx.units import Duration, Size
 
 
 def test_the_defaults_are_the_published_ones() -> None:
@@ -92,7 +108,7 @@ def test_kafkas_dotted_names_come_in_by_config_and_a_keyword_wins() -> None:
     config = {"linger.ms": "9", "batch.size": 1, "acks": "-1", "enable.idempotence": "true"}
     found = resolve(ProducerConfig, {"linger_ms": 3}, config)
     assert (found.linger_ms, found.batch_bytes, found.acks) == (3, 1, "all")
-    known = set(ProducerConfig.__slots__) | set(ConsumerConfig.__slots__)
+    known = set(ProducerConfig.__slots__) | set(ConsumerConfig.__slots__) | set(ShareConsumerConfig.__slots__)
     later = {"group_instance_id", "session_timeout_ms", "heartbeat_interval_ms", "max_poll_interval_ms", "assignment"}
     assert set(KAFKA_NAMES.values()) <= known | later
 
@@ -104,6 +120,8 @@ def test_kafkas_dotted_names_come_in_by_config_and_a_keyword_wins() -> None:
         ("linger_ms", "soon"),
         ("linger_ms", True),
         ("linger_ms", None),
+        ("linger_ms", 10**13),
+        ("linger_ms", "9999999999w"),
         ("batch_bytes", 0),
         ("buffer_bytes", 0),
         ("max_in_flight", 0),
@@ -133,15 +151,158 @@ def test_zero_is_fine_where_it_has_a_meaning(name: str) -> None:
 
 def test_keywords_over_environment_over_file_over_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "msgtx.toml"
-    file.write_text('linger_ms = 1\nbatch_bytes = 1\nretries = 1\nurl = "for others"\n')
+    file.write_text("linger_ms = 1\nbatch_bytes = 1\nretries = 1\nmax_poll_records = 1\n")
     monkeypatch.setenv("MSGTX_CONFIG", str(file))
     monkeypatch.setenv("MSGTX_BATCH_BYTES", "2")
     monkeypatch.setenv("MSGTX_RETRIES", "2")
     found = resolve(ProducerConfig, {"retries": 3})
     assert (found.linger_ms, found.batch_bytes, found.retries, found.batch_records) == (1, 2, 3, 10_000)
-    file.write_text("not toml")
-    with pytest.raises(ConfigError, match=r"msgtx\.toml"):
-        resolve(ProducerConfig, {})
+    for wrong, complaint in (
+        ("not toml", r"msgtx\.toml"),
+        ("lingerms = 3", r"msgtx\.toml: unknown setting 'lingerms'; the nearest known one is 'linger_ms'"),
+        ("[producer]\nlinger_ms = 3", r"msgtx\.toml: 'producer' is a table; settings stand alone"),
+        ("linger.ms = 3", r"msgtx\.toml: 'linger' is a table; settings stand alone"),
+    ):
+        file.write_text(wrong)
+        with pytest.raises(ConfigError, match=complaint):
+            resolve(ProducerConfig, {})
+    file.write_bytes(b"\xff")
+    for named in (file, tmp_path, tmp_path / "mistyped.toml"):
+        monkeypatch.setenv("MSGTX_CONFIG", str(named))
+        with pytest.raises(ConfigError, match=named.name):
+            resolve(ProducerConfig, {})
+
+
+def test_durations_and_sizes_have_units_in_every_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "msgtx.toml"
+    file.write_text('linger_ms = "1s"\nbatch_bytes = "1MiB"\n')
+    monkeypatch.setenv("MSGTX_CONFIG", str(file))
+    monkeypatch.setenv("MSGTX_BUFFER_BYTES", "64 MiB")
+    keywords = {"delivery_timeout_ms": timedelta(minutes=2), "max_block_ms": "1h30m"}
+    found = resolve(ProducerConfig, keywords, {"transaction.timeout.ms": "1.5min"})
+    assert (found.linger_ms, found.batch_bytes, found.buffer_bytes) == (1_000, 1024**2, 64 * 1024**2)
+    assert (found.delivery_timeout_ms, found.max_block_ms, found.transaction_timeout_ms) == (120_000, 5_400_000, 90_000)
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [(ProducerSettings, ProducerConfig), (ConsumerSettings, ConsumerConfig), (ShareConsumerSettings, ShareConsumerConfig)],
+)
+def test_what_a_type_checker_knows_is_what_there_is(kind: type, config: type) -> None:
+    """Names and types; the values that are listed are those that are taken."""
+    typed = typing.get_type_hints(kind)
+    fields = {field.name: field for field in dataclasses.fields(config)}
+    assert typed.keys() == fields.keys()
+    for name, hint in typed.items():
+        if name.endswith("_ms"):
+            assert hint == Duration
+        elif name.endswith("_bytes"):
+            assert hint == Size
+        elif name in {"acks", "isolation", "auto_offset_reset", "partitioner", "assignment", "acknowledgement_mode"}:
+            literals = [value for each in (typing.get_args(hint) or ()) for value in (typing.get_args(each) or (each,))]
+            for value in literals:
+                if isinstance(value, str | int):
+                    needed = {"enable_idempotence": False} if name == "acks" else {}
+                    resolve(config, {name: value, **needed, **({"group": "g"} if config is ShareConsumerConfig else {})})
+            assert {str(value) for value in literals if not isinstance(value, type)} >= set(_CHOICES[name])
+        else:
+            assert hint == fields[name].type
+        assert isinstance(fields[name].default, int | str | None), "shown by help()"
+
+
+def test_a_share_consumer_has_a_group_and_is_heard_of_in_time() -> None:
+    with pytest.raises(ConfigError, match="a share consumer has a group"):
+        resolve(ShareConsumerConfig, {})
+    with pytest.raises(ConfigError, match="heartbeat_interval_ms=5000 must be below session_timeout_ms=5000"):
+        resolve(ShareConsumerConfig, {"group": "g", "session_timeout_ms": "5s"})
+
+
+def test_a_worker_in_an_event_loop_takes_what_another_takes() -> None:
+    hints = typing.get_type_hints(Client.process_into)
+    named = inspect.signature(Client.process_into).parameters.values()
+    own = {one.name for one in named if one.kind is one.KEYWORD_ONLY} - {"stop", "on_commit", "_work"}
+    expected = typing.get_type_hints(MemberSettings) | {name: hints[name] for name in own}
+    assert typing.get_type_hints(IntoSettings) == expected
+    assert IntoSettings.__required_keys__ == {one.name for one in named if one.name in own and one.default is one.empty}
+
+
+def test_a_type_checker_knows_the_settings_of_a_topic() -> None:
+    assert set(typing.get_type_hints(TopicSettings)) == set(SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (5, 5),
+        (0.5, None),
+        ("5", 5),
+        ("-1", -1),
+        (-1, -1),
+        ("500ms", 500),
+        ("10s", 10_000),
+        ("0.5 s", 500),
+        ("2min", 120_000),
+        ("2m", 120_000),
+        ("1h30m", 5_400_000),
+        ("1h 30m", 5_400_000),
+        ("7d", 604_800_000),
+        ("1w", 604_800_000),
+        (timedelta(days=7), 604_800_000),
+        (timedelta(milliseconds=1), 1),
+        (timedelta(microseconds=1), None),
+        ("0.0001s", None),
+        ("7 days", None),
+        ("7D", None),
+        ("", None),
+        ("s", None),
+        ("10s x", None),
+        ("999999999999d", None),
+        (None, None),
+        (True, None),
+        (float("nan"), None),
+        (float("inf"), None),
+    ],
+)
+def test_durations(value: object, expected: int | None) -> None:
+    if expected is not None:
+        assert units.milliseconds("linger_ms", value) == expected
+        assert units.seconds("timeout", timedelta(seconds=1)) == 1.0
+        return
+    with pytest.raises(ConfigError, match="linger_ms"):
+        units.milliseconds("linger_ms", value)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (50, 50),
+        ("50", 50),
+        (-1, -1),
+        ("512B", 512),
+        ("400KiB", 409_600),
+        ("50 MiB", 52_428_800),
+        ("1.5GiB", 1_610_612_736),
+        ("2TiB", 2 * 1024**4),
+        ("10kB", 10_000),
+        ("10MB", 10_000_000),
+        ("50M", None),
+        ("50mib", None),
+        ("0.3B", None),
+        (None, None),
+        (timedelta(1), None),
+    ],
+)
+def test_sizes(value: object, expected: int | None) -> None:
+    if expected is not None:
+        assert units.size("batch_bytes", value) == expected
+        return
+    with pytest.raises(ConfigError, match="batch_bytes"):
+        units.size("batch_bytes", value)
+
+
+def test_a_number_alone_is_in_the_settings_own_unit() -> None:
+    assert units.milliseconds("limit", 15, unit="min") == 900_000
+    assert (units.seconds("timeout", 1.5), units.seconds("timeout", "1500ms")) == (1.5, 1.5)
 
 
 def test_a_contradiction_from_the_environment_counts_as_given(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ CLIENT: dict[ClientState, dict[Call, ClientState]] = {
     C.IN_TRANSACTION: {
         Call.SEND: C.IN_TRANSACTION,
         Call.SEND_OFFSETS: C.IN_TRANSACTION,
+        Call.SEND_ACKNOWLEDGEMENTS: C.IN_TRANSACTION,
         Call.COMMIT: C.COMMITTING,
         Call.SEAL: C.SEALING,
         Call.PREPARE: C.SEALING,

@@ -235,7 +235,7 @@ def test_a_read_only_sql_transaction_is_told_so(
     make_engine: MakeEngine, topic: str, seen: Seen, connection: Connection, level: str
 ) -> None:
     app = make_engine(isolation_level=level)
-    with Session(app, execution_options={}) as session:
+    with Session(app) as session:
         session.connection(execution_options={"postgresql_readonly": True})
         orm.publish(session, topic, b"x")
         with pytest.raises(errors.ConfigError, match="read-only"):

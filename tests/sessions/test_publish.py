@@ -502,3 +502,8 @@ def test_a_commit_that_waits_for_a_row_of_somebody_holds_no_partition(
         somebody.execute("rollback")
         committed.result(SECONDS)
     assert sorted(record.value or b"" for record in everything(client, topic)) == [b"bought", b"of another"]
+
+
+def test_another_database_is_refused_by_its_name() -> None:
+    with Session(sqlalchemy.create_engine("sqlite://")) as session, pytest.raises(errors.ConfigError, match="psycopg"):
+        orm.publish(session, "orders", b"")

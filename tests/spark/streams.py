@@ -1,6 +1,5 @@
 """What tests of streams share: a topic in, a topic out, and queries from one to the other."""
 
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,9 +11,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import msgtx
 from tests.databases import wait_until
+from tests.store.steps import unique
 
 PARTITIONS = 2
-_number = itertools.count(1)
 
 
 @dataclass
@@ -25,7 +24,7 @@ class Pipe:
     client: msgtx.Client
     url: str
     folder: Path
-    name: str = field(default_factory=lambda: f"pipe-{next(_number)}")
+    name: str = field(default_factory=lambda: unique("pipe"))
     sent: int = 0
 
     def __post_init__(self) -> None:

@@ -2,7 +2,6 @@
 
 import collections
 import concurrent.futures
-import itertools
 import json
 import os
 import signal
@@ -20,14 +19,14 @@ from msgtx import errors
 from msgtx.spark_jobs import export as export_module
 from msgtx.spark_jobs.export import HIDDEN, MANIFEST, ExportReport, export
 from msgtx.spark_jobs.runtime.folder import Folder
+from tests.store.steps import unique
 
 PATIENCE_SECONDS = 120.0
-_number = itertools.count(1)
 
 
 @pytest.fixture
 def topic(client: msgtx.Client) -> str:
-    name = f"orders-{next(_number)}"
+    name = unique("orders")
     client.topics.create(name, partitions=3)
     return name
 

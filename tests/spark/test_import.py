@@ -3,7 +3,6 @@
 import collections
 import concurrent.futures
 import gzip
-import itertools
 import json
 import os
 import signal
@@ -20,14 +19,14 @@ from msgtx import Record, errors
 from msgtx.spark_jobs import import_files as import_module
 from msgtx.spark_jobs.import_files import BATCH_FILES, Columns, ImportReport, divided, import_files
 from msgtx.spark_jobs.runtime.folder import File
+from tests.store.steps import unique
 
 PATIENCE_SECONDS = 120.0
-_number = itertools.count(1)
 
 
 @pytest.fixture
 def topic(client: msgtx.Client) -> str:
-    name = f"imported-{next(_number)}"
+    name = unique("imported")
     client.topics.create(name, partitions=2)
     return name
 

@@ -1,6 +1,5 @@
 """What is read: options become ranges that are committed, whole, and not removed (I14, I15, I16)."""
 
-import itertools
 import json
 import logging
 import pickle
@@ -16,16 +15,15 @@ from msgtx.database.pool import Engine
 from msgtx.spark_jobs.reading.offsets import Plan, await_replica, begin, between, latest, plan
 from msgtx.spark_jobs.reading.read_options import AtTime, parse
 from msgtx.store.installation import change_incarnation
-from tests.store.steps import Writer, seal
+from tests.store.steps import Writer, seal, unique
 
 FOREIGN = "0f8fad5b-d9cb-469f-a165-70867728950e"
-_number = itertools.count(1)
 
 
 @pytest.fixture
 def wide(client: msgtx.Client) -> str:
     """A topic of three partitions; partition n holds 2 + n records of times 1000, 1001, …"""
-    name = f"wide-{next(_number)}"
+    name = unique("wide")
     client.topics.create(name, partitions=3, retention_ms=-1)
     with client.producer() as producer:
         for partition in range(3):
@@ -271,7 +269,7 @@ def test_a_start_that_retention_has_removed_is_refused_or_moved(
 def test_a_topic_that_is_gone_is_refused_or_left_out(
     engine: Engine, client: msgtx.Client, wide: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    name = f"short-{next(_number)}"
+    name = unique("short")
     client.topics.create(name)
     with client.producer() as producer:
         producer.send(name, b"x").result(10)

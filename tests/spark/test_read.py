@@ -1,7 +1,6 @@
 """`read_committed`: a DataFrame holds what a reader at read_committed gets, whatever happens in between."""
 
 import concurrent.futures
-import itertools
 import random
 import re
 import subprocess
@@ -29,13 +28,12 @@ from msgtx.store.installation import describe_installation
 from msgtx.store.topics import describe_topics
 from tests.databases import Connection, Server, wait_until
 from tests.roles import open_roles
-from tests.store.steps import Writer, plain
+from tests.store.steps import Writer, plain, unique
 
 KAFKAS_COLUMNS = [
     ("key", "binary"), ("value", "binary"), ("topic", "string"), ("partition", "int"), ("offset", "bigint"),
     ("timestamp", "timestamp"), ("timestampType", "int"),
 ]  # fmt: skip
-_number = itertools.count(1)
 Content = tuple[str, int, int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 
 
@@ -58,7 +56,7 @@ def content_of(records: Iterator[Record]) -> list[Content]:
 
 
 def new_topic(client: msgtx.Client, partitions: int = 1, **settings: int | str) -> str:
-    name = f"topic-{next(_number)}"
+    name = unique("topic")
     client.topics.create(name, partitions=partitions, retention_ms=-1, **settings)
     return name
 

@@ -1,6 +1,5 @@
 """`format("msgtx")` in batches: reads return what the log holds, writes count once, and secrets stay secret."""
 
-import itertools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -17,14 +16,12 @@ from msgtx.database.pool import Engine
 from msgtx.spark_jobs.reading.read_options import parse
 from msgtx.spark_jobs.source import SCHEMA, BatchReader, MsgtxDataSource, Noted, ReadPartition
 from msgtx.spark_jobs.writing.write_options import WriteOptions
-from tests.store.steps import Writer
-
-_number = itertools.count(1)
+from tests.store.steps import Writer, unique
 
 
 @pytest.fixture
 def topic(client: msgtx.Client) -> str:
-    name = f"source-{next(_number)}"
+    name = unique("source")
     client.topics.create(name, partitions=3, retention_ms=-1)
     return name
 
@@ -149,7 +146,7 @@ def test_a_range_is_divided_among_tasks(reading: Callable[..., DataFrame], topic
 def test_logs_of_one_record_rows_and_of_sparse_rows_read_alike(
     reading: Callable[..., DataFrame], client: msgtx.Client
 ) -> None:
-    name = f"compact-{next(_number)}"
+    name = unique("compact")
     client.topics.create(name, partitions=1, cleanup_policy="compact", retention_ms=-1)
     with client.producer(batch_records=1) as producer:
         for at in range(40):

@@ -4,7 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from msgtx.database.calls import Function, call
+from msgtx.database.wire import Int4Array
 from msgtx.store import sweeps
+from msgtx.store.answers import acknowledge_in_session, acknowledge_in_transaction, acknowledge_records
 from msgtx.store.append import append, append_and_decide
 from msgtx.store.append_once import KeyedRecord, append_once
 from msgtx.store.compaction import find_dirty_log
@@ -16,13 +19,23 @@ from msgtx.store.installation import change_incarnation, describe_installation, 
 from msgtx.store.producers import fence_producer, init_producer_id
 from msgtx.store.retention import LOG_END, delete_records
 from msgtx.store.seal import commit_in_session, complete_prepared, decide_sealed, seal
+from msgtx.store.shares import (
+    ACQUIRE,
+    acquire_records,
+    configure_share_group,
+    ensure_dead_letters,
+    join_share_group,
+    redrive_dead_letters,
+    reset_share_offsets,
+)
 from msgtx.store.snapshots import delete_snapshot, save_snapshot
 from msgtx.store.spark import Attempt, BatchName, abort_batch, begin_attempt, decide_batch
-from msgtx.store.topics import alter_topic, create_topic, delete_topic
+from msgtx.store.topics import alter_topic, create_topic, delete_topic, describe_topics
 from msgtx.store.transactions import end_transaction, expire_transactions
 from msgtx.types import GroupMetadata, OffsetAndMetadata
 from tests.databases import Connection
 from tests.store.roster import Roster
+from tests.store.sharing import ShareGroup
 from tests.store.steps import Writer, batch, expire_transaction, new_partition, plain, unique
 
 
@@ -256,6 +269,107 @@ def join_again_for_the_same(stage: Stage) -> None:
     group.join("b", "instance")
 
 
+def join_to_share(stage: Stage) -> None:
+    join_share_group(
+        stage.session,
+        unique("share"),
+        member_id="a",
+        client_host=None,
+        client_process=None,
+        session_timeout_ms=45_000,
+        topics=["t"],
+    )
+
+
+def acquisition_that_buries(stage: Stage) -> None:
+    group = ShareGroup(stage.aside, stage.partition(), delivery_count_limit=1)
+    group.acquire("a", 1)
+    group.expire_locks("a")
+    group.connection = stage.session
+    assert group.acquire("a", 1) == {}
+
+
+def acquisition_with_answers(stage: Stage) -> None:
+    group = ShareGroup(stage.aside, stage.partition())
+    group.acquire("a", 1)
+    answers = group.answers("a", {0: "accept"}).arguments()[2:]
+    arguments = {name: kind for name, kind in ACQUIRE.arguments.items() if name != "flushes"}
+    asked = (group.name, group.join("a"), 2, Int4Array([group.partition]), 1, 1)
+    assert call(stage.session, Function("acquire_records", arguments), *asked, *answers) == []
+
+
+def acquisition_whose_caller_flushes(stage: Stage) -> None:
+    group = ShareGroup(stage.aside, stage.partition())
+    group.acquire("a", 1)
+    answers, asked = group.answers("a", {0: "accept"}), [group.partition]
+    number = group.join("a")
+    acquire_records(stage.session, group.name, number, asked, call_number=2, max_records=1, max_bytes=1, answers=answers)
+
+
+def acknowledgement(stage: Stage) -> None:
+    group = ShareGroup(stage.aside, stage.partition())
+    group.acquire("a", 1)
+    assert acknowledge_records(stage.session, group.answers("a", {0: "accept"}), call_number=2) == []
+
+
+def pending_acknowledgement(stage: Stage) -> None:
+    group, writer = ShareGroup(stage.aside, stage.partition()), Writer(stage.aside)
+    group.acquire("a", 1)
+    acknowledge_in_transaction(stage.session, writer.name, group.answers("a", {0: "accept"}), call_number=2)
+
+
+def whole_transaction_with_acknowledgements(stage: Stage) -> None:
+    group, writer = ShareGroup(stage.aside, stage.partition()), Writer(stage.aside)
+    group.acquire("a", 1)
+    append_and_decide(
+        stage.session, writer.name, [writer.row(group.partition, b"a")], answers=group.answers("a", {0: "accept"})
+    )
+
+
+def acknowledgement_of_a_session(stage: Stage) -> None:
+    group = ShareGroup(stage.aside, stage.partition())
+    group.acquire("a", 1)
+    assert acknowledge_in_session(stage.session, group.answers("a", {0: "accept"}))
+    stage.session.execute("set constraints all immediate")  # as its COMMIT does
+
+
+def settings_of_a_share_group(stage: Stage) -> None:
+    configure_share_group(stage.session, unique("share"), {"delivery_count_limit": 7})
+
+
+def reset_of_a_share_group(stage: Stage) -> None:
+    name, partition = unique("share"), stage.partition()
+    configure_share_group(stage.aside, name, {})
+    reset_share_offsets(stage.session, name, {partition: 0})
+
+
+def dead_letters_that_go_back(stage: Stage) -> None:
+    group = ShareGroup(stage.aside, stage.partition())
+    group.acquire("a", 1)
+    ensure_dead_letters(stage.aside, group.name)
+    assert group.answer("a", {0: "reject"}) == []
+    assert redrive_dead_letters(stage.session, group.name, 0, upto=None, most=9, skip_missing=False).sent == 1
+
+
+def step_over_what_is_no_dead_letter(stage: Stage) -> None:
+    group = ShareGroup(stage.aside, stage.partition())
+    ensure_dead_letters(stage.aside, group.name)
+    plain(stage.aside, describe_topics(stage.aside, [f"{group.name}-dead-letters"]).popitem()[1].partition_ids[0], b"x")
+    assert redrive_dead_letters(stage.session, group.name, 0, upto=None, most=9, skip_missing=False).sent == 0
+
+
+def topic_of_dead_letters(stage: Stage) -> None:
+    ensure_dead_letters(stage.session, ShareGroup(stage.aside, stage.partition()).name)
+
+
+def settled_acknowledgement(stage: Stage) -> None:
+    group, writer = ShareGroup(stage.aside, stage.partition()), Writer(stage.aside)
+    group.acquire("a", 1)
+    acknowledge_in_transaction(stage.aside, writer.name, group.answers("a", {0: "accept"}), call_number=2)
+    decide(stage.aside, writer.name, "COMMIT", tails={})
+    assert in_a_call_of("settle_shares", stage=stage) is not None
+
+
 def assignment(stage: Stage) -> None:
     group = stage.members()
     state = group.state
@@ -395,6 +509,7 @@ CASES: Final[dict[str, tuple[Callable[[Stage], None], ...]]] = {
     "commit_offsets": (offsets,),
     "complete_prepared": (commit_of_what_is_prepared,),
     "create_topic": (new_topic,),
+    "insert_topic": (new_topic,),
     "decide": (commit, abort),
     "decide_batch": (batch_of_spark, batch_without_records),
     "decide_sealed": (commit_of_what_is_sealed,),
@@ -414,6 +529,19 @@ CASES: Final[dict[str, tuple[Callable[[Stage], None], ...]]] = {
     "init_producer_id": (new_producer_id, new_transactional_id, next_epoch),
     "insert_decision": (bare_decision,),
     "join_group": (join, join_again_for_the_same),
+    "answer_or_raise": (acknowledgement_of_a_session, pending_acknowledgement),
+    "acknowledge_in_session": (acknowledgement_of_a_session,),
+    "acknowledge_in_transaction": (pending_acknowledgement,),
+    "acknowledge_records": (acknowledgement,),
+    "append_acknowledge_decide": (whole_transaction_with_acknowledgements,),
+    "configure_share_group": (settings_of_a_share_group,),
+    "reset_share_offsets": (reset_of_a_share_group,),
+    "ensure_dead_letters": (topic_of_dead_letters,),
+    "redrive_dead_letters": (dead_letters_that_go_back, step_over_what_is_no_dead_letter),
+    "settle_shares": (settled_acknowledgement,),
+    "acquire_records": (acquisition_that_buries, acquisition_with_answers),
+    "flush_log": (acquisition_whose_caller_flushes,),
+    "join_share_group": (join_to_share,),
     "lease_shards": (new_coordinator, shards_that_change_hands),
     "leave_group": (leave,),
     "raise_generation": (raised_generation,),

@@ -206,6 +206,7 @@ def test_a_refused_record_keeps_no_key_and_the_others_go_on(
     error: type[Exception],
 ) -> None:
     refusing, taking = new_partition(connection, **settings), new_partition(connection)
+    once(connection, taking, "bad")  # a key of another topic
     answers = append_once(
         connection,
         [
@@ -218,7 +219,7 @@ def test_a_refused_record_keeps_no_key_and_the_others_go_on(
     assert [type(answer.error) for answer in answers] == [error, type(None), error, error]
     assert answers[0] == Placed(answers[0].error, -1, -1, -1, duplicate=False)
     assert all("max_message_bytes" in str(answer.error) or "needs a key" in str(answer.error) for answer in answers[2:])
-    assert (held(connection), ends(connection, refusing)[2], ends(connection, taking)[2]) == (["good"], 0, 1)
+    assert (held(connection), ends(connection, refusing)[2], ends(connection, taking)[2]) == (["bad", "good"], 0, 2)
     assert places([once(connection, refusing, "bad", **mended)]) == [(0, 0, False)]
 
 

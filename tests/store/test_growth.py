@@ -54,6 +54,11 @@ FILL = (
         select 1, 'member-' || i, 60000, array['wide'], now() from generate_series(1, {n}) i""",
     """insert into msgtx.group_heartbeat (member_number, heartbeat_number, heartbeat_at)
         select m.member_number, 1, now() from msgtx.group_member m""",
+    """insert into msgtx.share_state (group_id, partition_id, version, next_offset, spans)
+        select i, 1, 1, 0, '{{}}' from generate_series(1, {n}) i""",
+    """insert into msgtx.share_pending (producer_id, producer_epoch, transaction_number, group_id, partition_id)
+        select 1000000 + i, 0, 0, i, 1 from generate_series(1, {n}) i""",
+    "insert into msgtx.share_call (member_number, call_number) select i, 1 from generate_series(1, {n}) i",
     "insert into msgtx.partition_floor (partition_id, stable_floor) select 2000000 + i, 0 from generate_series(1, {n}) i",
     "insert into msgtx.deleted_partition (partition_id) select 3000000 + i from generate_series(1, {n}) i",
     """insert into msgtx.dedup_key (topic_id, dedup_key, partition_id, record_offset, record_timestamp, appended_at)
@@ -74,6 +79,8 @@ STEPS = {
     "members": ("remove_members", (None,)),
     "heartbeats": ("remove_heartbeats", (None,)),
     "spark": ("remove_spark_history", (None,)),
+    "acknowledgements": ("settle_shares", (None,)),
+    "shares": ("remove_superseded_shares", (None, [2, -1])),
     "dedup": ("remove_dedup_keys", (None,)),
 }
 pytestmark = pytest.mark.usefixtures("filled")

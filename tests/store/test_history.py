@@ -523,7 +523,7 @@ def test_a_step_that_fails_does_not_stop_the_others_and_is_told(
 
 
 def test_an_unknown_sweep_is_named(engine: Engine) -> None:
-    known = "overdue, markers, seals, deleted, retention, compaction, ids, history, offsets, floors, members, heartbeats"
+    known = "overdue, markers, acknowledgements, seals, deleted, retention, compaction, ids, history, offsets, floors"
     with pytest.raises(errors.ConfigError, match=f"'histories'; known are {known}"):
         sweep(engine, only=["markers", "histories"])
     with pytest.raises(errors.ConfigError):
@@ -561,6 +561,15 @@ def vars_of(report: msgtx.SweepReport) -> dict[str, int]:
 
 def test_the_steps_of_sweeping_stand_in_the_order_that_lets_each_use_what_the_one_before_did() -> None:
     assert list(STEPS) == [
-        "overdue", "markers", "seals", "deleted", "retention", "compaction", "ids", "history", "offsets", "floors",
-        "members", "heartbeats", "spark", "dedup", "wakeups",
+        "overdue", "markers", "acknowledgements", "seals", "deleted", "retention", "compaction", "ids", "history",
+        "offsets", "floors", "members", "heartbeats", "shares", "spark", "dedup", "wakeups",
     ]  # fmt: skip
+
+
+def test_a_transaction_of_offsets_alone_stays_until_its_history_is_over(connection: Connection, clock: Clock) -> None:
+    writer, partition = Writer(connection), new_partition(connection)
+    older, _ = (writer.commit(offsets_of(("group", partition, at))) for at in (1, 2))
+    assert purge(connection) == 0
+    assert outcomes(connection, older) == ["COMMITTED"]
+    clock("1 year")
+    assert purge(connection) == 1

@@ -292,6 +292,17 @@ def test_what_retention_left_of_a_producer_expires_with_the_ids_of_its_kind(
     assert count(connection, "producer_state") == int(kind == "young")
 
 
+def test_more_than_one_call_may_remove_of_what_retention_left_goes_in_several(connection: Connection, clock: Clock) -> None:
+    Writer(connection)
+    connection.execute(
+        "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset,"
+        " appended_at) select 1, p, 0, 5, 5, msgtx.clock() from generate_series(1, 10001) p"
+    )
+    clock(LATER)
+    assert remove(connection) == 1
+    assert count(connection, "producer_state") == 0
+
+
 # ── afterwards ──
 
 

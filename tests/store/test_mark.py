@@ -61,8 +61,9 @@ def test_each_touched_partition_gets_one_marker_and_a_repetition_adds_none(conne
 
 def test_a_client_rests_when_another_has_just_marked(connection: Connection) -> None:
     """Of many clients that commit, one works: each looks at all decisions of the last seconds."""
-    partition, writer = new_partition(connection), Writer(connection)
-    writer.commit_whole(writer.row(partition, b"a"))
+    partition, other = new_topic(connection, 2)
+    writer = Writer(connection)
+    writer.commit_whole(writer.row(partition, b"a"), writer.row(other, b"a"))
     assert mark_in_turn(connection, rest_ms=0)
     assert markers(connection, partition) == [("COMMIT", 0, 0)]
     writer.commit_whole(writer.row(partition, b"b"))

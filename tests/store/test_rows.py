@@ -104,5 +104,6 @@ def test_a_records_size_is_that_of_its_parts() -> None:
 def test_a_partition_that_a_topic_has_not_is_refused(index: int) -> None:
     topic = Topic("orders", (7, 8), {})
     assert [topic.partition_id(0), topic.partition_id(1)] == [7, 8]
-    with pytest.raises(errors.UnknownTopicOrPartition, match=f"orders-{index}: orders has partitions 0 to 1"):
+    words = f"there is no partition orders-{index}; orders has partitions 0 to 1"
+    with pytest.raises(errors.UnknownTopicOrPartition, match=words):
         topic.partition_id(index)

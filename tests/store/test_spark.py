@@ -23,7 +23,7 @@ from msgtx.store.spark import (
 from msgtx.store.transactions import expire_transactions, transaction_outcome
 from msgtx.types import Outcome, TransactionId
 from tests.databases import Connection
-from tests.store.steps import batch, new_partition, new_topic, plain, unique, values
+from tests.store.steps import batch, count, new_partition, new_topic, plain, unique, values
 
 TIMEOUT_MS = 60_000
 
@@ -507,6 +507,13 @@ def test_an_abort_that_does_not_know_the_query_ends_the_batch_of_each(connection
     abort_batch(connection, of._replace(batch_id=4))
 
 
+def test_a_batch_of_a_program_leaves_the_attempts_of_queries_alone(connection: Connection) -> None:
+    of = name(7)
+    of_a_query = attempt(connection, of._replace(query_id=unique("query"), batch_id=3), new_partition(connection), b"a")
+    assert abort_batch(connection, of) == 0
+    assert outcome(connection, of_a_query) is Outcome.OPEN
+
+
 # ── at once ──
 
 
@@ -560,3 +567,15 @@ def test_the_sweep_keeps_what_still_counts(connection: Connection) -> None:
     assert left("spark_range", "batch_id") == [2]
     assert left("spark_attempt", "producer_id") == [open_one.producer_id]
     assert begin_attempt(connection, of._replace(batch_id=1), timeout_ms=TIMEOUT_MS) is None
+
+
+def test_an_attempt_that_is_open_is_known_however_old_it_is(connection: Connection, clock: Callable[..., None]) -> None:
+    """Its batch's next run ends it, whoever has swept before."""
+    of = name(query=unique("query"))
+    left = attempt(connection, of, new_partition(connection), b"left")
+    clock("1 year")
+    connection.execute("select msgtx.remove_spark_history()")
+    assert abort_batch(connection, of) == 1
+    assert outcome(connection, left) is Outcome.ABORTED
+    connection.execute("select msgtx.remove_spark_history()")
+    assert count(connection, "spark_attempt", "query_id = %s", of.query_id) == 0

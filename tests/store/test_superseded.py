@@ -10,6 +10,7 @@ from msgtx.database.pool import Engine
 from msgtx.store import sweeps
 from msgtx.store.groups import commit_offsets, committed_offsets
 from msgtx.store.members import join_group, leave_group
+from msgtx.store.shares import join_share_group
 from msgtx.store.transactions import mark
 from msgtx.types import GroupMetadata, OffsetAndMetadata
 from tests.databases import Connection
@@ -343,3 +344,69 @@ def test_a_plain_log_has_no_floor_to_remove(connection: Connection) -> None:
     plain(connection, new_partition(connection), b"a")
     mark(connection, everything=True)
     assert remove_floors(connection) == [0]
+
+
+# ── share groups ──
+
+
+def share(connection: Connection, group: str, partition: int, versions: int) -> int:
+    """Make a share group with versions of a partition, and as many calls of its member. Returns its member's number."""
+    joined = join_share_group(
+        connection, group, member_id="a", client_host=None, client_process=None, session_timeout_ms=45_000, topics=[]
+    )
+    connection.execute(
+        "insert into msgtx.share_state (group_id, partition_id, version, next_offset, spans)"
+        " select %s, %s, n, n, '{}' from generate_series(1, %s) n",
+        [joined.group_id, partition, versions],
+    )
+    connection.execute(
+        "insert into msgtx.share_call (member_number, call_number) select %s, n from generate_series(1, %s) n",
+        [joined.number, versions],
+    )
+    return joined.number
+
+
+def remove_shares(connection: Connection, most: int = 500) -> list[int]:
+    return remove(connection, "remove_superseded_shares", most)
+
+
+def shares_left(connection: Connection) -> list[tuple[int, int]]:
+    """The newest version by partition, and the newest call by member."""
+    return connection.execute(
+        "select partition_id, version from msgtx.share_state union all"
+        " select member_number, call_number from msgtx.share_call order by 1, 2"
+    ).fetchall()
+
+
+@pytest.mark.parametrize("most", [1, 2, 500])
+def test_of_a_share_group_the_newest_state_and_call_stay(connection: Connection, most: int) -> None:
+    first, second = new_topic(connection, 2)
+    numbers = [share(connection, "a", first, 3), share(connection, "b", second, 2)]
+    assert sum(remove_shares(connection, most)) == 6
+    assert shares_left(connection) == sorted([(first, 3), (second, 2), (numbers[0], 3), (numbers[1], 2)])
+    assert sum(remove_shares(connection, most)) == 0
+
+
+def test_many_states_of_a_share_group_are_removed_in_parts(connection: Connection) -> None:
+    share(connection, "a", new_partition(connection), AT_ONCE + 5)
+    assert remove_shares(connection) == [AT_ONCE, 4, AT_ONCE, 4]
+
+
+def test_states_of_what_is_gone_go_and_calls_of_members_that_left(connection: Connection) -> None:
+    partition = new_partition(connection)
+    share(connection, "a", partition, 2)
+    leave_group(connection, "a", "a")
+    delete_topic_of(connection, partition)
+    assert sum(remove_shares(connection)) == 4
+    assert shares_left(connection) == []
+
+
+def test_one_bad_state_does_not_stop_the_others(connection: Connection) -> None:
+    """P12."""
+    first, second = new_topic(connection, 2)
+    share(connection, "a", first, 3)
+    share(connection, "b", second, 3)
+    with spoiled(connection, "share_state", "delete", f"old.partition_id = {first}"):
+        remove_shares(connection)
+    assert (first, 1) in shares_left(connection)
+    assert (second, 1) not in shares_left(connection)

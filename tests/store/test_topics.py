@@ -1,6 +1,7 @@
 """Topics: names, settings, deletion."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -60,9 +61,9 @@ def test_settings_come_by_name_and_may_be_more_than_are_known(connection: Connec
 
 @pytest.mark.parametrize(
     "name",
-    ["", ".", "..", "a b", "a/b", "ä", "x" * 250, "a\n", "a;drop table", "a'b"],
+    [None, "", ".", "..", "a b", "a/b", "ä", "x" * 250, "a\n", "a;drop table", "a'b"],
 )
-def test_a_name_that_is_not_allowed_is_refused(connection: Connection, name: str) -> None:
+def test_a_name_that_is_not_allowed_is_refused(connection: Connection, name: Any) -> None:
     with pytest.raises(errors.InvalidTopic):
         create_topic(connection, name, 1, {})
 
@@ -156,6 +157,32 @@ def test_a_topic_may_be_deleted_under_an_open_transaction(connection: Connection
     delete_topic(connection, gone)
     writer.commit()
     assert values(connection, topics[kept].partition_ids[0]) == [b"b"]
+
+
+def test_of_a_deleted_topic_only_what_is_open_is_found_there(connection: Connection) -> None:
+    """I8: also where what was decided has two parts of its name."""
+    name = unique("topic")
+    create_topic(connection, name, 1, {})
+    (partition,) = describe_topics(connection, [name])[name].partition_ids
+    writers = [Writer(connection) for _ in range(3)]
+    for writer, ends in zip(writers, ((Writer.commit, Writer.abort), (Writer.abort, Writer.commit), ()), strict=True):
+        for end in ends:
+            writer.send(partition, b"decided")
+            end(writer)
+        writer.init()
+    for writer in writers[:2]:
+        writer.send(partition, b"open")
+    writers[2].send(partition, b"decided")
+    writers[2].commit()
+    delete_topic(connection, name)
+    left = connection.execute(
+        "select producer_id, producer_epoch, transaction_number from msgtx.transaction_partition"
+        " where partition_id = %s order by 1",
+        [partition],
+    ).fetchall()
+    assert left == [tuple(writer.name) for writer in writers[:2]]
+    for writer in writers[:2]:
+        writer.abort()
 
 
 # ── topics of many partitions ──

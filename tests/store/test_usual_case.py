@@ -49,10 +49,10 @@ WRITERS, STEPS, SEEDS = 3, 60, 40
 UNKNOWN = 12_345  # an id that nobody was given
 
 
-def without_usual_case(engine: Engine, room: str, name: str, usual: str, never: str) -> Iterator[str]:
+def without_usual_case(engine: Engine, room: str, name: str, *changes: tuple[str, str]) -> Iterator[str]:
     """Create the function once more, under another name, so that it takes nothing for usual."""
     text = (SQL / room / f"{name}.sql").read_text()
-    for old, new in ((f"create function msgtx.{name}(", f"create function msgtx.{name}_generally("), (usual, never)):
+    for old, new in ((f"create function msgtx.{name}(", f"create function msgtx.{name}_generally("), *changes):
         assert text.count(old) == 1, old
         text = text.replace(old, new)
     with contextlib.closing(engine.dedicated()) as connection:
@@ -64,19 +64,19 @@ def without_usual_case(engine: Engine, room: str, name: str, usual: str, never: 
 @pytest.fixture(scope="module")
 def general(engine: Engine) -> Iterator[str]:
     usual = "usual := offsets_error is null and"
-    yield from without_usual_case(engine, "append", "append_and_decide", usual, usual.replace(":=", ":= false and"))
+    yield from without_usual_case(engine, "append", "append_and_decide", (usual, usual.replace(":=", ":= false and")))
 
 
 @pytest.fixture(scope="module")
 def general_append(engine: Engine) -> Iterator[str]:
     usual = "if cardinality(batches) = 1 and batches[1].transaction_number is null then"
-    yield from without_usual_case(engine, "append", "append", usual, "if false then")
+    yield from without_usual_case(engine, "append", "append", (usual, "if false then"))
 
 
 @pytest.fixture(scope="module")
 def general_fetch(engine: Engine) -> Iterator[str]:
     usual = "usual boolean := max_rows > 0"
-    yield from without_usual_case(engine, "fetch", "fetch_batches", usual, usual.replace(":=", ":= false and"))
+    yield from without_usual_case(engine, "fetch", "fetch_batches", (usual, usual.replace(":=", ":= false and")))
 
 
 @dataclass

@@ -17,7 +17,18 @@ import pyarrow as pa
 import sqlalchemy
 from sqlalchemy.orm import Session
 
-from msgtx import Client, Consumer, Isolation, Outcome, Record, TopicPartition, TransactionId, errors
+from msgtx import (
+    Acknowledgement,
+    Client,
+    Consumer,
+    Isolation,
+    Outcome,
+    Record,
+    ShareConsumer,
+    TopicPartition,
+    TransactionId,
+    errors,
+)
 from msgtx.coordinator.sweep import Sweeper
 from msgtx.database.pool import POOL_SIZE, Engine
 from msgtx.producer.group_commit import Member
@@ -356,6 +367,109 @@ def after_rebalance(world: World) -> None:
             crew.leave(member)
 
 
+def share_fused(world: World) -> None:
+    """A share group's records become outputs, each in a transaction of one call, with its acknowledgement."""
+    _share(world, flush=False)
+
+
+def share_steps(world: World) -> None:
+    """The same, flushed in the middle: append, acknowledge, decide."""
+    _share(world, flush=True)
+
+
+def share_dead(world: World) -> None:
+    """Every record of a share group is rejected."""
+    with world.client() as client, _member(world, client) as member:
+        while not _all_answered(world):
+            try:
+                for record in member.poll(0, 1):
+                    member.acknowledge(record, Acknowledgement.REJECT)
+                member.commit()
+            except errors.AbortableError:
+                pass  # another life has it
+
+
+def _share(world: World, *, flush: bool) -> None:
+    with world.client() as client, world.producer(client, linger_ms=60_000) as producer, _member(world, client) as member:
+        world.note("fenced", f"{world.run}.{world.life - 1}")
+        attempt = 0
+        while not _all_answered(world):
+            for record in member.poll(0, 1):
+                attempt += 1
+                _transform_shared(world, producer, member, record, f"{world.me}.{attempt}", flush=flush)
+
+
+def _transform_shared(
+    world: World, producer: Producer, member: ShareConsumer, record: Record, name: str, *, flush: bool
+) -> None:
+    assert record.value is not None
+    number = record.value.decode()
+    try:
+        producer.begin_transaction()
+        for output in range(PARTITIONS):
+            world.send(producer, f"{number}/{name}/{output}", output, name)
+        if flush:
+            producer.flush(PATIENCE_SECONDS)
+        world.send(producer, f"{number}/{name}/{PARTITIONS}", 0, name)
+        member.acknowledge(record)
+        producer.send_acknowledgements_to_transaction(member)
+        world.note("deciding", name)
+        producer.commit_transaction()
+        world.note("committed", name)
+    except errors.AbortableError:
+        producer.abort_transaction()
+        world.note("aborted", name)
+
+
+@contextlib.contextmanager
+def _member(world: World, client: Client) -> Iterator[ShareConsumer]:
+    """Be a member of the share group; earlier ones are dead by now."""
+    bury(world)
+    with client.share_consumer(
+        world.source, group=world.group, acknowledgement_mode="explicit", retry_backoff_ms=1
+    ) as member:
+        yield member
+
+
+def before_share(world: World) -> None:
+    """The group begins at the start of the log, and gives nothing up."""
+    with _member(world, world.observer) as member:
+        member.poll(0)
+    with world.observer.engine.connection() as connection:
+        (group_id,) = connection.execute(
+            "select group_id from msgtx.consumer_group where name = %s", [world.group]
+        ).fetchone() or (None,)
+        connection.execute("delete from msgtx.share_state where group_id = %s", [group_id])
+        connection.execute(
+            "update msgtx.share_group set auto_offset_reset = 'earliest', delivery_count_limit = 100 where group_id = %s",
+            [group_id],
+        )
+
+
+def _all_answered(world: World) -> bool:
+    """Return whether nothing of the source is available, held or pending."""
+    with world.observer.engine.connection() as connection:
+        rows = connection.execute(
+            "select distinct on (s.partition_id) s.next_offset, msgtx.current_spans(s.spans, 0, msgtx.clock()) = '{}'"
+            " from msgtx.share_state s join msgtx.consumer_group g using (group_id) where g.name = %s"
+            " order by s.partition_id, s.version desc",
+            [world.group],
+        ).fetchall()
+    return rows == [(INPUTS, True)] * SOURCES
+
+
+def after_share_dead(world: World) -> None:
+    """Each record is a dead letter once."""
+    letters: list[bytes | None] = []
+    with world.observer.consumer(auto_offset_reset="none") as reader:
+        place = TopicPartition(f"{world.group}-dead-letters", 0)
+        reader.assign([place])
+        reader.seek(place, 0)
+        while records := reader.poll(0):
+            letters += [record.value for record in records]
+    assert sorted(letters, key=str) == [b"%d" % number for number in range(SOURCES * INPUTS)]
+
+
 def abort(world: World) -> None:
     """Transactions that are aborted after records were stored, with a committed one after each."""
     with world.client() as client, world.producer(client, linger_ms=60_000) as producer:
@@ -680,6 +794,9 @@ SCENARIOS: Final = {
     "spark": Scenario(spark, image=INPUTS),
     "rebalance": Scenario(rebalance, None, after_rebalance, image=INPUTS * SOURCES),
     "sweep": Scenario(sweep, before_sweep, after_sweep),
+    "share-fused": Scenario(share_fused, before_share, image=INPUTS * SOURCES),
+    "share-steps": Scenario(share_steps, before_share, image=INPUTS * SOURCES),
+    "share-dead": Scenario(share_dead, before_share, after_share_dead),
 }
 RECOVERY: Final = {"recovery": Scenario(recovery)}
 

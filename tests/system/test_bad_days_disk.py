@@ -1,7 +1,6 @@
 """Bad days: the server's disk is full. Nothing acknowledged is lost or doubled, and all continues when there is room."""
 
 import concurrent.futures
-import itertools
 import random
 from collections.abc import Callable, Iterator
 
@@ -12,12 +11,12 @@ from msgtx.client import Client
 from tests.cli.program import Ended
 from tests.databases import wait_until
 from tests.small_disk import SmallDisk, small_disk
+from tests.store.steps import unique
 from tests.system.scenarios import FAST, PATIENCE_SECONDS, READING
 
 LEFT = 512 * 1024  # for the first records; then no other page has room
 PAGE = 8192
 LARGE = 20_000  # bytes of a record, random, so it cannot be compressed
-_numbers = itertools.count(1)
 _chance = random.Random(20_241_121)
 
 
@@ -34,7 +33,7 @@ def database_url(disk: SmallDisk) -> str:
 
 @pytest.fixture
 def topic(client: Client) -> str:
-    name = f"full-{next(_numbers)}"
+    name = unique("full")
     client.topics.create(name, partitions=2)
     return name
 

@@ -16,6 +16,7 @@ from msgtx.client import Client
 from msgtx.protocol import Batch
 from tests.cli.program import Ended
 from tests.databases import Connection, Server, wait_until
+from tests.store.steps import unique
 from tests.system.scenarios import FAST, PATIENCE_SECONDS, READING, read_all
 
 _numbers = itertools.count(1)
@@ -33,7 +34,7 @@ def user(database_url: str) -> Iterator[sqlalchemy.Connection]:
 
 @pytest.fixture
 def topic(client: Client) -> str:
-    name = f"idle-{next(_numbers)}"
+    name = unique("idle")
     client.topics.create(name, partitions=2)
     return name
 

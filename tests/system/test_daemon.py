@@ -1,7 +1,6 @@
 """The coordinator daemon as real processes: each shard has one leader at a time, whatever happens to it or its database."""
 
 import contextlib
-import itertools
 import json
 import logging
 import os
@@ -28,6 +27,7 @@ from msgtx.types import SweepReport
 from tests.cli.program import Program
 from tests.databases import connect, wait_until
 from tests.faults import CrashServer, crash_server
+from tests.store.steps import unique
 from tests.system.scenarios import FAST
 
 LEASE_MS = 600
@@ -36,7 +36,6 @@ ALL = set(range(50))
 STARTED_SECONDS = 30.0
 COUNTS = tuple(entry.name for entry in fields(SweepReport))
 SWEEPS = tuple(STEPS)
-_number = itertools.count(1)
 
 
 def hurry(url: str, **settings: int) -> None:
@@ -139,7 +138,7 @@ def test_ctrl_c_releases_the_shards(start: Start, client: Client) -> None:
 
 def test_a_daemon_alone_does_what_time_brings(start: Start, client: Client, database_url: str) -> None:
     """I12: no client reads or sweeps; its lines report what it did."""
-    topic = f"topic-{next(_number)}"
+    topic = unique("topic")
     client.topics.create(topic)
     daemon = start("--log-format", "json", "--metrics-port", "0")
     address = json.loads(daemon.wait_for('"event": "metrics"'))["message"].split()[-1]

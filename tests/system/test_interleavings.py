@@ -40,6 +40,8 @@ ORDERS: Final = {
     "session and sweep": 400, "seated and sweep": 120, "seal and late append": 60, "session and fetch": 35,
     "publish and append": 600,
     "crosswise keys": 6, "keys and sweep": 12,
+    "acquire and acquire": 12, "answer, leave and acquire": 130, "pending, decide, acquire and settle": 500,
+    "late answer and end": 20, "answer and answer": 50, "reject, append and acquire": 20,
     "old snapshot and append": 40, "old snapshot and rebalance": 28, "together and whole": 200,
 }  # fmt: skip
 TIMEOUT_MS: Final = 60_000

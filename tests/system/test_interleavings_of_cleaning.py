@@ -4,7 +4,6 @@ Cleaners take no advisory lock: they are paused between their statements, which 
 between reading the log and the insert.
 """
 
-import itertools
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -23,7 +22,7 @@ from msgtx.store.topics import create_topic, delete_topic, describe_topics
 from msgtx.store.transactions import mark
 from msgtx.types import Isolation, TopicPartition, TransactionId
 from tests.databases import Connection, connect
-from tests.store.steps import Writer
+from tests.store.steps import Writer, unique
 from tests.system.test_interleavings import no_deadlock
 from tests.weave import Call, Played, Story, Weaver, weaving
 
@@ -38,7 +37,6 @@ ORDERS: Final = {
     "append and retention": 200, "whole and retention": 600, "fetch and retention": 100, "delete_records and retention": 8,
     "deletion and retention": 20, "decide and compaction": 80, "two cleaners": 250,
 }  # fmt: skip
-_numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +58,7 @@ class Log:
         self.eye = eye
         for (name,) in eye.execute("select name from msgtx.topic").fetchall():
             delete_topic(eye, name)  # a sweep acts on the whole database
-        self.topic = f"cleaned-{next(_numbers)}"
+        self.topic = unique("cleaned")
         create_topic(eye, self.topic, 1, settings)
         (self.partition,) = describe_topics(eye, [self.topic])[self.topic].partition_ids
         self.writer = Writer(eye)

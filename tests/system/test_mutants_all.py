@@ -7,7 +7,7 @@ import pytest
 
 from tests.mutants.workshop import Workshop, open_workshop
 from tests.mutants_all.__main__ import Worker, hunt
-from tests.mutants_all.mutant import Mutant
+from tests.mutants_all.mutant import Edit, Mutant, together
 from tests.mutants_all.of_python import mutants_of_python
 from tests.mutants_all.of_sql import mutants_of_sql
 from tests.mutants_all.relevance import Map
@@ -64,7 +64,7 @@ def worker(workshop: Workshop) -> Iterator[Worker]:
 def outcomes(worker: Worker, mutants: list[Mutant]) -> dict[tuple[str, str], str]:
     found = {}
     for mutant in mutants:
-        result = hunt(mutant, worker, TIMES, complete=True)
+        (result,) = hunt([mutant], worker, TIMES, complete=True)
         found[mutant.edit.rule, mutant.edit.replacement] = result.outcome
     return found
 
@@ -90,7 +90,41 @@ def test_mutants_of_sql_are_caught_or_survive_or_are_stillborn(worker: Worker) -
     grammar = Mutant(like.id, like.path, like.within, like.edit, SQL.replace("end if", "end"))
     harmless = Mutant(like.id, like.path, like.within, like.edit, SQL.replace("< 10", "<  9"))
     assert [next(iter(outcomes(worker, [each]).values())) for each in (senseless, grammar)] == ["stillborn"] * 2
-    assert hunt(harmless, worker, {f"{FILE}::test_another": 1}, complete=True).outcome == "survived"
+    (result,) = hunt([harmless], worker, {f"{FILE}::test_another": 1}, complete=True)
+    assert result.outcome == "survived"
+
+
+def edited(text: str, **changes: tuple[str, str]) -> list[Mutant]:
+    """Return mutants of a text, each with its name as its id."""
+    return [
+        Mutant(name, "msgtx/sql/append/tiny.sql", "tiny", Edit("", at := text.index(old), at + len(old), new), text)
+        for name, (old, new) in changes.items()
+    ]
+
+
+def test_of_mutants_that_are_planted_together_each_has_its_own_outcome(worker: Worker) -> None:
+    mutants = edited(
+        SQL,
+        harmless=("return true", "return 1 = 1"),
+        moved=("number < 10", "number < 11"),
+        senseless=("false", "nummer > 0"),
+    )
+    results = {result.id: result for result in hunt(mutants, worker, TIMES, complete=True)}
+    assert {name: result.outcome for name, result in results.items()} == {
+        "harmless": "survived", "moved": "caught", "senseless": "stillborn",
+    }  # fmt: skip
+    assert results["moved"].by == f"{FILE}::test_tiny[10-False]"
+
+
+def test_what_only_two_mutants_together_break_catches_neither(worker: Worker) -> None:
+    mutants = edited(
+        SQL.replace("number < 10", "number < 10 or (1 = 2 and 3 = 4)"), one=("1 = 2", "1 = 1"), other=("3 = 4", "3 = 3")
+    )
+    tests = dict.fromkeys(reversed(TIMES), 1.0)
+    assert worker.ask(path=mutants[0].path, text=together(mutants), tests=TIMES, seconds=60)["outcome"] == "caught"
+    assert {result.id: result.outcome for result in hunt(mutants, worker, tests, complete=True)} == {
+        "one": "survived", "other": "survived",
+    }  # fmt: skip
 
 
 def test_mutants_of_python_are_planted_in_what_everybody_has_imported(worker: Worker) -> None:

@@ -1,6 +1,5 @@
 """A rebalance between poll and commit: at least once with plain commits, exactly once with `process`."""
 
-import itertools
 import threading
 import time
 from collections import Counter
@@ -12,18 +11,18 @@ import pytest
 
 from msgtx import Client, Consumer, ProcessReport, Record, TopicPartition, errors
 from tests.databases import wait_until
+from tests.store.steps import unique
 from tests.system.scenarios import READING
 
 RECORDS: Final = 20
 SECONDS: Final = 30.0
 QUICK: Final = {"session_timeout_ms": 600, "heartbeat_interval_ms": 100}
-_number = itertools.count(1)
 
 
 @pytest.fixture
 def topic(client: Client) -> str:
     """A topic of two partitions with ten records in each."""
-    name = f"rebalanced-{next(_number)}"
+    name = unique("rebalanced")
     client.topics.create(name, partitions=2)
     with client.producer() as producer:
         for number in range(RECORDS):

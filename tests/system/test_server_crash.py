@@ -17,10 +17,10 @@ from msgtx.store.append import append
 from msgtx.store.producers import init_producer_id
 from tests.databases import connect, wait_until
 from tests.faults import CrashServer, Faults, crash_server
+from tests.store.steps import unique
 from tests.system.scenarios import FAST, PATIENCE_SECONDS, READING, read_all
 
 MOST_BOUNDARIES: Final = 40  # of one send: more mean that a retry never ends
-_numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def fresh(url: str) -> Iterator[Callable[[], Client]]:
 
 @pytest.fixture
 def topic(client: Client) -> str:
-    name = f"topic-{next(_numbers)}"
+    name = unique("topic")
     client.topics.create(name, partitions=2)
     return name
 
@@ -479,3 +479,37 @@ def test_a_record_with_a_dedup_key_is_stored_once_whenever_the_server_is_killed(
     assert len(sent) > 2, "before and after the call"
     with msgtx.connect(url) as reading:
         assert [value for _, value in read_all(reading, topic)[0]] == [value.decode() for value in sent]
+
+
+@pytest.mark.parametrize("outcome", ["commit", "abort"])
+def test_pending_acknowledgements_survive(
+    outcome: str, crashing: CrashServer, client: Client, topic: str, fresh: Callable[[], Client]
+) -> None:
+    """I17: nobody else gets the record until the decision, and after an abort somebody does."""
+    client.admin.shares.configure(topic, {"auto_offset_reset": "earliest", "record_lock_duration_ms": 300})
+    with client.producer(**FAST) as producer:
+        producer.send_batch(topic, [b"0", b"1"], partition=0).result(PATIENCE_SECONDS)
+    member = client.share_consumer(topic, group=topic, acknowledgement_mode="explicit")
+    first, _ = member.poll(PATIENCE_SECONDS)
+    member.acknowledge(first)
+    producer = client.producer(transactional_id=topic, **FAST)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send(topic, b"out", partition=1).result(PATIENCE_SECONDS)
+    producer.send_acknowledgements_to_transaction(member)
+    described = lambda: fresh().admin.shares.describe(topic).partitions[0].pending  # noqa: E731
+    wait_until(lambda: described() == 1)
+    crashing.crash()
+    assert described() == 1
+    with fresh().share_consumer(topic, group=topic, acknowledgement_mode="explicit") as other:
+        found = []
+        while not found:
+            found = [record.value for record in other.poll(PATIENCE_SECONDS)]
+        assert found == [b"1"]
+        if outcome == "commit":
+            producer.commit_transaction()
+            assert [record.value for record in other.poll(1) if record.value == b"0"] == []
+        else:
+            producer.abort_transaction()
+            while b"0" not in found:
+                found += [record.value for record in other.poll(PATIENCE_SECONDS)]

@@ -7,7 +7,7 @@ from typing import Final
 import psycopg
 
 from msgtx import errors
-from msgtx.admin.doctor import coordinators, groups, server, sessions, transactions
+from msgtx.admin.doctor import coordinators, groups, server, sessions, shares, transactions
 from msgtx.admin.doctor.findings import Limits, Look
 from msgtx.database.pool import Engine
 from msgtx.store.server import describe_server
@@ -23,6 +23,7 @@ CHECKS: Final[dict[str, Check]] = {
     "phase two": transactions.unfinished_phase_two,
     "coordinators": coordinators.leases,
     "groups": groups.neglected,
+    "share groups": shares.waiting,
     "locks": sessions.locks,
     "snapshots": sessions.snapshots,
     "rights": sessions.hidden,

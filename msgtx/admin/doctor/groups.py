@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from msgtx.admin.doctor.findings import Look, data_of, since, span
 from msgtx.store.groups import Neglected, neglected_groups
 from msgtx.types import Finding, Level
+from msgtx.units import counted
 
 SWEEP = "`msgtx sweep`, regularly, or any member of the group that lives: its heartbeat removes them"
 DIVIDE = "see whether its members poll, and what they log; a new member divides, too"
@@ -25,7 +26,8 @@ def neglected(look: Look) -> Iterator[Finding]:
 
 def _dead(one: Neglected) -> Finding:
     age = abs(since(one.heard_of_at, one.checked_at) or 0.0)
-    text = f"{one.dead} members own {one.partitions} partitions, which nobody reads: last heard of {span(age)} ago"
+    partitions, members = counted(one.partitions or 0, "partition"), counted(one.dead, "member")
+    text = f"nobody reads {partitions} of {members} last heard of {span(age)} ago"
     return Finding(Level.PROBLEM, f"group {one.name}", text, SWEEP, data_of(one, age_seconds=age))
 
 

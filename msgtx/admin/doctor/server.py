@@ -8,7 +8,7 @@ from msgtx.database.pool import Engine
 from msgtx.database.schema import migrate
 from msgtx.store.append import PARTITIONS_AT_ONCE
 from msgtx.store.installation import describe_place
-from msgtx.store.server import TableStatistics, describe_lock_table, describe_notifications, table_statistics
+from msgtx.store.server import describe_lock_table, describe_notifications, table_statistics
 from msgtx.types import Finding, Level
 
 # name, value, level, what it does, what to do. A value that does not stand here does no harm.
@@ -24,6 +24,7 @@ SETTINGS: Final = (
 NOT_REPLICATED: Final = ("local", "remote_write")
 XID_LIMIT: Final = 2**31  # transactions; PostgreSQL stops before it
 READ_COMMITTED: Final = "read committed"
+LARGEST: Final = 3  # tables that are told by name
 
 
 def schema(engine: Engine) -> Iterator[Finding]:
@@ -152,16 +153,21 @@ def frozen_age(look: Look) -> Iterator[Finding]:
 
 
 def tables(look: Look) -> Iterator[Finding]:
-    """Report the size of each table, its dead rows and when it was last vacuumed."""
-    for table in table_statistics(look.connection):
-        yield _table(table, look)
-
-
-def _table(table: TableStatistics, look: Look) -> Finding:
-    last = max((time for time in (table.last_vacuum, table.last_autovacuum) if time is not None), default=None)
-    vacuumed = "never vacuumed" if last is None else f"last vacuumed {last:%Y-%m-%d %H:%M}"
-    text = f"{size(table.bytes)}, {table.live_rows} rows, {table.dead_rows} dead, {vacuumed}"
-    dead = table.dead_rows > max(look.limits.dead_rows, look.limits.dead_fraction * table.live_rows)
-    level = Level.WARNING if dead else Level.INFORMATION
-    advice = f"look for what pins the horizon, then `vacuum msgtx.{table.name}`" if dead else ""
-    return Finding(level, f"table {table.name}", text, advice, data_of(table))
+    """Find tables with many dead rows, and report the size of all in one line."""
+    found = list(table_statistics(look.connection))
+    for table in found:
+        if table.dead_rows > max(look.limits.dead_rows, look.limits.dead_fraction * table.live_rows):
+            last = max((time for time in (table.last_vacuum, table.last_autovacuum) if time is not None), default=None)
+            vacuumed = "never vacuumed" if last is None else f"last vacuumed {last:%Y-%m-%d %H:%M}"
+            text = f"{size(table.bytes)}, {table.live_rows} rows, {table.dead_rows} dead, {vacuumed}"
+            advice = f"look for what pins the horizon, then `vacuum msgtx.{table.name}`"
+            yield Finding(Level.WARNING, f"table {table.name}", text, advice, data_of(table))
+    largest = sorted(found, key=lambda table: table.bytes, reverse=True)[:LARGEST]
+    yield Finding(
+        Level.INFORMATION,
+        "tables",
+        f"{size(sum(table.bytes for table in found))} in {len(found)} tables, the largest: "
+        + ", ".join(f"{table.name} {size(table.bytes)}" for table in largest),
+        "",
+        {"tables": [data_of(table) for table in found]},
+    )

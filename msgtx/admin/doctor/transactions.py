@@ -1,7 +1,8 @@
 """Transactions that hold partitions back, are prepared, or whose second phase is not complete."""
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Protocol
 
 from msgtx.admin.doctor.findings import Limits, Look, data_of, since, span
 from msgtx.admin.hanging import how_to_end, why
@@ -14,6 +15,7 @@ from msgtx.store.undecided import (
     unfinished_decisions,
 )
 from msgtx.types import Finding, Level
+from msgtx.units import counted
 
 MORE = "they are listed when these are gone, or with a larger number"
 
@@ -40,7 +42,7 @@ def _held(one: Undecided, session: Session | None, limits: Limits) -> Finding:
     parts = [
         f"readers stop at offset {one.first_offset}, {waiting} records wait: transaction {one.transaction_id}{owner}"
         f" is {state}{for_long}",
-        _client(one, session),
+        client_of(one, session),
         verdict,
     ]
     more = {"state": state, "records_waiting": waiting, "age_seconds": age, "session": session and data_of(session)}
@@ -63,7 +65,22 @@ def _judged(one: Undecided, limits: Limits) -> tuple[Level, str, str]:
     return Level.INFORMATION, f"if it does not end it is aborted in {span(left)}", f"wait, or {end}"
 
 
-def _client(one: Undecided, session: Session | None) -> str:
+class Opened(Protocol):
+    """A transaction, and who has opened it."""
+
+    @property
+    def opened_at(self) -> datetime | None: ...  # noqa: D102 - as in `Undecided`
+    @property
+    def client_host(self) -> str | None: ...  # noqa: D102
+    @property
+    def client_process(self) -> int | None: ...  # noqa: D102
+    @property
+    def database_backend(self) -> int | None: ...  # noqa: D102
+    @property
+    def checked_at(self) -> datetime: ...  # noqa: D102
+
+
+def client_of(one: Opened, session: Session | None) -> str:
     """Return who opened a transaction: the process, and what its database session does."""
     process = "" if one.client_host is None else f"process {one.client_process} on {one.client_host}, "
     if one.database_backend is None:
@@ -98,7 +115,7 @@ def _prepared(one: UndecidedSeal, limits: Limits) -> Finding:
     age = (one.checked_at - one.sealed_at).total_seconds()
     owner = "" if one.transactional_id is None else f" of {one.transactional_id!r}"
     partner = "a SQL session" if one.kind == "session" else "an outside decision"
-    where = f"on {one.partitions} partitions" if one.partitions else "with consumer offsets only"
+    where = f"on {counted(one.partitions, 'partition')}" if one.partitions else "with consumer offsets only"
     advice = how_to_end(one.transaction_id, seal_kind=one.kind, transactional_id=one.transactional_id)
     overdue = one.deadline is not None and (one.checked_at - one.deadline).total_seconds() > limits.grace_seconds
     level = Level.WARNING if age > limits.snapshot_seconds else Level.INFORMATION

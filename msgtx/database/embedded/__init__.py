@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psycopg
 import psycopg.pq
 
 from msgtx.database.embedded import binaries, postmaster
@@ -63,6 +64,7 @@ log_rotation_age = '1d'
 log_rotation_size = 0
 log_line_prefix = '%m [%p] %q%u@%d %a '
 """
+SESSIONS = "select count(*) from pg_stat_activity where backend_type = 'client backend' and pid <> pg_backend_pid()"
 CLIENT_RULES = """\
 # TYPE  DATABASE  USER  ADDRESS       METHOD
 host    all       all   127.0.0.1/32  scram-sha-256
@@ -82,10 +84,13 @@ class Server:
 
 
 def default_home() -> Path:
-    """Return the folder of the embedded server: `MSGTX_HOME`, or the usual place of this user."""
+    """Return the folder of the embedded server: `MSGTX_HOME`, or the usual place of this user.
+
+    Root has one for the machine, since others may not enter its home; unless it works in another home than its own.
+    """
     if chosen := os.environ.get("MSGTX_HOME"):
         return Path(chosen).expanduser().absolute()
-    if os.geteuid() == 0:
+    if os.geteuid() == 0 and "XDG_DATA_HOME" not in os.environ and Path.home() == Path(pwd.getpwuid(0).pw_dir):
         return Path("/var/lib/msgtx")
     shared = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
     return Path(shared).expanduser().absolute() / "msgtx"
@@ -136,6 +141,16 @@ def status(home: Path | None = None) -> Server | None:
         if found is None or found.state != "ready" or not postmaster.runs(_data(home), found.pid):
             return None
         return _server(home, found, started=False)
+
+
+def sessions(home: Path | None = None) -> int:
+    """Return how many sessions are connected to the running server; 0 if none runs."""
+    if status(home) is None:
+        return 0
+    with psycopg.connect(superuser_url(home), autocommit=True) as connection:
+        row = connection.execute(SESSIONS).fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def superuser_url(home: Path | None = None) -> str:
@@ -333,6 +348,8 @@ def _create_cluster(data: Path, user: Account, *, programs: Binaries, passwords:
         f"ALTER ROLE {SUPERUSER} PASSWORD '{passwords[SUPERUSER]}'\n"
         f"CREATE ROLE {ROLE} LOGIN PASSWORD '{passwords[ROLE]}'\n"
         f"CREATE DATABASE {ROLE} OWNER {ROLE}\n"
+        # The role has the name of msgtx's schema: by the usual search_path, the tables of programs would be made there.
+        f"ALTER ROLE {ROLE} SET search_path = public\n"
     )
     single = user.run(
         programs.folder / "postgres", "--single", "-D", data.name, SUPERUSER, cwd=data.parent, stdin=statements

@@ -2,6 +2,8 @@
 
 Everything is done in the SQL transaction of the caller, who commits: an upgrade happens as a whole or not at all. An
 advisory lock makes upgrades that start at once take turns; the later ones find nothing to do.
+
+Alembic is imported where it works: 0.2 s, which most programs that connect need not wait for.
 """
 
 import math
@@ -9,17 +11,17 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
 from msgtx.database.connection import until
 from msgtx.database.schema import functions, privileges
 from msgtx.database.schema.functions import functions_hash
 from msgtx.errors import ConfigError
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 __all__ = ["Upgrade", "check", "current", "downgrade", "functions_hash", "lock", "upgrade"]
 
@@ -57,6 +59,8 @@ def upgrade(connection: Connection) -> Upgrade:
         connection.execute(text("create schema msgtx"))
     given = functions.grants(connection)
     functions.drop(connection)
+    from alembic import command
+
     _alembic(connection, lambda config: command.upgrade(config, "head"))
     functions.create(connection, given)
     privileges.derive(connection)
@@ -70,6 +74,8 @@ def upgrade(connection: Connection) -> Upgrade:
 
 def current(connection: Connection) -> str | None:
     """Return the version of the schema in the database, None when there is none."""
+    from alembic.runtime.migration import MigrationContext
+
     context = MigrationContext.configure(connection, opts={"version_table_schema": "msgtx"})
     return context.get_current_revision()
 
@@ -100,6 +106,8 @@ def downgrade(connection: Connection, revision: str) -> None:
     """Go back to an older version (`base`: none), without functions and views: they fit the newest version only."""
     lock(connection)
     functions.drop(connection)
+    from alembic import command
+
     _alembic(connection, lambda config: command.downgrade(config, revision))
     if (after := current(connection)) is not None:
         connection.execute(
@@ -128,18 +136,22 @@ def _functions_differ(connection: Connection) -> bool:
 
 @cache
 def _head() -> str:
+    from alembic.script import ScriptDirectory
+
     head = ScriptDirectory.from_config(_config()).get_current_head()
     assert head is not None, "the package holds its migrations"
     return head
 
 
-def _config() -> Config:
+def _config() -> "Config":
+    from alembic.config import Config
+
     config = Config()
     config.set_main_option("script_location", "msgtx:migrations")
     return config
 
 
-def _alembic(connection: Connection, run: Callable[[Config], None]) -> None:
+def _alembic(connection: Connection, run: Callable[["Config"], None]) -> None:
     config = _config()
     config.attributes["connection"] = connection
     with _ALEMBIC_LOCK:

@@ -46,7 +46,10 @@ _EVERYBODY: Final = frozenset(
     }
 )
 # Views of what is written along with the records, and what they ask.
-_HISTORY: Final = frozenset({"transaction_markers", "consumer_groups", "group_offsets", "offset_counts", "may_use"})
+_HISTORY: Final = frozenset(
+    {"transaction_markers", "consumer_groups", "group_offsets", "offset_counts", "may_use"}
+    | {"share_groups", "share_partitions", "share_spans", "spans_of_share_groups"}
+)
 NEEDS: Final[Mapping[Right, frozenset[str]]] = MappingProxyType(
     {
         Right.PRODUCE: _EVERYBODY
@@ -69,6 +72,9 @@ NEEDS: Final[Mapping[Right, frozenset[str]]] = MappingProxyType(
         | {"record_range", "save_snapshot", "saved_snapshots", "delete_snapshot", "measure_ranges"}
         | {"consistent_cut", "spans_of_transactions"}
         | {"join_group", "describe_members", "assign_partitions", "release_partitions"}
+        | {"join_share_group", "acquire_records", "acknowledge_records", "flush_log", "remove_superseded_shares"}
+        | {"acknowledge_in_transaction", "acknowledge_in_session", "append_acknowledge_decide", "ensure_dead_letters"}
+        | {"redrive_dead_letters"}
         | {"leave_group", "heartbeat_group", "member_assignment", "topics_version", "woken_since", "remove_wake_ups"}
         | {"records", "committed_records", "committed_records_now", "is_committed", "last_stable_offset"}
         | {"transactions", "describe_transaction"}
@@ -88,13 +94,15 @@ EVERYWHERE: Final = frozenset(
         *("mark", "mark_partitions"),
         *("remove_idle_producers", "purge_transactions", "remove_superseded_offsets", "remove_superseded_floors"),
         *("remove_members", "remove_heartbeats", "remove_old_batches", "remove_spark_history", "remove_decided_seals"),
-        *("remove_dedup_keys", "remove_wake_ups"),
+        *("remove_dedup_keys", "remove_wake_ups", "remove_superseded_shares", "settle_shares"),
         *("find_dirty_log", "read_keys", "compact_batches", "finish_compaction"),
         *("lease_shards", "release_shards", "list_coordinators", "find_coordinator"),
-        *("undecided_transactions", "undecided_seals", "unfinished_decisions", "neglected_groups"),
+        *("undecided_transactions", "undecided_seals", "unfinished_decisions", "neglected_groups", "waiting_shares"),
         *("describe_members", "first_records", "list_groups", "delete_group", "delete_offsets", "reset_offsets"),
+        *("configure_share_group", "describe_share_groups", "share_group_names", "reset_share_offsets"),
         *("describe_server", "describe_sessions", "lock_holders", "snapshot_holders", "table_statistics"),
         *("describe_lock_table", "describe_notifications", "describe_place"),
+        *("measure_partitions", "measure_lags", "measure_shares", "measure_dead_letters"),
         *("verify_partition", "verify_batches", "verify_beginnings", "verify_markers", "verify_decisions", "verify_offsets"),
         *("verify_cut", "verify_assignments"),
     }

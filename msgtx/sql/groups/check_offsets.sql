@@ -6,11 +6,11 @@
 --   UnknownMember             the group has no such member; or it has members, and the commit names none
 --   IllegalGeneration         newer than the group's; or older than the one in which the member got the partition
 --   NotAssigned               the partition is not the member's
---   OffsetMetadataTooLarge, LogTruncated, InvalidRequest
+--   OffsetMetadataTooLarge, LogTruncated, InvalidRequest, ConfigError (it is a share group)
 --   instance_ids     of static members; may be shorter than the rest
 --   read_identities  the identity of the last row that was read before each offset, null if that is not known. A crash that
 --                    took that row back gives its offsets to others: a position behind it would skip them (LogTruncated)
--- Reads partition, record_batch, topic, consumer_group, group_member, group_assignment.
+-- Reads partition, record_batch, topic, consumer_group, share_group, group_member, group_assignment.
 create function msgtx.check_offsets(
     group_names text[], partition_ids int[], offsets bigint[], metadata text[], member_ids text[], generations int[],
     instance_ids text[], read_identities text[], out error text, out detail text
@@ -56,6 +56,7 @@ begin
         cross join lateral (
             select case
                 when p.partition_id is null then 1
+                when o.member_id is null and (select true from msgtx.share_group s where s.group_id = g.group_id) then 9
                 when holder.member_id <> o.member_id then 2
                 when case when o.member_id is null
                     then (select true from msgtx.group_member m where m.group_id = g.group_id limit 1)
@@ -75,7 +76,7 @@ begin
             from msgtx.partition p join msgtx.topic t using (topic_id) where p.partition_id = bad.partition_id);
         error := (array[
             'UnknownTopicOrPartition', 'FencedInstance', 'UnknownMember', 'IllegalGeneration', 'NotAssigned',
-            'OffsetMetadataTooLarge', 'LogTruncated', 'InvalidRequest'])[bad.rank];
+            'OffsetMetadataTooLarge', 'LogTruncated', 'InvalidRequest', 'ConfigError'])[bad.rank];
         detail := case error
             when 'UnknownTopicOrPartition' then
                 format('group %s: partition %s does not exist (any more)', bad.group_name, bad.partition_id)
@@ -97,6 +98,8 @@ begin
                        bad.group_name, place, bad.member_id, bad.group_generation, bad.generation)
             when 'OffsetMetadataTooLarge' then
                 format('group %s: metadata of %s bytes; at most 4096 are stored', bad.group_name, bad.note_bytes)
+            when 'ConfigError' then
+                format('%s is a share group: choose another name for the consumer group, or delete that group', bad.group_name)
             when 'LogTruncated' then
                 format('%s: what was read at offset %s is no longer in the log: a crash of the server took it back; rewind, or'
                        ' seek to where you want to go on', place, bad.read_offset)

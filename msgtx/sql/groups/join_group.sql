@@ -75,6 +75,11 @@ begin
         insert into msgtx.consumer_group (name) values (group_name) on conflict do nothing;
     end if;
     select g.group_id, g.generation, g.strategy into joined from msgtx.consumer_group g where g.name = group_name;
+    if exists (select from msgtx.share_group s where s.group_id = joined.group_id) then
+        error := 'ConfigError';
+        detail := format('%s is a share group: choose another name for the consumer group, or delete that group', group_name);
+        return;
+    end if;
     gone := array(
         select o.member_number from msgtx.overdue_members(joined.group_id, msgtx.clock()) o
         where o.member_id <> in_member_id

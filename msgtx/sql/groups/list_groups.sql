@@ -1,8 +1,8 @@
--- list_groups(names) → consumer groups by name, null: all. An unknown one is absent.
+-- list_groups(names) → consumer groups by name, null: all. An unknown one is absent, as is a share group.
 --   members, overdue   how many members live, and of how many the session is over
 --   settled            the assignment was made of these members and of today's topics, members with a pattern have said which of them match, and each owner is the one that is to own
 --   has_offsets        something is committed, or waits for a decision
--- Reads consumer_group, installation, group_member, group_heartbeat, group_assignment, group_offset.
+-- Reads consumer_group, share_group, installation, group_member, group_heartbeat, group_assignment, group_offset.
 create function msgtx.list_groups(names text[] default null)
 returns table (
     group_name text, generation int, strategy text, members int, overdue int, settled boolean, has_offsets boolean)
@@ -30,6 +30,6 @@ begin
         where m.group_id = g.group_id and m.topics_version <> i.topics_version limit 1) behind on true
     left join lateral (
         select true as found from msgtx.group_offset o where o.group_id = g.group_id limit 1) offsets on true
-    where names is null or g.name = any(names)
+    where (names is null or g.name = any(names)) and not exists (select from msgtx.share_group s where s.group_id = g.group_id)
     order by g.name;
 end $$;

@@ -1,5 +1,5 @@
 -- reset_offsets(group, partitions, offsets) commits offsets for a group without members, which need not exist; error and detail
--- say why not: GroupNotEmpty, and those of check_offsets. Members whose session is over are removed. A transaction that is open
+-- say why not: ConfigError (it is a share group), GroupNotEmpty, and those of check_offsets. Members whose session is over are removed. A transaction that is open
 -- may still commit offsets of its own over these: the newest counts (P17).
 -- Locks the group (exclusive). Deletes and writes through take_out_members. Writes consumer_group, group_offset. Flushed.
 create function msgtx.reset_offsets(
@@ -15,6 +15,11 @@ declare
 begin
     ignored := msgtx.lock_group(group_name);
     select g.group_id into found_group from msgtx.consumer_group g where g.name = group_name;
+    if exists (select from msgtx.share_group s where s.group_id = found_group) then
+        error := 'ConfigError';
+        detail := format('%s is a share group, whose offsets are reset as one (client.admin.shares)', group_name);
+        return;
+    end if;
     detail := msgtx.why_not_empty(group_name, found_group);
     if detail is not null then
         error := 'GroupNotEmpty';

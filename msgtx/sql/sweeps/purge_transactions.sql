@@ -1,10 +1,11 @@
 -- purge_transactions(after, most) removes transactions that are complete and older than transaction_history_ms,
 -- after looking at `most` of them and at some 20,000 of their partitions; → how many (internals: transactions#history). Only when the floor of each partition is above the
--- last offset there (P29, P37), and not the newest one of a producer id that is still there. One bad row does not stop the rest.
+-- last offset there (P29, P37), and not the newest one of a producer id that is still there, nor one whose acknowledgements are not
+-- settled. One bad row does not stop the rest.
 --   in_after, next_after   where the last call came to: time in µs, and name; null: from the start, and: this was the end
 --   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); tries the marking lock: no round of markers sees half of a transaction. Reads producer, transaction,
--- transaction_decision. Deletes through forget_transactions. Not flushed by itself.
+-- transaction_decision, share_pending. Deletes through forget_transactions. Not flushed by itself.
 create function msgtx.purge_transactions(
     in_after bigint[] default null, most int default 1000, shards int[] default null, epochs int[] default null,
     out purged int, out next_after bigint[]
@@ -64,6 +65,9 @@ begin
                or (select true from msgtx.transaction n
                    where n.producer_id = d.producer_id
                      and (n.producer_epoch, n.transaction_number) > (d.producer_epoch, d.transaction_number) limit 1))
+          and (select true from msgtx.share_pending s
+               where s.producer_id = d.producer_id and s.producer_epoch = d.producer_epoch
+                 and s.transaction_number = d.transaction_number limit 1) is null
           and msgtx.is_below_floors(d.partitions, d.last_offsets));
     begin
         purged := msgtx.forget_transactions(gone);

@@ -38,7 +38,8 @@ begin
                (shards is null or p.shard = any(shards)) and p.initialized_at
                    < case when p.transactional_id is null then unused_since else id_unused_since end as may_be
         from msgtx.producer p
-        where p.producer_id >= coalesce(in_after[1] + (in_after[2] is null)::int, 0) and in_after[1] is distinct from the_end
+        where p.producer_id >= coalesce(in_after[1], 0)
+          and (in_after[2] is not null or p.producer_id is distinct from in_after[1])
         order by p.producer_id limit most
     loop
         looked_at := looked_at + 1;
@@ -60,7 +61,7 @@ begin
                 order by q.partition_id limit greatest(looks_at_once - looks, 1));
             looks := looks + cardinality(partitions);
             continue when msgtx.wrote_since(candidate.producer_id, unused_since, partitions);
-            if looks >= looks_at_once then
+            if partitions <> '{}' and looks >= looks_at_once then
                 next_after := array[candidate.producer_id, partitions[cardinality(partitions)]];
                 return;
             end if;

@@ -1,41 +1,14 @@
 -- create_topic(name, partitions, settings) creates a topic with its partitions, and raises if the name is taken. Settings
 -- are the topic's columns as JSON; an unknown one, or one out of range, raises. Members of groups notice by the version of the
--- topics. Writes topic, partition, installation. Flushed.
+-- topics. Writes through insert_topic. Flushed.
 create function msgtx.create_topic(topic_name text, partition_count int, settings jsonb default '{}')
 returns int language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare
-    new_id int;
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     if not msgtx.acts_for_owner() then
         ignored := msgtx.require_right_on_topic('admin', topic_name);
     end if;
-    ignored := msgtx.check_topic_settings(settings);
-    if topic_name is null or topic_name !~ '^[a-zA-Z0-9._-]{1,249}$' or topic_name in ('.', '..') then
-        raise exception using errcode = 'MX017', message = format(
-            'topic name %s is not allowed: use 1 to 249 of a-z A-Z 0-9 . _ - (and not . or ..)', quote_nullable(topic_name));
-    end if;
-    if partition_count is null or partition_count < 1 or partition_count > 100000 then
-        raise exception using errcode = 'MX042', message = format(
-            'a topic has 1 to 100000 partitions, not %s', partition_count);
-    end if;
-    ignored := msgtx.flush_at_commit();
-    insert into msgtx.topic (
-        name, cleanup_policy, retention_ms, retention_bytes, delete_retention_ms, max_message_bytes, timestamp_type)
-    values (
-        topic_name, coalesce(settings ->> 'cleanup_policy', 'delete'),
-        coalesce((settings ->> 'retention_ms')::bigint, 604800000),
-        coalesce((settings ->> 'retention_bytes')::bigint, -1),
-        coalesce((settings ->> 'delete_retention_ms')::bigint, 86400000),
-        coalesce((settings ->> 'max_message_bytes')::int, 1048588),
-        coalesce(settings ->> 'timestamp_type', 'CreateTime'))
-    on conflict do nothing returning topic_id into new_id;
-    if new_id is null then
-        raise exception using errcode = 'MX036', message = format('topic %s exists', topic_name);
-    end if;
-    insert into msgtx.partition (topic_id, partition_index)
-    select new_id, i from generate_series(0, partition_count - 1) i order by i;
-    update msgtx.installation i set topics_version = i.topics_version + 1, topics_changed_at = msgtx.clock();
-    return new_id;
+    return msgtx.insert_topic(topic_name, partition_count, settings);
 end $$;

@@ -1,11 +1,12 @@
--- View consumer_groups: each group with its generation, the strategy of its last assignment and how many members it has, those
+-- View consumer_groups: each group (but share groups) with its generation, the strategy of its last assignment and how many members it has, those
 -- whose session is over among them until they are removed. Who may not consume (or administer) every topic sees groups
 -- that have an offset or a partition of a topic on which he may; and that he may use, or else administers the topic.
 create view msgtx.consumer_groups with (security_barrier) as
 select g.name, g.generation, g.strategy, n.members, g.created_at
 from msgtx.consumer_group g
 cross join lateral (select count(*)::int as members from msgtx.group_member m where m.group_id = g.group_id) n
-where (select msgtx.topics_of_caller('{admin}')) is null
+where not exists (select from msgtx.share_group s where s.group_id = g.group_id) and (
+   (select msgtx.topics_of_caller('{admin}')) is null
    or (((select msgtx.may_use('group', null)) or msgtx.may_use('group', g.name))
        and ((select msgtx.topics_of_caller('{consume,admin}')) is null
             or exists (
@@ -20,4 +21,4 @@ where (select msgtx.topics_of_caller('{admin}')) is null
        where p.topic_id = any((select msgtx.topics_of_caller('{admin}'))::int[])
          and (exists (select from msgtx.group_offset o where o.group_id = g.group_id and o.partition_id = p.partition_id)
               or exists (
-                  select from msgtx.group_assignment a where a.group_id = g.group_id and a.partition_id = p.partition_id)));
+                  select from msgtx.group_assignment a where a.group_id = g.group_id and a.partition_id = p.partition_id))));

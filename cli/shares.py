@@ -1,0 +1,210 @@
+"""`msgtx shares`: share groups, their settings and their dead letters."""
+
+from typing import Any, Final
+
+import click
+
+from msgtx import errors
+from msgtx.cli import completion
+from msgtx.cli.database import connect
+from msgtx.cli.interruption import stopping
+from msgtx.cli.options import Group, Invocation, confirmed, destructive, milliseconds, option, pass_invocation
+from msgtx.cli.output import row_of, show_many, show_one, show_table
+from msgtx.cli.progress import progress
+from msgtx.cli.resets import reset_group, reset_options, target_of
+from msgtx.types import ShareGroupDescription
+from msgtx.units import counted
+
+GROUP_COLUMNS: Final = ("group", "members", "lag", "lag_ms", "dead_letters")
+PARTITION_COLUMNS: Final = (
+    "group",
+    "topic",
+    "partition",
+    "start_offset",
+    "next_offset",
+    "available",
+    "acquired",
+    "pending",
+    "rejected",
+    "parked",
+    "lag",
+    "lag_ms",
+)
+
+
+@click.group("shares", cls=Group)
+def command() -> None:
+    """Look at share groups, change their settings, and send their dead letters back."""
+
+
+@command.command("list")
+@pass_invocation
+def list_groups(invocation: Invocation) -> None:
+    """List the share groups.
+
+    `members` counts the members whose session has not expired, `dead_letters` the dead letters that were not sent back.
+    """
+    with connect(invocation) as client:
+        found = client.admin.shares.list()
+    rows = [{column: getattr(one, column) for column in GROUP_COLUMNS} for one in found]
+    show_many(invocation.format, rows, GROUP_COLUMNS)
+
+
+@command.command("describe")
+@click.argument("group", shell_complete=completion.shares)
+@pass_invocation
+def describe(invocation: Invocation, group: str) -> None:
+    """Show a share group: its settings, and on each partition what is in flight.
+
+    Below `start_offset`, all records are done; from `next_offset` on, none has been delivered yet. Between them, a record is
+    available (again), acquired by a member, pending in a transaction, rejected but not yet written as a dead letter, parked
+    (delayed, or waiting for an earlier record with its key), or done. `lag` counts the records there that are not done, and
+    all records behind them; `lag_ms` is the age of the first of these.
+    """
+    with connect(invocation) as client:
+        _show(invocation, client.admin.shares.describe(group))
+
+
+def _show(invocation: Invocation, found: ShareGroupDescription) -> None:
+    rows = [{"group": found.group, **row_of(partition)} for partition in found.partitions]
+    if invocation.format == "table":
+        summary = row_of(found)
+        settings = summary.pop("settings")
+        show_one("table", {**summary, "partitions": len(rows), **settings})
+        show_table(PARTITION_COLUMNS, [[row[column] for column in PARTITION_COLUMNS] for row in rows])
+    else:
+        show_one(invocation.format, {**row_of(found), "partitions": rows})
+
+
+@command.command(
+    "configure",
+    examples=(
+        "msgtx shares configure workers --auto-offset-reset earliest --delivery-count-limit 3",
+        "msgtx shares configure workers --record-lock-duration-ms 5min --release-backoff-ms 1s",
+    ),
+)
+@click.argument("group", shell_complete=completion.shares)
+@option(
+    "--auto-offset-reset",
+    metavar="latest|earliest|by_duration:DURATION",
+    help="Where the group begins on a partition that is new to it.  [default: latest]",
+)
+@option("--isolation", metavar="read_committed|read_uncommitted", help="What the group sees.  [default: read_committed]")
+@option("--record-lock-duration-ms", type=milliseconds(1), help="How long a member may hold a record.  [default: 30s]")
+@option("--delivery-count-limit", type=int, help="After this many deliveries, a record becomes a dead letter.  [default: 5]")
+@option("--max-record-locks", type=int, help="The most records in flight in one partition.  [default: 2000]")
+@option(
+    "--ordering", metavar="none|key", help="key: records of one key go to one member at a time, in order.  [default: none]"
+)
+@option(
+    "--release-backoff-ms",
+    type=milliseconds(),
+    help="The pause before a released record is delivered again; doubled each time.  [default: 0]",
+)
+@option("--release-backoff-max-ms", type=milliseconds(), help="The longest of these pauses.  [default: 1min]")
+@option(
+    "--dead-letter-topic", metavar="TOPIC", help="Where dead letters go. If empty: GROUP-dead-letters, which is the default."
+)
+@pass_invocation
+def configure(invocation: Invocation, /, group: str, **settings: Any) -> None:
+    """Change settings of a share group, and show it. A group that does not exist is created.
+
+    Settings that you do not name stay as they are. --auto-offset-reset, --isolation and --ordering can be changed only
+    while the group has no members.
+    """
+    given: Any = {name: value for name, value in settings.items() if value is not None}
+    if not given:
+        raise click.UsageError("say what to change")
+    given |= {"dead_letter_topic": None} if given.get("dead_letter_topic") == "" else {}
+    with connect(invocation) as client:
+        client.admin.shares.configure(group, given)
+        _show(invocation, client.admin.shares.describe(group))
+
+
+@command.command(
+    "reset-offsets",
+    examples=("msgtx shares reset-offsets workers --topic orders --by-duration 1h",),
+)
+@click.argument("group", shell_complete=completion.shares)
+@reset_options
+@pass_invocation
+def reset_offsets(invocation: Invocation, /, group: str, **given: Any) -> None:
+    """Reset a share group's offsets: show what would be changed, and ask.
+
+    Give exactly one target, and --topic or --all-topics (but neither with --from-file). An offset outside the log is moved
+    to the nearest end of the log, and a note says so. From the new offset on, every record is delivered as if for the first
+    time, even one that was already done. The group must have no members.
+    """
+    target = target_of(given)
+    with connect(invocation) as client:
+        admin = client.admin.shares
+        reset_group(
+            invocation,
+            client,
+            group,
+            target,
+            given,
+            what=f"share group {group!r}",
+            reset=admin.reset_offsets,
+            require_empty=lambda: _require_empty(admin.describe(group)),
+        )
+
+
+@command.command("delete")
+@click.argument("groups", nargs=-1, required=True, metavar="GROUP...", shell_complete=completion.shares)
+@destructive
+@pass_invocation
+def delete(invocation: Invocation, groups: tuple[str, ...], *, dry_run: bool, yes: bool) -> None:
+    """Delete share groups with their settings and state. They must have no members; their dead letters stay."""
+    with connect(invocation) as client:
+        known = [client.admin.shares.describe(group) for group in dict.fromkeys(groups)]
+        for found in known:
+            _require_empty(found)
+        for found in known:
+            what = f"delete share group {found.group!r} ({counted(found.lag, 'record')} not done)"
+            if confirmed(what, dry_run=dry_run, yes=yes):
+                client.admin.shares.delete(found.group)
+
+
+@command.command(
+    "redrive",
+    examples=(
+        "msgtx consume workers-dead-letters --from-beginning --no-follow -o jsonl",
+        "msgtx shares redrive workers --max-messages 10",
+    ),
+)
+@click.argument("group", shell_complete=completion.shares)
+@option("--max-messages", type=click.IntRange(min=0), help="End after this many dead letters.")
+@option("--skip-missing", is_flag=True, help="Pass over dead letters whose topic is gone.")
+@destructive
+@pass_invocation
+def redrive(
+    invocation: Invocation, group: str, *, max_messages: int | None, skip_missing: bool, dry_run: bool, yes: bool
+) -> int:
+    """Send a share group's dead letters back to the topics that they came from, each once. Asks first.
+
+    They become new records of that topic, for all of its readers, with key, value and headers as they were and the current
+    time. Records that become dead letters again meanwhile are left. Ctrl-C (exit code 130) ends the command after the
+    current step of up to 1,000 dead letters; run it again, and it continues from there.
+    """
+    with connect(invocation) as client:
+        if dry_run or not yes:
+            found = client.admin.shares.describe(group)
+            few = found.dead_letters if max_messages is None else min(found.dead_letters, max_messages)
+            if not confirmed(f"send {counted(few, 'dead letter')} of share group {group!r} back", dry_run=dry_run, yes=yes):
+                return 0
+        with stopping() as stop, progress("dead letters") as told:
+            report = client.admin.shares.redrive(
+                group,
+                max_records=max_messages,
+                skip_missing=skip_missing,
+                stop=stop,
+                progress=lambda sent: told(sent, f"{sent} sent back"),
+            )
+        show_one(invocation.format, {"group": group, **row_of(report)})
+        return stop.exit_code if stop.is_set() else 0
+
+
+def _require_empty(found: ShareGroupDescription) -> None:
+    if found.members:
+        raise errors.GroupNotEmpty(f"share group {found.group!r} has {counted(found.members, 'member')}")

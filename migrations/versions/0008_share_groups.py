@@ -1,0 +1,126 @@
+"""Share groups: records delivered one by one, acknowledged one by one."""
+
+from alembic import op
+
+revision = "0008"
+down_revision = "0007"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Create the tables."""
+    for statement in TABLES:
+        op.execute(statement)
+    # Versions are short-lived: vacuum removes those that were superseded before the index grows.
+    for table in ("share_state", "share_parked", "share_call", "share_pending"):
+        op.execute(
+            f"""alter table msgtx.{table} set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
+                autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000)"""
+        )
+    op.execute("update msgtx.installation set schema_version = 8")
+
+
+def downgrade() -> None:
+    """Remove what `upgrade` made."""
+    for column in ("groups", "members", "partitions", "firsts", "lasts", "answers", "reasons", "delays"):
+        op.execute(f"alter table msgtx.staged_commit drop column share_{column}")
+    op.execute("drop table msgtx.share_pending")
+    op.execute("drop table msgtx.share_call")
+    op.execute("drop table msgtx.share_parked")
+    op.execute("drop table msgtx.share_state")
+    op.execute("drop table msgtx.share_group")
+    op.execute("drop type msgtx.share_span")
+    op.execute("update msgtx.installation set schema_version = 7")
+
+
+TABLES = (
+    # Records of one state, in a row: what is not in any span is acknowledged, or was never acquired (behind next_offset).
+    """create type msgtx.share_span as (
+        first_offset bigint,
+        last_offset bigint,
+        status text,
+        delivery_count int,
+        member_number bigint,
+        call_number bigint,
+        locked_until timestamptz,
+        producer_id bigint,
+        producer_epoch int,
+        transaction_number bigint,
+        answer text,
+        reason text
+    )""",
+    # Its settings; a group with a row here is a share group.
+    """create table msgtx.share_group (
+        group_id int not null constraint share_group_pkey primary key,
+        auto_offset_reset text not null default 'latest'
+            constraint share_group_reset_is_known check (auto_offset_reset ~ '^(latest|earliest|by_duration:P.+)$'),
+        isolation text not null default 'read_committed'
+            constraint share_group_isolation_is_known check (isolation in ('read_committed', 'read_uncommitted')),
+        record_lock_duration_ms int not null default 30000
+            constraint share_group_lock_is_positive check (record_lock_duration_ms > 0),
+        delivery_count_limit int not null default 5
+            constraint share_group_limit_is_positive check (delivery_count_limit > 0),
+        max_record_locks int not null default 2000 constraint share_group_locks_are_positive check (max_record_locks > 0),
+        dead_letter_topic text,
+        ordering text not null default 'none' constraint share_group_ordering_is_known check (ordering in ('none', 'key')),
+        release_backoff_ms int not null default 0
+            constraint share_group_backoff_is_not_negative check (release_backoff_ms >= 0),
+        release_backoff_max_ms int not null default 60000
+            constraint share_group_backoff_has_a_limit check (release_backoff_max_ms >= 0)
+    )""",
+    """create table msgtx.share_state (
+        group_id int not null,
+        partition_id int not null,
+        version bigint not null,
+        next_offset bigint not null,
+        next_token text,
+        spans msgtx.share_span[] not null,
+        next_due timestamptz,
+        waiting_keys bigint[] not null default '{}',
+        constraint share_state_pkey primary key (group_id, partition_id, version)
+    )""",
+    # Records that are not to be delivered now: those that are delayed, until due_at, and those that wait for an earlier one
+    # with their key.
+    """create table msgtx.share_parked (
+        group_id int not null,
+        partition_id int not null,
+        first_offset bigint not null,
+        last_offset bigint not null,
+        due_at timestamptz,
+        key_hash bigint,
+        delivery_count int not null,
+        member_number bigint,
+        reason text,
+        constraint share_parked_pkey primary key (group_id, partition_id, first_offset)
+    )""",
+    """create index share_parked_due on msgtx.share_parked (group_id, partition_id, due_at, first_offset)
+        where due_at is not null""",
+    """create index share_parked_key on msgtx.share_parked (group_id, partition_id, key_hash, first_offset)
+        where key_hash is not null""",
+    # Acknowledgements that were applied, the newest of each member: one that is sent again is not refused for that.
+    """create table msgtx.share_call (
+        member_number bigint not null,
+        call_number bigint not null,
+        constraint share_call_pkey primary key (member_number, call_number)
+    )""",
+    # Where a transaction has acknowledgements: its decision is kept until they are settled.
+    """create table msgtx.share_pending (
+        producer_id bigint not null,
+        producer_epoch int not null,
+        transaction_number bigint not null,
+        group_id int not null,
+        partition_id int not null,
+        constraint share_pending_pkey primary key (producer_id, producer_epoch, transaction_number, group_id, partition_id)
+    )""",
+    # Answers of members that a session commits.
+    """alter table msgtx.staged_commit
+        add column share_groups text[] not null default '{}',
+        add column share_members bigint[] not null default '{}',
+        add column share_partitions int[] not null default '{}',
+        add column share_firsts bigint[] not null default '{}',
+        add column share_lasts bigint[] not null default '{}',
+        add column share_answers text[] not null default '{}',
+        add column share_reasons text[] not null default '{}',
+        add column share_delays int[] not null default '{}'""",
+)

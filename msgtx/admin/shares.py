@@ -1,0 +1,195 @@
+"""Share groups as an administrator sees them (internals: shares)."""
+
+import builtins
+import itertools
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from itertools import groupby
+from typing import Final
+
+from msgtx import errors, units
+from msgtx.admin.groups import ids_of, named_partitions, plan_reset
+from msgtx.database.connection import RawConnection
+from msgtx.database.pool import Engine
+from msgtx.rules.names import did_you_mean
+from msgtx.rules.reset import Target
+from msgtx.settings import ShareGroupSettings
+from msgtx.store.groups import delete_group, list_groups
+from msgtx.store.records import count_records
+from msgtx.store.shares import (
+    ShareState,
+    configure_share_group,
+    describe_share_groups,
+    redrive_dead_letters,
+    reset_share_offsets,
+    share_group_names,
+)
+from msgtx.store.topics import describe_topics, partitions_of
+from msgtx.types import (
+    Isolation,
+    OffsetReset,
+    RedriveReport,
+    ShareGroupDescription,
+    SharePartition,
+    TopicPartition,
+)
+
+STEP: Final = 1000  # dead letters of one SQL transaction: what is killed or stopped waits for no more
+
+
+class SharesAdmin:
+    """`client.admin.shares`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def configure(self, group: str, settings: ShareGroupSettings) -> None:
+        """Change settings of a share group; the first time this makes it, before it has members.
+
+        What is not named stays as it is. Raise `ConfigError` for an unknown setting or value; `GroupNotEmpty` for
+        `auto_offset_reset`, `isolation` and `ordering` while it has members.
+        """
+        given = _read(settings)
+        with self._engine.connection() as connection:
+            configure_share_group(connection, group, given)
+
+    def list(self) -> list[ShareGroupDescription]:
+        """Describe all share groups, by name."""
+        with self._engine.connection() as connection:
+            return _described(connection, describe_share_groups(connection, None))
+
+    def describe(self, group: str) -> ShareGroupDescription:
+        """Describe a share group: its settings, and what of each partition is in flight. Raise `GroupNotFound`."""
+        with self._engine.connection() as connection:
+            (found,) = _described(connection, _known(connection, group))
+        return found
+
+    def delete(self, group: str) -> None:
+        """Delete a share group; its dead letters stay. Raise `GroupNotFound`, `GroupNotEmpty` while it has members."""
+        with self._engine.connection() as connection:
+            _known(connection, group)
+            delete_group(connection, group)
+
+    def reset_offsets(
+        self,
+        group: str,
+        target: Target,
+        *,
+        topics: Iterable[str] | None = None,
+        partitions: Iterable[TopicPartition] | None = None,
+        dry_run: bool = False,
+    ) -> "builtins.list[OffsetReset]":
+        """Have a share group go on elsewhere, and return what that does; with `dry_run` only that.
+
+        `target`, `topics`, `partitions`: as in `client.admin.groups.reset`; without topics and partitions it is where the
+        group has read. What lies behind the new offsets is delivered as if for the first time. Raise `GroupNotFound`,
+        `GroupNotEmpty` while it has members, `UnknownTopicOrPartition`, `InvalidRequest`.
+        """
+        partitions = named_partitions(target, topics, partitions)
+        with self._engine.connection() as connection:
+            rows = _known(connection, group)
+            starts = {row.partition_id: row.start_offset for row in rows if row.partition_id is not None}
+            if topics is None and partitions is None:
+                names = partitions_of(describe_topics(connection, None).values())
+                letters = rows[0].settings["dead_letter_topic"]
+                partitions = [names[each] for each in starts if each in names and names[each].topic != letters]
+            ids = ids_of(connection, topics, partitions)
+            planned = plan_reset(connection, target, ids, starts)
+            if not dry_run:
+                offsets = {ids[TopicPartition(one.topic, one.partition)]: one.new_offset for one in planned}
+                reset_share_offsets(connection, group, offsets)
+        return planned
+
+    def redrive(
+        self,
+        group: str,
+        *,
+        max_records: int | None = None,
+        skip_missing: bool = False,
+        stop: threading.Event | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> RedriveReport:
+        """Send a share group's dead letters back to the topics that they came from, each once.
+
+        Each step is one SQL transaction of up to 1,000 letters: a redrive that is killed goes on where it was, and
+        two at a time send each letter once. Letters that are written meanwhile are left. `skip_missing`: pass
+        over letters whose topic is gone. `stop`: it ends behind the step that is being made. `progress(sent)`: after each
+        step. Raise `GroupNotFound`, `UnknownTopicOrPartition` where a letter's topic is gone (those in front of it are
+        sent), `InvalidRequest`.
+        """
+        if max_records is not None and max_records < 0:
+            raise errors.InvalidRequest(f"max_records must not be negative, and is {max_records}")
+        left = sys.maxsize if max_records is None else max_records
+        sent = skipped = 0
+        for partition in itertools.count():
+            end = None  # letters that die again meanwhile are left
+            while left - sent > 0 and not (stop is not None and stop.is_set()):
+                with self._engine.connection() as connection:
+                    done = redrive_dead_letters(
+                        connection, group, partition, upto=end, most=min(left - sent, STEP), skip_missing=skip_missing
+                    )
+                if done.upto is None:  # there is no such partition
+                    return RedriveReport(sent, skipped)
+                end = done.upto
+                sent, skipped = sent + done.sent, skipped + done.skipped
+                if progress is not None:
+                    progress(sent)
+                if done.is_over:
+                    break
+            else:
+                break
+        return RedriveReport(sent, skipped)
+
+
+def _read(settings: Mapping[str, object]) -> dict[str, object]:
+    """Return settings with their durations in milliseconds; how far back a group begins as PostgreSQL reads it."""
+    found = dict(settings)
+    for name, value in settings.items():
+        if (read := units.reader_of(name)) is not None:
+            found[name] = read(name, value)
+        elif name == "auto_offset_reset" and (back := re.fullmatch(r"by_duration:(\d.*)", str(value))):
+            found[name] = f"by_duration:PT{units.seconds('by_duration', back[1]):g}S"
+    return found
+
+
+def _known(connection: RawConnection, group: str) -> list[ShareState]:
+    """Return what there is to know of a share group. Raise `GroupNotFound`."""
+    if rows := describe_share_groups(connection, [group]):
+        return rows
+    if list_groups(connection, [group]):
+        raise errors.GroupNotFound(f"{group!r} is a consumer group, and no share group: see `msgtx groups`")
+    otherwise = "it begins with its first member, or `msgtx shares configure`"
+    advice = did_you_mean(group, share_group_names(connection), otherwise=otherwise)
+    raise errors.GroupNotFound(f"there is no share group {group!r}; {advice}")
+
+
+def _described(connection: RawConnection, rows: Iterable[ShareState]) -> list[ShareGroupDescription]:
+    topics = describe_topics(connection, None)
+    names = partitions_of(topics.values())
+    found = []
+    for group, states in groupby(rows, key=lambda row: row.group):
+        known = list(states)
+        letters = topics.get(str(known[0].settings["dead_letter_topic"]))
+        # Where a redrive would begin.
+        positions = dict.fromkeys(letters.partition_ids, 0) if letters is not None else {}
+        partitions = []
+        for each in known:
+            if each.partition_id in positions:
+                positions[each.partition_id] = each.next_offset
+            elif each.partition_id in names:
+                partitions.append(SharePartition(*names[each.partition_id], *each[4:12], each.lag_ms))
+        ages = [each.lag_ms for each in partitions if each.lag_ms is not None]
+        found.append(
+            ShareGroupDescription(
+                group=group,
+                settings=known[0].settings,
+                members=known[0].members,
+                lag=sum(each.lag for each in partitions),
+                lag_ms=max(ages, default=None),
+                dead_letters=sum(count_records(connection, positions, Isolation.READ_COMMITTED).values()),
+                partitions=sorted(partitions, key=lambda each: (each.topic, each.partition)),
+            )
+        )
+    return found

@@ -1,0 +1,207 @@
+"""What a share consumer has handed out, and what its caller answers for it."""
+
+import time
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
+from typing import Final
+
+from msgtx import errors
+from msgtx.session.answers import Answers
+from msgtx.store.answers import AnswerColumns, OffsetRange, Refused
+from msgtx.store.records import uncollected
+from msgtx.types import Acknowledgement, ShareRecord
+
+Key = tuple[str, int, int]  # topic, partition, offset of a record
+Answer = tuple[Acknowledgement, str | None, int | None]  # the reason of a REJECT, the delay of a RELEASE
+Ranged = tuple[OffsetRange, Answer]
+ACCEPTED: Final[Answer] = (Acknowledgement.ACCEPT, None, None)
+
+
+class Holdings:
+    """The records that a member of a share group holds. `implicit`: rows of the log as a whole, all to be accepted."""
+
+    def __init__(self, group: str, *, implicit: bool) -> None:
+        self._group = group
+        self._implicit = implicit
+        self._held: dict[Key, OffsetRange] = {}  # what was handed out and not answered for
+        self._answers: dict[Key, Answer] = {}
+        # What transactions and sessions have that are not over, as far as this consumer knows.
+        self._riding: weakref.WeakSet[Answers] = weakref.WeakSet()
+        self._taken: weakref.WeakKeyDictionary[Answers, dict[Key, OffsetRange]] = weakref.WeakKeyDictionary()
+        self._aging: dict[Key, OffsetRange] = {}  # what was held at the last look
+        self._looks_again = 0.0
+
+    # ── what is held ──
+
+    def hold(self, records: Sequence[ShareRecord], offsets: Sequence[int], held: OffsetRange) -> list[Key]:
+        """Note what is handed out of one row of the log, with the offsets that go with it. Returns by what it is known."""
+        topic, partition = records[0].topic, records[0].partition
+        partition_id, first, last = held
+        if self._implicit:
+            self._held[topic, partition, first] = held
+            return [(topic, partition, first)]
+        # Offsets without a record go with the record behind them, the last ones with the last record.
+        firsts = offsets if isinstance(offsets, range) else [first, *(offset + 1 for offset in offsets[:-1])]
+        with uncollected():
+            keys = list(zip(repeat(topic), repeat(partition), offsets))
+            self._held.update(zip(keys, map(OffsetRange, repeat(partition_id), firsts, offsets), strict=False))
+        if offsets[-1] < last:
+            self._held[keys[-1]] = self._held[keys[-1]]._replace(last=last)
+        return keys
+
+    def require(self, record: ShareRecord) -> Key:
+        """Return by what a record is known that is held. Raise `TransactionConflict`, `InvalidRecordState` for another."""
+        key = _key_of(record)
+        if key not in self._held:
+            place = f"{record.topic}-{record.partition} offset {record.offset}"
+            if any(key in answers.records for answers in self._riding):
+                raise errors.TransactionConflict(f"{place} is acknowledged in a transaction that is not decided")
+            raise errors.InvalidRecordState(f"{place} is not held by this share consumer (any more)")
+        return key
+
+    def of(self, records: Iterable[ShareRecord]) -> list[ShareRecord]:
+        """Return those of these records that are held."""
+        return [record for record in records if _key_of(record) in self._held]
+
+    def forget_expired(self, lock_seconds: float) -> None:
+        """Let go of what was held at the last look, longer ago than a lock lasts, and has no answer: others have it."""
+        now = time.monotonic()
+        if now < self._looks_again:
+            return
+        for key, held in self._aging.items():
+            if self._held.get(key) is held and key not in self._answers:
+                del self._held[key]
+        self._aging, self._looks_again = dict(self._held), now + lock_seconds
+
+    def clear(self) -> None:
+        """Forget all of it: others have it."""
+        self._held.clear()
+        self._answers.clear()
+
+    # ── the answers for it ──
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether the caller has answered for anything that is not committed."""
+        return bool(self._answers)
+
+    @property
+    def has_rejects(self) -> bool:
+        """Whether there will be dead letters."""
+        return any(answer[0] is Acknowledgement.REJECT for answer in self._answers.values())
+
+    def answer(self, keys: Iterable[Key], answer: Answer) -> None:
+        """Note the same answer for all of these; the last one counts."""
+        self._answers.update(dict.fromkeys(keys, answer))
+
+    def given(self) -> dict[Key, Answer]:
+        """Return the answers to commit: in implicit mode all that is held is accepted."""
+        return (dict.fromkeys(self._held, ACCEPTED) if self._implicit else {}) | self._answers
+
+    def columns(self, member: int, answers: Iterable[Ranged]) -> AnswerColumns:
+        """Return a member's answers for ranges of offsets."""
+        merged = _merged(answers)
+        return AnswerColumns(
+            (self._group,) * len(merged),
+            (member,) * len(merged),
+            tuple(each[0] for each in merged),
+            tuple(each[1] for each in merged),
+            tuple(each[2] for each in merged),
+            tuple(answer.value for *_, (answer, _, _) in merged),
+            tuple(reason for *_, (_, reason, _) in merged),
+            tuple(delay for *_, (_, _, delay) in merged),
+        )
+
+    def columns_of(self, member: int, answers: dict[Key, Answer]) -> AnswerColumns:
+        """Return a member's answers for what is held."""
+        return self.columns(member, zip(map(self._held.__getitem__, answers), answers.values(), strict=True))
+
+    def answered(self, answers: dict[Key, Answer], refused: Sequence[Refused] | None) -> None:
+        """Note what became of a commit; `refused` None: all of it, since the group does not know this member.
+
+        Raise the error of what was refused, which is forgotten.
+        """
+        if refused is None:
+            refused = [("InvalidRecordState", self._held[key]) for key in answers]
+        if refused:
+            bad = [key for key in answers if any(_overlap(self._held[key], each) for _, each in refused)]
+            for key in bad:
+                del self._held[key]
+                self._answers.pop(key, None)
+            names = ", ".join(f"{topic}-{partition} offset {offset}" for topic, partition, offset in bad[:5])
+            raise errors.BY_NAME[refused[0][0]](
+                f"share group {self._group!r}: {names}{', …' if len(bad) > 5 else ''}: the lock has expired, or the"
+                " session of this member is over: others get them. Nothing was committed; call again for the rest"
+            )
+        for key, answer in answers.items():
+            held = self._held.pop(key)
+            if answer[0] is Acknowledgement.RENEW:
+                self._held[key] = OffsetRange(*held)  # another one: `forget_expired` tells them apart
+            if self._answers.get(key) == answer:
+                del self._answers[key]
+
+    # ── what transactions and sessions have of it ──
+
+    def to_take(self) -> dict[Key, Answer]:
+        """Return the answers that a transaction may commit. A lock begins anew at once, by a plain commit: of none."""
+        return {key: answer for key, answer in self.given().items() if answer[0] is not Acknowledgement.RENEW}
+
+    def take(
+        self, given: dict[Key, Answer], *, member: int, call: int, take_back: Callable[[Answers], None] | None = None
+    ) -> Answers:
+        """Hand answers over, with the records. `take_back`: what is done when they are not committed; None: `hold_again`."""
+        held = {key: self._held.pop(key) for key in given}
+        for key in given:
+            self._answers.pop(key, None)
+        columns = self.columns(member, [(held[key], answer) for key, answer in given.items()])
+        taken = Answers(columns, frozenset(held), call, take_back or self.hold_again)
+        self._taken[taken] = held
+        self._riding.add(taken)
+        return taken
+
+    def hold_again(self, answers: Answers) -> None:
+        """Take back answers that are not committed: the records may be answered for again, unless others have them."""
+        if not answers.may_be_stored:
+            self._held |= {key: OffsetRange(*held) for key, held in self._taken[answers].items()}
+
+    def ranges_of(self, answers: Answers) -> list[OffsetRange]:
+        """Return for what these were."""
+        return list(self._taken[answers].values())
+
+
+def _key_of(record: ShareRecord) -> Key:
+    return record.topic, record.partition, record.offset
+
+
+def _overlap(one: OffsetRange, other: OffsetRange) -> bool:
+    return one.partition_id == other.partition_id and one.first <= other.last and other.first <= one.last
+
+
+def without(ranges: Iterable[OffsetRange], taken: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """Return what is left of these ranges without those that are taken."""
+    left = list(ranges)
+    for other in taken:
+        kept = [each for each in left if not _overlap(each, other)]
+        for each in left:
+            if _overlap(each, other):
+                parts = (each._replace(last=other.first - 1), each._replace(first=other.last + 1))
+                kept += [part for part in parts if part.first <= part.last]
+        left = kept
+    return left
+
+
+def _merged(answers: Iterable[Ranged]) -> list[tuple[int, int, int, Answer]]:
+    """Return the same answers in as few ranges as possible: partition id, first and last offset, answer."""
+    found: list[tuple[int, int, int, Answer]] = []
+    partition_id, first, last, answer = -1, 0, -1, None
+    for each, given in sorted(answers):  # no two have the same range: answers are not compared
+        if each[0] == partition_id and each[1] == last + 1 and given == answer:
+            last = each[2]
+            continue
+        if answer is not None:
+            found.append((partition_id, first, last, answer))
+        (partition_id, first, last), answer = each, given
+    if answer is not None:
+        found.append((partition_id, first, last, answer))
+    return found

@@ -1,0 +1,106 @@
+"""Positions that users' sessions commit, and what becomes of a consumer whose session did not (internals: groups)."""
+
+import weakref
+from collections.abc import Iterable, Sequence
+
+import sqlalchemy
+
+from msgtx.consumer.fetcher import Assigned, Fetcher, Undone
+from msgtx.errors import IllegalState
+from msgtx.session.enlistment import Enlistment, Riding
+from msgtx.store.groups import OffsetRows
+from msgtx.types import TopicPartition
+
+
+class Ride:
+    """Positions in one user's SQL transaction. It may end in another thread than the consumer's."""
+
+    def __init__(
+        self, rides: "Rides", enlistment: Enlistment, rows: OffsetRows, partitions: Iterable[Assigned], *, undone: Undone
+    ) -> None:
+        self.riding = Riding(rows, self)
+        self.enlistment = weakref.ref(enlistment)
+        self.places = [(assigned, assigned.moves) for assigned in partitions if assigned.handed]
+        self.is_lost = False
+        self._rides = rides
+        self._undone = undone
+
+    @property
+    def undecided(self) -> bool:
+        """Whether its session has neither committed nor rolled back."""
+        return not self.is_lost and not self.riding.written
+
+    def lost(self) -> None:
+        """Note that the session was rolled back: what was handed out is not handled, unless it was gone back already."""
+        self.is_lost = True
+        for assigned, moves in self.places:
+            if assigned.moves == moves:
+                assigned.undone, assigned.handed = self._undone, True
+        self._rides.some_lost = True
+
+
+class Rides:
+    """Those of one consumer."""
+
+    def __init__(self, fetcher: Fetcher) -> None:
+        self.fetcher = fetcher
+        self.some_lost = False
+        self._open: list[Ride] = []
+
+    def add(self, session: tuple[sqlalchemy.Connection, Enlistment], rows: OffsetRows, *, undone: Undone) -> Ride:
+        """Have offsets ride in a session. Raise `IllegalState` while older ones of these partitions ride in another one."""
+        connection, enlistment = session
+        ids = {partition_id for _, partition_id in rows}
+        partitions = [assigned for assigned in self.fetcher.assigned.values() if assigned.partition_id in ids]
+        self._forget_ended()
+        if any(ride.enlistment() is not enlistment for ride in self._waiting(partitions)):
+            raise IllegalState(
+                "what was handed out before waits for the commit of another session: commit that one first, or roll it back"
+            )
+        ride = Ride(self, enlistment, rows, partitions, undone=undone)
+        enlistment.add(connection, ride.riding)
+        self._open.append(ride)
+        return ride
+
+    def take_back(self) -> None:
+        """Have the next poll go back: what was handed out could not ride."""
+        for assigned in self.fetcher.assigned.values():
+            if assigned.handed:
+                assigned.undone = "goes back"
+        self.some_lost = True
+
+    def look_back(self, group: str | None) -> list[Assigned]:
+        """Return the partitions that must go back before anything is read: their batch was rolled back.
+
+        Raise `IllegalState` where that is the caller's to do.
+        """
+        self._forget_ended()
+        if not self.some_lost:
+            return []
+        undone = [assigned for assigned in self.fetcher.assigned.values() if assigned.undone is not None]
+        self.some_lost = bool(undone)
+        if self._waiting(undone):
+            raise IllegalState(
+                f"group {group!r}: a part of what the session was to commit was rolled back, the rest is not committed yet:"
+                " commit the session, or roll it back, then read on"
+            )
+        if asked := [assigned.topic_partition for assigned in undone if assigned.undone == "asks"]:
+            raise IllegalState(
+                f"group {group!r}: the session that was to commit {_named(asked)} was rolled back, and reading on would skip"
+                " what was handed out: rewind() to read it again, or seek()"
+            )
+        return undone
+
+    def _waiting(self, partitions: Iterable[Assigned]) -> list[Ride]:
+        wanted = {id(assigned) for assigned in partitions}
+        return [ride for ride in self._open if any(id(assigned) in wanted for assigned, _ in ride.places)]
+
+    def _forget_ended(self) -> None:
+        for ride in self._open:
+            if ride.undecided and ride.enlistment() is None:
+                ride.lost()  # its session was left without an end
+        self._open = [ride for ride in self._open if ride.undecided]
+
+
+def _named(partitions: Sequence[TopicPartition]) -> str:
+    return ", ".join(map(str, partitions[:3])) + (f" and {len(partitions) - 3} more" if len(partitions) > 3 else "")

@@ -1,0 +1,551 @@
+"""The share consumer: a member of a share group, whose members are given records one by one."""
+
+import contextlib
+import itertools
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import repeat
+from types import TracebackType
+from typing import Any, Final, Literal, Self, TypeVar
+
+from msgtx import errors, units
+from msgtx.config import ShareConsumerConfig
+from msgtx.consumer.holdings import ACCEPTED, Answer, Holdings, Key, without
+from msgtx.consumer.share_member import ShareMember
+from msgtx.consumer.wakeup import Listener, Waiter
+from msgtx.database.pool import Engine
+from msgtx.database.retry import retried
+from msgtx.errors import MsgtxError
+from msgtx.observer import Observers
+from msgtx.session.answers import Answers
+from msgtx.session.enlistment import Riding, UserSession, enlist
+from msgtx.store.answers import NO_ANSWERS, OffsetRange, Refused, acknowledge_records
+from msgtx.store.records import uncollected
+from msgtx.store.shares import (
+    Acquired,
+    Acquisition,
+    acquire_records,
+    ensure_dead_letters,
+)
+from msgtx.store.topics import Topics
+from msgtx.types import Acknowledgement, ShareRecord, TopicPartition
+from msgtx.units import Duration
+
+log = logging.getLogger("msgtx.consumer")
+FETCH_BYTES: Final = 8 * 1024 * 1024  # of one poll, but for one record
+STAYS: Final = 16  # polls on one partition, before others have their turn
+PASSED_SECONDS: Final = 0.005  # until it asks again, where others had the locks: they have them for a call
+TOPICS_SECONDS: Final = 5.0  # until it looks for new partitions
+Mode = Literal["implicit", "explicit"]
+Deserializer = Callable[[bytes | None], Any]
+Answered = TypeVar("Answered")
+
+
+PLAIN_RELEASE: Final[Answer] = (Acknowledgement.RELEASE, None, 0)
+
+
+@dataclass(slots=True)
+class Waiting:
+    """Records of one row of the log that were acquired and not handed out. `until`: of `time.monotonic`."""
+
+    records: list[ShareRecord]
+    offsets: Sequence[int]
+    range: OffsetRange
+    until: float
+
+    def take(self, count: int) -> tuple[list[ShareRecord], Sequence[int], OffsetRange]:
+        """Take the first ones, with the offsets that go with them: those in front, and of the last one those behind it."""
+        if count == len(self.records):
+            taken = (self.records, self.offsets, self.range)
+            self.records = []
+            return taken
+        upto = OffsetRange(self.range.partition_id, self.range.first, self.offsets[count - 1])
+        taken = (self.records[:count], self.offsets[:count], upto)
+        self.records, self.offsets = self.records[count:], self.offsets[count:]
+        self.range = OffsetRange(self.range.partition_id, upto.last + 1, self.range.last)
+        return taken
+
+
+class ShareRide:
+    """Answers in a user's SQL transaction, whose commit is refused as long as there is a `refusal`."""
+
+    def __init__(self, refusal: str) -> None:
+        self.riding = Riding({}, self, refusal)
+        self.is_lost = False
+
+    def lost(self) -> None:
+        """Note that the session was rolled back."""
+        self.is_lost = True
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Answers that are sent in one call. `member` None: there is none any more."""
+
+    member: int | None
+    call: int
+    answers: dict[Key, Answer]
+
+
+class ShareConsumer:
+    """Reads records that no other member of its share group has. Made by `client.share_consumer()`; for one thread.
+
+    A record is acquired for `record_lock_duration_ms` of the group. Implicit mode accepts, with the next `poll` or `commit`,
+    what was handed out; explicit mode accepts what `acknowledge` says. Source: internals: shares; KIP-932.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        config: ShareConsumerConfig,
+        topics: Sequence[str],
+        *,
+        look_up: Topics,
+        listener: Listener,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+        observers: Observers | None = None,
+    ) -> None:
+        self.config = config
+        self._engine = engine
+        self._observers = observers or Observers()
+        self._asked = 0.0  # when the last poll began
+        self._topics = topics
+        self._look_up = look_up
+        self._waiter = Waiter(listener)
+        self._member = ShareMember(engine, config, topics)
+        self._places: dict[int, TopicPartition] = {}
+        self._order: list[int] = []
+        self._looked = -TOPICS_SECONDS
+        self._stayed = 0  # polls on one partition
+        self._waiting: deque[Waiting] = deque()  # what was acquired and not handed out
+        self._implicit = config.acknowledgement_mode == "implicit"
+        self._holdings = Holdings(config.group, implicit=self._implicit)
+        self._numbers = itertools.count(1)  # of calls: one whose answer was lost is sent again under the same one
+        self._dead_letters: str | None = None  # the topic of them, once it is there
+        self._acquiring: int | None = None  # an acquisition whose answer did not come in time
+        self._unanswered: Commit | None = None  # the last commit, whose answer did not come in time
+        self._key_deserializer = key_deserializer
+        self._value_deserializer = value_deserializer
+        self._stopped = False
+        self.lock_seconds = 0.0  # the longest lock so far
+        self.handed_out: list[OffsetRange] = []  # with the last poll
+        self.closed = False
+
+    def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[ShareRecord]:
+        """Return up to `max_records` (default `max_poll_records`) records; [] when `timeout` seconds are over.
+
+        In implicit mode what was handed out before is accepted first.
+        """
+        most = self._most(max_records)
+        if not self._await_records(timeout, most):
+            self._stopped = False  # `stop` ended this poll, not those that follow
+            return []
+        return self._polled(most)
+
+    # A poll in two halves: what waits, and what hands out without waiting. An event loop has the first done in a thread.
+
+    def _most(self, max_records: int | None) -> int:
+        most = self.config.max_poll_records if max_records is None else max_records
+        if most <= 0:
+            raise errors.InvalidRequest(f"max_records must be above 0, not {most}")
+        return most
+
+    def _await_records(self, timeout: float, most: int) -> bool:
+        """Wait until records are there to be handed out. Returns False when time is over, or after `stop`."""
+        self._require_open()
+        self._asked = time.monotonic()
+        with self._telling_failures():
+            found = self._acquired(self._asked + timeout, most)
+        if not found:
+            self._tell_polled([])
+        return found
+
+    def _acquired(self, deadline: float, most: int) -> bool:
+        if self._implicit:
+            self._accept()
+        else:
+            self._holdings.forget_expired(self.lock_seconds)
+        while True:
+            self._waiter.clear()
+            has_passed = not self._has_waiting() and self._acquire(most)
+            left = deadline - time.monotonic()
+            if self._waiting:
+                return True
+            if left <= 0 or self._stopped:
+                return False
+            self._waiter.wait(min(left, PASSED_SECONDS if has_passed else self.config.fetch_max_wait_ms / 1000))
+
+    def _has_waiting(self) -> bool:
+        while self._waiting and self._waiting[0].until <= time.monotonic():
+            self._waiting.popleft()  # others have it
+        return bool(self._waiting)
+
+    def _accept(self) -> None:
+        """Accept what was handed out: with the acquisition that follows, if there is to be one."""
+        self._ready()
+        if answers := self._holdings.given():
+            self._unanswered = Commit(self._member.number, next(self._numbers), answers)
+            if self._has_waiting() or self._member.number is None or self._acquiring is not None:
+                self._settle()
+
+    def _polled(self, most: int) -> list[ShareRecord]:
+        with self._telling_failures():
+            records = self._hand_out(most)
+        self._tell_polled(records)
+        return records
+
+    @contextlib.contextmanager
+    def _telling_failures(self) -> Iterator[None]:
+        try:
+            yield
+        except MsgtxError as error:
+            failure = error
+            self._observers.tell(lambda observer: observer.poll_failed(self.config.group, failure))
+            raise
+
+    def _tell_polled(self, records: Sequence[ShareRecord]) -> None:
+        if self._observers.each:
+            group, since = self.config.group, self._asked
+            self._observers.tell(lambda observer: observer.polled(group))
+            if records:
+                counts = Counter(record.topic for record in records)
+                self._observers.tell(lambda observer: observer.received(group, counts, records, since))
+
+    def _hand_out(self, most: int) -> list[ShareRecord]:
+        """Hand out what waits. Raise `DeserializationError` of the first record; what is behind it waits on."""
+        handed_out: list[ShareRecord] = []
+        self.handed_out = []
+        while self._waiting and len(handed_out) < most:
+            waiting = self._waiting[0]
+            count = min(len(waiting.records), most - len(handed_out))
+            error: Exception | None = None
+            if self._key_deserializer is not None or self._value_deserializer is not None:
+                count, error = self._deserialize(waiting.records[:count])
+            if count > 0:
+                records, offsets, held = waiting.take(count)
+                self._holdings.hold(records, offsets, held)
+                self.handed_out.append(held)
+                handed_out += records
+            if error is not None and not handed_out:
+                raise self._released(waiting, error) from error
+            if not waiting.records:
+                self._waiting.popleft()
+            if error is not None:
+                break
+        return handed_out
+
+    def _released(self, waiting: Waiting, error: Exception) -> errors.DeserializationError:
+        """Release the first one of these records with the next commit: nobody can answer for it."""
+        (record,), offsets, held = waiting.take(1)
+        if not waiting.records:
+            self._waiting.popleft()
+        keys = self._holdings.hold([record], offsets, held)
+        self._holdings.answer(keys, (Acknowledgement.RELEASE, f"the deserializer raised {error!r}", None))
+        return errors.DeserializationError(
+            f"{record.topic}-{record.partition} offset {record.offset}: the deserializer raised {error!r}; the record is"
+            " released with the next commit, and a dead letter after delivery_count_limit deliveries"
+        )
+
+    def _deserialize(self, records: list[ShareRecord]) -> tuple[int, Exception | None]:
+        """Deserialize as many of these as can be. Return how many, and why not the next one."""
+        for at, record in enumerate(records):
+            try:
+                key = record.key if self._key_deserializer is None else self._key_deserializer(record.key)
+                value = record.value if self._value_deserializer is None else self._value_deserializer(record.value)
+            except Exception as error:  # noqa: BLE001 - of the user's function, whatever it is; `_hand_out` raises it
+                return at, error
+            record.key, record.value = key, value
+        return len(records), None
+
+    def stop(self) -> None:
+        """End an iteration (or the poll that waits now) soon. The only call for another thread or a signal handler."""
+        self._stopped = True
+        self._waiter.wake()
+
+    def acknowledge(
+        self,
+        record: ShareRecord,
+        answer: Acknowledgement = Acknowledgement.ACCEPT,
+        *,
+        reason: str | None = None,
+        delay_ms: Duration | None = None,
+    ) -> None:
+        """Answer for a record that this consumer has handed out; the last answer before the `commit` counts.
+
+        `reason`: why it is rejected or released, for who reads the dead letter. `delay_ms`: after which a released record is
+        delivered again; None: the group's back-off. Raise `IllegalState` in implicit mode, `InvalidRecordState` for a record
+        that is not held, `TransactionConflict` for one that an open transaction has.
+        """
+        self._require_open()
+        if self._implicit:
+            raise errors.IllegalState("this share consumer accepts what it has handed out: acknowledgement_mode is implicit")
+        key = self._holdings.require(record)
+        delay = None if delay_ms is None else units.milliseconds("delay_ms", delay_ms)
+        if delay is not None and not (answer is Acknowledgement.RELEASE and 0 <= delay < 1 << 31):
+            raise errors.InvalidRequest(f"delay_ms is for RELEASE, from 0 to 2147483647, not {delay_ms!r} for {answer.name}")
+        self._holdings.answer([key], (answer, reason, delay))
+
+    @contextlib.contextmanager
+    def riding(self, session: UserSession, records: Iterable[ShareRecord], refusal: str) -> Iterator["ShareRide"]:
+        """Have the session's commit accept these records (explicit mode); `refusal`: of a commit within the block.
+
+        Whatever rolls the session back, they are held as before. Raise what `acknowledge` and `commit` raise.
+        """
+        self._ready()
+        connection, enlistment = enlist(session, self._engine)
+        answers = self.accepting(records)
+        ride = ShareRide(refusal)
+        enlistment.add(connection, ride.riding)
+        if answers is not None:
+            enlistment.add(connection, answers)
+        yield ride
+        ride.riding.refusal = None
+
+    def accepting(self, records: Iterable[ShareRecord]) -> Answers | None:
+        """Return answers that accept these records (explicit mode), for a transaction or a session to commit.
+
+        If it does not, they are held as before, unless others have them by then. Raise what `acknowledge` and `commit` do.
+        """
+        self._ready()
+        self._holdings.answer([self._holdings.require(record) for record in records], ACCEPTED)
+        return self._take()
+
+    def held(self, records: Iterable[ShareRecord]) -> list[ShareRecord]:
+        """Return those of these records that this consumer holds, as far as it knows."""
+        return self._holdings.of(records)
+
+    def dead_letter_topic(self) -> str:
+        """Return the name of the group's topic of dead letters, which is made if there is none."""
+        if self._dead_letters is None:
+            self._member.join()  # the group is there then
+            self._dead_letters = self._calls(lambda connection: ensure_dead_letters(connection, self.config.group))
+        return self._dead_letters
+
+    def commit(self, *, session: UserSession | None = None) -> None:
+        """Make the answers given so far real, all of them or none; in implicit mode accept what was handed out.
+
+        `session`: they are written with the COMMIT of SQLAlchemy's `Session` or `Connection`, which fails if one does not
+        hold; a rollback, also to a savepoint, takes them back. Raise `InvalidRecordState` if one does not hold: it is
+        forgotten then, and calling again applies the rest; `TransactionConflict`.
+        """
+        self._ready()
+        if session is not None:
+            connection, enlistment = enlist(session, self._engine)
+            taken = self._take(self._release if self._implicit else None)
+            if taken is not None:
+                enlistment.add(connection, taken)
+        elif answers := self._holdings.given():
+            self._unanswered = Commit(self._member.number, next(self._numbers), answers)
+            self._settle()
+
+    def transaction_answers(self) -> Answers | None:
+        """Return the answers that a transaction may commit; they are its own from here on."""
+        self._ready()
+        return self._take(self._release)
+
+    def _ready(self) -> None:
+        """Do what has to be done on connections of its own before answers are handed over."""
+        self._require_open()
+        self._settle()
+        if self._dead_letters is None and self._holdings.has_rejects:
+            self.dead_letter_topic()  # else they would wait for the next acquisition
+
+    def _take(self, take_back: Callable[[Answers], None] | None = None) -> Answers | None:
+        given = self._holdings.to_take()
+        if not given:
+            return None
+        number = self._member.number
+        if number is None:
+            self._forget()
+            raise errors.InvalidRecordState(f"share group {self.config.group!r}: the session of this member is over")
+        return self._holdings.take(given, member=number, call=next(self._numbers), take_back=take_back)
+
+    def _release(self, answers: Answers) -> None:
+        """Let others have the records of a transaction that was aborted; those that were pending are theirs already."""
+        if not answers.may_be_stored and not self.closed:
+            with contextlib.suppress(MsgtxError):
+                self._answer_if_held(self._holdings.ranges_of(answers), PLAIN_RELEASE)
+
+    def renew(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        """Have the locks of these begin anew, those that this member holds; return them. For any thread."""
+        return self._answer_if_held(ranges, (Acknowledgement.RENEW, None, None))
+
+    def _answer_if_held(self, ranges: Sequence[OffsetRange], answer: Answer) -> list[OffsetRange]:
+        held, number = list(ranges), self._member.number
+        if number is None:
+            return []
+        with self._engine.connection() as connection:
+            for _ in range(2):
+                columns = self._holdings.columns(number, [(each, answer) for each in held])
+                refused = acknowledge_records(connection, columns, call_number=None) if held else []
+                if not refused:
+                    break
+                held = without(held, [each for _, each in refused])
+        return held
+
+    def _settle(self) -> None:
+        """Make the last commit's call until it is answered, or time is over: then again, before another one."""
+        commit = self._unanswered
+        if commit is None:
+            return
+        refused = None
+        if commit.member is not None:
+            columns = self._holdings.columns_of(commit.member, commit.answers)
+            with contextlib.suppress(errors.UnknownMember):
+                refused = self._calls(lambda connection: acknowledge_records(connection, columns, call_number=commit.call))
+        self._answered(commit.answers, refused)
+
+    def _answered(self, answers: dict[Key, Answer], refused: Sequence[Refused] | None) -> None:
+        self._unanswered = None
+        self._holdings.answered(answers, refused)
+
+    def _acquire(self, most: int) -> bool:
+        """Acquire records. Returns whether there may be some already that it did not get, since others had the locks."""
+        order = self._partitions()
+        number = self._member.join()
+        commit = self._unanswered if self._implicit else None
+        answers = NO_ANSWERS if commit is None else self._holdings.columns_of(number, commit.answers)
+        self._stayed += 1
+        if len(answers.partition_ids) == 1 and self._stayed < STAYS:  # one state of that partition has both then
+            order = [*answers.partition_ids, *(each for each in order if each != answers.partition_ids[0])]
+        else:
+            self._stayed = 0
+        call = self._acquiring = self._acquiring or (next(self._numbers) if commit is None else commit.call)
+
+        def attempt(connection: Any) -> Acquisition:
+            return acquire_records(
+                connection,
+                self.config.group,
+                number,
+                order,
+                call_number=call,
+                max_records=most,
+                max_bytes=FETCH_BYTES,
+                answers=answers,
+            )
+
+        asked = time.monotonic()
+        try:
+            acquisition: Acquisition = self._calls(attempt)
+            found, refused, has_passed = acquisition
+            self._acquiring = None
+        except errors.UnknownMember:
+            self._acquiring = None
+            if commit is not None:
+                self._answered(commit.answers, None)
+            self._forget()
+            return False
+        if commit is not None:
+            self._answered(commit.answers, refused)
+        for each in found:
+            self.lock_seconds = max(self.lock_seconds, each.lock_ms / 1000)
+            records, offsets = self._records_of(each), each.offsets or range(each.range.first, each.range.last + 1)
+            if records:
+                self._waiting.append(Waiting(records, offsets, each.range, asked + each.lock_ms / 1000))
+        return has_passed
+
+    def _forget(self) -> None:
+        """Note that the session is over: what was held is others'."""
+        self._member.gone()
+        self._waiting.clear()
+        self._holdings.clear()
+        self._acquiring = self._unanswered = None
+
+    def _records_of(self, acquired: Acquired) -> list[ShareRecord]:
+        topic, partition = self._places[acquired.range.partition_id]
+        columns = (
+            repeat(topic),
+            repeat(partition),
+            acquired.offsets or range(acquired.range.first, acquired.range.last + 1),
+            acquired.timestamps or repeat(acquired.max_timestamp),
+            acquired.keys or repeat(None),
+            acquired.values,
+            acquired.headers() or repeat(()),
+            repeat(acquired.delivery_count),
+        )
+        with uncollected():
+            return list(map(ShareRecord, *columns))
+
+    def _partitions(self) -> list[int]:
+        now = time.monotonic()
+        if now >= self._looked + TOPICS_SECONDS:
+            places: dict[int, TopicPartition] = {}
+            for name in self._topics:
+                topic = self._again(partial(self._look_up, name, bool(self._places)))
+                if topic is None:
+                    raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}; create it first")
+                places |= {each: TopicPartition(name, index) for index, each in enumerate(topic.partition_ids)}
+            if places.keys() != self._places.keys():
+                self._order = sorted(places)
+                self._waiter.watch(places)
+            self._places, self._looked = places, now
+        self._order = [*self._order[1:], *self._order[:1]]
+        return self._order
+
+    def _calls(self, attempt: Callable[[Any], Any]) -> Any:
+        def once() -> Any:
+            with self._engine.connection() as connection:
+                return attempt(connection)
+
+        return self._again(once)
+
+    def _again(self, once: Callable[[], Answered]) -> Answered:
+        seconds = self.config.request_timeout_ms / 1000
+        return retried(once, deadline=time.monotonic() + seconds, pause=self.config.retry_backoff_ms / 1000, silence=seconds)
+
+    def _require_open(self) -> None:
+        if self.closed:
+            raise errors.IllegalState("the share consumer is closed")
+
+    def close(self) -> None:
+        """Send the answers given, release the rest and leave. May be called twice."""
+        if self.closed:
+            return
+        try:
+            if self._holdings.has_answers:
+                self.commit()
+        except MsgtxError as error:
+            log.warning("share group %r: closing: %s", self.config.group, error)
+        self.closed = True
+        self._waiter.watch(())
+        self._member.close()
+
+    def __iter__(self) -> Iterator[ShareRecord]:
+        """Yield records forever; `stop`, from another thread or a signal handler, ends it.
+
+        They are handed out one by one: implicit mode accepts those that the caller has come to, many at a time.
+        """
+        while not self._stopped and not self.closed:
+            if self._await_records(1.0, self.config.max_poll_records):
+                yield from self._one_by_one()
+        self._stopped = False
+
+    def _one_by_one(self) -> Iterator[ShareRecord]:
+        self._tell_polled([])
+        while not self._stopped and not self.closed and self._waiting:
+            if self._waiting[0].until <= time.monotonic():
+                return
+            with self._telling_failures():
+                record = self._hand_out(1)[0]
+            if self._observers.each:
+                self._tell_one(record)
+            yield record
+
+    def _tell_one(self, record: ShareRecord) -> None:
+        group = self.config.group
+        self._observers.tell(lambda observer: observer.received(group, {record.topic: 1}, (record,), None))
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()

@@ -1,0 +1,78 @@
+"""What a client tells those who watch it, such as `msgtx.metrics` and `msgtx.otel`."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal
+
+from msgtx.types import Record
+
+log = logging.getLogger("msgtx.observer")
+Ended = Literal["committed", "aborted"]
+
+
+class Observer:
+    """Learns what producers, consumers and workers of a client do. From any thread; it does not wait."""
+
+    def made(self, user: Any) -> None:
+        """Take note of a new producer or consumer."""
+
+    def batch_settled(
+        self, topic: str, *, records: int, size: int, seconds: float, retries: int, error: BaseException | None
+    ) -> None:
+        """Take note of a batch that is stored, or failed; `seconds`: since its first record, `size`: in bytes."""
+
+    def transaction_ended(self, producer: object, outcome: Ended, seconds: float) -> None:
+        """Take note of the end of a transaction; `seconds`: that the commit or the abort took."""
+
+    def transaction_failed(self, producer: object, error: Exception) -> None:
+        """Take note of a commit, an abort or another end that raised."""
+
+    def polled(self, group: str | None) -> None:
+        """Take note of a poll that ended, with records or without."""
+
+    def received(self, group: str | None, counts: Mapping[str, int], records: Sequence[Record], since: float | None) -> None:
+        """Take note of records that were handed out, `counts` by topic.
+
+        `since`: by `time.monotonic`, when a poll asked for them; None: they are iterated.
+        """
+
+    def poll_failed(self, group: str | None, error: Exception) -> None:
+        """Take note of a poll that raised."""
+
+    def working(self, group: str, dead_letter: str | None) -> None:
+        """Take note of a worker that begins; `dead_letter`: the topic that it sends records to on which it gives up."""
+
+    def handling(self, group: str, records: Sequence[Record]) -> AbstractContextManager[object]:
+        """Return what is to be around a worker's call of the user's function."""
+        return nullcontext()
+
+    def attempted(self, group: str, *, records: int, seconds: float, error: Exception | None) -> None:
+        """Take note of a worker's transaction; `error`: why nothing is left of it."""
+
+    def set_aside(self, group: str, records: int, dead_letter: str | None) -> None:
+        """Take note of records that a worker left out, or sent to the topic `dead_letter`."""
+
+
+class Observers:
+    """Those who watch a client. With none of them, what is told costs a look at an empty tuple."""
+
+    def __init__(self) -> None:
+        self.each: tuple[Observer, ...] = ()
+
+    def add(self, observer: Observer) -> None:
+        """Tell it of what follows. One that is there already is told once."""
+        if observer not in self.each:
+            self.each = (*self.each, observer)
+
+    def remove(self, observer: Observer) -> None:
+        """Tell it nothing more."""
+        self.each = tuple(each for each in self.each if each is not observer)
+
+    def tell(self, what: Callable[[Observer], object]) -> None:
+        """Tell each of them. One that fails is reported, and does no harm to what it watches."""
+        for observer in self.each:
+            try:
+                what(observer)
+            except Exception:
+                log.exception("an observer failed")

@@ -1,0 +1,198 @@
+"""Rows made of records, exactly once: what `client.process_into` does in its loop."""
+
+import asyncio
+import contextlib
+import inspect
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import sqlalchemy
+
+from msgtx.errors import AbortableError, FatalError, IllegalState, InvalidRecord, MsgtxError, RecordTooLarge
+from msgtx.process.loop import Done, Failed, dead_letter_of, reason_of, tell_set_aside
+from msgtx.session.enlistment import UserSession
+from msgtx.types import Record
+
+# `publish(session, topic, value, …)`: this room does not know the one that has it.
+Publish = Callable[..., None]
+# SQLSTATEs among the server's own reasons that one record may lead to each time: a limit, the time of a statement.
+BY_A_RECORD: Final = ("54", "57014")
+NOT_YET: Final = "the handler commits its session: process_into does, behind it, with the offsets"
+
+
+def require_handler(handler: object, *, awaited: bool) -> None:
+    """Raise `TypeError` for what would do nothing when it is called."""
+    if not callable(handler):
+        raise TypeError(f"the handler is a function of a session and a record, not {type(handler).__name__}")
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise TypeError("the handler is a generator (it has a yield): calling it would do nothing")
+    if not awaited and inspect.iscoroutinefunction(handler):
+        raise TypeError("the handler is a coroutine function: msgtx.aio's process_into awaits it")
+
+
+class Ride(Protocol):
+    """What a session's commit brings of a consumer. `is_lost`: the session was rolled back meanwhile."""
+
+    is_lost: bool
+
+
+class Rider(Protocol):
+    """A consumer, whose positions or answers ride in a session."""
+
+    def riding(self, session: UserSession, refusal: str, /) -> contextlib.AbstractContextManager[Ride]:
+        """Have what was handed out ride; a commit within the block is refused with these words."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Into:
+    """Hands records to the user's function, each transaction in a session of its own. `most`: records of a transaction."""
+
+    consumer: Rider
+    session_factory: Callable[[], Any]
+    handler: Callable[[Any, Any], object]
+    batch: bool
+    seconds: float
+    publish: Publish
+    dead_letter: str | None
+    most: int
+    chunk: int = 1
+    cancelled: bool = False
+    at: list[Record] = field(default_factory=list)  # what the handler is given
+
+    def attempt(self, records: list[Record]) -> Done | Failed:
+        """Have records handled, and commit the session with their offsets."""
+        begun = time.monotonic()
+        failed = self._tried(records, None)
+        if failed is not None:
+            return failed
+        fitting = int(self.seconds * len(records) / max(time.monotonic() - begun, 1e-6))
+        self.chunk = max(1, min(self.most, 2 * self.chunk, fitting))
+        return Done(len(records), 0)
+
+    def take_one(self) -> None:
+        """Have the next transaction hold one record; those behind it hold more and more."""
+        self.chunk = 1
+
+    def set_aside(self, record: Record, error: Exception) -> Done | Failed:
+        """Commit a record's offset without it; with a dead letter, if there is a topic for them."""
+        try:
+            failed = self._tried([record], error)
+        except Exception as refused:
+            refused.add_note(f"it was to be set aside: {reason_of(error)}")
+            raise
+        if failed is not None:
+            raise failed.error from error
+        tell_set_aside(record, error, self.dead_letter)
+        return Done(1, int(self.dead_letter is not None), failed=1)
+
+    def passes(self, error: Exception) -> bool:
+        """Return whether it was the database's fault, or the group's: not the records'."""
+        if isinstance(error, MsgtxError):
+            return error.retriable or (
+                isinstance(error, AbortableError) and not isinstance(error, RecordTooLarge | InvalidRecord)
+            )
+        if isinstance(error, sqlalchemy.exc.OperationalError):
+            return not str(getattr(error.orig, "sqlstate", "")).startswith(BY_A_RECORD)
+        return isinstance(error, sqlalchemy.exc.TimeoutError) or (  # of its pool
+            isinstance(error, sqlalchemy.exc.DBAPIError) and error.connection_invalidated
+        )
+
+    def _tried(self, records: list[Record], aside: Exception | None) -> Failed | None:
+        self.at = []
+        try:
+            self._transact(records, aside)
+        except Exception as error:
+            if self.cancelled or not self.at or self.passes(error) or isinstance(error, FatalError):
+                raise
+            return Failed(error, self.at, alone=len(records) == 1)
+        return None
+
+    def _transact(self, records: list[Record], aside: Exception | None) -> None:
+        with self._opened("__enter__") as session:
+            with self.consumer.riding(session, NOT_YET) as ride:
+                if aside is not None:
+                    self._keep(session, records[0], aside)
+                else:
+                    for given in self._given(records):
+                        self._require_done(self.handler(session, given))
+            self._require_rides(ride, records)
+            session.commit()
+
+    def _opened(self, entry: str) -> Any:
+        session = self.session_factory()
+        if not hasattr(session, entry):
+            wanted = "Sessions or Connections" if entry == "__enter__" else "AsyncSessions or AsyncConnections"
+            other = "msgtx.aio's takes async ones" if entry == "__enter__" else "client.sync's takes the others"
+            raise TypeError(f"session_factory makes {wanted} of SQLAlchemy, not {type(session).__name__} ({other})")
+        return session
+
+    def _given(self, records: list[Record]) -> Any:
+        """Yield what the handler is called with."""
+        if self.batch:
+            self.at = records
+            yield list(records)  # its own: it may take them out of it
+            return
+        for at, record in enumerate(records):
+            self.at = records[at : at + 1]
+            yield record
+
+    @staticmethod
+    def _require_done(result: object) -> None:
+        if inspect.isawaitable(result) or inspect.isgenerator(result):
+            if inspect.iscoroutine(result):
+                result.close()
+            raise TypeError(f"the handler returned a {type(result).__name__}, which nobody runs: it has done nothing")
+
+    def _require_rides(self, ride: Ride, records: list[Record]) -> None:
+        self.at = records
+        if ride.is_lost:
+            raise IllegalState(
+                "the handler rolled its session back, with what other records had led to: raise an exception, or use a"
+                " savepoint (session.begin_nested())"
+            )
+
+    def _keep(self, session: UserSession, record: Record, error: Exception) -> None:
+        if self.dead_letter is None:
+            return
+        kept = dead_letter_of(record, error, self.dead_letter)
+        self.publish(session, self.dead_letter, kept.value, key=kept.key, timestamp=kept.timestamp, headers=kept.headers)
+
+
+@dataclass(slots=True, eq=False)
+class IntoAsync(Into):
+    """The same with async sessions: the loop runs in a thread, and each transaction in the event loop."""
+
+    loop: asyncio.AbstractEventLoop | None = None
+    task: "asyncio.Task[Any] | None" = None
+
+    def cancel(self) -> None:
+        """End the transaction that is under way; nothing of it is left. For the event loop."""
+        self.cancelled = True
+        if self.task is not None:
+            self.task.cancel()
+
+    def _transact(self, records: list[Record], aside: Exception | None) -> None:
+        assert self.loop is not None
+        asyncio.run_coroutine_threadsafe(self._transaction(records, aside), self.loop).result()
+
+    async def _transaction(self, records: list[Record], aside: Exception | None) -> None:
+        if self.cancelled:
+            raise asyncio.CancelledError
+        self.task = asyncio.current_task()
+        try:
+            async with self._opened("__aenter__") as session:
+                with contextlib.ExitStack() as block:  # its end does not wait
+                    ride = await session.run_sync(lambda given: block.enter_context(self.consumer.riding(given, NOT_YET)))
+                    if aside is not None:
+                        await session.run_sync(lambda given: self._keep(given, records[0], aside))
+                    else:
+                        for given in self._given(records):
+                            result = self.handler(session, given)
+                            self._require_done(await result if inspect.isawaitable(result) else result)
+                self._require_rides(ride, records)
+                await session.commit()
+        finally:
+            self.task = None

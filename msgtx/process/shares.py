@@ -1,0 +1,299 @@
+"""The loop of a worker of a share group: it answers for each record by itself (internals: shares#workers)."""
+
+import concurrent.futures
+import contextlib
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from msgtx.consumer.shares import ShareConsumer, ShareRide
+from msgtx.errors import ConfigError, InvalidRecordState, MsgtxError, TransactionConflict, UnknownMember
+from msgtx.observer import Observers
+from msgtx.process.loop import (
+    POLL_SECONDS,
+    RETRIES_IN_A_ROW,
+    RETRY_SECONDS,
+    Ending,
+    Failed,
+    Stop,
+    Work,
+    pause,
+    place_of,
+    reason_of,
+    require_settings,
+)
+from msgtx.producer.producer import Transaction
+from msgtx.session.answers import Answers
+from msgtx.session.enlistment import UserSession
+from msgtx.store.answers import OffsetRange
+from msgtx.types import Acknowledgement, ProcessReport, ShareRecord
+
+log = logging.getLogger("msgtx.process")
+ON_ERROR: Final = ("retry", "dead-letter", "stop")
+MOST_TOGETHER: Final = 100  # workers of one call: each has a thread, a session and a membership
+RENEWED_SECONDS: Final = 3600.0  # how long a call keeps its records at most: what takes longer hangs, and others try them
+NOT_HELD: Final = (InvalidRecordState, TransactionConflict, UnknownMember)  # others have the record, or will
+OnCommit = Callable[[ProcessReport], object]
+
+
+@dataclass(slots=True)
+class Part:
+    """A member, and the records of its transaction that is under way. `dead_letters`: where those go that it rejects."""
+
+    consumer: ShareConsumer
+    dead_letters: str | None = None
+    records: Sequence[ShareRecord] = ()
+
+    def riding(self, session: UserSession, refusal: str) -> contextlib.AbstractContextManager[ShareRide]:
+        """Have the session's commit accept them."""
+        return self.consumer.riding(session, self.records, refusal)
+
+    def ride(self, transaction: Transaction) -> None:
+        """Have the transaction accept them."""
+        transaction.send_acknowledgements(self)
+
+    def transaction_answers(self) -> Answers | None:
+        """Accept them."""
+        return self.consumer.accepting(self.records)
+
+    def keeping(self) -> contextlib.AbstractContextManager[None]:
+        """Do nothing: they are this member's."""
+        return contextlib.nullcontext()
+
+    def more(self, timeout: float, most: int) -> list[ShareRecord]:
+        """Return none: a transaction has the records that it began with."""
+        return []
+
+
+def require_worker(
+    on_error: str,
+    *,
+    share: bool,
+    dead_letter: str | None,
+    auto_offset_reset: str,
+    concurrency: int,
+    retries: int | None = None,
+    partitions: Sequence[int] | None = None,
+) -> None:
+    """Raise `ConfigError` if these do not fit together, or for what a worker of a share group does not decide."""
+    if not share:
+        if concurrency != 1:
+            raise ConfigError("concurrency is for share=True: start as many workers as you like, up to one per partition")
+        require_settings(on_error, dead_letter, retries)
+        return
+    if on_error not in ON_ERROR:
+        raise ConfigError(f"with share=True on_error is {', '.join(ON_ERROR[:-1])} or {ON_ERROR[-1]}, not {on_error!r}")
+    for name, given, setting in (
+        ("dead_letter", dead_letter is not None, "dead_letter_topic"),
+        ("retries", retries is not None, "delivery_count_limit"),
+        ("auto_offset_reset", auto_offset_reset != "earliest", "auto_offset_reset"),
+    ):
+        if given:
+            raise ConfigError(
+                f"with share=True {name} is left out: {setting} of the share group says it (`shares configure`)"
+            )
+    if partitions is not None:
+        raise ConfigError("with share=True partitions is left out: members of a share group read all of them")
+    if not 1 <= concurrency <= MOST_TOGETHER:
+        raise ConfigError(f"concurrency is from 1 to {MOST_TOGETHER}, not {concurrency!r}")
+
+
+def run_shared(
+    part: Part,
+    work: Work,
+    *,
+    on_error: str,
+    idle_timeout: float | None = None,
+    stop: Stop | None = None,
+    on_commit: OnCommit | None = None,
+    observers: Observers | None = None,
+) -> ProcessReport:
+    """Run the loop until `stop` is set, or until nothing came for `idle_timeout` seconds.
+
+    What passes is tried again at once, a hundred times in a row. A record that the user's function fails on is answered for
+    by itself: released with `on_error` "retry", rejected with "dead-letter"; the others are done without it. Locks are
+    renewed as long as it takes, up to an hour.
+    """
+    loop = _Loop(part, work, on_error, stop, on_commit, observers or Observers())
+    last_input = time.monotonic()
+    with _Renewing(part.consumer) as renewing:
+        while not (stop is not None and stop.is_set()):
+            wait = POLL_SECONDS if idle_timeout is None else min(POLL_SECONDS, idle_timeout)
+            if records := part.consumer.poll(wait, work.chunk):
+                renewing.take_over()
+                loop.handle(records)
+                last_input = time.monotonic()
+            elif idle_timeout is not None and time.monotonic() - last_input >= idle_timeout:
+                break
+    return loop.report
+
+
+class _Renewing:
+    """Has the locks of what a member works on begin anew, in a thread, before two thirds of them are over."""
+
+    def __init__(self, consumer: ShareConsumer) -> None:
+        self._consumer = consumer
+        self._work: Sequence[OffsetRange] = ()
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def take_over(self) -> None:
+        """Work on what the last poll has handed out."""
+        self._work = self._consumer.handed_out
+        if self._thread is None:  # how long a lock lasts is known now
+            self._thread = threading.Thread(target=self._live, name="msgtx-renewing", daemon=True)
+            self._thread.start()
+
+    def _live(self) -> None:
+        work: Sequence[OffsetRange] = ()
+        left: list[OffsetRange] = []
+        until = 0.0
+        while not self._over.wait(self._consumer.lock_seconds / 3):
+            if self._work is not work:
+                work = self._work
+                left, until = list(work), time.monotonic() + RENEWED_SECONDS
+            elif left and time.monotonic() < until:
+                try:
+                    left = self._consumer.renew(left)
+                except MsgtxError as error:
+                    log.debug("share group %r: no lock was renewed: %s", self._consumer.config.group, error)
+
+    def __enter__(self) -> "_Renewing":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+
+@dataclass(slots=True)
+class _Loop:
+    part: Part
+    work: Work
+    on_error: str
+    stop: Stop | None
+    on_commit: OnCommit | None
+    observers: Observers
+    report: ProcessReport = field(default_factory=ProcessReport)
+    started: float = field(default_factory=time.monotonic)
+    in_a_row: int = 0
+
+    def handle(self, records: list[ShareRecord]) -> None:
+        """Do what was polled, in as many transactions as it takes; after `stop` the rest is left for others."""
+        parts = deque([records])
+        while parts and not (self.stop is not None and self.stop.is_set()):
+            parts.extendleft(reversed(self._do(parts.popleft())))
+
+    def _do(self, records: list[ShareRecord]) -> list[list[ShareRecord]]:
+        """Do these in one transaction. Return what of them is still to be done."""
+        self.part.records = records
+        try:
+            outcome = self.work.attempt([*records])
+        except NOT_HELD as error:
+            self._aborted()
+            log.debug("%s: not held any more", place_of(records), exc_info=error)
+            return _halves(records)
+        except Exception as error:
+            self.in_a_row += 1
+            if not self.work.passes(error) or self.in_a_row > RETRIES_IN_A_ROW:
+                error.add_note(f"at {place_of(records)}; the transaction was rolled back, and they are delivered again")
+                raise
+            self._aborted()
+            log.debug("%s: tried again", place_of(records), exc_info=error)
+            pause(min(RETRY_SECONDS * self.in_a_row, 1.0), self.stop)
+            return [held] if (held := self.part.consumer.held(records)) else []
+        if isinstance(outcome, Failed):
+            self._aborted()
+            if self.on_error == "stop":
+                outcome.error.add_note(
+                    f"failed on {place_of(outcome.records)}; its transaction was rolled back, and it is delivered again"
+                )
+                raise outcome.error
+            if len(outcome.records) > 1:
+                return _halves(records)
+            at = next(at for at, record in enumerate(records) if record is outcome.records[0])
+            self._give_back(records[at], outcome.error)
+            return [rest for rest in (records[:at], records[at + 1 :]) if rest]
+        self.in_a_row = 0
+        self._count(transactions=1, records_in=outcome.read, records_out=outcome.written)
+        return []
+
+    def _give_back(self, record: ShareRecord, error: Exception) -> None:
+        consumer, dies = self.part.consumer, self.on_error == "dead-letter"
+        try:
+            answer = Acknowledgement.REJECT if dies else Acknowledgement.RELEASE
+            consumer.acknowledge(record, answer, reason=reason_of(error))
+            consumer.commit()
+        except NOT_HELD as late:
+            log.debug("%s: not held any more", place_of([record]), exc_info=late)
+            return
+        log.warning("%s: %s; %s", place_of([record]), reason_of(error), "a dead letter" if dies else "delivered again")
+        if dies:
+            group, letters = consumer.config.group, self.part.dead_letters
+            self.observers.tell(lambda observer: observer.set_aside(group, 1, letters))
+            self._count(records_in=1, failed=1)
+
+    def _aborted(self) -> None:
+        self.report = replace(self.report, aborted=self.report.aborted + 1)
+
+    def _count(self, **counts: int) -> None:
+        more = ProcessReport(**counts)
+        self.report = replace(total([self.report, more]), seconds=time.monotonic() - self.started)
+        if self.on_commit is not None:
+            self.on_commit(self.report)
+
+
+def _halves(records: list[ShareRecord]) -> list[list[ShareRecord]]:
+    """Return records in two parts, so that those that spoil the transaction are found; of a single one nothing is left."""
+    middle = len(records) // 2
+    return [records[:middle], records[middle:]] if middle else []
+
+
+def together(
+    worker: Callable[[int, OnCommit | None], ProcessReport], count: int, *, ending: Ending, on_commit: OnCommit | None
+) -> ProcessReport:
+    """Run so many workers, each in a thread, and return what they did. When one raises, the others end; then raise it.
+
+    A worker is told which one it is, from 1 on.
+    """
+    if count == 1:
+        return worker(1, on_commit)
+    latest = [ProcessReport()] * count
+    lock = threading.Lock()
+
+    def told(at: int) -> OnCommit:
+        def note(report: ProcessReport) -> None:
+            with lock:
+                latest[at] = report
+                if on_commit is not None:
+                    on_commit(total(latest))
+
+        return note
+
+    with concurrent.futures.ThreadPoolExecutor(count, thread_name_prefix="msgtx-worker") as threads:
+        try:
+            running = [threads.submit(worker, at + 1, told(at)) for at in range(count)]
+            for one in concurrent.futures.as_completed(running):
+                one.result()
+        except BaseException:
+            ending.ask()
+            raise
+    return total([one.result() for one in running])
+
+
+def total(reports: Iterable[ProcessReport]) -> ProcessReport:
+    """Return reports of workers as one; `seconds` are the longest."""
+    reports = [*reports]
+    return ProcessReport(
+        transactions=sum(one.transactions for one in reports),
+        aborted=sum(one.aborted for one in reports),
+        records_in=sum(one.records_in for one in reports),
+        records_out=sum(one.records_out for one in reports),
+        seconds=max((one.seconds for one in reports), default=0.0),
+        failed=sum(one.failed for one in reports),
+    )

@@ -1,0 +1,227 @@
+"""Consume–transform–produce, exactly once: what `client.process` does in its loop."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from msgtx.consumer.consumer import Consumer
+from msgtx.errors import AbortableError, InvalidRecord, MsgtxError, RecordTooLarge
+from msgtx.observer import Observers
+from msgtx.process.loop import Done, Failed, Stop, dead_letter_of, require_settings, run, tell_set_aside
+from msgtx.process.watched import watched, watched_call
+from msgtx.producer.producer import Producer, Transaction
+from msgtx.settings import OnError
+from msgtx.types import OutputRecord, ProcessReport, Record
+
+Output = OutputRecord | bytes | None
+Outputs = Output | Iterable[OutputRecord | bytes]
+Transform = Callable[[Record], Outputs] | Callable[[list[Record]], Outputs]
+FIRST_RECORDS: Final = 100  # of a worker's first poll, before it knows how fast its transform is
+MOST_RECORDS: Final = 300  # with their outputs fewer objects than it takes for Python's garbage collector to look at them
+MOST_OF_A_LIST: Final = 10_000
+POLLS: Final = 4  # of a transaction, about
+
+
+class Input(Protocol):
+    """What a worker's records come from, as its transactions see it."""
+
+    def keeping(self) -> contextlib.AbstractContextManager[None]:
+        """Keep within the block what was handed out: a transaction is being filled from it."""
+        ...
+
+    def more(self, timeout: float, most: int) -> list[Any]:
+        """Return records for a transaction that has time left."""
+        ...
+
+    def ride(self, transaction: Transaction) -> None:
+        """Have the transaction commit what was handed out."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """A consumer, whose positions ride in transactions."""
+
+    consumer: Consumer
+
+    def keeping(self) -> contextlib.AbstractContextManager[None]:
+        """Give no partition away within the block."""
+        return self.consumer.keep_partitions()
+
+    def more(self, timeout: float, most: int) -> list[Record]:
+        """Poll on."""
+        return self.consumer.poll(timeout, most)
+
+    def ride(self, transaction: Transaction) -> None:
+        """Have the positions ride."""
+        transaction.send_offsets(self.consumer)
+
+
+def outputs(result: Outputs) -> Iterable[OutputRecord]:
+    """Return what a transform gave as records."""
+    if result is None:
+        return ()
+    if isinstance(result, bytes):
+        return (OutputRecord(result),)
+    if isinstance(result, OutputRecord):
+        return (result,)
+    if isinstance(result, str):  # type: ignore[unreachable]  # not every caller is type-checked
+        raise TypeError("a transform returns None, bytes, an OutputRecord or an iterable of them, not str; encode it")
+    return [_output(item) for item in result]
+
+
+def _output(item: object) -> OutputRecord:
+    if isinstance(item, bytes):
+        return OutputRecord(item)
+    if isinstance(item, OutputRecord):
+        return item
+    raise TypeError(f"a transform gives bytes or OutputRecord, not {type(item).__name__}")
+
+
+def process(
+    consumer: Consumer,
+    producer: Producer,
+    *,
+    to: str,
+    transform: Transform,
+    transaction_ms: int,
+    batch: bool = False,
+    on_error: OnError = "stop",
+    dead_letter: str | None = None,
+    idle_timeout: float | None = None,
+    stop: Stop | None = None,
+    on_commit: Callable[[ProcessReport], object] | None = None,
+    observers: Observers | None = None,
+) -> ProcessReport:
+    """Run the loop until `stop` is set, or until nothing came for `idle_timeout` seconds.
+
+    Each transaction holds the outputs of what was polled within `transaction_ms`, and the consumer's positions (I10). An
+    abortable error aborts, rewinds and goes on, also after partitions were taken away. `batch`: the transform gets a list of
+    records. What it raises aborts and is raised; with `on_error` "retry" its record is tried again, with pauses, until it
+    succeeds; with "skip" it is left out, with "dead-letter" it goes to topic `dead_letter` in the same transaction, with
+    headers that say why; each is logged. (Of a batch that fails, each record is tried alone.) Raise `ConfigError` if
+    `on_error` and `dead_letter` do not fit together.
+    """
+    require_settings(on_error, dead_letter)
+    watching, group = observers or Observers(), consumer.config.group or ""
+    called = watched_call(transform, watching, group)
+    filler = Filler(Positions(consumer), producer, to, called, transaction_ms / 1000, stop, batch, on_error, dead_letter)
+    work = watched(filler, watching, group, dead_letter)
+    return run(consumer, work, on_error=on_error, idle_timeout=idle_timeout, stop=stop, on_commit=on_commit)
+
+
+@dataclass(slots=True)
+class Filler:
+    """Fills transactions. It polls as many records as the transform manages in the time that is left."""
+
+    input: Input
+    producer: Producer
+    to: str
+    transform: Transform
+    seconds: float
+    stop: Stop | None
+    batch: bool
+    on_error: OnError
+    dead_letter: str | None
+    chunk: int = FIRST_RECORDS
+    failed: int = 0  # records of this transaction that were left out or went to `dead_letter`
+    read: int = 0
+    at: list[Record] = field(default_factory=list)  # what the transform is given
+    one: bool = False  # the next transaction has one record
+
+    def attempt(self, records: list[Record]) -> Done | Failed:
+        """Send the outputs of what is polled within the time, and commit them with the offsets."""
+        self.failed, self.read, self.at = 0, 0, []
+        try:
+            with self.input.keeping(), self.producer.transaction() as transaction:
+                written = self._fill(records)
+                self.input.ride(transaction)
+        except MsgtxError:
+            raise  # nobody's record
+        except Exception as error:
+            if not self.at:
+                raise
+            return Failed(error, self.at, alone=self.read == 1)
+        self.one = False
+        return Done(self.read, written, self.failed)
+
+    def take_one(self) -> None:
+        """Have the next transaction hold one record; those behind it hold more and more."""
+        self.chunk, self.one = 1, True
+
+    def passes(self, error: Exception) -> bool:
+        """Return whether a new transaction may succeed."""
+        return isinstance(error, AbortableError) and not isinstance(error, RecordTooLarge | InvalidRecord)
+
+    def set_aside(self, record: Record, error: Exception) -> Done | Failed:
+        """Not called: what is left out, or a dead letter, is so in the transaction of the others."""
+        raise AssertionError(f"{record} is tried until it succeeds") from error
+
+    def _fill(self, records: list[Record]) -> int:
+        begun = time.monotonic()
+        deadline = begun if self.one else begun + self.seconds
+        written = 0
+        while records:
+            self.read += len(records)
+            written += self._send(records)
+            now = time.monotonic()
+            fitting = int(self.seconds * self.read / max(now - begun, 1e-6) / POLLS)
+            self.chunk = max(1, min(MOST_OF_A_LIST if self.batch else MOST_RECORDS, 2 * self.chunk, fitting))
+            if now >= deadline or (self.stop is not None and self.stop.is_set()):
+                break
+            records = self.input.more(min(deadline - now, 0.01), self.chunk)
+        return written
+
+    def _send(self, records: list[Record]) -> int:
+        send, to = self.producer.send, self.to
+        found = self._transformed(records)
+        self.at = []  # what is wrong from here on is so each time
+        for output in found:
+            send(
+                output.topic or to,
+                output.value,
+                key=output.key,
+                partition=output.partition,
+                timestamp=output.timestamp,
+                headers=output.headers or None,
+            )
+        return len(found)
+
+    def _transformed(self, records: list[Record]) -> list[OutputRecord]:
+        transform: Callable[[Any], Outputs] = self.transform
+        self.at = records
+        if self.batch:
+            try:
+                return list(outputs(transform(list(records))))  # its own: it may take them out of it
+            except MsgtxError:
+                raise
+            except Exception:
+                if self.on_error in {"stop", "retry"}:
+                    raise
+            transform = _alone(transform)
+        found: list[OutputRecord] = []
+        for at, record in enumerate(records):
+            try:
+                result = transform(record)
+                if result.__class__ is OutputRecord:
+                    found.append(result)
+                else:
+                    found.extend(outputs(result))
+            except MsgtxError:
+                raise
+            except Exception as error:
+                if self.on_error in {"stop", "retry"}:
+                    self.at = records[at : at + 1]
+                    raise
+                self.failed += 1
+                tell_set_aside(record, error, self.dead_letter)
+                if self.dead_letter is not None:
+                    found.append(dead_letter_of(record, error, self.dead_letter))
+        return found
+
+
+def _alone(transform: Callable[[list[Record]], Outputs]) -> Callable[[Record], Outputs]:
+    """Return a transform of lists as one of single records."""
+    return lambda record: transform([record])

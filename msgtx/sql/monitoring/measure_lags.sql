@@ -1,0 +1,81 @@
+-- measure_lags(after, most) → how far groups are behind where they have committed offsets, for the next `most` pairs of group and
+-- partition, from the one behind `after`; a row per group and topic, and in each where the look came to (null: the end).
+--   records   from the first record that a read_committed reader would still be given to the last stable offset; 0 when caught
+--             up. What is aborted between the two counts, unlike in count_records: its cost would grow with the lag
+--   age_ms    of the batch of the first such record of each partition, the highest; null: there is none
+-- At most 100 aborted rows in front of it are passed by. Its cost is bounded, however long the logs are.
+-- Reads group_offset, consumer_group, partition, topic, record_batch and the transaction tables.
+create function msgtx.measure_lags(in_after int[] default null, most int default 1000)
+returns table (group_name text, topic text, records bigint, age_ms bigint, next_after int[])
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare
+    rows_passed constant int := 100;
+    now_ms constant bigint := (extract(epoch from msgtx.clock()) * 1000)::bigint;
+    group_ids int[];
+    partition_ids int[];
+    came_to int[];
+begin
+    with recursive keys(group_id, partition_id, place) as (
+        (select o.group_id, o.partition_id, 1 from msgtx.group_offset o
+         where (o.group_id, o.partition_id) > (coalesce(in_after[1], -1), coalesce(in_after[2], -1))
+         order by o.group_id, o.partition_id limit 1)
+        union all
+        select next.group_id, next.partition_id, k.place + 1 from keys k
+        cross join lateral (
+            select o.group_id, o.partition_id from msgtx.group_offset o
+            where (o.group_id, o.partition_id) > (k.group_id, k.partition_id)
+            order by o.group_id, o.partition_id limit 1) next
+        where k.place < most)
+    select array_agg(k.group_id order by k.place), array_agg(k.partition_id order by k.place) into group_ids, partition_ids
+    from keys k;
+    if cardinality(group_ids) = most then
+        came_to := array[group_ids[most], partition_ids[most]];
+    end if;
+    return query
+    with ends as materialized (
+        select f.partition_id, f.log_start_offset, f.last_stable_offset
+        from (select coalesce(array_agg(distinct u.id), '{}') as ids from unnest(partition_ids) u(id)) known
+        cross join lateral msgtx.fetch_batches(
+            known.ids, array_fill(0::bigint, array[cardinality(known.ids)]),
+            array_fill(null::text, array[cardinality(known.ids)]), 'read_committed', 0, 0) f),
+    positions as (
+        select k.group_id, k.partition_id, greatest(newest.committed_offset, e.log_start_offset) as position,
+               e.last_stable_offset
+        from unnest(group_ids, partition_ids) k(group_id, partition_id)
+        join ends e on e.partition_id = k.partition_id
+        cross join lateral (
+            select o.committed_offset from msgtx.group_offset o
+            where o.group_id = k.group_id and o.partition_id = k.partition_id
+              and msgtx.offset_counts(o.producer_id, o.producer_epoch, o.transaction_number)
+            order by o.commit_sequence desc limit 1) newest)
+    select g.name, t.name, sum(case when unread.base_offset is null then 0
+                               else l.last_stable_offset - greatest(unread.base_offset, l.position) end)::bigint,
+           max(case when unread.max_timestamp is not null then greatest(now_ms - unread.max_timestamp, 0) end), came_to
+    from positions l
+    join msgtx.consumer_group g on g.group_id = l.group_id
+    join msgtx.partition p on p.partition_id = l.partition_id
+    join msgtx.topic t on t.topic_id = p.topic_id
+    left join lateral (
+        select b.base_offset, b.max_timestamp
+        from (select r.base_offset, r.max_timestamp, r.producer_id, r.producer_epoch, r.transaction_number,
+                     row_number() over (order by r.base_offset) as place
+              from msgtx.record_batch r
+              where r.partition_id = l.partition_id and r.base_offset < l.last_stable_offset
+                and r.base_offset >= coalesce((
+                    select before.base_offset from msgtx.record_batch before
+                    where before.partition_id = l.partition_id and before.base_offset <= l.position
+                    order by before.base_offset desc limit 1), 0)
+                and r.last_offset >= l.position and r.record_count > 0
+              order by r.base_offset limit rows_passed + 1) b
+        where b.place > rows_passed or b.transaction_number is null or msgtx.is_committed(
+            l.partition_id, b.base_offset, b.producer_id, b.producer_epoch, b.transaction_number)
+        order by b.base_offset limit 1) unread on l.position < l.last_stable_offset
+    group by g.name, t.name;
+    if not found and came_to is not null then  -- nothing of these pairs is left, as of deleted topics; it goes on behind them
+        next_after := came_to;
+        return next;
+    end if;
+end $$;

@@ -1,0 +1,109 @@
+-- measure_shares(after, most) → how far share groups are, for the next `most` pairs of group and partition of which something is known,
+-- from the one behind `after`; a row per group and topic, and in each where the look came to (null: the end).
+--   in_flight  offsets acquired, pending in a transaction, rejected, or to be delivered again
+--   parked     delayed, or waiting for an earlier record with their key; counted in up to 10,000 rows of each partition
+--   records    both, and from the first record behind them that the group will be given to the end of what it may read; what is aborted
+--              between these two counts
+--   age_ms     of the oldest batch of which something is not done, by its newest record; null: there is none
+--   members    of the group, that live
+-- What a session or transaction has just decided may still count. A group's place in its topic of dead letters is left out. At most 100
+-- aborted rows are passed by. Its cost is bounded, however long the logs are.
+-- Reads share_state, share_parked, share_group, consumer_group, group_member, partition, topic, record_batch and the transaction tables.
+create function msgtx.measure_shares(in_after int[] default null, most int default 50)
+returns table (
+    group_name text, topic text, records bigint, in_flight bigint, parked bigint, age_ms bigint, members int, next_after int[])
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare
+    rows_passed constant int := 100;
+    rows_counted constant int := 10000;
+    now_ms constant bigint := (extract(epoch from msgtx.clock()) * 1000)::bigint;
+    group_ids int[];
+    partition_ids int[];
+    came_to int[];
+begin
+    with recursive keys(group_id, partition_id, place) as (
+        (select s.group_id, s.partition_id, 1 from msgtx.share_state s
+         where (s.group_id, s.partition_id) > (coalesce(in_after[1], -1), coalesce(in_after[2], -1))
+         order by s.group_id, s.partition_id limit 1)
+        union all
+        select next.group_id, next.partition_id, k.place + 1 from keys k
+        cross join lateral (
+            select s.group_id, s.partition_id from msgtx.share_state s
+            where (s.group_id, s.partition_id) > (k.group_id, k.partition_id)
+            order by s.group_id, s.partition_id limit 1) next
+        where k.place < most)
+    select array_agg(k.group_id order by k.place), array_agg(k.partition_id order by k.place) into group_ids, partition_ids
+    from keys k;
+    if cardinality(group_ids) = most then
+        came_to := array[group_ids[most], partition_ids[most]];
+    end if;
+    return query
+    with ends as materialized (
+        select f.partition_id, f.log_start_offset, f.last_stable_offset, f.log_end_offset
+        from (select coalesce(array_agg(distinct u.id), '{}') as ids from unnest(partition_ids) u(id)) known
+        cross join lateral msgtx.fetch_batches(
+            known.ids, array_fill(0::bigint, array[cardinality(known.ids)]),
+            array_fill(null::text, array[cardinality(known.ids)]), 'read_committed', 0, 0) f),
+    positions as (
+        select k.group_id, k.partition_id, s.isolation, greatest(newest.next_offset, e.log_start_offset) as next_offset,
+               case s.isolation when 'read_committed' then e.last_stable_offset else e.log_end_offset end as readable_end,
+               flying.offsets as in_flight, parked.offsets as parked,
+               case when flying.start_offset is not null or parked.start_offset is not null
+                   then greatest(least(flying.start_offset, parked.start_offset), e.log_start_offset) end as start_offset
+        from unnest(group_ids, partition_ids) k(group_id, partition_id)
+        join ends e on e.partition_id = k.partition_id
+        join msgtx.share_group s on s.group_id = k.group_id
+        cross join lateral (
+            select v.next_offset, v.spans from msgtx.share_state v
+            where v.group_id = k.group_id and v.partition_id = k.partition_id order by v.version desc limit 1) newest
+        cross join lateral (
+            select min(u.first_offset) as start_offset,
+                   coalesce(sum(u.last_offset - greatest(u.first_offset, e.log_start_offset) + 1), 0)::bigint as offsets
+            from unnest(newest.spans) u where u.last_offset >= e.log_start_offset) flying
+        cross join lateral (
+            select min(p.first_offset) as start_offset,
+                   coalesce(sum(p.last_offset - greatest(p.first_offset, e.log_start_offset) + 1), 0)::bigint as offsets
+            from (select w.first_offset, w.last_offset from msgtx.share_parked w
+                  where w.group_id = k.group_id and w.partition_id = k.partition_id
+                  order by w.first_offset limit rows_counted) p
+            where p.last_offset >= e.log_start_offset) parked)
+    select g.name, t.name,
+           sum(l.in_flight + l.parked + case when unread.base_offset is null then 0
+               else l.readable_end - greatest(unread.base_offset, l.next_offset) end)::bigint,
+           sum(l.in_flight)::bigint, sum(l.parked)::bigint,
+           max(case when coalesce(oldest.max_timestamp, unread.max_timestamp) is not null
+               then greatest(now_ms - coalesce(oldest.max_timestamp, unread.max_timestamp), 0) end),
+           max((select count(*)::int from msgtx.living_members(l.group_id))), came_to
+    from positions l
+    join msgtx.consumer_group g on g.group_id = l.group_id
+    join msgtx.partition p on p.partition_id = l.partition_id
+    join msgtx.topic t on t.topic_id = p.topic_id
+    left join lateral (
+        select b.base_offset, b.max_timestamp
+        from (select r.base_offset, r.max_timestamp, r.producer_id, r.producer_epoch, r.transaction_number,
+                     row_number() over (order by r.base_offset) as place
+              from msgtx.record_batch r
+              where r.partition_id = l.partition_id and r.base_offset < l.readable_end
+                and r.base_offset >= coalesce((
+                    select before.base_offset from msgtx.record_batch before
+                    where before.partition_id = l.partition_id and before.base_offset <= l.next_offset
+                    order by before.base_offset desc limit 1), 0)
+                and r.last_offset >= l.next_offset and r.record_count > 0
+              order by r.base_offset limit rows_passed + 1) b
+        where b.place > rows_passed or b.transaction_number is null or l.isolation = 'read_uncommitted' or msgtx.is_committed(
+            l.partition_id, b.base_offset, b.producer_id, b.producer_epoch, b.transaction_number)
+        order by b.base_offset limit 1) unread on l.next_offset < l.readable_end
+    left join lateral (
+        select r.max_timestamp from msgtx.record_batch r
+        where r.partition_id = l.partition_id and r.base_offset <= l.start_offset
+        order by r.base_offset desc limit 1) oldest on true
+    where t.name <> msgtx.dead_letter_topic_of(g.name)
+    group by g.name, t.name;
+    if not found and came_to is not null then  -- nothing of these pairs is left, as of deleted topics; it goes on behind them
+        next_after := came_to;
+        return next;
+    end if;
+end $$;

@@ -1,0 +1,63 @@
+-- append_acknowledge_decide(name, batches, offsets, acknowledgements) is a whole transaction in one call, one SQL transaction and one flush, as
+-- append_and_decide, with answers for records of share groups: they hold at the instant of the COMMIT. What is refused of them is raised,
+-- and undoes all. Without batches it is decided all the same. Repeated, it answers with the stored offsets.
+-- Locks the producer (exclusive), groups (share), partitions (exclusive, ascending), share partitions (exclusive, ascending). Reads
+-- transaction_decision. Writes through append_and_decide, decide and apply_answers. Flushed.
+create function msgtx.append_acknowledge_decide(
+    in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint, batches msgtx.batch[],
+    share_groups text[], share_members bigint[], share_partitions int[], share_firsts bigint[], share_lasts bigint[],
+    share_answers text[], share_reasons text[], share_delays int[],
+    group_names text[] default '{}', offset_partitions int[] default '{}', offsets bigint[] default '{}',
+    metadata text[] default '{}', member_ids text[] default '{}', generations int[] default '{}',
+    wake boolean default true, read_identities text[] default '{}', instance_ids text[] default '{}')
+returns table (error text, detail text, base_offset bigint, appended_at timestamptz, duplicate boolean)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off
+set enable_bitmapscan = off set enable_sort = off set lock_timeout = '10s' as $$
+#variable_conflict use_column
+declare
+    is_refused boolean := false;
+    share_group text;
+    locked_id int;
+    ignored boolean := msgtx.refuse_stale_snapshot() and msgtx.lock_producer(in_producer_id);
+    is_repeated constant boolean := exists (
+        select from msgtx.transaction_decision d where d.producer_id = in_producer_id and d.producer_epoch = in_producer_epoch
+        and d.transaction_number = in_transaction_number);
+begin
+    if not msgtx.acts_for_owner() then
+        ignored := msgtx.require_rights('{consume}', share_partitions) and msgtx.require_names('group', share_groups);
+    end if;
+    if not is_repeated and array_position(share_answers, 'reject') is not null then
+        for share_group in select g from unnest(group_names) g group by g order by hashtext(g) loop
+            ignored := msgtx.lock_group_shared(share_group);
+        end loop;
+        for locked_id in
+            select u from unnest(msgtx.dead_letter_partitions(share_groups, share_partitions, share_answers)) u
+            union select b.partition_id from unnest(batches) b order by u
+        loop
+            ignored := msgtx.lock_partition(locked_id);
+        end loop;
+    end if;
+    if cardinality(batches) > 0 then
+        for error, detail, base_offset, appended_at, duplicate in
+            select a.error, a.detail, a.base_offset, a.appended_at, a.duplicate from msgtx.append_and_decide(
+                in_producer_id, in_producer_epoch, in_transaction_number, batches, group_names, offset_partitions, offsets,
+                metadata, member_ids, generations, wake, read_identities, instance_ids) a
+        loop
+            is_refused := is_refused or error is not null;
+            return next;
+        end loop;
+    else
+        select d.error, d.detail into error, detail from msgtx.decide(
+            in_producer_id, in_producer_epoch, in_transaction_number, 'COMMIT', '{}', '{}', group_names, offset_partitions, offsets,
+            metadata, member_ids, generations, 'client', false, read_identities, instance_ids) d;
+        is_refused := error is not null;
+        if is_refused then
+            return next;
+        end if;
+    end if;
+    if not is_refused and not is_repeated then
+        ignored := msgtx.answer_or_raise(share_groups, share_members, share_partitions, share_firsts, share_lasts,
+                                         share_answers, share_reasons, share_delays);
+    end if;
+end $$;

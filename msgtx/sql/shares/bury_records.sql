@@ -1,0 +1,94 @@
+-- bury_records(group, partition, spans, may_create) writes the records of these spans to the group's topic of dead letters: key, value and
+-- headers, and headers that say where each was, how often it was delivered, and why it is dead. → the spans, or parts of them, that are
+-- left for later: when another session writes there or there is no such topic.
+--   may_create   make the topic if need be, and leave for later what is more than 500 records or 8 MiB. false: of an answer, whose caller
+--                has locked the topic's partition, all of it
+-- What is larger than the topic takes is stored all the same: it was taken once, and nobody is left to be told.
+-- The caller holds the share partition's lock and writes its state in the same SQL transaction, so that each letter is written once. Tries
+-- the partition's lock, which who waits for it has taken before. Reads partition, topic, record_batch, group_member. Writes record_batch.
+create function msgtx.bury_records(
+    group_name text, in_partition_id int, dead msgtx.share_span[], may_create boolean, out left_over msgtx.share_span[]
+) language plpgsql volatile as $$
+#variable_conflict use_column
+declare
+    records_at_once constant int := case when may_create then 500 end;
+    bytes_at_once constant int := case when may_create then 8388608 end;
+    source record;
+    target int;
+    span msgtx.share_span;
+    f record;
+    place record;
+    member text;
+    at_header int;
+    buried int := 0;
+    bytes bigint := 0;
+    count int;
+    ignored boolean;
+begin
+    left_over := dead;
+    if may_create then
+        ignored := msgtx.ensure_dead_letters(group_name) is not null;
+    end if;
+    target := msgtx.dead_letter_partition(group_name, in_partition_id);
+    if target is null or not msgtx.try_lock_partition(target) then
+        return;
+    end if;
+    select t.name, p.partition_index, t.timestamp_type into source
+    from msgtx.partition p
+    cross join lateral (select t.* from msgtx.topic t where t.topic_id = p.topic_id limit 1) t
+    where p.partition_id = in_partition_id;
+    left_over := '{}';
+    foreach span in array dead loop
+        if buried >= records_at_once or bytes >= bytes_at_once then
+            left_over := left_over || span;
+            continue;
+        end if;
+        member := coalesce((select m.member_id from msgtx.group_member m where m.member_number = span.member_number),
+                           span.member_number::text, '');
+        for f in
+            select b.base_offset + coalesce(b.offset_deltas[i.at], i.at - 1) as record_offset, i.at,
+                   b.keys[i.at] as key, b."values"[i.at] as value, coalesce(b.timestamps[i.at], b.max_timestamp) as "timestamp",
+                   b.header_counts, b.header_keys, b.header_values
+            from msgtx.record_batch b
+            cross join lateral generate_series(1, b.record_count) i(at)
+            where b.partition_id = in_partition_id and b.base_offset <= span.last_offset
+              and b.base_offset >= (
+                  select e.base_offset from msgtx.record_batch e
+                  where e.partition_id = in_partition_id and e.base_offset <= span.first_offset order by e.base_offset desc limit 1)
+              and b.base_offset + coalesce(b.offset_deltas[i.at], i.at - 1) between span.first_offset and span.last_offset
+            order by b.base_offset, i.at
+        loop
+            if buried >= records_at_once or bytes >= bytes_at_once then
+                span.first_offset := f.record_offset;
+                left_over := left_over || span;
+                exit;
+            end if;
+            count := coalesce(f.header_counts[f.at], 0);
+            at_header := coalesce((select sum(c) from unnest(f.header_counts[:f.at - 1]) c), 0);
+            f.header_keys := f.header_keys[at_header + 1:at_header + count] || msgtx.dead_letter_headers();
+            f.header_values := f.header_values[at_header + 1:at_header + count] || array[
+                convert_to(group_name, 'UTF8'), convert_to(source.name, 'UTF8'), convert_to(source.partition_index::text, 'UTF8'),
+                convert_to(f.record_offset::text, 'UTF8'), convert_to(span.delivery_count::text, 'UTF8'),
+                convert_to(case when span.status = 'rejected' then coalesce(span.reason, 'rejected')
+                           else 'delivery limit' || coalesce(': ' || span.reason, '') end, 'UTF8'),
+                convert_to(member, 'UTF8'),
+                convert_to(to_char(msgtx.clock() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'), 'UTF8')];
+            count := msgtx.batch_bytes(
+                case when f.key is not null then array[f.key] end, array[f.value], f.header_keys, f.header_values);
+            place := msgtx.usual_place(target, null, null, null, count);
+            insert into msgtx.record_batch (
+                partition_id, base_offset, last_offset, appended_at, max_timestamp, record_count, byte_size,
+                keys, "values", header_counts, header_keys, header_values)
+            values (
+                target, place.base_offset, place.base_offset, place.appended_at,
+                case when place.log_append_time then floor(extract(epoch from place.appended_at) * 1000)::bigint else f."timestamp" end,
+                1, count, case when f.key is not null then array[f.key] end, array[f.value],
+                array[cardinality(f.header_keys)], f.header_keys, f.header_values);
+            buried := buried + 1;
+            bytes := bytes + count;
+        end loop;
+    end loop;
+    if buried > 0 then
+        ignored := msgtx.wake_readers(array[target]);
+    end if;
+end $$;

@@ -1,0 +1,73 @@
+-- configure_share_group(group, settings) changes settings of a share group, and makes it if there is none; error and detail say why not:
+--   ConfigError     the name is a consumer group's, a setting is not known, or has no such value
+--   GroupNotEmpty   auto_offset_reset, isolation and ordering change in a group without members only
+-- Locks the group (exclusive). Reads topic. Writes consumer_group, share_group. Flushed.
+create function msgtx.configure_share_group(group_name text, settings jsonb, out error text, out detail text)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set jit = off set enable_seqscan = off as $$
+declare
+    known constant text[] := array['auto_offset_reset', 'isolation', 'record_lock_duration_ms', 'delivery_count_limit',
+                                   'max_record_locks', 'dead_letter_topic', 'ordering', 'release_backoff_ms',
+                                   'release_backoff_max_ms'];
+    found_id int;
+    setting record;
+    ignored boolean := msgtx.refuse_stale_snapshot();
+begin
+    ignored := msgtx.lock_group(group_name);
+    select g.group_id into found_id from msgtx.consumer_group g where g.name = group_name;
+    detail := case
+        when group_name ~ '^[a-zA-Z0-9._-]{1,236}$' is not true then format(
+            'share group %s: its dead letters have a topic with its name; use 1 to 236 of a-z A-Z 0-9 . _ -', left(group_name, 50))
+        when found_id is not null and not exists (select from msgtx.share_group s where s.group_id = found_id) then format(
+            '%s is a consumer group: choose another name for the share group, or delete that group', group_name) end;
+    for setting in select e.key, e.value #>> '{}' as value from jsonb_each(settings) e loop
+        detail := coalesce(detail, case
+            when setting.key <> all (known) then format(
+                'share groups have no setting %s; known are %s', setting.key, array_to_string(known, ', '))
+            when setting.key = 'auto_offset_reset'
+                 and setting.value ~ '^(latest|earliest|by_duration:P[0-9DTHMS.]+)$' is not true then format(
+                'auto_offset_reset is latest, earliest or by_duration:PnDTnHnMnS, not %s', quote_nullable(setting.value))
+            when setting.key = 'isolation' and setting.value in ('read_committed', 'read_uncommitted') is not true then format(
+                'isolation is read_committed or read_uncommitted, not %s', quote_nullable(setting.value))
+            when setting.key = 'ordering' and setting.value in ('none', 'key') is not true then format(
+                'ordering is none or key, not %s', quote_nullable(setting.value))
+            when setting.key in ('release_backoff_ms', 'release_backoff_max_ms')
+                 and (setting.value ~ '^[0-9]{1,9}$') is not true then format(
+                '%s is a number from 0 to 999999999, not %s', setting.key, quote_nullable(setting.value))
+            when setting.key in ('record_lock_duration_ms', 'delivery_count_limit', 'max_record_locks')
+                 and (setting.value ~ '^[0-9]{1,9}$' and setting.value::int > 0) is not true then format(
+                '%s is a number from 1 to 999999999, not %s', setting.key, quote_nullable(setting.value))
+            when setting.key = 'dead_letter_topic' and setting.value !~ '^[a-zA-Z0-9._-]{1,249}$' then format(
+                'dead_letter_topic %s is no name of a topic', quote_nullable(setting.value))
+            when setting.key = 'dead_letter_topic' and exists (
+                 select from msgtx.topic t where t.name = setting.value and t.cleanup_policy <> 'delete') then format(
+                'dead_letter_topic %s is compacted: it would keep one dead letter for each key', setting.value) end);
+    end loop;
+    if detail is not null then
+        error := 'ConfigError';
+        return;
+    end if;
+    if settings ?| array['auto_offset_reset', 'isolation', 'ordering'] then
+        detail := msgtx.why_not_empty(group_name, found_id);
+        if detail is not null then
+            error := 'GroupNotEmpty';
+            return;
+        end if;
+    end if;
+    ignored := msgtx.flush_at_commit();
+    if found_id is null then
+        insert into msgtx.consumer_group (name) values (group_name) returning group_id into found_id;
+        insert into msgtx.share_group (group_id) values (found_id);
+    end if;
+    update msgtx.share_group s set
+        auto_offset_reset = coalesce(settings ->> 'auto_offset_reset', s.auto_offset_reset),
+        isolation = coalesce(settings ->> 'isolation', s.isolation),
+        record_lock_duration_ms = coalesce((settings ->> 'record_lock_duration_ms')::int, s.record_lock_duration_ms),
+        delivery_count_limit = coalesce((settings ->> 'delivery_count_limit')::int, s.delivery_count_limit),
+        max_record_locks = coalesce((settings ->> 'max_record_locks')::int, s.max_record_locks),
+        ordering = coalesce(settings ->> 'ordering', s.ordering),
+        release_backoff_ms = coalesce((settings ->> 'release_backoff_ms')::int, s.release_backoff_ms),
+        release_backoff_max_ms = coalesce((settings ->> 'release_backoff_max_ms')::int, s.release_backoff_max_ms),
+        dead_letter_topic = case when settings ? 'dead_letter_topic' then settings ->> 'dead_letter_topic' else s.dead_letter_topic end
+    where s.group_id = found_id;
+end $$;

@@ -1,0 +1,44 @@
+-- current_spans(spans, log_start, moment) → what of a share partition's spans is true now, ascending. A record whose lock has
+-- expired, or whose member's session is over, is available; what is pending in a transaction is as that was decided: acknowledged, which
+-- is in no span, rejected, or available. The last member and the reason stay with it, for a dead letter. What retention has removed is gone.
+-- Reads group_member, group_heartbeat, transaction_decision.
+create function msgtx.current_spans(spans msgtx.share_span[], log_start bigint, moment timestamptz)
+returns msgtx.share_span[] language plpgsql volatile as $$
+begin
+    if spans = '{}' then
+        return spans;
+    end if;
+    return array(
+        select case when holds.status = s.status
+                   then row(greatest(s.first_offset, log_start), s.last_offset, s.status, s.delivery_count, s.member_number,
+                            s.call_number, s.locked_until, s.producer_id, s.producer_epoch, s.transaction_number, s.answer,
+                            s.reason)::msgtx.share_span
+                   else row(greatest(s.first_offset, log_start), s.last_offset, holds.status, s.delivery_count,
+                            s.member_number, null, case when s.answer = 'release' and holds.outcome = 'COMMIT' then s.locked_until end,
+                            null, null, null, null, case
+                                when holds.status = 'rejected' or s.answer = 'release' and holds.outcome = 'COMMIT' then s.reason
+                                when s.status = 'pending' then 'transaction aborted'
+                                when s.locked_until > moment then 'session over'
+                                else 'lock expired' end)::msgtx.share_span end
+        from unnest(spans) s
+        left join lateral (
+            select d.outcome from msgtx.transaction_decision d
+            where s.status = 'pending' and d.producer_id = s.producer_id and d.producer_epoch = s.producer_epoch
+              and d.transaction_number = s.transaction_number limit 1) decided on true
+        cross join lateral (
+            select decided.outcome, case s.status
+                when 'acquired' then case when s.locked_until > moment and exists (
+                    select from msgtx.group_member m
+                    cross join lateral (
+                        select h.heartbeat_at from msgtx.group_heartbeat h where h.member_number = m.member_number
+                        order by h.heartbeat_number desc limit 1) newest
+                    where m.member_number = s.member_number
+                      and not msgtx.is_session_over(newest.heartbeat_at, m.session_timeout_ms, moment))
+                    then 'acquired' else 'available' end
+                when 'pending' then case decided.outcome
+                    when 'COMMIT' then case s.answer when 'accept' then 'acknowledged' when 'reject' then 'rejected' else 'available' end
+                    when 'ABORT' then 'available' else 'pending' end
+                else s.status end offset 0) holds(outcome, status)
+        where holds.status <> 'acknowledged' and s.last_offset >= log_start
+        order by s.first_offset);
+end $$;

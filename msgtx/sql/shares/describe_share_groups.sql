@@ -1,0 +1,54 @@
+-- describe_share_groups(names) → share groups by name, null: all; one row for each partition of which a group knows something, at least
+-- one row for each group. Counts are of offsets, as they are now (current_spans).
+--   start_offset   the first one that is not done
+--   lag            what is in flight or parked, and the records behind it that the group may read; lag_ms: how old the first one of them is
+--   parked         delayed, or waiting for their key
+-- Reads consumer_group, share_group, group_member, share_state, share_parked, partition and, through count_records and first_records, the
+-- log.
+create function msgtx.describe_share_groups(names text[] default null)
+returns table (
+    group_name text, settings jsonb, members int, partition_id int, start_offset bigint, next_offset bigint,
+    available bigint, acquired bigint, pending bigint, rejected bigint, lag bigint, parked bigint, lag_ms bigint)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    moment timestamptz := msgtx.clock();
+begin
+    return query
+    select c.name, to_jsonb(s) - 'group_id' || jsonb_build_object('dead_letter_topic', msgtx.dead_letter_topic_of(c.name)),
+           (select count(*)::int from msgtx.living_members(s.group_id)),
+           n.partition_id, coalesce(least(f.start_offset, w.start_offset), n.next_offset), n.next_offset, f.available, f.acquired, f.pending,
+           f.rejected, l.lag, w.parked, case when l.lag > 0 then (
+               select r.age_ms from msgtx.first_records(
+                   array[n.partition_id], array[coalesce(least(f.start_offset, w.start_offset), n.next_offset)]) r) end
+    from msgtx.share_group s
+    join msgtx.consumer_group c on c.group_id = s.group_id
+    left join lateral (
+        select v.partition_id, newest.next_offset, newest.spans, p.log_start_offset
+        from (select distinct v.partition_id from msgtx.share_state v where v.group_id = s.group_id) v
+        join msgtx.partition p on p.partition_id = v.partition_id
+        cross join lateral (
+            select o.next_offset, o.spans from msgtx.share_state o
+            where o.group_id = s.group_id and o.partition_id = v.partition_id order by o.version desc limit 1) newest
+        ) n on true
+    left join lateral (
+        select min(u.first_offset) as start_offset,
+               coalesce(sum(u.last_offset - u.first_offset + 1) filter (where u.status = 'available'), 0)::bigint as available,
+               coalesce(sum(u.last_offset - u.first_offset + 1) filter (where u.status = 'acquired'), 0)::bigint as acquired,
+               coalesce(sum(u.last_offset - u.first_offset + 1) filter (where u.status = 'pending'), 0)::bigint as pending,
+               coalesce(sum(u.last_offset - u.first_offset + 1) filter (where u.status = 'rejected'), 0)::bigint as rejected
+        from unnest(msgtx.current_spans(n.spans, n.log_start_offset, moment)) u) f on n.partition_id is not null
+    left join lateral (
+        select min(greatest(p.first_offset, n.log_start_offset)) as start_offset,
+               coalesce(sum(p.last_offset - greatest(p.first_offset, n.log_start_offset) + 1), 0)::bigint as parked
+        from msgtx.share_parked p
+        where p.group_id = s.group_id and p.partition_id = n.partition_id and p.last_offset >= n.log_start_offset
+        ) w on n.partition_id is not null
+    left join lateral (
+        select f.available + f.acquired + f.pending + f.rejected + w.parked + coalesce((
+            select r.records from msgtx.count_records(array[n.partition_id], array[n.next_offset], s.isolation) r), 0) as lag
+        ) l on n.partition_id is not null
+    where names is null or c.name = any(names)
+    order by c.name, n.partition_id;
+end $$;

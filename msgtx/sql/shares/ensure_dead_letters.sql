@@ -1,0 +1,26 @@
+-- ensure_dead_letters(group) makes a share group's topic of dead letters, if there is none: one partition, which keeps its records
+-- forever; → its name.
+-- It takes records that are as large as can be.
+-- In a SQL transaction that has no lock of a share partition, or has tried them all: others that hold one may wait for this topic.
+-- Reads share_group. Writes topic, partition and installation through insert_topic. Flushed.
+create function msgtx.ensure_dead_letters(group_name text) returns text
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set jit = off set enable_seqscan = off as $$
+declare
+    topic constant text := msgtx.dead_letter_topic_of(group_name);
+    ignored boolean := msgtx.refuse_stale_snapshot();
+begin
+    if not msgtx.acts_for_owner() then
+        ignored := msgtx.require_names('group', array[group_name]);
+    end if;
+    if exists (select from msgtx.share_group s
+               where s.group_id = (select c.group_id from msgtx.consumer_group c where c.name = group_name))
+       and not exists (select from msgtx.topic t where t.name = topic) then
+        begin
+            ignored := msgtx.insert_topic(topic, 1, '{"retention_ms": -1, "max_message_bytes": 1073741824}') is not null;
+        exception when sqlstate 'MX036' then
+            null;  -- another member was faster
+        end;
+    end if;
+    return topic;
+end $$;

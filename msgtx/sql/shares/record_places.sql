@@ -1,0 +1,32 @@
+-- record_places(partition, first, last) → the records of the log at these offsets, ascending: a hash of the key (null without a key), and
+-- the time from which share groups deliver it (null: at once), which is header msgtx.deliver-at, in milliseconds since 1970 UTC; what is no
+-- number there has no effect.
+-- Reads record_batch.
+create function msgtx.record_places(in_partition_id int, first_offset bigint, last_offset bigint)
+returns table (record_offset bigint, key_hash bigint, deliver_at timestamptz)
+language plpgsql stable
+set enable_hashjoin = on set enable_sort = on set jit = off as $$
+#variable_conflict use_column
+begin
+    return query
+    select b.base_offset + coalesce(u.delta, u.at - 1), ('x' || left(md5(u.key), 16))::bit(64)::bigint, h.deliver_at
+    from msgtx.record_batch b
+    cross join lateral rows from (unnest(b.keys), unnest(b.offset_deltas), generate_series(1, b.record_count)) u(key, delta, at)
+    left join lateral (
+        select c.at, min(to_timestamp(case when convert_from(p.value, 'SQL_ASCII') ~ '^[0-9]{1,14}$'
+                                      then convert_from(p.value, 'SQL_ASCII')::numeric / 1000 end)) as deliver_at
+        from (select c.at, row_number() over (order by c.at) as place
+              from unnest(b.header_counts) with ordinality c(count, at)
+              cross join lateral generate_series(1, c.count)) c
+        join unnest(b.header_keys, b.header_values) with ordinality p(key, value, place)
+            on p.place = c.place and p.key = 'msgtx.deliver-at'
+        where b.header_keys @> '{msgtx.deliver-at}'
+        group by c.at) h on h.at = u.at
+    where b.partition_id = in_partition_id and b.base_offset <= record_places.last_offset
+      and b.base_offset >= coalesce((
+          select e.base_offset from msgtx.record_batch e
+          where e.partition_id = in_partition_id and e.base_offset <= record_places.first_offset
+          order by e.base_offset desc limit 1), 0)
+      and b.base_offset + coalesce(u.delta, u.at - 1) between record_places.first_offset and record_places.last_offset
+    order by b.base_offset, u.at;
+end $$;

@@ -1,0 +1,44 @@
+-- spans_of_share_groups() → what share groups have in flight now (current_spans), and what is parked, for view share_spans; one row for each
+-- span of records of one state. Of the topics that the caller may consume or administer; and of the groups that he may use, but on topics that he administers.
+-- Reads consumer_group, share_group, share_state, share_parked, group_member, partition, topic.
+create function msgtx.spans_of_share_groups()
+returns table (
+    group_name text, topic text, partition int, first_offset bigint, last_offset bigint, state text, delivery_count int,
+    reason text, member_id text, client_host text, client_process int, locked_until timestamptz, due_at timestamptz,
+    producer_id bigint, producer_epoch int, transaction_number bigint, answer text, partition_id int)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    moment timestamptz := msgtx.clock();
+    topics constant int[] := msgtx.topics_of_caller('{consume,admin}');
+    administered constant int[] := msgtx.topics_of_caller('{admin}');
+begin
+    return query
+    select c.name, t.name, p.partition_index, u.first_offset, u.last_offset, u.status, u.delivery_count, u.reason,
+           m.member_id, m.client_host, m.client_process, case when u.status = 'acquired' then u.locked_until end, u.due_at, u.producer_id, u.producer_epoch, u.transaction_number,
+           u.answer, p.partition_id
+    from msgtx.share_group s
+    join msgtx.consumer_group c on c.group_id = s.group_id
+    cross join lateral (select distinct v.partition_id from msgtx.share_state v where v.group_id = s.group_id) v
+    join msgtx.partition p on p.partition_id = v.partition_id
+    join msgtx.topic t on t.topic_id = p.topic_id
+    cross join lateral (
+        select o.spans from msgtx.share_state o
+        where o.group_id = s.group_id and o.partition_id = v.partition_id order by o.version desc limit 1) newest
+    cross join lateral (
+        select c.first_offset, c.last_offset, c.status, c.delivery_count, c.member_number, c.locked_until, null::timestamptz as due_at,
+               c.producer_id, c.producer_epoch, c.transaction_number, c.answer, c.reason
+        from unnest(msgtx.current_spans(newest.spans, p.log_start_offset, moment)) c
+        union all
+        select greatest(k.first_offset, p.log_start_offset), k.last_offset,
+               case when k.due_at is null then 'waiting' else 'delayed' end, k.delivery_count, k.member_number, null, k.due_at,
+               null, null, null, null, k.reason
+        from msgtx.share_parked k
+        where k.group_id = s.group_id and k.partition_id = v.partition_id and k.last_offset >= p.log_start_offset) u
+    left join lateral (
+        select m.member_id, m.client_host, m.client_process from msgtx.group_member m
+        where m.member_number = u.member_number limit 1) m on true
+    where (topics is null or t.topic_id = any(topics))
+      and (msgtx.may_use('group', c.name) or administered is null or t.topic_id = any(administered));
+end $$;

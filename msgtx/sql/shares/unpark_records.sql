@@ -1,0 +1,72 @@
+-- unpark_records(group, partition, log_start, moment, most, foreign_keys, next_due, waiting_keys) takes out of share_parked what is to be
+-- delivered now, at most so many rows: what is due, and what waited for a key that no other member has any more; → spans, ascending by
+-- offset.
+--   foreign_keys   which other members have in flight
+--   waiting_keys   for which something waits, since a member has the key, or had it; with ordering=key
+-- What retention has removed meanwhile is left out.
+-- The caller holds the share partition's lock, and writes its state in the same SQL transaction. Deletes from share_parked.
+create function msgtx.unpark_records(
+    in_group_id int, in_partition_id int, log_start bigint, moment timestamptz, most int, foreign_keys bigint[],
+    inout next_due timestamptz, inout waiting_keys bigint[], out spans msgtx.share_span[]
+) language plpgsql volatile as $$
+declare
+    waiting bigint;
+    still_waiting bigint[] := '{}';
+    taken bigint[];
+    found_spans msgtx.share_span[];
+    found_keys bigint[];
+begin
+    spans := '{}';
+    if next_due <= moment and most > 0 then
+        -- From the time on at which something is due: rows that were deleted lie before it, however long they stay in the index.
+        taken := array(
+            select p.first_offset from msgtx.share_parked p
+            where p.group_id = in_group_id and p.partition_id = in_partition_id and p.due_at >= next_due and p.due_at <= moment
+            order by p.due_at, p.first_offset limit most);
+        with gone as (
+            delete from msgtx.share_parked p using unnest(taken) t(first_offset)
+            where p.group_id = in_group_id and p.partition_id = in_partition_id and p.first_offset = t.first_offset
+            returning p.*)
+        select array_agg(row(greatest(g.first_offset, log_start), g.last_offset, 'available', g.delivery_count, g.member_number,
+                             null, null, null, null, null, null, g.reason)::msgtx.share_span)
+                   filter (where g.last_offset >= log_start),
+               array_agg(distinct g.key_hash) filter (where g.key_hash is not null)
+        into spans, found_keys
+        from gone g;
+        spans := coalesce(spans, '{}');
+        waiting_keys := waiting_keys || array(select k from unnest(found_keys) k where k <> all (waiting_keys));
+        next_due := (
+            select p.due_at from msgtx.share_parked p
+            where p.group_id = in_group_id and p.partition_id = in_partition_id and p.due_at >= next_due
+            order by p.due_at limit 1);
+    end if;
+    foreach waiting in array waiting_keys loop
+        if waiting = any (foreign_keys) or cardinality(spans) >= most then
+            still_waiting := still_waiting || waiting;
+            continue;
+        end if;
+        taken := array(
+            select p.first_offset from msgtx.share_parked p
+            where p.group_id = in_group_id and p.partition_id = in_partition_id and p.key_hash = waiting and p.due_at is null
+              and p.first_offset < coalesce((
+                  select d.first_offset from msgtx.share_parked d
+                  where d.group_id = in_group_id and d.partition_id = in_partition_id and d.key_hash = waiting
+                    and d.due_at is not null order by d.first_offset limit 1), 9223372036854775807)
+            order by p.first_offset limit most - cardinality(spans));
+        if taken <> '{}' then
+            with gone as (
+                delete from msgtx.share_parked p using unnest(taken) t(first_offset)
+                where p.group_id = in_group_id and p.partition_id = in_partition_id and p.first_offset = t.first_offset
+                returning p.*)
+            select array_agg(row(greatest(g.first_offset, log_start), g.last_offset, 'available', g.delivery_count,
+                                 g.member_number, null, null, null, null, null, null, g.reason)::msgtx.share_span)
+                       filter (where g.last_offset >= log_start)
+            into found_spans
+            from gone g;
+            spans := spans || coalesce(found_spans, '{}');
+            still_waiting := still_waiting || waiting;  -- whoever finds nothing more forgets the key
+        end if;
+    end loop;
+    waiting_keys := still_waiting;
+    spans := array(select s from unnest(spans) s order by s.first_offset);
+end $$;

@@ -1,0 +1,106 @@
+-- settle_shares(after, most) makes what transactions have acknowledged in share groups real, also where no member asks for records any
+-- more: after looking at `most` of those that are not settled it aborts overdue ones (I12), and writes how the decided ones ended. Then
+-- nothing needs their decisions any more. One bad row does not stop the rest (P12).
+--   settled, expired       how many share partitions, and how many transactions were aborted
+--   in_after, next_after   where the last call came to: the name of a transaction, group, partition; null: from the start, and: this was
+--                          the end
+--   shards, epochs         those of a coordinator; null: all
+-- Locks the leases (share); tries producers' locks and those of share partitions, and never waits. Reads transaction,
+-- transaction_decision, transaction_seal. Writes share_state, share_parked; transaction_decision through
+-- expire_transaction, dead letters through bury_records. Deletes from
+-- share_pending. Flushed.
+create function msgtx.settle_shares(
+    in_after bigint[] default null, most int default 250, shards int[] default null, epochs int[] default null,
+    out settled int, out expired int, out next_after bigint[]
+) language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set lock_timeout = '10s'
+set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    place constant bigint[] := coalesce(in_after, array[-1, -1, -1, -1, -1]);
+    waiting record;
+    state record;
+    spans msgtx.share_span[];
+    dead msgtx.share_span[];
+    looked_at int := 0;
+    already boolean;
+    ignored boolean := msgtx.refuse_stale_snapshot();
+begin
+    settled := 0;
+    expired := 0;
+    ignored := msgtx.require_leases(shards, epochs);
+    for waiting in
+        select p.producer_id, p.producer_epoch, p.transaction_number, p.group_id, p.partition_id, d.outcome,
+               (t.overdue or msgtx.is_deserted(p.producer_id, p.producer_epoch, p.transaction_number))
+               and (select true from msgtx.transaction_seal s where s.producer_id = p.producer_id and s.kind = 'external'
+                    and s.producer_epoch = p.producer_epoch and s.transaction_number = p.transaction_number) is null as overdue
+        from msgtx.share_pending p
+        left join lateral (
+            select d.outcome from msgtx.transaction_decision d
+            where d.producer_id = p.producer_id and d.producer_epoch = p.producer_epoch
+              and d.transaction_number = p.transaction_number limit 1) d on true
+        left join lateral (
+            select msgtx.is_overdue(t.opened_at, t.timeout_ms, t.database_backend) as overdue from msgtx.transaction t
+            where t.producer_id = p.producer_id and t.producer_epoch = p.producer_epoch
+              and t.transaction_number = p.transaction_number limit 1) t on d.outcome is null
+        where (p.producer_id, p.producer_epoch, p.transaction_number, p.group_id, p.partition_id)
+              > (place[1], place[2]::int, place[3], place[4]::int, place[5]::int)
+        order by p.producer_id, p.producer_epoch, p.transaction_number, p.group_id, p.partition_id limit most
+    loop
+        looked_at := looked_at + 1;
+        next_after := array[waiting.producer_id, waiting.producer_epoch, waiting.transaction_number, waiting.group_id,
+                            waiting.partition_id];
+        continue when shards is not null and waiting.group_id % 50 <> all (shards);
+        begin
+            -- Behind the lock: what another sweep, or this one for another partition, has ended meanwhile is not counted here.
+            if waiting.outcome is null and waiting.overdue and msgtx.try_lock_producer(waiting.producer_id) then
+                already := (
+                    select true from msgtx.transaction_decision d where d.producer_id = waiting.producer_id
+                    and d.producer_epoch = waiting.producer_epoch and d.transaction_number = waiting.transaction_number);
+                if msgtx.expire_transaction(waiting.producer_id, waiting.producer_epoch, waiting.transaction_number) then
+                    waiting.outcome := 'ABORT';
+                    expired := expired + (already is null)::int;
+                end if;
+            end if;
+            if waiting.outcome is not null and msgtx.try_lock_share_partition(waiting.group_id, waiting.partition_id) then
+                ignored := msgtx.flush_at_commit();
+                select s.version, s.next_offset, s.next_token, s.spans, s.next_due, s.waiting_keys into state from msgtx.share_state s
+                where s.group_id = waiting.group_id and s.partition_id = waiting.partition_id order by s.version desc limit 1;
+                dead := '{}';
+                if exists (select from unnest(state.spans) u where u.status = 'rejected'
+                           or u.status = 'pending' and u.producer_id = waiting.producer_id
+                           and u.producer_epoch = waiting.producer_epoch
+                           and u.transaction_number = waiting.transaction_number) then
+                    select d.spans, d.next_due into spans, state.next_due
+                    from msgtx.park_delayed(
+                        waiting.group_id, waiting.partition_id,
+                        (select g.ordering from msgtx.share_group g where g.group_id = waiting.group_id), msgtx.clock(),
+                        msgtx.current_spans(state.spans, 0, msgtx.clock()), state.next_due) d;
+                    dead := array(select u from unnest(spans) u where u.status = 'rejected');
+                    if dead <> '{}' then
+                        dead := msgtx.bury_records((
+                            select c.name from msgtx.consumer_group c where c.group_id = waiting.group_id),
+                            waiting.partition_id, dead, true);
+                        spans := array(select u from unnest(spans) u where u.status <> 'rejected') || dead;
+                    end if;
+                    insert into msgtx.share_state (
+                        group_id, partition_id, version, next_offset, next_token, spans, next_due, waiting_keys)
+                    values (waiting.group_id, waiting.partition_id, state.version + 1, state.next_offset, state.next_token, spans,
+                            state.next_due, state.waiting_keys);
+                end if;
+                if dead = '{}' then  -- else the next round writes more of them
+                    delete from msgtx.share_pending p
+                    where p.producer_id = waiting.producer_id and p.producer_epoch = waiting.producer_epoch
+                      and p.transaction_number = waiting.transaction_number and p.group_id = waiting.group_id
+                      and p.partition_id = waiting.partition_id;
+                    settled := settled + 1;
+                end if;
+            end if;
+        exception when others then
+            raise warning 'share group % on partition %: transaction %.%.% could not be settled: %', waiting.group_id,
+                waiting.partition_id, waiting.producer_id, waiting.producer_epoch, waiting.transaction_number, sqlerrm;
+        end;
+    end loop;
+    if looked_at < most then
+        next_after := null;
+    end if;
+end $$;

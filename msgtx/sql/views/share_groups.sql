@@ -1,0 +1,20 @@
+-- View share_groups: each share group with its settings and how many members it has, those whose session is over among them until they are
+-- removed. dead_letter_topic: whether it exists or not. Who may not consume (or administer) every topic sees groups that know a partition of
+-- a topic on which he may; and that he may use, or else administers the topic.
+create view msgtx.share_groups with (security_barrier) as
+select c.name, s.auto_offset_reset, s.isolation, s.record_lock_duration_ms, s.delivery_count_limit, s.max_record_locks,
+       s.ordering, s.release_backoff_ms, s.release_backoff_max_ms,
+       coalesce(s.dead_letter_topic, c.name || '-dead-letters') as dead_letter_topic, n.members, c.created_at
+from msgtx.share_group s
+join msgtx.consumer_group c on c.group_id = s.group_id
+cross join lateral (select count(*)::int as members from msgtx.group_member m where m.group_id = s.group_id) n
+where (select msgtx.topics_of_caller('{admin}')) is null
+   or (((select msgtx.may_use('group', null)) or msgtx.may_use('group', c.name))
+       and ((select msgtx.topics_of_caller('{consume,admin}')) is null
+            or exists (
+                select from msgtx.share_state v join msgtx.partition p on p.partition_id = v.partition_id
+                where v.group_id = s.group_id
+                  and p.topic_id = any((select msgtx.topics_of_caller('{consume,admin}'))::int[]))))
+   or exists (
+       select from msgtx.share_state v join msgtx.partition p on p.partition_id = v.partition_id
+       where v.group_id = s.group_id and p.topic_id = any((select msgtx.topics_of_caller('{admin}'))::int[]));

@@ -1,0 +1,14 @@
+-- View share_spans: what share groups have in flight now, and what is parked, a row for each span of records of one state. A record between start_offset and
+-- next_offset of share_partitions that is in no span is done.
+--   state       available: to be delivered again, `reason` says why; acquired: a member has it, until locked_until; pending: answered with
+--               `answer` in a transaction that is not decided; rejected: it becomes a dead letter; delayed: until due_at; waiting: for an earlier
+--               one with its key
+--   member_id   who has it, or had it last
+-- Of the topics that the caller may consume or administer; and of the groups that he may use, but on topics that he administers.
+create view msgtx.share_spans with (security_barrier) as
+select s.group_name, s.topic, s.partition, s.first_offset, s.last_offset, s.state, s.delivery_count, s.reason, s.member_id,
+       s.client_host, s.client_process, s.locked_until, s.due_at, s.producer_id, s.producer_epoch, s.transaction_number, s.answer,
+       s.partition_id
+from msgtx.spans_of_share_groups() s
+join msgtx.partition p on p.partition_id = s.partition_id
+where coalesce(p.topic_id = any((select msgtx.topics_of_caller('{consume,admin}'))::int[]), true);

@@ -1,0 +1,137 @@
+"""What members of share groups answer for records: by itself, in a transaction, in a user's session (internals: shares)."""
+
+from dataclasses import dataclass, fields
+from typing import Final, NamedTuple
+
+from msgtx.database.calls import Function, call
+from msgtx.database.connection import RawConnection
+from msgtx.database.wire import Int4Array, Int8Array, TextArray
+from msgtx.errors import BY_NAME
+from msgtx.types import TransactionId
+
+# Answers as columns; of a session and of a whole transaction, beside other arguments, under other names.
+ANSWER_ARGUMENTS: Final = {
+    "group_names": "text[]",
+    "member_numbers": "int8[]",
+    "partition_ids": "int4[]",
+    "first_offsets": "int8[]",
+    "last_offsets": "int8[]",
+    "answers": "text[]",
+    "reasons": "text[]",
+    "delays_ms": "int4[]",
+}
+SHARE_ARGUMENTS: Final = {
+    "share_groups": "text[]",
+    "share_members": "int8[]",
+    "share_partitions": "int4[]",
+    "share_firsts": "int8[]",
+    "share_lasts": "int8[]",
+    "share_answers": "text[]",
+    "share_reasons": "text[]",
+    "share_delays": "int4[]",
+}
+ACKNOWLEDGE: Final = Function("acknowledge_records", {**ANSWER_ARGUMENTS, "in_call_number": "int8"})
+ACKNOWLEDGE_IN_TRANSACTION: Final = Function(
+    "acknowledge_in_transaction",
+    {
+        "in_producer_id": "int8",
+        "in_producer_epoch": "int4",
+        "in_transaction_number": "int8",
+        "in_call_number": "int8",
+        **ANSWER_ARGUMENTS,
+        "timeout_ms": "int4",
+        "client_host": "text",
+        "client_process": "int4",
+    },
+)
+ACKNOWLEDGE_IN_SESSION: Final = Function("acknowledge_in_session", SHARE_ARGUMENTS)
+
+
+class OffsetRange(NamedTuple):
+    """Offsets of a partition, from first to last."""
+
+    partition_id: int
+    first: int
+    last: int
+
+
+Refused = tuple[str, OffsetRange]  # the name of its error
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerColumns:
+    """Answers of members for ranges of offsets, as columns. `reasons`: of REJECT; `delays`: of RELEASE, in milliseconds."""
+
+    groups: tuple[str, ...] = ()
+    members: tuple[int, ...] = ()
+    partition_ids: tuple[int, ...] = ()
+    firsts: tuple[int, ...] = ()
+    lasts: tuple[int, ...] = ()
+    answers: tuple[str, ...] = ()
+    reasons: tuple[str | None, ...] = ()
+    delays: tuple[int | None, ...] = ()
+
+    def arguments(self) -> tuple[object, ...]:
+        """Return the array parameters of the database's functions."""
+        return (
+            TextArray(self.groups),
+            Int8Array(self.members),
+            Int4Array(self.partition_ids),
+            Int8Array(self.firsts),
+            Int8Array(self.lasts),
+            TextArray(self.answers),
+            TextArray(self.reasons),
+            Int4Array(self.delays),
+        )
+
+    def __add__(self, other: "AnswerColumns") -> "AnswerColumns":
+        """Return both."""
+        return AnswerColumns(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+
+
+NO_ANSWERS: Final = AnswerColumns()
+
+
+def acknowledge_records(connection: RawConnection, answers: AnswerColumns, *, call_number: int | None) -> list[Refused]:
+    """Answer for records, at once. The same call again has its effect once; number None: it is not repeated.
+
+    Return the ranges that are refused: if there are any, nothing was done.
+    """
+    rows = call(connection, ACKNOWLEDGE, *answers.arguments(), call_number)
+    return [(error, OffsetRange(*row)) for error, _, *row in rows]
+
+
+def acknowledge_in_transaction(
+    connection: RawConnection,
+    transaction_id: TransactionId,
+    answers: AnswerColumns,
+    *,
+    call_number: int,
+    timeout_ms: int | None = None,
+    client_host: str | None = None,
+    client_process: int | None = None,
+) -> None:
+    """Answer for records in a transaction: they are pending until it is decided. The same call again has its effect once.
+
+    Raise `InvalidRecordState`, `TransactionConflict`, and what refuses a record in this transaction; nothing was done then.
+    """
+    ((name, detail),) = call(
+        connection,
+        ACKNOWLEDGE_IN_TRANSACTION,
+        *transaction_id,
+        call_number,
+        *answers.arguments(),
+        timeout_ms,
+        client_host,
+        client_process,
+    )
+    if name is not None:
+        raise BY_NAME[name](detail)
+
+
+def acknowledge_in_session(connection: RawConnection, answers: AnswerColumns) -> bool:
+    """Answer for records with the user's COMMIT, which fails if one is refused.
+
+    Returns False above READ COMMITTED, where nothing was done.
+    """
+    return not call(connection, ACKNOWLEDGE_IN_SESSION, *answers.arguments())

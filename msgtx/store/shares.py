@@ -1,0 +1,299 @@
+"""Share groups: their members, and the records that these acquire one by one (internals: shares)."""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from msgtx.database.calls import Function, call, call_and_flush
+from msgtx.database.connection import RawConnection
+from msgtx.database.wire import Int4Array, Int8Array, TextArray
+from msgtx.errors import BY_NAME
+from msgtx.store import sweeps
+from msgtx.store.answers import NO_ANSWERS, AnswerColumns, OffsetRange, Refused
+from msgtx.store.transactions import Position
+from msgtx.types import Headers, TopicPartition, TransactionId
+
+JOIN: Final = Function(
+    "join_share_group",
+    {
+        "group_name": "text",
+        "in_member_id": "text",
+        "in_client_host": "text",
+        "in_client_process": "int4",
+        "in_session_timeout_ms": "int4",
+        "in_topics": "text[]",
+    },
+)
+ACQUIRE: Final = Function(
+    "acquire_records",
+    {
+        "group_name": "text",
+        "in_member_number": "int8",
+        "in_call_number": "int8",
+        "partition_ids": "int4[]",
+        "max_records": "int4",
+        "max_bytes": "int8",
+        "answered_partitions": "int4[]",
+        "first_offsets": "int8[]",
+        "last_offsets": "int8[]",
+        "answers": "text[]",
+        "reasons": "text[]",
+        "delays_ms": "int4[]",
+        "flushes": "bool",
+    },
+    flushed=False,
+)
+FLUSH: Final = Function("flush_log", {})
+ENSURE_DEAD_LETTERS: Final = Function("ensure_dead_letters", {"group_name": "text"})
+CONFIGURE: Final = Function("configure_share_group", {"group_name": "text", "settings": "jsonb"})
+NAMES: Final = Function("share_group_names", {})
+DESCRIBE: Final = Function("describe_share_groups", {"names": "text[]"})
+RESET: Final = Function("reset_share_offsets", {"group_name": "text", "partition_ids": "int4[]", "offsets": "int8[]"})
+REDRIVE: Final = Function(
+    "redrive_dead_letters",
+    {"group_name": "text", "in_index": "int4", "in_upto": "int8", "most": "int4", "skip_missing": "bool"},
+)
+WAITING: Final = Function("waiting_shares", {"most": "int4"})
+TIDIED_AT_ONCE: Final = 10  # calls of up to 10,000 rows: more than a member writes between two heartbeats
+
+
+class ShareState(NamedTuple):
+    """A row of `describe_share_groups`; without a partition the rest is None, too."""
+
+    group: str
+    settings: dict[str, object]
+    members: int
+    partition_id: int | None
+    start_offset: int
+    next_offset: int
+    available: int
+    acquired: int
+    pending: int
+    rejected: int
+    lag: int
+    parked: int
+    lag_ms: int | None
+
+
+class Redriven(NamedTuple):
+    """What one call of `redrive_dead_letters` did. `upto`: where it ends, None: there is no such partition."""
+
+    upto: int | None
+    sent: int
+    skipped: int
+    is_over: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who has the first acquired record. `member_id` None: its row is gone."""
+
+    member_id: str | None
+    client_host: str | None
+    client_process: int | None
+    locked_until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """The transaction in which the first pending record is answered; as it was opened, if it has its row."""
+
+    transaction_id: TransactionId
+    transactional_id: str | None
+    opened_at: datetime | None
+    timeout_ms: int | None
+    client_host: str | None
+    client_process: int | None
+    database_backend: int | None
+    seal_kind: str | None
+    checked_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingShare:
+    """A share partition on which something waits; see `waiting_shares.sql`. Counts are of offsets."""
+
+    group: str
+    partition: TopicPartition
+    members: int
+    start_offset: int
+    next_offset: int
+    readable_end: int
+    max_record_locks: int
+    available: int
+    acquired: int
+    pending: int
+    rejected: int
+    delayed: int
+    waiting: int
+    due_at: datetime | None
+    reason: str | None
+    deliveries: int | None
+    lock_ms: int
+    holder: Holder | None
+    transaction: Pending | None
+    checked_at: datetime
+
+
+class Membership(NamedTuple):
+    """By which the group's tables know a member."""
+
+    group_id: int
+    number: int
+
+
+@dataclass(slots=True)
+class Acquired:
+    """Records of one row of the log, as columns. `range`: all that is acquired; `offsets`: of the records (None: all)."""
+
+    range: OffsetRange
+    delivery_count: int
+    lock_ms: int
+    max_timestamp: int
+    offsets: Sequence[int] | None
+    keys: Sequence[bytes | None] | None
+    values: Sequence[bytes | None]
+    timestamps: Sequence[int] | None
+    header_counts: Sequence[int] | None
+    header_keys: Sequence[str] | None
+    header_values: Sequence[bytes | None] | None
+
+    def headers(self) -> list[Headers] | None:
+        """Return the headers of each record; None: none has any."""
+        if self.header_counts is None:
+            return None
+        pairs = iter(zip(self.header_keys or (), self.header_values or (), strict=True))
+        return [tuple(next(pairs) for _ in range(count)) for count in self.header_counts]
+
+
+class Acquisition(NamedTuple):
+    """What a call acquired, and which answers it refused. `has_passed`: nothing, but another member had a lock."""
+
+    records: list[Acquired]
+    refused: list[Refused]
+    has_passed: bool
+
+
+def join_share_group(
+    connection: RawConnection,
+    group: str,
+    *,
+    member_id: str,
+    client_host: str | None,
+    client_process: int | None,
+    session_timeout_ms: int,
+    topics: Collection[str],
+) -> Membership:
+    """Join; the same again changes nothing.
+
+    Raise `ConfigError` if the name is a consumer group's, `InvalidSessionTimeout`, `GroupMaxSizeReached`, `InvalidRequest`.
+    """
+    ((error, detail, group_id, number),) = call(
+        connection, JOIN, group, member_id, client_host, client_process, session_timeout_ms, TextArray(sorted(set(topics)))
+    )
+    if error is not None:
+        raise BY_NAME[error](detail)
+    return Membership(group_id, number)
+
+
+def acquire_records(
+    connection: RawConnection,
+    group: str,
+    member_number: int,
+    partition_ids: Sequence[int],
+    *,
+    call_number: int,
+    max_records: int,
+    max_bytes: int,
+    answers: AnswerColumns = NO_ANSWERS,
+) -> Acquisition:
+    """Acquire up to `max_records` records of these partitions, those named first first.
+
+    `answers`: of this member, which hold first. If any is refused, nothing was done but to find out which.
+    The same call again has the same answer.
+    Raise `UnknownMember` if it is not a member (any more), `GroupNotFound`.
+    """
+    given = answers.arguments()[2:]  # without the columns of groups and members
+    asked = (group, member_number, call_number, Int4Array(partition_ids), max_records, max_bytes)
+    if answers is NO_ANSWERS:
+        rows = call(connection, ACQUIRE, *asked, *given, False)
+    else:  # others have the locks while this is flushed
+        rows = call_and_flush(connection, ACQUIRE, *asked, *given, False, flush=FLUSH)
+    if rows and rows[0][0] is not None:
+        return Acquisition([], [(row[0], OffsetRange(*row[1:4])) for row in rows], has_passed=False)
+    if rows and rows[0][1] is None:
+        return Acquisition([], [], has_passed=True)
+    return Acquisition([Acquired(OffsetRange(*row[1:4]), *row[4:]) for row in rows], [], has_passed=False)
+
+
+def tidy(connection: RawConnection, membership: Membership) -> None:
+    """Remove what newer states of the group supersede, and earlier calls of this member; a bounded part of it."""
+    after: Position | None = (1, membership.group_id, -1)
+    for _ in range(TIDIED_AT_ONCE):
+        after = sweeps.remove_superseded_shares(connection, after, None).after
+        if after is None or after[:2] != (1, membership.group_id):
+            break
+    sweeps.remove_superseded_shares(connection, (2, membership.number - 1), None)
+
+
+def ensure_dead_letters(connection: RawConnection, group: str) -> str:
+    """Make the group's topic of dead letters, if there is none. Return its name."""
+    ((topic,),) = call(connection, ENSURE_DEAD_LETTERS, group)
+    return str(topic)
+
+
+def configure_share_group(connection: RawConnection, group: str, settings: Mapping[str, object]) -> None:
+    """Change settings of a share group, which is made if need be. Raise `ConfigError`, `GroupNotEmpty`."""
+    ((error, detail),) = call(connection, CONFIGURE, group, json.dumps(settings))
+    if error is not None:
+        raise BY_NAME[error](detail)
+
+
+def share_group_names(connection: RawConnection) -> list[str]:
+    """Return the names of all share groups."""
+    return [name for (name,) in call(connection, NAMES)]
+
+
+def describe_share_groups(connection: RawConnection, groups: Collection[str] | None) -> list[ShareState]:
+    """Return what there is to know of share groups (None: of all), by partition."""
+    return [ShareState(*row) for row in call(connection, DESCRIBE, None if groups is None else TextArray(groups))]
+
+
+def reset_share_offsets(connection: RawConnection, group: str, offsets: Mapping[int, int]) -> None:
+    """Have a share group go on elsewhere. Raise `GroupNotFound`, `GroupNotEmpty`, `UnknownTopicOrPartition`."""
+    ((error, detail),) = call(connection, RESET, group, Int4Array(offsets), Int8Array(offsets.values()))
+    if error is not None:
+        raise BY_NAME[error](detail)
+
+
+def redrive_dead_letters(
+    connection: RawConnection, group: str, partition: int, *, upto: int | None, most: int, skip_missing: bool
+) -> Redriven:
+    """Send dead letters of one partition back to where they came from, a bounded part of those below `upto`, each once.
+
+    Raise `GroupNotFound`, `UnknownTopicOrPartition` if the topic of the next one is gone, and what refuses a record.
+    """
+    ((error, detail, *done),) = call(connection, REDRIVE, group, partition, upto, most, skip_missing)
+    if error is not None:
+        raise BY_NAME[error](detail)
+    return Redriven(*done)
+
+
+def waiting_shares(connection: RawConnection, *, most: int) -> tuple[list[WaitingShare], int]:
+    """Return share partitions on which something waits, at most `most`; and how many there are."""
+    found, total = [], 0
+    for row in call(connection, WAITING, most):
+        holder, lock_ms, opened, checked_at, total = row[17:21], row[21], row[22:32], row[32], row[33]
+        columns = (
+            row[0],
+            TopicPartition(row[1], row[2]),
+            *row[3:17],
+            lock_ms,
+            None if holder[-1] is None else Holder(*holder),
+            None if opened[0] is None else Pending(*(TransactionId(*opened[:3]), *opened[3:], checked_at)),
+            checked_at,
+        )
+        found.append(WaitingShare(*columns))
+    return found, total

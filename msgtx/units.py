@@ -1,0 +1,82 @@
+"""Durations and sizes with their units: `7d`, `1h30m`, `timedelta(days=7)`, `50MiB`. The one place that reads them."""
+
+import math
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from fractions import Fraction
+from typing import Final
+
+from msgtx.errors import ConfigError
+
+Duration = int | float | str | timedelta
+Size = int | str
+MILLISECONDS: Final = {
+    "ms": 1,
+    "s": 1_000,
+    "min": 60_000,
+    "m": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+    "w": 604_800_000,
+}
+BYTES: Final = {
+    "B": 1,
+    **{f"{letter}iB": 1024**power for power, letter in enumerate("KMGT", 1)},
+    **{f"{letter}B": 1000**power for power, letter in enumerate("kMGT", 1)},
+}
+LIMIT: Final = 2**63  # of a number in the database
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*")
+_NUMBER: Final = re.compile(r"[+-]?\d+(\.\d+)?")
+
+
+def milliseconds(name: str, value: object, *, unit: str = "ms") -> int:
+    """Return a duration in milliseconds; a number alone is in `unit`. Raise `ConfigError`, which names the setting."""
+    if isinstance(value, timedelta):
+        found = Fraction(value // timedelta(microseconds=1), 1000)
+    else:
+        found = _read(name, value, MILLISECONDS, unit=unit, like="10s, 500ms, 1h30m or 7d")
+    return _whole(name, value, found, "milliseconds")
+
+
+def seconds(name: str, value: object) -> float:
+    """Return a duration in seconds; a number alone is one of seconds. Raise `ConfigError`, which names the setting."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return float(_read(name, value, MILLISECONDS, unit="s", like="10s, 500ms, 1h30m or 7d") / 1000)
+
+
+def size(name: str, value: object) -> int:
+    """Return a size in bytes; a number alone is one of bytes. Raise `ConfigError`, which names the setting."""
+    return _whole(name, value, _read(name, value, BYTES, unit="B", like="512B, 400KiB or 50MiB"), "bytes")
+
+
+def reader_of(setting: str) -> Callable[[str, object], int] | None:
+    """Return what reads a setting with its unit: a duration's name ends in `_ms`, a size's in `_bytes`."""
+    return milliseconds if setting.endswith("_ms") else size if setting.endswith("_bytes") else None
+
+
+def counted(number: int, noun: str) -> str:
+    """Return `1 record`, `2 records`."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def _read(name: str, value: object, units: dict[str, int], *, unit: str, like: str) -> Fraction:
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return Fraction(value) * units[unit]
+    text = value.strip() if isinstance(value, str) else ""
+    if _NUMBER.fullmatch(text):
+        return Fraction(text) * units[unit]
+    parts = _PART.findall(text)
+    if not parts or _PART.sub("", text) or any(each not in units for _, each in parts):
+        alone = {"ms": "milliseconds", "s": "seconds", "min": "minutes", "B": "bytes"}[unit]
+        raise ConfigError(f"{name} reads like {like}, or is a number of {alone}; not {value!r}")
+    return sum((Fraction(number) * units[each] for number, each in parts), Fraction(0))
+
+
+def _whole(name: str, value: object, found: Fraction, unit: str) -> int:
+    if found.denominator != 1:
+        raise ConfigError(f"{name} is a whole number of {unit}; {value!r} is not")
+    if abs(found) >= LIMIT:
+        raise ConfigError(f"{name} is a number of {unit} of 64 bits; {value!r} is more")
+    return int(found)

@@ -1,0 +1,226 @@
+"""client.admin.shares.redrive: dead letters go back to the topics that they came from, each once."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import msgtx
+from msgtx import Acknowledgement, RedriveReport, errors
+from tests.databases import Connection
+
+Unique = Callable[[str], str]
+HEADERS = (("trace", b"\xff\x00"), ("empty", None))
+
+
+@pytest.fixture
+def group(client: msgtx.Client, unique: Unique) -> str:
+    name = unique("share")
+    client.admin.shares.configure(name, {"auto_offset_reset": "earliest"})
+    return name
+
+
+def fill(client: msgtx.Client, topic: str, count: int) -> None:
+    with client.producer() as producer:
+        for number in range(count):
+            producer.send(topic, b"%d" % number, key=b"k%d" % number, partition=number % 2, headers=HEADERS, timestamp=7)
+
+
+@pytest.fixture
+def topic(client: msgtx.Client, unique: Unique) -> str:
+    """A topic of two partitions with ten records."""
+    name = unique("topic")
+    client.topics.create(name, partitions=2)
+    fill(client, name, 10)
+    return name
+
+
+def reject(client: msgtx.Client, topic: str, group: str, count: int = 10) -> None:
+    with client.share_consumer(topic, group=group, acknowledgement_mode="explicit") as consumer:
+        while count > 0:
+            for record in consumer.poll(10, max_records=count):
+                consumer.acknowledge(record, Acknowledgement.REJECT)
+                count -= 1
+            consumer.commit()
+
+
+def of(client: msgtx.Client, topic: str) -> list[msgtx.Record]:
+    return list(client.read(client.snapshot([topic])))
+
+
+def numbers(records: list[msgtx.Record]) -> list[int]:
+    return sorted(int(record.value or b"") for record in records)
+
+
+def test_a_letter_goes_back_as_the_record_that_it_was(client: msgtx.Client, topic: str, group: str) -> None:
+    reject(client, topic, group)
+    before = of(client, topic)
+    assert client.admin.shares.describe(group).dead_letters == 10
+    assert client.admin.shares.redrive(group) == RedriveReport(sent=10, skipped=0)
+    again = [record for record in of(client, topic) if record not in before]
+    assert {(each.partition, each.key, each.value, each.headers) for each in again} == {
+        (each.partition, each.key, each.value, each.headers) for each in before
+    }
+    assert len(again) == 10
+    assert min(record.timestamp for record in again) > 7, "retention counts from now"
+    assert client.admin.shares.describe(group).dead_letters == 0
+    assert client.admin.shares.redrive(group) == RedriveReport(sent=0, skipped=0)
+    with client.share_consumer(topic, group=group) as consumer:
+        found = consumer.poll(10)
+        assert {record.delivery_count for record in found} == {1}
+
+
+def test_a_letter_that_dies_again_is_another_letter(client: msgtx.Client, topic: str, group: str) -> None:
+    for _ in range(3):
+        reject(client, topic, group)
+        assert client.admin.shares.redrive(group).sent == 10
+    letters = of(client, f"{group}-dead-letters")
+    assert len(letters) == 30
+    assert {len(letter.headers) for letter in letters} == {10}, "what a letter has added is taken off it"
+
+
+def test_a_bounded_redrive_goes_on_where_it_ended(client: msgtx.Client, topic: str, group: str) -> None:
+    reject(client, topic, group)
+    assert [client.admin.shares.redrive(group, max_records=4).sent for _ in range(4)] == [4, 4, 2, 0]
+    assert client.admin.shares.redrive(group, max_records=0).sent == 0
+    assert numbers(of(client, topic)) == sorted([*range(10)] * 2)
+    with pytest.raises(errors.InvalidRequest, match="max_records"):
+        client.admin.shares.redrive(group, max_records=-1)
+
+
+def test_a_redrive_that_is_stopped_ends_behind_a_step(client: msgtx.Client, topic: str, group: str) -> None:
+    reject(client, topic, group)
+    stop = threading.Event()
+    stop.set()
+    assert client.admin.shares.redrive(group, stop=stop).sent == 0
+    told: list[int] = []
+    assert client.admin.shares.redrive(group, progress=told.append).sent == 10
+    assert told[-1] == 10
+
+
+def test_two_at_a_time_send_each_letter_once(
+    client: msgtx.Client, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("msgtx.admin.shares.STEP", 3)
+    fill(client, topic, 190)
+    reject(client, topic, group, 200)
+    with ThreadPoolExecutor(4) as threads:
+        reports = list(threads.map(lambda _: client.admin.shares.redrive(group), range(4)))
+    assert sum(report.sent for report in reports) == 200
+    assert numbers(of(client, topic)) == sorted([*range(10), *range(190)] * 2)
+
+
+def test_groups_that_share_a_topic_of_dead_letters_send_their_own(
+    client: msgtx.Client, topic: str, group: str, unique: Unique
+) -> None:
+    other, letters = unique("share"), unique("letters")
+    client.topics.create(letters, partitions=3)
+    client.admin.shares.configure(group, {"dead_letter_topic": letters})
+    client.admin.shares.configure(other, {"dead_letter_topic": letters, "auto_offset_reset": "earliest"})
+    reject(client, topic, group, 3)
+    reject(client, topic, other, 10)
+    with client.producer() as producer:  # no dead letter
+        producer.send(letters, b"note", headers=HEADERS, partition=0)
+        producer.send(letters, None, partition=1)
+    assert client.admin.shares.redrive(group).sent == 3
+    assert client.admin.shares.redrive(other).sent == 10
+    assert client.admin.shares.redrive(group).sent == 0
+
+
+def test_a_letter_whose_topic_is_gone_waits_for_it(client: msgtx.Client, topic: str, group: str) -> None:
+    """I16."""
+    reject(client, topic, group, 10)
+    client.topics.delete(topic)
+    told = rf"{group}-dead-letters-0 offset 0 came from topic {topic}, which is gone"
+    for _ in range(2):
+        with pytest.raises(errors.UnknownTopicOrPartition, match=told):
+            client.admin.shares.redrive(group)
+    client.topics.create(topic)
+    assert client.admin.shares.redrive(group, max_records=6).sent == 6
+    client.topics.delete(topic)
+    assert client.admin.shares.redrive(group, skip_missing=True) == RedriveReport(sent=0, skipped=4)
+    assert client.admin.shares.redrive(group) == RedriveReport(sent=0, skipped=0)
+
+
+def test_a_topic_that_takes_no_letter_refuses_the_step(client: msgtx.Client, topic: str, group: str) -> None:
+    """I16."""
+    reject(client, topic, group)
+    client.topics.alter(topic, max_message_bytes=5)
+    before = of(client, topic)
+    with pytest.raises(errors.RecordTooLarge, match=topic):
+        client.admin.shares.redrive(group)
+    assert of(client, topic) == before
+    client.topics.alter(topic, max_message_bytes=1_000_000)
+    assert client.admin.shares.redrive(group).sent == 10
+
+
+def test_a_group_without_letters_and_one_that_is_none(client: msgtx.Client, topic: str, group: str, unique: Unique) -> None:
+    assert client.admin.shares.redrive(group) == RedriveReport(sent=0, skipped=0)
+    with pytest.raises(errors.GroupNotFound, match="no share group nobody"):
+        client.admin.shares.redrive("nobody")
+    consumers = unique("group")
+    with client.consumer(topic, group=consumers) as consumer:
+        consumer.poll(0)
+    with pytest.raises(errors.GroupNotFound, match="no share group"):
+        client.admin.shares.redrive(consumers)
+    with pytest.raises(errors.GroupNotFound, match="is a consumer group"):
+        client.admin.shares.describe(consumers)
+    with pytest.raises(errors.GroupNotFound, match="is a consumer group"):
+        client.admin.shares.delete(consumers)
+
+
+def test_a_forged_letter_stops_nobody(client: msgtx.Client, topic: str, group: str) -> None:
+    reject(client, topic, group, 1)
+    letters = f"{group}-dead-letters"
+    (letter,) = of(client, letters)
+    with client.producer() as producer:
+        for number, bad in ((2, b"-1"), (2, b"\xff"), (2, None), (2, b"99999999999"), (0, None), (0, b"\xff")):
+            headers = [list(each) for each in letter.headers]
+            headers[len(HEADERS) + number][1] = bad
+            producer.send(letters, b"forged", headers=[(key, value) for key, value in headers])
+        producer.send(letters, b"17", headers=letter.headers[1:])  # a header less
+    assert client.admin.shares.redrive(group).sent == 2
+    assert 17 in numbers(of(client, topic))
+
+
+def test_aborted_letters_are_passed_over(client: msgtx.Client, topic: str, group: str, unique: Unique) -> None:
+    reject(client, topic, group, 1)
+    letters = f"{group}-dead-letters"
+    (letter,) = of(client, letters)
+    with client.producer(transactional_id=unique("id")) as producer:
+        producer.begin_transaction()
+        producer.send(letters, b"18", headers=letter.headers)
+        producer.flush()
+        producer.abort_transaction()
+    assert client.admin.shares.redrive(group).sent == 1
+    assert client.admin.shares.describe(group).dead_letters == 0
+
+
+def test_the_position_outlasts_the_sweeps(client: msgtx.Client, topic: str, group: str, clock: Callable[..., None]) -> None:
+    reject(client, topic, group)
+    assert client.admin.shares.redrive(group, max_records=7).sent == 7
+    clock("400 days")
+    client.sweep()
+    assert client.admin.shares.redrive(group).sent == 3
+
+
+def test_a_reset_of_the_letters_has_them_sent_again(client: msgtx.Client, topic: str, group: str) -> None:
+    reject(client, topic, group)
+    client.admin.shares.redrive(group)
+    client.admin.shares.reset_offsets(group, "earliest", topics=[f"{group}-dead-letters"])
+    assert client.admin.shares.redrive(group).sent == 10
+
+
+def test_a_server_that_dies_with_the_client_leaves_no_half(
+    client: msgtx.Client, topic: str, group: str, connection: Connection, open_connection: Callable[[], Connection]
+) -> None:
+    """A step whose SQL transaction is not committed has neither sent nor moved anything."""
+    reject(client, topic, group)
+    before = of(client, topic)
+    aside = open_connection()
+    aside.execute("begin")
+    assert aside.execute("select sent from msgtx.redrive_dead_letters(%s, 0, null, 4, false)", [group]).fetchone() == (4,)
+    connection.execute("select pg_terminate_backend(%s)", [aside.info.backend_pid])
+    assert client.admin.shares.redrive(group).sent == 10
+    assert len(of(client, topic)) == len(before) + 10

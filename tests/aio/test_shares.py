@@ -1,0 +1,227 @@
+"""The share consumer in an event loop: answers, transactions, sessions, polls that are cancelled."""
+
+import asyncio
+import random
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+
+import msgtx
+from msgtx import Acknowledgement, aio, errors
+from tests.aio.conftest import Rows
+from tests.aio.test_sessions import LEVELS, engine_of, insert
+from tests.databases import PATIENCE_SECONDS
+from tests.store.steps import unique
+
+ENDLESS = 10 * PATIENCE_SECONDS
+
+
+@pytest.fixture
+def group(client: msgtx.Client) -> str:
+    name = unique("share")
+    client.admin.shares.configure(name, {"auto_offset_reset": "earliest"})
+    return name
+
+
+def fill(client: msgtx.Client, topic: str, count: int) -> None:
+    with client.producer() as producer:
+        producer.send_batch(topic, [b"%d" % number for number in range(count)], partition=0).result(30)
+
+
+def left(client: msgtx.Client, group: str) -> int:
+    return client.admin.shares.describe(group).lag
+
+
+def test_answers_are_given_by_commit(client: msgtx.Client, database_url: str, topic: str, group: str) -> None:
+    async def main() -> None:
+        async with await aio.connect(database_url) as reader:
+            async with reader.share_consumer(topic, group=group, acknowledgement_mode="explicit") as consumer:
+                first, second, third = await consumer.poll(PATIENCE_SECONDS)
+                consumer.acknowledge(first)
+                consumer.acknowledge(second, Acknowledgement.REJECT, reason="no")
+                consumer.acknowledge(third, Acknowledgement.RELEASE)
+                await consumer.commit()
+                assert [(each.offset, each.delivery_count) for each in await consumer.poll(PATIENCE_SECONDS)] == [(2, 2)]
+                with pytest.raises(errors.InvalidRecordState):
+                    consumer.acknowledge(first)
+            await consumer.close()
+            with pytest.raises(errors.IllegalState):
+                await consumer.poll()
+        assert client.admin.shares.describe(group).dead_letters == 1
+
+    fill(client, topic, 3)
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_answers_are_part_of_a_transaction(
+    client: msgtx.Client, database_url: str, topic: str, wide: str, group: str, commits: bool
+) -> None:
+    class Oops(Exception):
+        pass
+
+    async def main() -> None:
+        async with (
+            await aio.connect(database_url) as worker,
+            worker.share_consumer(topic, group=group, acknowledgement_mode="explicit") as consumer,
+            worker.producer(transactional_id=group) as producer,
+        ):
+            records = await consumer.poll(PATIENCE_SECONDS)
+            try:
+                async with producer.transaction() as tx:
+                    for record in records:
+                        await producer.send(wide, record.value)
+                        consumer.acknowledge(record, Acknowledgement.ACCEPT)
+                    await tx.send_acknowledgements(consumer)
+                    if not commits:
+                        raise Oops
+            except Oops:
+                pass
+
+    fill(client, topic, 4)
+    asyncio.run(main())
+    assert left(client, group) == (0 if commits else 4)
+    assert len(list(client.read(client.snapshot([wide])))) == (4 if commits else 0)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("commits", [True, False])
+def test_answers_are_part_of_a_session(
+    client: msgtx.Client,
+    database_url: str,
+    topic: str,
+    group: str,
+    rows: Rows,
+    level: str,
+    commits: bool,
+) -> None:
+    async def main() -> None:
+        async with (
+            engine_of(database_url, level) as engine,
+            await aio.connect(database_url) as worker,
+            worker.share_consumer(topic, group=group, acknowledgement_mode="explicit") as consumer,
+        ):
+            records = await consumer.poll(PATIENCE_SECONDS)
+            async with AsyncSession(engine) as session:
+                await insert(session, 7)
+                for record in records[:3]:
+                    consumer.acknowledge(record)
+                consumer.acknowledge(records[3], Acknowledgement.REJECT)
+                await consumer.commit(session=session)
+                await (session.commit() if commits else session.rollback())
+            if not commits:  # they are held as before
+                for record in records:
+                    consumer.acknowledge(record, Acknowledgement.RELEASE)
+                await consumer.commit()
+
+    fill(client, topic, 4)
+    asyncio.run(main())
+    assert rows() == ([7] if commits else [])
+    client.sweep()  # which writes what was rejected in a transaction
+    assert left(client, group) == (0 if commits else 4)
+    assert client.admin.shares.describe(group).dead_letters == int(commits)
+
+
+@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+@pytest.mark.parametrize("seed", range(2))
+def test_polls_that_are_cancelled_anywhere_lose_nothing(
+    client: msgtx.Client, database_url: str, wide: str, group: str, mode: str, seed: int
+) -> None:
+    """What a cancelled poll acquired is handed out by the next one: it is neither accepted nor delivered again (I17)."""
+
+    async def main() -> None:
+        async with (
+            await aio.connect(database_url) as worker,
+            worker.share_consumer(wide, group=group, acknowledgement_mode=mode) as consumer,
+            worker.producer(linger_ms=0) as producer,
+        ):
+            sending = asyncio.create_task(send(producer))
+            found: list[int] = []
+            cancelled = 0
+            while len(found) < 200:
+                try:
+                    async with asyncio.timeout(chance.uniform(0, 0.02)):
+                        records = await consumer.poll(ENDLESS, max_records=chance.randrange(1, 20))
+                except TimeoutError:
+                    cancelled += 1
+                    continue
+                found += [int(record.value or b"") for record in records]
+                assert {record.delivery_count for record in records} == {1}
+                for record in records if mode == "explicit" else ():
+                    consumer.acknowledge(record)
+                if chance.random() < 0.2:
+                    await consumer.commit()
+            await sending
+            await consumer.commit()
+            assert cancelled > 0
+            assert sorted(found) == list(range(200))
+
+    async def send(producer: aio.Producer) -> None:
+        for number in range(200):
+            await (await producer.send(wide, b"%d" % number))
+
+    chance = random.Random(seed)
+    asyncio.run(main())
+    assert left(client, group) == 0
+
+
+def test_an_iteration_that_is_left_has_accepted_what_it_came_to(
+    client: msgtx.Client, database_url: str, topic: str, group: str
+) -> None:
+    async def main() -> None:
+        async with await aio.connect(database_url) as reader, reader.share_consumer(topic, group=group) as consumer:
+            async for record in consumer:
+                if record.offset == 6:
+                    break
+            await consumer.commit()
+            assert left(client, group) == 3
+            asyncio.get_running_loop().call_later(0.3, consumer.stop)
+            assert [record.offset async for record in consumer] == [7, 8, 9]
+            await consumer.commit()
+
+    fill(client, topic, 10)
+    asyncio.run(main())
+    assert left(client, group) == 0
+
+
+def test_a_share_consumer_that_is_closed_ends_what_waits(database_url: str, topic: str, group: str) -> None:
+    async def main() -> None:
+        async with await aio.connect(database_url) as worker:
+            consumer = worker.share_consumer(topic, group=group)
+            polling = asyncio.create_task(consumer.poll(ENDLESS))
+            await asyncio.sleep(0.2)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await worker.close()
+                assert await polling == []
+
+    asyncio.run(main())
+
+
+def test_workers_of_a_share_group_await_their_handler(
+    client: msgtx.Client, database_url: str, topic: str, group: str, rows: Rows
+) -> None:
+    async def handler(session: AsyncSession, record: msgtx.Record) -> None:
+        await asyncio.sleep(0.001)
+        await insert(session, int(record.value or b""))
+        if record.offset == 3:
+            raise ValueError("never")
+
+    async def main() -> msgtx.ProcessReport:
+        async with await aio.connect(database_url) as made, engine_of(database_url) as engine:
+            return await made.process_into(
+                async_sessionmaker(engine),
+                handler,
+                topic,
+                group=group,
+                share=True,
+                concurrency=2,
+                on_error="dead-letter",
+                idle_timeout="500ms",
+            )
+
+    fill(client, topic, 20)
+    report = asyncio.run(main())
+    assert rows() == [number for number in range(20) if number != 3]
+    assert (report.records_in, report.failed) == (20, 1)
+    found = client.admin.shares.describe(group)
+    assert (found.lag, found.dead_letters, found.members) == (0, 1, 0)

@@ -1,0 +1,259 @@
+"""`consumer.batch(session)` and `client.process_into` for an event loop: async sessions, exactly once."""
+
+import asyncio
+import contextlib
+import signal
+import threading
+from typing import Any
+
+import pytest
+import sqlalchemy
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
+
+import msgtx
+from msgtx import ProcessReport, Record, aio, errors
+from tests.aio.conftest import Rows
+from tests.aio.test_sessions import EARLIEST, LEVELS, engine_of, insert
+from tests.databases import PATIENCE_SECONDS
+
+SECONDS = 30.0
+
+
+@pytest.fixture
+def filled(client: msgtx.Client, topic: str) -> str:
+    """A topic that holds the numbers from 0 to 9."""
+    with client.producer() as producer:
+        for number in range(10):
+            producer.send(topic, b"%d" % number)
+    return topic
+
+
+async def store(session: AsyncSession | AsyncConnection, record: Record) -> None:
+    await insert(session, int(record.value or b""))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_batch_comes_with_the_commit_or_is_handed_out_again(
+    database_url: str,
+    filled: str,
+    rows: Rows,
+    level: str,
+) -> None:
+    async def main() -> None:
+        failures = iter(["before", "", "behind", "savepoint", ""])
+        async with (
+            engine_of(database_url, level) as engine,
+            await aio.connect(database_url) as client,
+            client.consumer(filled, group=filled, max_poll_records=2, **EARLIEST) as consumer,
+        ):
+            while len(rows()) < 10:
+                failure = next(failures, "")
+                with contextlib.suppress(ConnectionError):
+                    async with AsyncSession(engine) as session:
+                        async with consumer.batch(session, SECONDS) as records:
+                            assert len(records) == 2
+                            for record in records:
+                                await store(session, record)
+                            if failure == "before":
+                                raise ConnectionError
+                        if failure == "savepoint":
+                            nested = await session.begin_nested()
+                            await nested.rollback()
+                        if failure == "behind":
+                            raise ConnectionError
+                        await session.commit()
+            async with AsyncSession(engine) as session, consumer.batch(session, 0.0) as records:
+                assert records == []
+
+    asyncio.run(main())
+    assert rows() == list(range(10))
+
+
+def test_a_batch_that_cannot_ride_is_handed_out_again(database_url: str, filled: str) -> None:
+    async def main() -> None:
+        async with (
+            await aio.connect(database_url) as client,
+            client.consumer(filled, group=filled, **EARLIEST) as consumer,
+        ):
+            for _ in range(2):
+                with pytest.raises(TypeError, match="expected SQLAlchemy's AsyncSession"):
+                    async with consumer.batch("session", SECONDS):  # type: ignore[arg-type]
+                        pass
+            assert (await consumer.poll(SECONDS))[0].offset == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("batch", [False, True])
+def test_each_record_is_a_row_whatever_is_raised(
+    database_url: str,
+    filled: str,
+    rows: Rows,
+    level: str,
+    batch: bool,
+) -> None:
+    async def main() -> ProcessReport:
+        failures = [ConnectionError("mail server"), ConnectionError("again")]
+        told: list[ProcessReport] = []
+
+        async def handler(session: AsyncSession, given: Any) -> None:
+            for record in given if batch else [given]:
+                await store(session, record)
+                if record.value == b"5" and failures:
+                    raise failures.pop()
+
+        async with engine_of(database_url, level) as engine, await aio.connect(database_url) as client:
+            factory = async_sessionmaker(engine)
+            report = await client.process_into(
+                factory, handler, filled, group=filled, idle_timeout=0.2, batch=batch, on_commit=told.append
+            )
+            await asyncio.sleep(0)
+            assert told[-1] == report
+            return report
+
+    report = asyncio.run(main())
+    assert rows() == list(range(10))
+    assert (report.records_in, report.failed) == (10, 0)
+
+
+def test_a_poisoned_record_is_a_dead_letter(database_url: str, client: msgtx.Client, filled: str, rows: Rows) -> None:
+    grave = f"{filled}-grave"
+    client.topics.create(grave)
+
+    async def handler(connection: AsyncConnection, record: Record) -> None:
+        if record.value == b"5":
+            with contextlib.suppress(sqlalchemy.exc.DBAPIError):
+                await connection.execute(text("select 1 / 0"))
+            return
+        await store(connection, record)
+
+    async def main() -> None:
+        async with engine_of(database_url) as engine, await aio.connect(database_url) as made:
+            settings = {"on_error": "dead-letter", "dead_letter": grave, "retries": 0, "idle_timeout": 0.2}
+            await made.process_into(engine.connect, handler, filled, group=filled, **settings)
+
+    asyncio.run(main())
+    assert rows() == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+    assert [record.value for record in client.read(client.snapshot([grave]))] == [b"5"]
+
+
+def test_a_cancelled_worker_rolls_back_and_leaves_its_group(
+    database_url: str,
+    client: msgtx.Client,
+    filled: str,
+    rows: Rows,
+) -> None:
+    async def main() -> None:
+        begun = asyncio.Event()
+
+        async def handler(session: AsyncSession, record: Record) -> None:
+            await store(session, record)
+            if record.value == b"5":
+                begun.set()
+                await asyncio.sleep(PATIENCE_SECONDS)
+
+        async with engine_of(database_url) as engine, await aio.connect(database_url) as made:
+            working = asyncio.create_task(
+                made.process_into(async_sessionmaker(engine), handler, filled, group=filled, max_poll_records=1)
+            )
+            await begun.wait()
+            working.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await working
+            assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+
+    asyncio.run(main())
+    assert rows() == [0, 1, 2, 3, 4]
+    assert client.admin.groups.members(filled) == []
+
+
+@pytest.mark.parametrize("how", ["event", "close", "SIGTERM"])
+def test_a_worker_ends_behind_its_transaction(
+    database_url: str,
+    filled: str,
+    rows: Rows,
+    how: str,
+) -> None:
+    async def main() -> None:
+        stop = threading.Event() if how == "event" else None
+
+        async def handler(session: AsyncSession, record: Record) -> None:
+            await store(session, record)
+            if record.value == b"5":
+                match how:
+                    case "event":
+                        assert stop is not None
+                        stop.set()
+                    case "close":
+                        closing.append(asyncio.create_task(made.close()))
+                    case _:
+                        signal.raise_signal(signal.SIGTERM)
+                await asyncio.sleep(0.3)
+
+        closing: list[asyncio.Task[None]] = []
+        async with engine_of(database_url) as engine, await aio.connect(database_url) as made:
+            report = await made.process_into(
+                async_sessionmaker(engine), handler, filled, group=filled, max_poll_records=1, stop=stop
+            )
+            assert report.records_in == 6
+            for task in closing:
+                await task
+
+    before = signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        asyncio.run(main())
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert rows() == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_handler_does_not_close_its_own_client(database_url: str, filled: str, rows: Rows) -> None:
+    """It would wait for the worker, and the worker for it."""
+
+    async def main() -> None:
+        async with engine_of(database_url) as engine, await aio.connect(database_url) as made:
+
+            async def handler(session: AsyncSession, record: Record) -> None:
+                await store(session, record)
+                await made.close()
+
+            with pytest.raises(errors.IllegalState, match="cannot close its own client"):
+                await made.process_into(async_sessionmaker(engine), handler, filled, group=filled, on_error="stop")
+
+    asyncio.run(main())
+    assert rows() == []
+
+
+def test_an_awaited_task_that_was_cancelled_is_an_error_as_any(database_url: str, filled: str, rows: Rows) -> None:
+    async def handler(session: AsyncSession, record: Record) -> None:
+        if record.value == b"2":
+            task = asyncio.ensure_future(asyncio.sleep(SECONDS))
+            task.cancel()
+            await task
+        await store(session, record)
+
+    async def main() -> None:
+        async with engine_of(database_url) as engine, await aio.connect(database_url) as made:
+            factory = async_sessionmaker(engine)
+            options = {"on_error": "skip", "retries": 0, "idle_timeout": 0.2}
+            report = await made.process_into(factory, handler, filled, group=filled, **options)  # type: ignore[arg-type]
+            assert report.failed == 1
+
+    asyncio.run(main())
+    assert rows() == [0, 1, 3, 4, 5, 6, 7, 8, 9]
+
+
+def test_what_is_not_for_an_event_loop_is_refused(database_url: str, filled: str) -> None:
+    async def main() -> None:
+        engine = sqlalchemy.create_engine("postgresql+psycopg://")
+        async with await aio.connect(database_url) as client:
+            with pytest.raises(TypeError, match="makes AsyncSessions or AsyncConnections"):
+                await client.process_into(lambda: sqlalchemy.orm.Session(engine), store, filled, group=filled)
+            with pytest.raises(errors.ConfigError, match="need each other"):
+                await client.process_into(AsyncSession, store, filled, group=filled, on_error="dead-letter")
+
+    asyncio.run(main())

@@ -1,0 +1,239 @@
+"""`client.process(…, share=True)`: the output is visible if and only if the input is accepted (I17, I10)."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import msgtx
+from msgtx import ProcessReport, Record, aio, errors
+from msgtx.producer import transaction
+from msgtx.producer.group_commit import GroupCommit
+from tests.client.test_shares import fill
+
+Unique = Callable[[str], str]
+Read = Callable[..., list[Record]]
+Run = Callable[..., ProcessReport]
+
+
+@pytest.fixture
+def run(client: msgtx.Client, topic: str, output: str) -> Run:
+    """Process the topic to its end, as a share group of its name that gives up after two deliveries."""
+    client.admin.shares.configure(topic, {"auto_offset_reset": "earliest", "delivery_count_limit": 2})
+
+    def call(transform: Callable[[Any], Any], **options: Any) -> ProcessReport:
+        given = {"group": topic, "transactional_id": topic, "share": True, "idle_timeout": 0.3, **options}
+        return client.process(topic, to=output, transform=transform, **given)
+
+    return call
+
+
+def double(record: Record) -> bytes:
+    return b"%d" % (2 * int(record.value or b""))
+
+
+def doubles(records: list[Record]) -> list[bytes]:
+    return [double(record) for record in records]
+
+
+def numbers(records: list[Record]) -> list[int]:
+    return sorted(int(record.value or b"") for record in records)
+
+
+EACH = [(False, double), (True, doubles)]
+
+
+@pytest.mark.parametrize(("batch", "transform"), EACH)
+def test_outputs_and_answers_are_one_transaction(
+    run: Run, client: msgtx.Client, topic: str, output: str, read: Read, batch: bool, transform: Any
+) -> None:
+    fill(client, topic, 20)
+    report = run(transform, batch=batch)
+    assert numbers(read(output)) == [2 * number for number in range(20)]
+    assert (report.records_in, report.records_out, report.aborted, report.failed) == (20, 20, 0, 0)
+    assert run(transform, batch=batch).records_in == 0
+    assert client.admin.shares.describe(topic).lag == 0
+
+
+@pytest.mark.parametrize("on_error", ["retry", "dead-letter"])
+@pytest.mark.parametrize(("batch", "transform"), EACH)
+def test_a_record_that_fails_holds_up_no_other(
+    run: Run, client: msgtx.Client, topic: str, output: str, read: Read, batch: bool, transform: Any, on_error: str
+) -> None:
+    with client.producer() as producer:
+        producer.send_batch(topic, [b"1", b"poison", b"3", b"4"], partition=0).result(30)
+    report = run(transform, batch=batch, on_error=on_error)
+    assert numbers(read(output)) == [2, 6, 8]
+    assert (report.records_in - report.failed, report.records_out) == (3, 3)
+    assert report.failed == (on_error == "dead-letter")
+    (letter,) = client.read(client.snapshot([f"{topic}-dead-letters"]))
+    headers = dict(letter.headers)
+    assert headers["msgtx.dead-letter.deliveries"] == (b"1" if on_error == "dead-letter" else b"2")
+    assert b"ValueError: invalid literal" in (headers["msgtx.dead-letter.reason"] or b"")
+
+
+def test_a_record_that_fails_stops_the_worker_and_stays(
+    run: Run, client: msgtx.Client, topic: str, output: str, read: Read
+) -> None:
+    with client.producer() as producer:
+        producer.send_batch(topic, [b"poison", b"2"], partition=0).result(30)
+    with pytest.raises(ValueError, match="poison") as caught:
+        run(double)
+    assert [note.partition(";")[0] for note in caught.value.__notes__] == [f"failed on {topic}-0 offset 0"]
+    assert read(output) == []
+    found = client.admin.shares.describe(topic)
+    assert (found.lag, found.members) == (2, 0)
+
+
+def test_workers_of_one_call_divide_a_partition_each_with_its_own_id(
+    run: Run, client: msgtx.Client, topic: str, output: str, read: Read
+) -> None:
+    threads: set[int] = set()
+    barrier = threading.Barrier(3, timeout=30)
+
+    def transform(record: Record) -> bytes:
+        if threading.get_ident() not in threads:
+            threads.add(threading.get_ident())
+            barrier.wait()  # all three have a record now
+        return double(record)
+
+    for start in range(0, 60, 20):
+        fill(client, topic, 20, start)
+    report = run(transform, concurrency=3, idle_timeout=1.0, transaction_ms=1)
+    assert (report.records_in, report.records_out) == (60, 60)
+    assert numbers(read(output)) == [2 * number for number in range(60)]
+    for number in (1, 2, 3):
+        assert client.admin.transactions.describe(f"{topic}-{number}").state == "CompleteCommit"
+    with pytest.raises(errors.TransactionalIdNotFound):
+        client.admin.transactions.describe(topic)
+
+
+def test_an_aborted_transaction_is_tried_again_in_place(
+    run: Run, client: msgtx.Client, topic: str, output: str, read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is no delivery: nothing of it was handed over."""
+    commit, aborted = GroupCommit.commit, []
+    deliveries: set[int] = set()
+
+    def transform(record: msgtx.ShareRecord) -> bytes:
+        deliveries.add(record.delivery_count)
+        return double(record)
+
+    def refusing(self: GroupCommit, *arguments: Any) -> Any:
+        if not aborted:
+            aborted.append(arguments)
+            raise errors.TransactionAborted("by a test")
+        return commit(self, *arguments)
+
+    monkeypatch.setattr(GroupCommit, "commit", refusing)
+    fill(client, topic, 10)
+    report = run(transform)
+    assert (report.records_in, report.aborted, deliveries) == (10, 1, {1})
+    assert numbers(read(output)) == [2 * number for number in range(10)]
+
+
+def test_what_was_pending_in_an_aborted_transaction_is_delivered_again(
+    run: Run, client: msgtx.Client, topic: str, output: str, read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decide, aborted = transaction.decide, []
+    deliveries: list[int] = []
+
+    def transform(record: msgtx.ShareRecord) -> bytes:
+        deliveries.append(record.delivery_count)
+        return double(record)
+
+    def late(connection: Any, name: Any, *arguments: Any, **named: Any) -> Any:
+        if not aborted:
+            aborted.append(name)
+            transaction.end_transaction(connection, name, "resolve")
+        return decide(connection, name, *arguments, **named)
+
+    monkeypatch.setattr(transaction, "FUSED_BYTES", 0)
+    monkeypatch.setattr(transaction, "decide", late)
+    fill(client, topic, 3)
+    report = run(transform)
+    assert (report.records_in, report.aborted, sorted(deliveries)) == (3, 1, [1, 1, 1, 2])
+    assert numbers(read(output)) == [0, 2, 4]
+
+
+def test_what_a_killed_worker_has_pending_goes_to_its_successor(
+    run: Run, client: msgtx.Client, topic: str, output: str, read: Read
+) -> None:
+    fill(client, topic, 4)
+    killed = client.producer(transactional_id=topic)
+    killed.init_transactions()
+    with client.share_consumer(topic, group=topic, acknowledgement_mode="explicit") as member:
+        for record in member.poll(5):
+            member.acknowledge(record)
+        killed.begin_transaction().send_acknowledgements(member)
+        killed.send(output, b"lost")
+        killed.flush()
+        report = run(double)
+    assert report.records_in == 4
+    assert numbers(read(output)) == [0, 2, 4, 6]
+    with pytest.raises(errors.ProducerFenced):
+        killed.commit_transaction()
+    killed.close()
+
+
+def test_a_transform_that_takes_longer_than_the_lock_keeps_its_records(
+    run: Run, client: msgtx.Client, topic: str, output: str, read: Read
+) -> None:
+    client.admin.shares.configure(topic, {"record_lock_duration_ms": "1s"})
+    deliveries: list[int] = []
+
+    def transform(record: msgtx.ShareRecord) -> bytes:
+        deliveries.append(record.delivery_count)
+        if record.offset == 0:
+            time.sleep(1.5)
+        return double(record)
+
+    fill(client, topic, 3)
+    report = run(transform, concurrency=2, idle_timeout=2.0)
+    assert (deliveries, report.records_in, report.aborted) == ([1, 1, 1], 3, 0)
+    assert numbers(read(output)) == [0, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"on_error": "skip"}, "on_error is retry, dead-letter or stop"),
+        ({"on_error": "dead-letter", "dead_letter": "graves"}, "dead_letter is left out"),
+        ({"partitions": [0]}, "partitions is left out"),
+        ({"concurrency": 101}, "concurrency is from 1 to 100"),
+        ({"share": False, "concurrency": 2}, "concurrency is for share=True"),
+        ({"consumer_config": {"isolation": "read_committed"}}, "isolation"),
+    ],
+)
+def test_what_the_group_decides_is_no_setting_of_a_worker(run: Run, options: dict[str, Any], words: str) -> None:
+    """I16."""
+    with pytest.raises(errors.ConfigError, match=words):
+        run(double, **options)
+
+
+def test_a_worker_of_an_event_loop_runs_in_a_thread(
+    run: Run, client: msgtx.Client, database_url: str, topic: str, output: str, read: Read
+) -> None:
+    fill(client, topic, 5)
+    ends = threading.Event()
+
+    async def main() -> ProcessReport:
+        async with await aio.connect(database_url) as made:
+            return await made.run(
+                made.sync.process,
+                topic,
+                to=output,
+                group=topic,
+                transactional_id=topic,
+                transform=double,
+                share=True,
+                concurrency=2,
+                stop=ends,
+                on_commit=lambda report: ends.set() if report.records_in == 5 else None,
+            )
+
+    assert asyncio.run(main()).records_in == 5
+    assert numbers(read(output)) == [0, 2, 4, 6, 8]

@@ -1,0 +1,455 @@
+"""Share groups as users see them (internals: shares)."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import msgtx
+from msgtx import Acknowledgement, errors
+from msgtx.consumer import shares
+from tests.databases import PATIENCE_SECONDS, Connection, wait_until
+
+Unique = Callable[[str], str]
+Share = Callable[..., msgtx.ShareConsumer]
+Read = Callable[..., list[msgtx.Record]]
+
+
+@pytest.fixture
+def group(unique: Unique, connection: Connection, client: msgtx.Client, topic: str) -> str:
+    """A share group that begins at the start of the log, with short locks."""
+    name = unique("share")
+    with client.share_consumer(topic, group=name) as first:
+        first.poll(0)
+    connection.execute(
+        "update msgtx.share_group set auto_offset_reset = 'earliest', record_lock_duration_ms = 500"
+        " where group_id = (select group_id from msgtx.consumer_group where name = %s)",
+        [name],
+    )
+    connection.execute(
+        "delete from msgtx.share_state where group_id = (select group_id from msgtx.consumer_group where name = %s)", [name]
+    )
+    return name
+
+
+@pytest.fixture
+def share(client: msgtx.Client, topic: str, group: str) -> Iterator[Share]:
+    made: list[msgtx.ShareConsumer] = []
+
+    def make(**settings: object) -> msgtx.ShareConsumer:
+        made.append(client.share_consumer(topic, group=group, **{"acknowledgement_mode": "explicit", **settings}))
+        return made[-1]
+
+    yield make
+    for consumer in made:
+        consumer.close()
+
+
+def fill(client: msgtx.Client, topic: str, count: int, start: int = 0) -> None:
+    with client.producer() as producer:
+        producer.send_batch(topic, [b"%d" % number for number in range(start, start + count)], partition=0).result(30)
+
+
+def seen(records: list[msgtx.ShareRecord]) -> list[tuple[bytes | None, int]]:
+    return [(record.value, record.delivery_count) for record in records]
+
+
+def test_a_record_goes_to_one_member(client: msgtx.Client, topic: str, share: Share) -> None:
+    fill(client, topic, 6)
+    one, other = share(), share()
+    assert seen(one.poll(5, max_records=4)) == [(b"%d" % number, 1) for number in range(4)]
+    assert seen(other.poll(5, max_records=4)) == [(b"4", 1), (b"5", 1)]
+    assert other.poll(0) == []
+
+
+def test_what_is_accepted_is_done_and_what_is_released_comes_again(client: msgtx.Client, topic: str, share: Share) -> None:
+    fill(client, topic, 4)
+    one, other = share(), share()
+    records = one.poll(5)
+    for record, answer in zip(
+        records,
+        (Acknowledgement.ACCEPT, Acknowledgement.RELEASE, Acknowledgement.REJECT, Acknowledgement.RENEW),
+        strict=True,
+    ):
+        one.acknowledge(record, answer)
+    assert other.poll(0) == [], "answers are given by commit"
+    one.commit()
+    assert seen(other.poll(5)) == [(b"1", 2)]
+    one.acknowledge(records[3])
+    one.commit()
+    with pytest.raises(errors.InvalidRecordState, match="offset 3"):
+        one.acknowledge(records[3])
+
+
+def test_a_lock_that_expires_gives_the_record_to_another_member(client: msgtx.Client, topic: str, share: Share) -> None:
+    fill(client, topic, 2)
+    one, other = share(), share()
+    records = one.poll(5)
+    assert seen(other.poll(5)) == [(b"0", 2), (b"1", 2)]
+    for record in records:
+        one.acknowledge(record)
+    with pytest.raises(errors.InvalidRecordState, match="the lock has expired"):
+        one.commit()
+    one.commit()  # what was refused is forgotten
+
+
+def test_one_refused_answer_refuses_the_commit_and_the_next_one_applies_the_rest(
+    client: msgtx.Client, topic: str, share: Share
+) -> None:
+    fill(client, topic, 2)
+    one, other = share(), share()
+    first, second = one.poll(5)
+    one.acknowledge(second, Acknowledgement.RENEW)
+    time.sleep(0.3)
+    one.commit()
+    time.sleep(0.3)
+    assert seen(other.poll(5)) == [(b"0", 2)]
+    one.acknowledge(first)
+    one.acknowledge(second)
+    with pytest.raises(errors.InvalidRecordState, match="offset 0"):
+        one.commit()
+    one.commit()
+    time.sleep(0.6)
+    assert seen(other.poll(1)) == [(b"0", 3)]
+
+
+def test_implicit_mode_accepts_what_was_handed_out_before(client: msgtx.Client, topic: str, share: Share) -> None:
+    fill(client, topic, 3)
+    with_care, implicit = share(), share(acknowledgement_mode="implicit")
+    assert len(implicit.poll(5, max_records=2)) == 2
+    assert len(implicit.poll(5)) == 1
+    implicit.close()
+    assert seen(with_care.poll(5)) == [(b"2", 2)], "the last poll is released by close"
+
+
+def test_a_waiting_member_is_woken(client: msgtx.Client, topic: str, share: Share) -> None:
+    one = share(fetch_max_wait_ms=60_000)
+    got: list[msgtx.ShareRecord] = []
+    waiting = threading.Thread(target=lambda: got.extend(one.poll(PATIENCE_SECONDS)))
+    waiting.start()
+    time.sleep(0.3)
+    fill(client, topic, 1)
+    waiting.join(PATIENCE_SECONDS)
+    assert seen(got) == [(b"0", 1)]
+
+
+def test_aborted_records_are_passed_and_use_up_no_room(client: msgtx.Client, topic: str, share: Share) -> None:
+    with client.producer(transactional_id=topic) as producer:
+        producer.begin_transaction()
+        producer.send_batch(topic, [b"aborted"] * 3000, partition=0).result(30)
+        producer.abort_transaction()
+        with producer.transaction():
+            producer.send(topic, b"committed", partition=0)
+    assert seen(share().poll(5)) == [(b"committed", 1)]
+
+
+def test_many_members_do_each_record_once(client: msgtx.Client, topic: str, share: Share) -> None:
+    fill(client, topic, 2_000)
+    done: Counter[bytes | None] = Counter()
+    members = [share(acknowledgement_mode="implicit") for _ in range(4)]
+
+    def work(member: msgtx.ShareConsumer) -> None:
+        while records := member.poll(1.0, max_records=50):
+            done.update(record.value for record in records)
+
+    threads = [threading.Thread(target=work, args=(member,)) for member in members]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_SECONDS)
+    assert done == Counter(b"%d" % number for number in range(2_000))
+
+
+def test_a_name_is_one_kind_of_group(client: msgtx.Client, topic: str, group: str, unique: Unique) -> None:
+    consumers = unique("group")
+    with client.consumer(topic, group=consumers) as consumer:
+        consumer.poll(0.1)
+    with (
+        pytest.raises(errors.ConfigError, match="is a consumer group"),
+        client.share_consumer(topic, group=consumers) as share,
+    ):
+        share.poll(0)
+    with pytest.raises(errors.ConfigError, match="is a share group"), client.consumer(topic, group=group) as consumer:
+        consumer.poll(0.1)
+
+
+def test_a_record_that_is_never_done_is_given_up(client: msgtx.Client, topic: str, share: Share) -> None:
+    fill(client, topic, 1)
+    one = share()
+    for count in range(1, 6):
+        (record,) = one.poll(5)
+        assert record.delivery_count == count
+        one.acknowledge(record, Acknowledgement.RELEASE)
+        one.commit()
+    assert one.poll(0.2) == []
+    wait_until(lambda: one.poll(0) == [])
+
+
+@pytest.mark.parametrize("verb", ["acquire_records", "acknowledge_records"])
+def test_a_call_whose_answer_was_lost_has_its_effect_once(
+    client: msgtx.Client, topic: str, share: Share, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    fill(client, topic, 3)
+    one = share()
+    call = getattr(shares, verb)
+    lost: list[object] = []
+
+    def answered_once(*arguments: Any, **named: Any) -> Any:
+        answer = call(*arguments, **named)
+        if not lost:
+            lost.append(answer)
+            raise errors.DatabaseUnavailable("the answer is lost")
+        return answer
+
+    monkeypatch.setattr(shares, verb, answered_once)
+    records = one.poll(5)
+    assert seen(records) == [(b"0", 1), (b"1", 1), (b"2", 1)]
+    for record in records:
+        one.acknowledge(record)
+    one.commit()
+    assert lost
+    time.sleep(0.6)
+    assert share().poll(0) == []
+
+
+def test_states_stay_few_under_load(
+    client: msgtx.Client, topic: str, group: str, share: Share, connection: Connection
+) -> None:
+    """A member removes, beside its heartbeats, what newer states supersede: nobody has to sweep."""
+    fill(client, topic, 200)
+    one = share(acknowledgement_mode="implicit", heartbeat_interval_ms=50)
+    while one.poll(0, max_records=1):
+        pass
+    newest = (
+        "select (select count(*) from msgtx.share_state s where s.group_id = g.group_id),"
+        " (select count(*) from msgtx.share_call c join msgtx.group_member m using (member_number)"
+        " where m.group_id = g.group_id)"
+        " from msgtx.consumer_group g where g.name = %s"
+    )
+    wait_until(lambda: connection.execute(newest, [group]).fetchone() == (1, 1))
+
+
+def test_a_commit_that_had_no_answer_in_time_is_finished_by_the_next_one(
+    client: msgtx.Client, topic: str, share: Share, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was applied: a new call for the same records would be refused."""
+    fill(client, topic, 2)
+    one = share(request_timeout_ms=300, retry_backoff_ms=50)
+    first, second = one.poll(5)
+    call = shares.acknowledge_records
+
+    def unanswered(*arguments: Any, **named: Any) -> Any:
+        call(*arguments, **named)
+        raise errors.DatabaseUnavailable("the answer is lost")
+
+    monkeypatch.setattr(shares, "acknowledge_records", unanswered)
+    one.acknowledge(first)
+    with pytest.raises(errors.DatabaseUnavailable):
+        one.commit()
+    monkeypatch.undo()
+    one.acknowledge(second, Acknowledgement.RELEASE)
+    one.commit()
+    assert seen(share().poll(1)) == [(b"1", 2)]
+
+
+def test_an_acquisition_that_had_no_answer_in_time_is_not_lost(
+    client: msgtx.Client, topic: str, share: Share, monkeypatch: pytest.MonkeyPatch, connection: Connection
+) -> None:
+    """Its records are handed out by the next poll, before their locks expire."""
+    connection.execute("update msgtx.share_group set record_lock_duration_ms = 60000")
+    fill(client, topic, 2)
+    one = share(request_timeout_ms=300, retry_backoff_ms=50)
+    call = shares.acquire_records
+
+    def unanswered(*arguments: Any, **named: Any) -> Any:
+        call(*arguments, **named)
+        raise errors.DatabaseUnavailable("the answer is lost")
+
+    monkeypatch.setattr(shares, "acquire_records", unanswered)
+    with pytest.raises(errors.DatabaseUnavailable):
+        one.poll(0)
+    monkeypatch.undo()
+    assert seen(one.poll(0)) == [(b"0", 1), (b"1", 1)]
+
+
+def test_a_dead_letter_says_why_and_others_go_on(client: msgtx.Client, topic: str, group: str, share: Share) -> None:
+    """A poison record does not block others."""
+    fill(client, topic, 4)
+    one = share()
+    for record in one.poll(5):
+        if record.value == b"1":
+            one.acknowledge(record, Acknowledgement.REJECT, reason="ValueError: one")
+        else:
+            one.acknowledge(record)
+    one.commit()
+    with client.consumer(f"{group}-dead-letters", auto_offset_reset="earliest") as reader:
+        (letter,) = reader.poll(5)
+    headers = dict(letter.headers)
+    assert (letter.value, headers["msgtx.dead-letter.reason"]) == (b"1", b"ValueError: one")
+    assert (headers["msgtx.dead-letter.topic"], headers["msgtx.dead-letter.offset"]) == (topic.encode(), b"1")
+    assert one.poll(0) == []
+
+
+def test_a_record_that_kills_its_member_dies_alone(client: msgtx.Client, topic: str, group: str, share: Share) -> None:
+    """The nearer to the delivery limit, the smaller the batch, down to one record: its neighbours survive."""
+    fill(client, topic, 200)
+    done: Counter[bytes | None] = Counter()
+    deaths = 0
+    while len(done) < 199:
+        with client.share_consumer(topic, group=group, acknowledgement_mode="explicit") as member:
+            records = member.poll(5)
+            for record in records:
+                if record.value == b"77":
+                    deaths += 1
+                    break  # and it leaves without an answer
+                done[record.value] += 1
+            else:
+                for record in records:
+                    member.acknowledge(record)
+                member.commit()
+    assert deaths <= 5
+    assert share().poll(0) == []
+    with client.consumer(f"{group}-dead-letters", auto_offset_reset="earliest") as reader:
+        (letter,) = reader.poll(5)
+    assert (letter.value, dict(letter.headers)["msgtx.dead-letter.deliveries"]) == (b"77", b"5")
+
+
+def test_a_record_may_be_sent_for_later(client: msgtx.Client, topic: str, share: Share, read: Read) -> None:
+    """Share groups wait, consumers do not."""
+    with client.producer() as producer:
+        producer.send(topic, b"delayed", partition=0, delay_ms="1.5s", headers=[("a", b"b")])
+        producer.send(topic, b"at", partition=0, deliver_at=int(time.time() * 1000) + 1500)
+        producer.send(topic, b"now", partition=0)
+    one = share(acknowledgement_mode="implicit")
+    assert seen(one.poll(5)) == [(b"now", 1)]
+    assert [record.value for record in read(topic)] == [b"delayed", b"at", b"now"]
+    found: list[msgtx.ShareRecord] = []
+    while len(found) < 2:
+        found += one.poll(PATIENCE_SECONDS)
+    assert {record.value for record in found} == {b"delayed", b"at"}
+    with pytest.raises(errors.InvalidRequest, match="not both"), client.producer() as producer:
+        producer.send(topic, b"x", delay_ms=1, deliver_at=1)
+    with pytest.raises(errors.ConfigError, match="delay_ms reads like 10s"), client.producer() as producer:
+        producer.send(topic, b"x", delay_ms="soon")
+    with pytest.raises(errors.InvalidRequest, match="5138"), client.producer() as producer:
+        producer.send(topic, b"x", deliver_at=10**14)
+
+
+def test_a_release_may_have_a_delay(client: msgtx.Client, topic: str, share: Share) -> None:
+    fill(client, topic, 2)
+    one = share()
+    first, second = one.poll(5)
+    for answer, delay in ((Acknowledgement.ACCEPT, 5), (Acknowledgement.RELEASE, -1)):
+        with pytest.raises(errors.InvalidRequest, match="delay_ms is for RELEASE"):
+            one.acknowledge(second, answer, delay_ms=delay)
+    one.acknowledge(first, Acknowledgement.RELEASE, delay_ms="1s")
+    one.acknowledge(second, Acknowledgement.RELEASE)
+    one.commit()
+    released = time.monotonic()
+    (again,) = one.poll(5)
+    assert seen([again]) == [(b"1", 2)]
+    one.acknowledge(again)
+    one.commit()
+    assert seen(one.poll(PATIENCE_SECONDS)) == [(b"0", 2)]
+    assert time.monotonic() - released >= 1
+
+
+def test_what_nobody_answers_for_is_forgotten_when_its_lock_is_over(
+    client: msgtx.Client, topic: str, group: str, share: Share
+) -> None:
+    """A member that drops records for days does not keep them; it keeps what it renews, and what has an answer."""
+    client.admin.shares.configure(group, {"delivery_count_limit": 1})
+    fill(client, topic, 4)
+    one = share()
+    records = one.poll(5)
+    renewed = records[0]
+    for _ in range(4):
+        one.acknowledge(renewed, Acknowledgement.RENEW)
+        one.commit()
+        time.sleep(0.3)
+        assert one.poll(0) == []
+    assert one.held(records) == [renewed]
+    one.acknowledge(renewed)
+    for _ in range(3):
+        time.sleep(0.5)
+        assert one.poll(0) == []
+    with pytest.raises(errors.InvalidRecordState, match="offset 0"):
+        one.commit()
+    assert one.held(records) == []
+
+
+# ── iteration, and what cannot be read ──
+
+
+def test_an_iteration_accepts_what_it_came_to_and_nothing_else(client: msgtx.Client, topic: str, group: str) -> None:
+    """I17: a record that the caller has not seen is not accepted for it."""
+    fill(client, topic, 10)
+    with client.share_consumer(topic, group=group) as consumer:
+        for record in consumer:
+            if record.offset == 3:
+                break
+        consumer.commit()
+        assert client.admin.shares.describe(group).partitions[0].acquired == 6
+        assert seen(consumer.poll(0, max_records=2)) == [(b"4", 1), (b"5", 1)]
+        threading.Timer(0.3, consumer.stop).start()
+        assert [record.offset for record in consumer] == [6, 7, 8, 9]
+        assert consumer.poll(0) == [], "what was iterated over is accepted by the poll"
+    assert client.admin.shares.describe(group).lag == 0
+
+
+def test_a_transaction_within_an_iteration_accepts_its_record_alone(client: msgtx.Client, topic: str, group: str) -> None:
+    """I17."""
+    fill(client, topic, 5)
+    with client.share_consumer(topic, group=group) as consumer, client.producer(transactional_id=group) as producer:
+        for record in consumer:
+            with producer.transaction() as tx:
+                tx.send_acknowledgements(consumer)
+            if record.offset == 1:
+                break
+        assert client.admin.shares.describe(group).lag == 3
+
+
+def test_what_was_acquired_and_not_handed_out_in_time_is_others(client: msgtx.Client, topic: str, share: Share) -> None:
+    fill(client, topic, 3)
+    one, other = share(), share()
+    assert next(iter(one)).offset == 0
+    time.sleep(0.6)
+    assert seen(other.poll(5)) == [(b"0", 2), (b"1", 2), (b"2", 2)]
+    assert one.poll(0) == []
+
+
+@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+def test_a_record_that_cannot_be_deserialized_is_released_and_at_last_a_dead_letter(
+    client: msgtx.Client, topic: str, group: str, mode: str
+) -> None:
+    """I17: it was not handed out, so it is not accepted; and those beside it are delivered once."""
+    client.admin.shares.configure(group, {"delivery_count_limit": 2, "record_lock_duration_ms": 60_000})
+    with client.producer() as producer:
+        producer.send_batch(topic, [b"0", b"\xff", b"2"], partition=0).result(30)
+    settings = {"group": group, "acknowledgement_mode": mode}
+    with client.share_consumer(topic, value_deserializer=lambda value: value.decode(), **settings) as consumer:
+        got: list[str] = []
+        refused = 0
+        while len(got) < 2 or client.admin.shares.describe(group).lag:
+            try:
+                records = consumer.poll(0.05)
+            except errors.DeserializationError as error:
+                refused += "offset 1: the deserializer raised UnicodeDecodeError" in str(error)
+                records = []
+            for record in records if mode == "explicit" else ():
+                consumer.acknowledge(record)
+            got += [record.value for record in records]
+            consumer.commit()
+        assert (got, refused) == (["0", "2"], 2)
+    (letter,) = client.read(client.snapshot([f"{group}-dead-letters"]))
+    assert letter.value == b"\xff"
+    assert dict(letter.headers)["msgtx.dead-letter.reason"].startswith(b"delivery limit: the deserializer raised Unicode")
+
+
+def test_a_poll_of_no_records_is_refused(share: Share) -> None:
+    """I16."""
+    with pytest.raises(errors.InvalidRequest, match="above 0"):
+        share().poll(0, max_records=0)

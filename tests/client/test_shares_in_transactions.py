@@ -1,0 +1,292 @@
+"""Acknowledgements in a producer's transaction: the output is visible if and only if the input is acknowledged (I17)."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import msgtx
+from msgtx import Acknowledgement, errors
+from msgtx.producer import sender
+from tests.client.test_shares import fill, group, seen, share
+from tests.databases import Connection, wait_until
+
+Unique = Callable[[str], str]
+Share = Callable[..., msgtx.ShareConsumer]
+Read = Callable[..., list[msgtx.Record]]
+Make = Callable[..., msgtx.Producer]
+
+__all__ = ["group", "share"]
+
+
+@pytest.fixture
+def make(client: msgtx.Client, unique: Unique) -> Iterator[Make]:
+    """Make transactional producers."""
+    made: list[msgtx.Producer] = []
+
+    def producer(**settings: Any) -> msgtx.Producer:
+        made.append(client.producer(**{"transactional_id": unique("id"), "linger_ms": 0, **settings}))
+        made[-1].init_transactions()
+        return made[-1]
+
+    yield producer
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def long_locks(group: str, connection: Connection) -> None:
+    connection.execute("update msgtx.share_group set record_lock_duration_ms = 60000")
+
+
+def produced(read: Read, topic: str) -> list[bytes | None]:
+    return [record.value for record in read(topic)]
+
+
+@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+@pytest.mark.parametrize("late", [False, True], ids=["in one call", "in steps"])
+def test_output_and_acknowledgements_are_committed_together(
+    client: msgtx.Client, topic: str, output: str, share: Share, make: Make, read: Read, mode: str, late: bool
+) -> None:
+    fill(client, topic, 4)
+    one, producer = share(acknowledgement_mode=mode), make()
+    with producer.transaction() as tx:
+        for record in one.poll(5):
+            producer.send(output, record.value, partition=0)
+            if mode == "explicit":
+                one.acknowledge(record)
+        tx.send_acknowledgements(one)
+        if late:
+            time.sleep(0.7)
+    assert produced(read, output) == [b"0", b"1", b"2", b"3"]
+    time.sleep(0.6)
+    assert share().poll(0) == []
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in one call", "in steps"])
+def test_an_abort_makes_the_records_available_at_once(
+    client: msgtx.Client, topic: str, output: str, share: Share, make: Make, read: Read, late: bool, long_locks: None
+) -> None:
+    fill(client, topic, 2)
+    one, producer = share(), make()
+    producer.begin_transaction()
+    for record in one.poll(5):
+        producer.send(output, record.value, partition=0)
+        one.acknowledge(record)
+    producer.send_acknowledgements_to_transaction(one)
+    if late:
+        time.sleep(0.3)
+    producer.abort_transaction()
+    assert seen(share().poll(0)) == [(b"0", 2), (b"1", 2)]
+    assert produced(read, output) == []
+
+
+def test_records_of_one_batch_belong_to_different_transactions(
+    client: msgtx.Client, topic: str, share: Share, make: Make
+) -> None:
+    """T1 acknowledges 0, then 1; T2 acknowledges 2, and is aborted: 2 is delivered again, 0 and 1 are pending."""
+    fill(client, topic, 4)
+    one, other, first, second = share(), share(), make(), make()
+    records = one.poll(5)
+    t1, t2 = first.begin_transaction(), second.begin_transaction()
+    for transaction, record in ((t1, records[0]), (t1, records[1]), (t2, records[2])):
+        one.acknowledge(record)
+        transaction.send_acknowledgements(one)
+        with pytest.raises(errors.TransactionConflict):
+            one.acknowledge(record)
+    time.sleep(0.3)
+    second.abort_transaction()
+    assert seen(other.poll(0)) == [(b"2", 2)]
+    time.sleep(0.6)
+    assert seen(other.poll(0)) == [(b"2", 3), (b"3", 2)], "their locks are over, and nobody waits for that of 0 and 1"
+    first.commit_transaction()
+    time.sleep(0.6)
+    assert {record.value for _ in range(2) for record in other.poll(0)} == {b"2", b"3"}
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in one call", "in steps"])
+def test_a_record_that_was_lost_meanwhile_fails_the_transaction(
+    client: msgtx.Client, topic: str, output: str, share: Share, make: Make, read: Read, late: bool
+) -> None:
+    fill(client, topic, 2)
+    one, other, producer = share(), share(), make()
+    records = one.poll(5)
+    time.sleep(0.6)
+    assert seen(other.poll(5, max_records=1)) == [(b"0", 2)]
+    one.acknowledge(records[0])
+    producer.begin_transaction()
+    producer.send(output, b"out", partition=0)
+    producer.send_acknowledgements_to_transaction(one)
+    if late:
+        time.sleep(0.3)
+    with pytest.raises(errors.InvalidRecordState, match="offset 0"):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    assert produced(read, output) == []
+    with producer.transaction() as tx:
+        producer.send(output, b"next", partition=0)
+        tx.send_acknowledgements(other)
+    assert produced(read, output) == [b"next"]
+
+
+def test_when_a_lost_record_fails_the_transaction_its_abort_releases_the_others(
+    client: msgtx.Client, topic: str, output: str, share: Share, make: Make, group: str, connection: Connection
+) -> None:
+    """Also if they were to be pending, and are not."""
+    fill(client, topic, 3)
+    one, other, producer = share(), share(), make()
+    records = one.poll(5)
+    time.sleep(0.6)
+    assert seen(other.poll(5, max_records=1)) == [(b"0", 2)]
+    connection.execute("update msgtx.share_group set record_lock_duration_ms = 60000")
+    again = one.poll(5)
+    assert seen(again) == [(b"1", 2), (b"2", 2)]
+    for record in (records[0], *again):
+        one.acknowledge(record)
+    producer.begin_transaction()
+    producer.send_acknowledgements_to_transaction(one)
+    wait_until(lambda: producer._state.has_failed, "they are handed over, and refused")
+    producer.abort_transaction()
+    assert seen(other.poll(5))[-2:] == [(b"1", 3), (b"2", 3)]
+
+
+def test_a_transaction_may_hold_acknowledgements_alone(client: msgtx.Client, topic: str, share: Share, make: Make) -> None:
+    fill(client, topic, 2)
+    one, producer = share(), make()
+    first, second = one.poll(5)
+    one.acknowledge(first)
+    with producer.transaction() as tx:
+        tx.send_acknowledgements(one)
+    one.acknowledge(second)
+    with producer.transaction() as tx:
+        tx.send_acknowledgements(one)
+        tx.send_acknowledgements(one)  # there are none
+    time.sleep(0.6)
+    assert share().poll(0) == []
+
+
+def test_a_lock_that_begins_anew_is_of_no_transaction(client: msgtx.Client, topic: str, share: Share, make: Make) -> None:
+    fill(client, topic, 1)
+    one, producer = share(), make()
+    (record,) = one.poll(5)
+    one.acknowledge(record, Acknowledgement.RENEW)
+    with producer.transaction() as tx:
+        tx.send_acknowledgements(one)
+    one.commit()
+    one.acknowledge(record)
+    one.commit()
+
+
+def test_a_lost_answer_to_the_whole_transaction_acknowledges_once(
+    client: msgtx.Client, topic: str, output: str, share: Share, make: Make, read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(client, topic, 2)
+    one, producer = share(), make()
+    commit = producer._transactions._group_commit.commit
+    lost: list[object] = []
+
+    def answered_once(*arguments: Any) -> Any:
+        answer = commit(*arguments)
+        if not lost:
+            lost.append(answer)
+            raise errors.DatabaseUnavailable("the answer is lost")
+        return answer
+
+    monkeypatch.setattr(producer._transactions._group_commit, "commit", answered_once)
+    with producer.transaction() as tx:
+        for record in one.poll(5):
+            producer.send(output, record.value, partition=0)
+            one.acknowledge(record)
+        tx.send_acknowledgements(one)
+    assert lost
+    assert produced(read, output) == [b"0", b"1"]
+    time.sleep(0.6)
+    assert share().poll(0) == []
+
+
+def test_a_lost_answer_to_pending_acknowledgements_is_asked_for_again(
+    client: msgtx.Client, topic: str, output: str, share: Share, make: Make, read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(client, topic, 2)
+    one, producer = share(), make()
+    call = sender.acknowledge_in_transaction
+    lost: list[object] = []
+
+    def answered_once(*arguments: Any, **named: Any) -> None:
+        call(*arguments, **named)
+        if not lost:
+            lost.append(None)
+            raise errors.DatabaseUnavailable("the answer is lost")
+
+    monkeypatch.setattr(sender, "acknowledge_in_transaction", answered_once)
+    with producer.transaction() as tx:
+        for record in one.poll(5):
+            one.acknowledge(record)
+        tx.send_acknowledgements(one)
+        wait_until(lambda: lost)
+        producer.send(output, b"out", partition=0)
+    time.sleep(0.6)
+    assert share().poll(0) == []
+
+
+def test_a_prepared_transaction_holds_acknowledgements(client: msgtx.Client, topic: str, share: Share, make: Make) -> None:
+    fill(client, topic, 2)
+    one, producer = share(), make()
+    for record in one.poll(5):
+        one.acknowledge(record)
+    tx = producer.begin_transaction()
+    tx.send_acknowledgements(one)
+    token = tx.prepare()
+    time.sleep(0.6)
+    other = share()
+    assert other.poll(0) == []
+    client.complete(token, commit=False)
+    assert seen(other.poll(0)) == [(b"0", 2), (b"1", 2)]
+
+
+def test_a_transaction_that_is_overdue_gives_its_records_back(
+    client: msgtx.Client, topic: str, share: Share, make: Make
+) -> None:
+    """I12: whoever asks for records aborts it."""
+    fill(client, topic, 1)
+    one, producer = share(), make()
+    (record,) = one.poll(5)
+    one.acknowledge(record)
+    producer.begin_transaction(timeout_ms=600)
+    producer.send_acknowledgements_to_transaction(one)
+    other = share()
+    assert seen(other.poll(5)) == [(b"0", 2)]
+    with pytest.raises(errors.TransactionAborted):
+        producer.commit_transaction()
+    producer.abort_transaction()
+
+
+def test_what_is_handed_to_no_transaction_stays_the_consumers(
+    client: msgtx.Client, topic: str, share: Share, make: Make
+) -> None:
+    fill(client, topic, 1)
+    one, producer = share(), make()
+    (record,) = one.poll(5)
+    one.acknowledge(record)
+    with pytest.raises(errors.IllegalState, match="begin_transaction first"):
+        producer.send_acknowledgements_to_transaction(one)
+    one.commit()
+    with pytest.raises(errors.IllegalState, match="transactional_id"), client.producer() as plain:
+        plain.send_acknowledgements_to_transaction(one)
+    with pytest.raises(errors.InvalidRecordState):
+        one.acknowledge(record)
+
+
+def test_a_consumer_whose_session_is_over_hands_over_nothing(
+    client: msgtx.Client, topic: str, share: Share, make: Make
+) -> None:
+    fill(client, topic, 1)
+    one, producer = share(), make()
+    (record,) = one.poll(5)
+    one.acknowledge(record)
+    one._member.gone()
+    producer.begin_transaction()
+    with pytest.raises(errors.InvalidRecordState, match="is over"):
+        producer.send_acknowledgements_to_transaction(one)
+    producer.abort_transaction()

@@ -1,0 +1,460 @@
+"""`consumer.batch(session)`, and polling on behind what a session has not committed: nothing is skipped (I10)."""
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+import msgtx
+from msgtx import OffsetAndMetadata, TopicPartition, errors, orm
+from tests.databases import Connection
+from tests.sessions.conftest import LEVELS, MakeEngine, Order
+
+Seen = Callable[[str], tuple[list[bytes | None], list[int]]]
+Unique = Callable[[str], str]
+SECONDS = 30.0
+
+
+@pytest.fixture(params=LEVELS)
+def session(request: pytest.FixtureRequest, make_engine: MakeEngine) -> Iterator[Session]:
+    """A session at each level."""
+    with Session(make_engine(isolation_level=request.param)) as made:
+        yield made
+
+
+@pytest.fixture
+def consumer(client: msgtx.Client, topic: str) -> Iterator[msgtx.Consumer]:
+    """The only member of its group, two records per poll, from the beginning of ten: 0 to 9 in partition 0."""
+    with client.producer() as producer:
+        for number in range(10):
+            producer.send(topic, b"%d" % number, partition=0)
+    settings: dict[str, Any] = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "max_poll_records": 2}
+    with client.consumer(topic, group=topic, **settings) as made:
+        yield made
+
+
+@pytest.fixture
+def committed(client: msgtx.Client, topic: str) -> Callable[[], int | None]:
+    """The group's offset in partition 0."""
+
+    def ask() -> int | None:
+        at = client.admin.groups.offsets(topic).get(TopicPartition(topic, 0))
+        return None if at is None else at.offset
+
+    return ask
+
+
+def store(session: Session | sqlalchemy.Connection, records: list[msgtx.Record]) -> None:
+    for record in records:
+        session.execute(sqlalchemy.insert(Order).values(number=int(record.value or b"")))
+
+
+def numbers(records: list[msgtx.Record]) -> list[int]:
+    return [int(record.value or b"") for record in records]
+
+
+def done(consumer: msgtx.Consumer, session: Session) -> list[int]:
+    """Store the next batch, and commit it. Returns its numbers."""
+    with consumer.batch(session, SECONDS) as records:
+        store(session, records)
+    session.commit()
+    return numbers(records)
+
+
+def test_a_worker_that_catches_what_it_should_not_loses_nothing(
+    consumer: msgtx.Consumer, make_engine: MakeEngine, topic: str, seen: Seen, client: msgtx.Client
+) -> None:
+    """It goes on after an error, and after one in a COMMIT. Every other attempt fails, at another place each time."""
+    engine = make_engine()
+    failures = iter(["before", "within", "", "after", "", "commit", "", "", "", ""])
+    while seen(topic)[1] != list(range(10)):
+        failure = next(failures)
+        try:
+            with Session(engine) as session:
+                with consumer.batch(session, 10.0) as records:
+                    if failure == "before":
+                        raise ConnectionError("mail server")
+                    store(session, records[:1])
+                    if failure == "within":
+                        raise ConnectionError("mail server")
+                    store(session, records[1:])
+                    if failure == "commit":  # its constraint is looked at by the COMMIT
+                        store(session, records)
+                if failure == "after":
+                    raise ConnectionError("mail server")
+                session.commit()
+        except (ConnectionError, sqlalchemy.exc.IntegrityError):
+            pass
+    assert next(failures, None) == "", "each batch was handed out until it was committed, and not again"
+    assert client.admin.groups.describe(topic).lag == 0
+
+
+def test_rows_and_offsets_come_with_one_commit(
+    consumer: msgtx.Consumer, session: Session, seen: Seen, topic: str, committed: Callable[[], int | None]
+) -> None:
+    for number in range(0, 10, 2):
+        with consumer.batch(session, SECONDS) as records:
+            assert numbers(records) == [number, number + 1]
+            store(session, records)
+        assert committed() == (number or None)
+        session.commit()
+        assert (seen(topic)[1], committed()) == (list(range(number + 2)), number + 2)
+    with consumer.batch(session, 0.0) as records:
+        assert records == []
+    assert not session.in_transaction(), "nothing rides, and nothing was begun"
+
+
+def test_several_batches_of_a_session_are_one_commit_or_none(
+    consumer: msgtx.Consumer, session: Session, seen: Seen, topic: str
+) -> None:
+    for ending in (session.rollback, session.commit):
+        for expected in ([0, 1], [2, 3], [4, 5]):
+            with consumer.batch(session, SECONDS) as records:
+                assert numbers(records) == expected
+                store(session, records)
+        ending()
+    assert seen(topic)[1] == list(range(6))
+    assert numbers(consumer.poll(SECONDS)) == [6, 7]
+
+
+@pytest.mark.parametrize("kind", ["scoped_session", "Connection", "sessionmaker.begin", "connection.begin"])
+def test_every_kind_of_session_takes_a_batch(
+    consumer: msgtx.Consumer, app: sqlalchemy.Engine, seen: Seen, topic: str, kind: str
+) -> None:
+    for wanted in ([0, 1], [2, 3]):
+        match kind:
+            case "scoped_session":
+                scoped = scoped_session(sessionmaker(app))
+                with consumer.batch(scoped, SECONDS) as records:
+                    store(scoped(), records)
+                scoped.commit()
+                scoped.remove()
+            case "Connection":
+                with app.connect() as connection:
+                    with consumer.batch(connection, SECONDS) as records:
+                        store(connection, records)
+                    connection.commit()
+            case "sessionmaker.begin":
+                with sessionmaker(app).begin() as session, consumer.batch(session, SECONDS) as records:
+                    store(session, records)
+            case _:
+                with app.begin() as connection, consumer.batch(connection, SECONDS) as records:
+                    store(connection, records)
+        assert numbers(records) == wanted
+    assert seen(topic)[1] == [0, 1, 2, 3]
+
+
+def test_a_commit_within_the_block_is_refused_since_its_rest_would_come_without_offsets(
+    consumer: msgtx.Consumer, session: Session, seen: Seen, topic: str
+) -> None:
+    with (  # noqa: PT012
+        pytest.raises(errors.IllegalState, match="leave it before the commit"),
+        consumer.batch(session, SECONDS) as records,
+    ):
+        store(session, records[:1])
+        session.commit()
+    session.rollback()
+    done(consumer, session)
+    assert seen(topic)[1] == [0, 1]
+
+
+def test_what_a_failed_block_has_written_is_not_committed_without_its_offsets(
+    consumer: msgtx.Consumer, session: Session, seen: Seen, topic: str
+) -> None:
+    with pytest.raises(ZeroDivisionError), consumer.batch(session, SECONDS) as records:  # noqa: PT012
+        store(session, records[:1])
+        raise ZeroDivisionError
+    with pytest.raises(errors.IllegalState, match="has failed: roll the session back"):
+        session.commit()
+    session.rollback()
+    assert seen(topic)[1] == []
+    done(consumer, session)
+    assert seen(topic)[1] == [0, 1]
+
+
+def test_a_rollback_of_the_users_in_the_block_is_one(
+    consumer: msgtx.Consumer, session: Session, seen: Seen, topic: str
+) -> None:
+    with consumer.batch(session, SECONDS) as records:
+        store(session, records)
+        session.rollback()
+    session.commit()
+    with (  # noqa: PT012
+        pytest.raises(errors.IllegalState, match="rolled back while"),
+        consumer.batch(session, SECONDS) as records,
+    ):
+        assert numbers(records) == [0, 1]
+        store(session, records[:1])
+        session.rollback()  # as if this left out one record
+        store(session, records[1:])
+    session.rollback()
+    assert seen(topic)[1] == []
+    assert numbers(consumer.poll(SECONDS)) == [0, 1]
+
+
+def test_a_savepoint_takes_its_batch_back_and_the_session_goes_on(
+    consumer: msgtx.Consumer, session: Session, seen: Seen, topic: str
+) -> None:
+    session.add(Order(number=100))
+    with (  # noqa: PT012
+        pytest.raises(ZeroDivisionError),
+        session.begin_nested(),
+        consumer.batch(session, SECONDS) as records,
+    ):
+        store(session, records)
+        raise ZeroDivisionError
+    with session.begin_nested(), consumer.batch(session, SECONDS) as records:
+        store(session, records)
+    session.commit()
+    assert seen(topic)[1] == [0, 1, 100]
+
+
+def test_a_savepoint_within_the_block_is_the_users_own(
+    consumer: msgtx.Consumer, session: Session, seen: Seen, topic: str
+) -> None:
+    with consumer.batch(session, SECONDS) as records:
+        for record in records:
+            with session.begin_nested() as nested:
+                store(session, [record])
+                if record.value == b"0":
+                    nested.rollback()
+    session.commit()
+    assert seen(topic)[1] == [1]
+    assert numbers(consumer.poll(SECONDS)) == [2, 3]
+
+
+def test_a_part_that_is_rolled_back_is_not_read_again_before_the_rest_is_decided(
+    consumer: msgtx.Consumer, session: Session, seen: Seen, topic: str
+) -> None:
+    """The group's offset lies before the rest, too: from there it would be handled twice in one commit."""
+    with consumer.batch(session, SECONDS) as records:
+        store(session, records)
+    with (  # noqa: PT012
+        pytest.raises(ZeroDivisionError),
+        session.begin_nested(),
+        consumer.batch(session, SECONDS) as records,
+    ):
+        store(session, records)
+        raise ZeroDivisionError
+    with pytest.raises(errors.IllegalState, match="the rest is not committed yet"):
+        consumer.poll(SECONDS)
+    session.commit()
+    assert done(consumer, session) == [2, 3]
+    assert seen(topic)[1] == [0, 1, 2, 3]
+
+
+def test_a_second_session_does_not_overtake_the_first(
+    client: msgtx.Client, consumer: msgtx.Consumer, make_engine: MakeEngine, seen: Seen, topic: str
+) -> None:
+    """The second commits all positions, also of the partitions that the first has records of."""
+    with client.producer() as producer:
+        producer.send(topic, b"10", partition=1).result()
+    with Session(make_engine()) as first, Session(make_engine()) as second:
+        with consumer.batch(first, SECONDS) as records:
+            store(first, records)
+        with (
+            pytest.raises(errors.IllegalState, match="waits for the commit of another session"),
+            consumer.batch(second, SECONDS),
+        ):
+            pass
+        first.rollback()
+        while seen(topic)[1] != list(range(11)):
+            with consumer.batch(second, SECONDS) as records:
+                store(second, records)
+            second.commit()
+
+
+def test_a_session_that_nobody_ended_is_a_rollback(
+    consumer: msgtx.Consumer, make_engine: MakeEngine, seen: Seen, topic: str
+) -> None:
+    def forget() -> None:
+        session = Session(make_engine())
+        with consumer.batch(session, SECONDS) as records:
+            store(session, records)
+
+    forget()
+    gc.collect()
+    assert numbers(consumer.poll(SECONDS)) == [0, 1]
+    assert seen(topic)[1] == []
+
+
+def test_records_that_could_not_ride_are_handed_out_again(consumer: msgtx.Consumer, make_engine: MakeEngine) -> None:
+    with Session(make_engine(isolation_level="AUTOCOMMIT")) as by_itself:
+        for wrong in ("session", by_itself):
+            with pytest.raises((TypeError, errors.ConfigError)), consumer.batch(wrong, SECONDS):  # type: ignore[arg-type]
+                pass
+    assert numbers(consumer.poll(SECONDS)) == [0, 1]
+
+
+def test_a_seek_after_a_failure_is_kept(consumer: msgtx.Consumer, session: Session, topic: str) -> None:
+    try:
+        with consumer.batch(session, SECONDS):
+            raise ZeroDivisionError
+    except ZeroDivisionError:
+        consumer.seek(TopicPartition(topic, 0), 1)
+    session.rollback()
+    with consumer.batch(session, SECONDS) as records:
+        assert numbers(records) == [1, 2]
+
+
+@pytest.mark.parametrize("way_on", ["rewind", "seek", "commit"])
+@pytest.mark.parametrize("gone", ["rollback", "close", "refused", "forgotten"])
+def test_polling_on_behind_offsets_that_were_rolled_back_is_refused(
+    consumer: msgtx.Consumer,
+    make_engine: MakeEngine,
+    topic: str,
+    seen: Seen,
+    committed: Callable[[], int | None],
+    way_on: str,
+    gone: str,
+) -> None:
+    """The loop of `poll` and `commit(session=…)`, around which the application catches everything."""
+    session = Session(make_engine())
+    store(session, records := consumer.poll(SECONDS))
+    consumer.commit(session=session)
+    match gone:
+        case "refused":
+            session.add(Order(number=0))
+            with pytest.raises(sqlalchemy.exc.IntegrityError):
+                session.commit()
+            session.close()
+        case "forgotten":
+            del session
+            gc.collect()
+        case _:
+            getattr(session, gone)()
+    for _ in range(2):
+        with pytest.raises(errors.IllegalState, match=rf"{topic}-0 was rolled back, .*: rewind\(\) to read it again"):
+            consumer.poll(SECONDS)
+        with pytest.raises(errors.IllegalState, match="rolled back"):
+            next(iter(consumer))
+    with Session(make_engine()) as session:
+        match way_on:
+            case "rewind":
+                consumer.rewind()
+                assert numbers(consumer.poll(SECONDS)) == [0, 1]
+            case "seek":
+                consumer.seek(TopicPartition(topic, 0), 0)
+                assert numbers(consumer.poll(SECONDS)) == [0, 1]
+            case _:  # the same records once more, as they are in memory
+                pass
+        store(session, records)
+        consumer.commit(session=session)
+        session.commit()
+    assert numbers(consumer.poll(SECONDS)) == [2, 3]
+    assert (seen(topic)[1], committed()) == ([0, 1], 2)
+
+
+@pytest.mark.parametrize("by", ["hand", "session", "transaction"])
+def test_no_later_commit_covers_a_batch_that_was_rolled_back(
+    consumer: msgtx.Consumer,
+    session: Session,
+    client: msgtx.Client,
+    topic: str,
+    committed: Callable[[], int | None],
+    by: str,
+) -> None:
+    """The next poll hands it out again: its offsets are not this consumer's to commit before."""
+    with contextlib.suppress(ConnectionError), consumer.batch(session, SECONDS):
+        raise ConnectionError("mail server")
+    session.rollback()
+    match by:
+        case "hand":
+            consumer.commit()
+        case "session":
+            consumer.commit(session=session)
+            session.commit()
+        case _:
+            with client.producer(transactional_id=topic) as producer, producer.transaction() as transaction:
+                transaction.send_offsets(consumer)
+    assert not committed()
+    with consumer.batch(session, SECONDS) as records:
+        assert numbers(records) == [0, 1]
+    session.commit()
+    assert committed() == 2
+
+
+def test_a_rewind_ahead_of_the_rollback_counts(consumer: msgtx.Consumer, session: Session) -> None:
+    store(session, consumer.poll(SECONDS))
+    consumer.commit(session=session)
+    consumer.rewind()
+    session.rollback()
+    assert numbers(consumer.poll(SECONDS)) == [0, 1]
+
+
+def test_a_batch_that_lost_its_partitions_is_refused_with_its_rows(
+    consumer: msgtx.Consumer, session: Session, seen: Seen, topic: str, connection: Connection
+) -> None:
+    """A rebalance in the middle: the member is gone, what it made is not committed, and it joins again (I11)."""
+    with consumer.batch(session, SECONDS) as records:
+        store(session, records)
+        member = consumer.group_metadata().member_id
+        connection.execute("select msgtx.leave_group(%s, %s)", [topic, member])
+    with pytest.raises(errors.UnknownMember):
+        session.commit()
+    session.rollback()
+    assert seen(topic)[1] == []
+    assert done(consumer, session) == [0, 1]
+    assert seen(topic)[1] == [0, 1]
+
+
+def test_what_the_block_publishes_is_in_the_commit(
+    consumer: msgtx.Consumer, session: Session, client: msgtx.Client, unique: Unique, seen: Seen
+) -> None:
+    output = unique("output")
+    client.topics.create(output)
+    for ending in (session.rollback, session.commit):
+        with consumer.batch(session, SECONDS) as records:
+            for record in records:
+                orm.publish(session, output, record.value)
+        ending()
+    assert seen(output)[0] == [b"0", b"1"]
+
+
+def test_a_batch_needs_a_group_and_no_automatic_commits(client: msgtx.Client, topic: str, session: Session) -> None:
+    for settings, complaint in (({}, "no group"), ({"group": topic}, "enable_auto_commit")):
+        with (
+            client.consumer(topic, **settings) as consumer,
+            pytest.raises(errors.IllegalState, match=complaint),
+            consumer.batch(session),
+        ):
+            pass
+
+
+def test_a_commit_that_succeeded_without_an_answer_is_not_repeated(
+    consumer: msgtx.Consumer, make_engine: MakeEngine, seen: Seen, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection breaks between the COMMIT and its answer: the group's offsets tell what has become of it."""
+    engine = make_engine()
+    commit = engine.dialect.do_commit
+
+    def breaks(connection: Any) -> None:
+        commit(connection)
+        raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+    with Session(engine) as session:
+        with consumer.batch(session, SECONDS) as records:
+            store(session, records)
+        monkeypatch.setattr(engine.dialect, "do_commit", breaks)
+        with pytest.raises(sqlalchemy.exc.OperationalError):
+            session.commit()
+        monkeypatch.undo()
+    assert seen(topic)[1] == [0, 1]
+    with Session(engine) as session:
+        with consumer.batch(session, SECONDS) as records:
+            assert numbers(records) == [2, 3]
+            store(session, records)
+        session.commit()
+    assert seen(topic)[1] == [0, 1, 2, 3]
+
+
+def test_metadata_of_a_ride_is_kept(consumer: msgtx.Consumer, session: Session, topic: str) -> None:
+    with consumer.batch(session, SECONDS):
+        consumer.commit({TopicPartition(topic, 0): OffsetAndMetadata(2, "note")}, session=session)
+    session.commit()
+    assert consumer.committed()[TopicPartition(topic, 0)] == OffsetAndMetadata(2, "note")

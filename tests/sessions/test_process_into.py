@@ -1,0 +1,710 @@
+"""`client.process_into`: rows made of records, exactly once, by a loop that owns itself (I10, I11)."""
+
+import concurrent.futures
+import contextlib
+import itertools
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import sqlalchemy
+from sqlalchemy import text
+from sqlalchemy.orm import Session, sessionmaker
+
+import msgtx
+from msgtx import ProcessReport, Record, TopicPartition, errors, orm
+from tests.databases import Connection, wait_until
+from tests.sessions.conftest import LEVELS, MakeEngine, Order
+
+Handler = Callable[[Any, Any], object]
+Run = Callable[..., ProcessReport]
+Rows = Callable[[], list[int]]
+Unique = Callable[[str], str]
+VALUES: Final = [b"1", b"2", b"poison", b"4", b"5"]
+
+
+@pytest.fixture
+def rows(connection: Connection) -> Rows:
+    return lambda: [number for (number,) in connection.execute("select number from orders order by number").fetchall()]
+
+
+@pytest.fixture
+def send(client: msgtx.Client, topic: str) -> Callable[..., None]:
+    """Send values to partition 0."""
+
+    def call(*values: bytes, partition: int = 0) -> None:
+        with client.producer() as producer:
+            for value in values:
+                producer.send(topic, value, partition=partition, key=b"key " + value, headers=[("origin", b"shop")])
+
+    return call
+
+
+@pytest.fixture
+def run(client: msgtx.Client, topic: str, make_engine: MakeEngine) -> Run:
+    """Work on the topic to its end; the group has its name."""
+
+    def call(handler: Handler, factory: Callable[[], Any] | None = None, **options: Any) -> ProcessReport:
+        factory = factory or sessionmaker(make_engine())
+        return client.process_into(factory, handler, topic, **{"group": topic, "idle_timeout": 0.2, **options})
+
+    return call
+
+
+def store(session: Session, record: Record) -> None:
+    session.add(Order(number=int(record.value or b"")))
+
+
+def store_all(session: Session, records: list[Record]) -> None:
+    session.add_all([Order(number=int(record.value or b"")) for record in records])
+
+
+def lag(client: msgtx.Client, group: str) -> int:
+    return client.admin.groups.describe(group).lag
+
+
+def test_a_handler_that_raises_once_loses_nothing(run: Run, send: Any, rows: Rows, client: msgtx.Client, topic: str) -> None:
+    send(b"0", b"1", b"2", b"3")
+    failures = [ConnectionError("mail server")]
+
+    def handler(session: Session, record: Record) -> None:
+        store(session, record)
+        if record.value == b"1" and failures:
+            raise failures.pop()
+
+    report = run(handler)
+    assert (rows(), lag(client, topic)) == ([0, 1, 2, 3], 0)
+    assert (report.records_in, report.records_out, report.failed) == (4, 0, 0)
+    assert report.aborted >= 1
+
+
+@pytest.mark.parametrize("handler", [store, store_all])
+@pytest.mark.parametrize("level", LEVELS)
+def test_many_records_are_one_commit_and_a_batch_is_one_call(
+    run: Run, send: Any, rows: Rows, make_engine: MakeEngine, handler: Handler, level: str
+) -> None:
+    send(*(b"%d" % number for number in range(300)))
+    report = run(handler, sessionmaker(make_engine(isolation_level=level)), batch=handler is store_all)
+    assert rows() == list(range(300))
+    assert report.records_in == 300
+    assert report.transactions <= 100
+
+
+@pytest.mark.parametrize("kind", ["engine.connect", "engine.begin", "sessionmaker.begin"])
+def test_connections_and_sessions_that_commit_themselves_will_do(
+    run: Run, send: Any, rows: Rows, app: sqlalchemy.Engine, kind: str
+) -> None:
+    send(b"1", b"2", b"3")
+
+    def handler(session: Any, record: Record) -> None:
+        session.execute(sqlalchemy.insert(Order).values(number=int(record.value or b"")))
+
+    factories = {"engine.connect": app.connect, "engine.begin": app.begin, "sessionmaker.begin": sessionmaker(app).begin}
+    run(handler, factories[kind])
+    assert rows() == [1, 2, 3]
+
+
+# ── what a handler fails on ──
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_poisoned_record_stops_the_worker_and_is_named(
+    run: Run, send: Any, rows: Rows, topic: str, client: msgtx.Client, batch: bool
+) -> None:
+    send(*VALUES)
+    with pytest.raises(ValueError, match="poison") as caught:
+        run(store_all if batch else store, on_error="stop", batch=batch)
+    (note,) = caught.value.__notes__
+    assert note.startswith(f"failed on {topic}-0 offset")
+    assert batch or note.startswith(f"failed on {topic}-0 offset 2;")
+    assert set(rows()) <= {1, 2}
+    with client.consumer(topic, group=topic, auto_offset_reset="earliest") as successor:
+        assert successor.position(TopicPartition(topic, 0)) == len(rows())
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_poisoned_record_is_a_dead_letter_in_one_commit_with_its_offset(
+    run: Run, send: Any, rows: Rows, client: msgtx.Client, topic: str, unique: Unique, batch: bool, connection: Connection
+) -> None:
+    grave = unique("grave")
+    client.topics.create(grave)
+    send(*VALUES)
+    tried: list[bytes | None] = []
+
+    def handler(session: Session, given: Any) -> None:
+        records = given if batch else [given]
+        tried.extend(record.value for record in records if len(records) == 1 or not batch)
+        store_all(session, records)
+
+    report = run(handler, on_error="dead-letter", dead_letter=grave, retries=1, batch=batch)
+    assert (rows(), lag(client, topic)) == ([1, 2, 4, 5], 0)
+    assert (report.records_in, report.records_out, report.failed) == (5, 1, 1)
+    assert tried.count(b"poison") >= 2
+    (kept,) = client.read(client.snapshot([grave]))
+    assert (kept.value, kept.key) == (b"poison", b"key poison")
+    headers = dict(kept.headers)
+    assert (headers.pop("msgtx.error") or b"").startswith(b"ValueError: invalid literal")
+    assert headers == {"origin": b"shop", "msgtx.topic": topic.encode(), "msgtx.partition": b"0", "msgtx.offset": b"2"}
+    (shared,) = connection.execute(
+        "select count(*) from msgtx.group_offset o join msgtx.record_batch b on o.xmin = b.xmin"
+        " join msgtx.partition p on b.partition_id = p.partition_id join msgtx.topic t using (topic_id) where t.name = %s",
+        [grave],
+    ).fetchall()
+    assert shared[0] >= 1, "the letter and an offset are of one SQL transaction"
+
+
+def test_a_handler_may_empty_the_list_that_it_is_given(
+    run: Run, send: Any, rows: Rows, client: msgtx.Client, topic: str, unique: Unique
+) -> None:
+    """Else the record that fails would not be known, and another one be set aside."""
+    grave = unique("grave")
+    client.topics.create(grave)
+    send(*VALUES)
+
+    def handler(session: Session, records: list[Record]) -> None:
+        while records:
+            store(session, records.pop(0))
+
+    report = run(handler, batch=True, on_error="dead-letter", dead_letter=grave, retries=0)
+    assert (rows(), report.records_in, report.failed) == ([1, 2, 4, 5], 5, 1)
+    assert [record.value for record in client.read(client.snapshot([grave]))] == [b"poison"]
+
+
+def test_a_dead_letter_of_a_long_error_fits_into_its_topic(
+    run: Run, send: Any, client: msgtx.Client, unique: Unique
+) -> None:
+    grave = unique("grave")
+    client.topics.create(grave, max_message_bytes=2_000)
+    send(b"1")
+
+    def handler(session: Session, record: Record) -> None:
+        raise ValueError("long" * 10_000)
+
+    run(handler, on_error="dead-letter", dead_letter=grave, retries=0)
+    (kept,) = client.read(client.snapshot([grave]))
+    assert (dict(kept.headers)["msgtx.error"] or b"").startswith(b"ValueError: longlong")
+
+
+def test_a_dead_letter_that_is_refused_says_what_it_was_for(
+    run: Run, send: Any, client: msgtx.Client, topic: str, unique: Unique
+) -> None:
+    grave = unique("grave")
+    client.topics.create(grave, max_message_bytes=10)
+    send(b"1")
+
+    def handler(session: Session, record: Record) -> None:
+        raise ValueError("no amount")
+
+    with pytest.raises(errors.RecordTooLarge, match=grave) as caught:
+        run(handler, on_error="dead-letter", dead_letter=grave, retries=0)
+    assert caught.value.__notes__ == [
+        "it was to be set aside: ValueError: no amount",
+        f"at {topic}-0 offset 0; the transaction was rolled back, with the offsets",
+    ]
+    assert {at.offset for at in client.admin.groups.offsets(topic).values()} == {0}
+
+
+def test_what_is_skipped_is_said_in_a_line(run: Run, send: Any, rows: Rows, topic: str, caplog: Any) -> None:
+    send(*VALUES)
+    with caplog.at_level(logging.WARNING, "msgtx.process"):
+        report = run(store, on_error="skip", retries=0)
+    assert (rows(), report.failed) == ([1, 2, 4, 5], 1)
+    (line,) = caplog.messages
+    assert line.startswith(f"{topic}-0 offset 2: ValueError: invalid literal")
+    assert line.endswith("; skipped")
+
+
+def test_a_record_is_retried_with_growing_pauses_while_other_partitions_go_on(
+    run: Run, send: Any, rows: Rows, caplog: Any, topic: str
+) -> None:
+    send(*VALUES)
+    send(b"10", b"11", b"12", partition=1)
+    tries: list[float] = []
+
+    def handler(session: Session, record: Record) -> None:
+        if record.value == b"poison":
+            tries.append(time.monotonic())
+            if len(tries) < 6 or not {10, 11, 12} <= set(rows()):
+                raise ConnectionError("mail server")
+            return
+        store(session, record)
+
+    with caplog.at_level(logging.WARNING, "msgtx.process"):
+        report = run(handler)
+    assert rows() == [1, 2, 4, 5, 10, 11, 12]
+    assert report.failed == 0
+    lines = [line for line in caplog.messages if line.startswith(f"{topic}-0 offset 2: ConnectionError: mail server")]
+    assert [line.rpartition("; ")[2] for line in lines][:3] == [f"tried again in {s} s" for s in ("0.1", "0.2", "0.4")]
+    pauses = [after - before for before, after in itertools.pairwise(tries[-len(lines) - 1 :])]
+    assert len(tries) <= len(lines) + 3, "once its failure was alone, each try is"
+    assert all(after >= expected for after, expected in zip(pauses, (0.1, 0.2, 0.4), strict=False))
+
+
+def test_retries_may_have_an_end(run: Run, send: Any, rows: Rows, topic: str) -> None:
+    send(*VALUES)
+    with pytest.raises(ValueError, match="poison") as caught:
+        run(store, retries=2)
+    assert f"failed on {topic}-0 offset 2; its transaction was rolled back, with the offsets" in caught.value.__notes__
+    assert rows() == [1, 2]
+
+
+def test_a_row_that_only_the_commit_refuses_is_found_alone(
+    run: Run, send: Any, rows: Rows, client: msgtx.Client, topic: str, unique: Unique
+) -> None:
+    """Its constraint is deferred: the handler of no record fails."""
+    grave = unique("grave")
+    client.topics.create(grave)
+    send(b"1", b"2", b"1", b"3")
+    run(store, on_error="dead-letter", dead_letter=grave, retries=0)
+    assert rows() == [1, 2, 3]
+    assert [record.value for record in client.read(client.snapshot([grave]))] == [b"1"]
+
+
+@pytest.mark.parametrize("ending", ["raises", "returns"])
+def test_a_handler_that_has_caught_a_database_error_commits_nothing_of_it(
+    run: Run, send: Any, rows: Rows, ending: str, caplog: Any
+) -> None:
+    """PostgreSQL would answer the COMMIT of such a transaction with a rollback, and no error."""
+    send(*VALUES)
+
+    def handler(session: Session, record: Record) -> None:
+        if record.value == b"poison":
+            with contextlib.suppress(sqlalchemy.exc.DBAPIError):
+                session.execute(text("select 1 / 0"))
+            if ending == "raises":
+                raise KeyError("amount")
+            return
+        session.execute(sqlalchemy.insert(Order).values(number=int(record.value or b"")))
+
+    with caplog.at_level(logging.WARNING, "msgtx.process"):
+        report = run(handler, on_error="skip", retries=0)
+    assert (rows(), report.failed) == ([1, 2, 4, 5], 1)
+    assert ("KeyError" if ending == "raises" else "a statement of the SQL transaction has failed") in caplog.text
+
+
+@pytest.mark.parametrize("what", ["rolls back", "rolls back and goes on", "commits", "closes"])
+def test_a_handler_that_ends_its_session_has_failed(run: Run, send: Any, rows: Rows, what: str, caplog: Any) -> None:
+    """Else rows of other records would be gone, or come without their offsets."""
+    send(*VALUES)
+    stop = threading.Event()
+    calls = itertools.count()
+
+    def handler(session: Session, record: Record) -> None:
+        if next(calls) > 50:
+            stop.set()
+        if record.value != b"poison":
+            store(session, record)
+            session.flush()
+            return
+        match what:
+            case "commits":
+                session.commit()
+            case "closes":
+                session.close()
+            case _:
+                session.rollback()
+        if what == "rolls back and goes on":
+            session.add(Order(number=99))
+            session.flush()
+
+    with caplog.at_level(logging.WARNING, "msgtx.process"):
+        report = run(handler, on_error="skip", retries=0, stop=stop)
+    assert (rows(), report.failed) == ([1, 2, 4, 5], 1)
+    expected = "process_into does, behind it" if what == "commits" else "session.begin_nested()"
+    assert expected in caplog.text
+
+
+def test_a_savepoint_is_the_handlers_own(run: Run, send: Any, rows: Rows) -> None:
+    send(*VALUES)
+
+    def handler(session: Session, record: Record) -> None:
+        with contextlib.suppress(ValueError), session.begin_nested():
+            session.add(Order(number=100 + record.offset))
+            session.flush()
+            store(session, record)
+
+    report = run(handler)
+    assert (rows(), report.aborted) == ([1, 2, 4, 5, 100, 101, 103, 104], 0)
+
+
+def test_what_a_handler_publishes_comes_with_its_rows(
+    run: Run, send: Any, rows: Rows, client: msgtx.Client, unique: Unique
+) -> None:
+    output = unique("output")
+    client.topics.create(output)
+    send(*VALUES)
+
+    def handler(session: Session, record: Record) -> None:
+        orm.publish(session, output, record.value)
+        store(session, record)
+
+    run(handler, on_error="skip", retries=1)
+    assert [record.value for record in client.read(client.snapshot([output]))] == [b"1", b"2", b"4", b"5"]
+    assert rows() == [1, 2, 4, 5]
+
+
+async def of_a_loop(session: Session, record: Record) -> None: ...
+
+
+def a_generator(session: Session, record: Record) -> Iterator[None]:
+    yield
+
+
+@pytest.mark.parametrize("handler", [of_a_loop, a_generator, "text"])
+def test_a_handler_that_would_do_nothing_is_refused_before_anything_is_read(
+    run: Run, send: Any, handler: Any, client: msgtx.Client, topic: str
+) -> None:
+    send(b"1")
+    with pytest.raises(TypeError, match="handler is"):
+        run(handler)
+    for hidden in (of_a_loop, a_generator):
+        with pytest.raises(TypeError, match="nobody runs"):
+            run(lambda *given, hidden=hidden: hidden(*given), on_error="stop")
+    assert client.admin.groups.offsets(topic)[TopicPartition(topic, 0)].offset == 0
+
+
+# ── what is nobody's fault ──
+
+
+def test_a_lost_connection_is_no_records_fault(run: Run, send: Any, rows: Rows, connection: Connection, caplog: Any) -> None:
+    send(*(b"%d" % number for number in range(50)))
+    killed: list[int] = []
+
+    def handler(session: Session, record: Record) -> None:
+        store(session, record)
+        session.flush()
+        if record.offset % 10 == 7 and record.offset not in killed:
+            killed.append(record.offset)
+            pid = session.execute(text("select pg_backend_pid()")).scalar_one()
+            connection.execute("select pg_terminate_backend(%s)", [pid])
+            session.execute(text("select 1"))
+
+    with caplog.at_level(logging.WARNING, "msgtx.process"):
+        report = run(handler, on_error="skip", retries=0)
+    assert (rows(), report.failed, len(killed)) == (list(range(50)), 0, 5)
+    assert caplog.messages == []
+
+
+def test_a_pool_that_is_used_up_is_no_records_fault(run: Run, send: Any, rows: Rows, database_url: str, caplog: Any) -> None:
+    send(b"1", b"2")
+    address = database_url.replace("postgresql://", "postgresql+psycopg://")
+    engine = sqlalchemy.create_engine(address, pool_size=1, max_overflow=0, pool_timeout=0.1)
+    held = engine.connect()
+    release = threading.Timer(0.5, held.close)
+    release.start()
+    with caplog.at_level(logging.WARNING, "msgtx.process"):
+        run(store, sessionmaker(engine), on_error="skip", retries=0, idle_timeout=2.0)
+    release.join()
+    engine.dispose()
+    assert (rows(), caplog.messages) == ([1, 2], [])
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [
+        "set local statement_timeout = 50; select pg_sleep(5)",
+        "create temp table wide (t text) on commit drop; create index on wide (t);"
+        " insert into wide select string_agg(md5(n::text), '') from generate_series(1, 2000) n",
+    ],
+)
+def test_a_limit_that_one_record_exceeds_is_its_fault(run: Run, send: Any, rows: Rows, failing: str) -> None:
+    """To psycopg it is an OperationalError, as a deadlock is; tried again and again, it would end the worker."""
+    send(*VALUES)
+
+    def handler(session: Session, record: Record) -> None:
+        if record.value == b"poison":
+            session.connection().exec_driver_sql(failing)
+        store(session, record)
+
+    report = run(handler, on_error="skip", retries=0)
+    assert (rows(), report.failed) == ([1, 2, 4, 5], 1)
+
+
+def test_a_cancelled_future_is_an_error_as_any(run: Run, send: Any, rows: Rows) -> None:
+    send(*VALUES)
+
+    def handler(session: Session, record: Record) -> None:
+        if record.value == b"poison":
+            raise concurrent.futures.CancelledError
+        store(session, record)
+
+    report = run(handler, on_error="skip", retries=0)
+    assert (rows(), report.failed) == ([1, 2, 4, 5], 1)
+
+
+def test_a_serialization_failure_is_tried_again(
+    run: Run, send: Any, rows: Rows, make_engine: MakeEngine, connection: Connection
+) -> None:
+    send(*(b"%d" % number for number in range(20)))
+    connection.execute("insert into orders (number) values (1000)")
+    disturbed: list[int] = []
+
+    def handler(session: Session, record: Record) -> None:
+        session.execute(text("select * from orders where number >= 1000")).all()
+        if record.offset % 5 == 3 and record.offset not in disturbed:
+            disturbed.append(record.offset)
+            connection.execute("update orders set number = number + 1 where number >= 1000")
+        session.execute(text("update orders set number = number where number >= 1000"))
+        store(session, record)
+
+    report = run(handler, sessionmaker(make_engine(isolation_level="REPEATABLE READ")), on_error="stop", max_poll_records=1)
+    assert rows() == [*range(20), 1004]
+    assert report.aborted == len(disturbed) == 4
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_rebalance_in_the_middle_of_a_batch_commits_nothing_twice(
+    run: Run, send: Any, rows: Rows, client: msgtx.Client, topic: str, connection: Connection, batch: bool
+) -> None:
+    """The member is removed while its handler runs; another time its partition is another member's by the COMMIT."""
+    send(*(b"%d" % number for number in range(20)))
+    moved: list[int] = []
+
+    def handler(session: Session, given: Any) -> None:
+        first = given[0] if batch else given
+        (store_all if batch else store)(session, given)
+        if first.offset >= 7 * (len(moved) + 1):
+            moved.append(first.offset)
+            for member in client.admin.groups.members(topic):
+                connection.execute("select msgtx.leave_group(%s, %s)", [topic, member.member_id])
+            with client.consumer(topic, group=topic, enable_auto_commit=False) as other:
+                other.poll(0.1)
+
+    report = run(handler, on_error="stop", batch=batch)
+    assert (rows(), len(moved) > 0, lag(client, topic)) == (list(range(20)), True, 0)
+    assert report.aborted > 0  # twice in one transaction is once
+
+
+def test_workers_come_and_go_and_each_record_is_a_row(
+    client: msgtx.Client, topic: str, send: Any, rows: Rows, make_engine: MakeEngine, background: Any
+) -> None:
+    total = 600
+    chance = random.Random(5)
+    engine = make_engine()
+
+    def handler(session: Session, record: Record) -> None:
+        store(session, record)
+        if chance.random() < 0.02:
+            raise ConnectionError("now and then")
+        time.sleep(0.001)
+
+    def worker() -> None:
+        while lag(client, topic) or not client.admin.groups.offsets(topic):
+            stop = threading.Event()
+            threading.Timer(chance.uniform(0.2, 1.0), stop.set).start()
+            client.process_into(sessionmaker(engine), handler, topic, group=topic, stop=stop, transaction_ms=20)
+
+    with client.producer() as producer:
+        for number in range(total):
+            producer.send(topic, b"%d" % number, partition=number % 3)
+    for each in [background.submit(worker) for _ in range(3)]:
+        each.result(120)
+    assert rows() == list(range(total))
+
+
+# ── its end ──
+
+WORKER = """
+import sys, time
+import sqlalchemy
+from sqlalchemy.orm import Session, sessionmaker
+import msgtx
+
+topic, pause, name = sys.argv[1], float(sys.argv[2]), sys.argv[3] or None
+with msgtx.connect() as client:
+    engine = sqlalchemy.create_engine(sqlalchemy.make_url(client.secret_url).set(drivername="postgresql+psycopg"))
+
+    def handler(session, record):
+        session.execute(sqlalchemy.text("insert into orders (number) values (:number)"), {"number": int(record.value)})
+        print(record.offset, flush=True)
+        time.sleep(pause)
+
+    report = client.process_into(sessionmaker(engine), handler, topic, group=topic, group_instance_id=name)
+    print("ended", report.records_in, flush=True)
+"""
+
+
+@contextlib.contextmanager
+def worker(url: str, folder: Path, topic: str, *, pause: float, name: str = "") -> Iterator["subprocess.Popen[bytes]"]:
+    program = folder / "worker.py"
+    program.write_text(WORKER)
+    command = [sys.executable, str(program), topic, str(pause), name]
+    environment = {**os.environ, "MSGTX_DATABASE_URL": url}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, bufsize=0) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_worker_that_is_killed_again_and_again_loses_and_doubles_nothing(
+    database_url: str, tmp_path: Path, topic: str, send: Any, rows: Rows
+) -> None:
+    """It comes back under its own name at once, and the fence of the one that was killed holds."""
+    total = 250
+    send(*(b"%d" % number for number in range(total)))
+    chance = random.Random(7)
+    killed = 0
+    while (before := len(rows())) < total:
+        with worker(database_url, tmp_path, topic, pause=0.01, name="one") as process:
+            wait_until(lambda: len(rows()) > before, "it works")
+            time.sleep(chance.uniform(0.0, 0.5))
+            process.send_signal(signal.SIGKILL)
+            killed += 1
+    assert rows() == list(range(total))
+    assert killed >= 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_worker_and_loses_nothing(
+    database_url: str, tmp_path: Path, topic: str, send: Any, rows: Rows, number: signal.Signals, client: msgtx.Client
+) -> None:
+    """SIGTERM: after the transaction that is under way. Ctrl-C rolls it back."""
+    send(*(b"%d" % at for at in range(100)))
+    with worker(database_url, tmp_path, topic, pause=0.3) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"0\n"
+        process.send_signal(number)
+        rest = process.stdout.read().split()
+        code = process.wait(30)
+        if number == signal.SIGTERM:
+            assert (code, rest) == (0, [b"ended", b"1"])
+            assert rows() == [0]
+        else:
+            assert code != 0
+            assert rows() == []
+    assert client.admin.groups.members(topic) == [], "it has left"
+    with client.consumer(topic, group=topic, auto_offset_reset="earliest") as successor:
+        assert successor.position(TopicPartition(topic, 0)) == len(rows())
+
+
+def test_the_end_of_a_client_waits_for_its_workers(
+    database_url: str, topic: str, send: Any, rows: Rows, make_engine: MakeEngine, background: Any
+) -> None:
+    send(b"1", b"2", b"3")
+    begun, go_on = threading.Event(), threading.Event()
+
+    def handler(session: Session, record: Record) -> None:
+        store(session, record)
+        begun.set()
+        go_on.wait(20)
+
+    client = msgtx.connect(database_url)
+    running = background.submit(client.process_into, sessionmaker(make_engine()), handler, topic, group=topic)
+    assert begun.wait(20)
+    closing = background.submit(client.close)
+    time.sleep(0.2)
+    assert not closing.done()
+    go_on.set()
+    closing.result(20)
+    assert running.result(20).records_in == 1
+    assert rows() == [1]
+
+
+def test_an_event_ends_a_worker_that_pauses(run: Run, send: Any, background: Any) -> None:
+    send(b"poison")
+    stop = threading.Event()
+    running = background.submit(run, store, stop=stop, idle_timeout=None)
+    time.sleep(1.0)
+    began = time.monotonic()
+    stop.set()
+    assert running.result(20).aborted >= 2
+    assert time.monotonic() - began < 5.0
+
+
+def test_a_client_that_is_closed_by_its_own_handler_does_not_wait_for_itself(
+    database_url: str, topic: str, send: Any, make_engine: MakeEngine
+) -> None:
+    send(b"1")
+    client = msgtx.connect(database_url)
+    began = time.monotonic()
+    with pytest.raises((errors.MsgtxError, RuntimeError)):
+        client.process_into(
+            sessionmaker(make_engine()), lambda session, record: client.close(), topic, group=topic, on_error="stop"
+        )
+    assert time.monotonic() - began < 10.0
+
+
+# ── settings ──
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"on_error": "ignore"}, "on_error is retry, dead-letter, skip or stop, not 'ignore'"),
+        ({"on_error": "dead-letter"}, "need each other"),
+        ({"dead_letter": "grave"}, "need each other"),
+        ({"on_error": "stop", "retries": 1}, "retries is 0 or more, and not for on_error=stop"),
+        ({"retries": -1}, "retries is 0 or more"),
+        ({"enable_auto_commit": False}, "enable_auto_commit is off here"),
+        ({"max_poll_recrds": 1}, "nearest known one is 'max_poll_records'"),
+    ],
+)
+def test_settings_that_do_not_fit_together_are_refused(run: Run, options: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(errors.ConfigError, match=complaint):
+        run(store, **options)
+
+
+def test_what_is_not_there_is_said_before_anything_is_read(client: msgtx.Client, topic: str, app: sqlalchemy.Engine) -> None:
+    with pytest.raises(errors.UnknownTopicOrPartition, match="nowhere"):
+        client.process_into(sessionmaker(app), store, "nowhere", group=topic)
+    with pytest.raises(errors.UnknownTopicOrPartition, match="grave"):
+        client.process_into(sessionmaker(app), store, topic, group=topic, on_error="dead-letter", dead_letter="grave")
+    with pytest.raises(errors.ConfigError, match="name the topics"):
+        client.process_into(sessionmaker(app), store, group=topic)
+    with Session(app) as session, pytest.raises(TypeError, match="session_factory makes sessions"):
+        client.process_into(session, store, topic, group=topic)  # type: ignore[arg-type]
+
+
+def test_a_factory_of_something_else_is_refused_and_nothing_is_committed(
+    run: Run, send: Any, client: msgtx.Client, topic: str, make_database: Callable[..., str]
+) -> None:
+    from sqlalchemy.ext.asyncio import AsyncSession
+
+    send(b"1")
+    elsewhere = sqlalchemy.create_engine(make_database(schema=False).replace("postgresql://", "postgresql+psycopg://"))
+    for factory, complaint in (
+        (AsyncSession, "makes Sessions or Connections of SQLAlchemy, not AsyncSession"),
+        (lambda: contextlib.nullcontext("text"), "expected SQLAlchemy's Session"),
+        (sessionmaker(elsewhere), "there is no schema msgtx|msgtx db init"),
+    ):
+        with pytest.raises((TypeError, errors.ConfigError), match=complaint) as caught:
+            run(store, factory)
+        assert f"{topic}-0 offset 0" in caught.value.__notes__[0]
+    elsewhere.dispose()
+    assert client.admin.groups.offsets(topic)[TopicPartition(topic, 0)].offset == 0
+
+
+def test_a_deleted_topic_ends_its_worker(run: Run, send: Any, client: msgtx.Client, topic: str) -> None:
+    send(*VALUES)
+
+    def handler(session: Session, record: Record) -> None:
+        if topic in client.topics.list():
+            client.topics.delete(topic)
+
+    with pytest.raises(errors.MsgtxError):
+        run(handler, idle_timeout=20.0, on_error="stop")
+
+
+def test_several_topics_are_one_worker(
+    client: msgtx.Client, topic: str, send: Any, rows: Rows, unique: Unique, app: sqlalchemy.Engine
+) -> None:
+    second = unique("second")
+    client.topics.create(second)
+    send(b"1")
+    with client.producer() as producer:
+        producer.send(second, b"2")
+    reports: list[ProcessReport] = []
+    client.process_into(sessionmaker(app), store, topic, second, group=topic, idle_timeout=0.2, on_commit=reports.append)
+    assert rows() == [1, 2]
+    assert reports[-1].records_in == 2
+    wait_until(lambda: client.admin.groups.members(topic) == [])

@@ -1,0 +1,257 @@
+"""`client.process_into(…, share=True)`: workers that divide records, and rows that are there once for each (I17, I10)."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.orm import Session, sessionmaker
+
+import msgtx
+from msgtx import ProcessReport, Record, errors
+from msgtx.process import shares
+from tests.databases import Connection
+from tests.sessions.conftest import LEVELS, MakeEngine, Order
+
+Run = Callable[..., ProcessReport]
+Rows = Callable[[], list[int]]
+
+
+@pytest.fixture
+def rows(connection: Connection) -> Rows:
+    return lambda: [number for (number,) in connection.execute("select number from orders order by number").fetchall()]
+
+
+@pytest.fixture
+def send(client: msgtx.Client, topic: str) -> Callable[..., None]:
+    """Send values to partition 0."""
+
+    def call(*values: bytes, key: bytes | None = None) -> None:
+        with client.producer() as producer:
+            producer.send_batch(topic, values, None if key is None else [key] * len(values), partition=0).result(30)
+
+    return call
+
+
+@pytest.fixture
+def run(client: msgtx.Client, topic: str, make_engine: MakeEngine) -> Run:
+    """Work on the topic to its end, as a share group of its name that gives up after two deliveries."""
+    client.admin.shares.configure(topic, {"auto_offset_reset": "earliest", "delivery_count_limit": 2})
+
+    def call(
+        handler: Callable[[Any, Any], object],
+        level: str = "READ COMMITTED",
+        session_class: type[Session] = Session,
+        **options: Any,
+    ) -> ProcessReport:
+        factory = sessionmaker(make_engine(isolation_level=level), class_=session_class)
+        return client.process_into(
+            factory, handler, topic, **{"group": topic, "share": True, "idle_timeout": 0.3, **options}
+        )
+
+    return call
+
+
+def store(session: Session, record: Record) -> None:
+    session.add(Order(number=int(record.value or b"")))
+
+
+def store_all(session: Session, records: list[Record]) -> None:
+    session.add_all([Order(number=int(record.value or b"")) for record in records])
+
+
+def numbers(*given: int) -> list[bytes]:
+    return [b"%d" % number for number in given]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("batch", "handler"), [(False, store), (True, store_all)])
+def test_rows_and_answers_are_one_commit(
+    run: Run, client: msgtx.Client, topic: str, send: Any, rows: Rows, batch: bool, handler: Any, level: str
+) -> None:
+    send(*numbers(*range(20)))
+    report = run(handler, level, batch=batch)
+    assert rows() == list(range(20))
+    assert (report.records_in, report.aborted, report.failed) == (20, 0, 0)
+    assert client.admin.shares.describe(topic).lag == 0
+    assert run(handler, batch=batch).records_in == 0
+
+
+@pytest.mark.parametrize("on_error", ["retry", "dead-letter"])
+@pytest.mark.parametrize(("batch", "handler"), [(False, store), (True, store_all)])
+def test_a_record_that_fails_holds_up_no_other(
+    run: Run, client: msgtx.Client, topic: str, send: Any, rows: Rows, batch: bool, handler: Any, on_error: str
+) -> None:
+    """It is delivered again up to the group's limit, or a dead letter at once; its reason says what was raised."""
+    send(*numbers(1, 2), b"poison", *numbers(4, 5), b"venom", b"6")
+    report = run(handler, batch=batch, on_error=on_error)
+    assert rows() == [1, 2, 4, 5, 6]
+    assert (report.records_in - report.failed, report.failed) == (5, 2 if on_error == "dead-letter" else 0)
+    found = client.admin.shares.describe(topic)
+    assert (found.lag, found.dead_letters) == (0, 2)
+    letters = list(client.read(client.snapshot([f"{topic}-dead-letters"])))
+    assert sorted(letter.value or b"" for letter in letters) == [b"poison", b"venom"]
+    headers = [dict(letter.headers) for letter in letters]
+    deliveries = b"1" if on_error == "dead-letter" else b"2"
+    assert {each["msgtx.dead-letter.deliveries"] for each in headers} == {deliveries}
+    reasons = [each["msgtx.dead-letter.reason"] or b"" for each in headers]
+    begins = b"ValueError: " if on_error == "dead-letter" else b"delivery limit: ValueError: "
+    assert all(reason.startswith(begins) for reason in reasons)
+
+
+def test_a_record_that_fails_stops_the_worker_and_stays(
+    run: Run, client: msgtx.Client, topic: str, send: Any, rows: Rows
+) -> None:
+    send(b"poison", b"2")
+    with pytest.raises(ValueError, match="poison") as caught:
+        run(store, on_error="stop")
+    assert [note.partition(";")[0] for note in caught.value.__notes__] == [f"failed on {topic}-0 offset 0"]
+    assert rows() == []
+    found = client.admin.shares.describe(topic)
+    assert (found.lag, found.members) == (2, 0)
+
+
+@pytest.mark.parametrize("ends", [Session.commit, Session.rollback], ids=["commit", "rollback"])
+def test_a_handler_that_ends_its_session_has_done_nothing(
+    run: Run, client: msgtx.Client, topic: str, send: Any, rows: Rows, ends: Callable[[Session], None]
+) -> None:
+    def handler(session: Session, record: Record) -> None:
+        store(session, record)
+        ends(session)
+
+    send(b"1")
+    with pytest.raises(errors.IllegalState):
+        run(handler, on_error="stop")
+    assert rows() == []
+    assert client.admin.shares.describe(topic).lag == 1
+
+
+def test_workers_of_one_call_divide_a_partition(run: Run, client: msgtx.Client, topic: str, send: Any, rows: Rows) -> None:
+    threads: set[int] = set()
+    told: list[int] = []
+    barrier = threading.Barrier(3, timeout=30)
+
+    def handler(session: Session, record: Record) -> None:
+        if threading.get_ident() not in threads:
+            threads.add(threading.get_ident())
+            barrier.wait()  # all three have a record now
+        store(session, record)
+
+    send(*numbers(*range(30)))
+    report = run(handler, concurrency=3, on_commit=lambda report: told.append(report.records_in), idle_timeout=1.0)
+    assert rows() == list(range(30))
+    assert len(threads) == 3
+    assert report.records_in == max(told) == 30
+    assert told == sorted(told)
+
+
+def test_when_one_worker_raises_the_others_end(run: Run, send: Any, rows: Rows) -> None:
+    send(*numbers(*range(10)), b"poison")
+    with pytest.raises(ValueError, match="poison"):
+        run(store, concurrency=3, on_error="stop", idle_timeout=None)
+    assert len(rows()) == len(set(rows()))
+
+
+def test_a_lost_connection_is_no_fault_of_the_records(
+    run: Run, client: msgtx.Client, topic: str, send: Any, rows: Rows
+) -> None:
+    """They are not delivered again for it: the same ones are tried again."""
+    lost: list[int] = []
+
+    def handler(session: Session, record: Record) -> None:
+        store(session, record)
+        if len(lost) < 3:
+            lost.append(record.delivery_count)  # type: ignore[attr-defined]
+            session.flush()
+            session.execute(text("select pg_terminate_backend(pg_backend_pid())"))
+
+    send(*numbers(1, 2, 3))
+    report = run(handler)
+    assert rows() == [1, 2, 3]
+    assert (report.aborted, lost) == (3, [1, 1, 1])
+    assert client.admin.shares.describe(topic).lag == 0
+
+
+def test_who_hangs_for_longer_than_locks_are_renewed_has_written_nothing(
+    run: Run, client: msgtx.Client, topic: str, send: Any, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shares, "RENEWED_SECONDS", 0.0)
+    client.admin.shares.configure(topic, {"record_lock_duration_ms": "300ms", "delivery_count_limit": 5})
+    deliveries: list[int] = []
+
+    def handler(session: Session, record: Record) -> None:
+        deliveries.append(record.delivery_count)  # type: ignore[attr-defined]
+        store(session, record)
+        if deliveries == [1]:
+            time.sleep(0.8)
+
+    send(b"1")
+    report = run(handler, idle_timeout=1.0)
+    assert (rows(), deliveries) == ([1], [1, 2])
+    assert (report.aborted, report.records_in) == (1, 1)
+
+
+def test_locks_are_renewed_for_a_handler_that_takes_long(
+    run: Run, client: msgtx.Client, topic: str, send: Any, rows: Rows
+) -> None:
+    client.admin.shares.configure(topic, {"record_lock_duration_ms": "1s", "delivery_count_limit": 5})
+    deliveries: list[int] = []
+
+    def handler(session: Session, record: Record) -> None:
+        deliveries.append(record.delivery_count)  # type: ignore[attr-defined]
+        store(session, record)
+        if record.value == b"1":
+            time.sleep(1.5)
+
+    send(*numbers(1, 2, 3))
+    report = run(handler, idle_timeout=2.0, concurrency=2)  # the other one would get it
+    assert (rows(), deliveries) == ([1, 2, 3], [1, 1, 1])
+    assert (report.records_in, report.aborted) == (3, 0)
+
+
+def test_a_record_that_is_tried_again_is_not_overtaken_by_its_key(
+    run: Run, client: msgtx.Client, topic: str, send: Any, rows: Rows
+) -> None:
+    client.admin.shares.configure(topic, {"ordering": "key", "delivery_count_limit": 5})
+    done: list[int] = []
+    failures: list[int] = []
+
+    def handler(session: Session, record: Record) -> None:
+        number = int(record.value or b"")
+        if number == 2 and len(failures) < 2:
+            failures.append(number)
+            raise ValueError("not yet")
+        session.info.setdefault("done", []).append(number)
+        store(session, record)
+
+    class Noting(Session):
+        def commit(self) -> None:
+            super().commit()
+            done.extend(self.info.pop("done", []))
+
+    send(*numbers(1, 2, 3, 4), key=b"key")
+    send(*numbers(5, 6), key=b"other")
+    run(handler, session_class=Noting, idle_timeout=1.0)
+    assert rows() == [1, 2, 3, 4, 5, 6]
+    assert [number for number in done if number < 5] == [1, 2, 3, 4]
+    assert len(failures) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"on_error": "skip"}, "on_error is retry, dead-letter or stop"),
+        ({"dead_letter": "graves"}, "dead_letter is left out: dead_letter_topic of the share group"),
+        ({"retries": 3}, "retries is left out: delivery_count_limit of the share group"),
+        ({"auto_offset_reset": "latest"}, "auto_offset_reset of the share group says it"),
+        ({"concurrency": 0}, "concurrency is from 1 to 100"),
+        ({"share": False, "concurrency": 2}, "concurrency is for share=True"),
+        ({"isolation": "read_committed"}, "unknown setting 'isolation'"),
+    ],
+)
+def test_what_the_group_decides_is_no_setting_of_a_worker(run: Run, options: dict[str, Any], words: str) -> None:
+    """I16."""
+    with pytest.raises(errors.ConfigError, match=words):
+        run(store, **options)

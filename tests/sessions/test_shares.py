@@ -1,0 +1,157 @@
+"""share_consumer.commit(session=…): a row and the acknowledgement of its record are one commit (internals: shares; I17)."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy.orm import Session
+
+import msgtx
+from msgtx import Acknowledgement, errors, orm
+from tests.databases import Connection
+from tests.sessions.conftest import LEVELS, MakeEngine, Order
+
+Seen = Callable[[str], tuple[list[bytes | None], list[int]]]
+Unique = Callable[[str], str]
+Share = Callable[..., msgtx.ShareConsumer]
+
+
+@pytest.fixture(params=LEVELS)
+def session(request: pytest.FixtureRequest, make_engine: MakeEngine) -> Iterator[Session]:
+    """A session at each level."""
+    with Session(make_engine(pool_size=1, max_overflow=0, pool_timeout=5, isolation_level=request.param)) as made:
+        yield made
+
+
+@pytest.fixture
+def filled(client: msgtx.Client, topic: str) -> str:
+    """A topic that holds the numbers from 0 to 5."""
+    with client.producer() as producer:
+        producer.send_batch(topic, [b"%d" % number for number in range(6)], partition=0).result(30)
+    return topic
+
+
+@pytest.fixture
+def share(client: msgtx.Client, connection: Connection, filled: str, unique: Unique) -> Iterator[Share]:
+    """Members of a group that begins at the start of the log."""
+    made: list[msgtx.ShareConsumer] = []
+    name = unique("share")
+
+    def make(**settings: Any) -> msgtx.ShareConsumer:
+        made.append(client.share_consumer(filled, group=name, **{"acknowledgement_mode": "explicit", **settings}))
+        return made[-1]
+
+    make()._member.join()
+    connection.execute(
+        "update msgtx.share_group set auto_offset_reset = 'earliest', record_lock_duration_ms = 60000,"
+        " delivery_count_limit = 9 where group_id ="
+        " (select group_id from msgtx.consumer_group where name = %s)",
+        [name],
+    )
+    yield make
+    for consumer in made:
+        consumer.close()
+
+
+def accept(consumer: msgtx.ShareConsumer, records: list[msgtx.ShareRecord]) -> None:
+    for record in records:
+        consumer.acknowledge(record)
+
+
+def counts(records: list[msgtx.ShareRecord]) -> list[tuple[bytes | None, int]]:
+    return [(record.value, record.delivery_count) for record in records]
+
+
+@pytest.mark.parametrize("mode", ["explicit", "implicit"])
+def test_rows_records_and_acknowledgements_are_one_commit(
+    share: Share, session: Session, filled: str, output: str, seen: Seen, mode: str
+) -> None:
+    """Every second attempt is rolled back."""
+    one = share(acknowledgement_mode=mode)
+    for attempt in range(100):
+        records = one.poll(0, max_records=2)
+        if not records:
+            break
+        session.add_all([Order(number=int(record.value or b"")) for record in records])
+        orm.publish(session, output, b"out", partition=0)
+        if mode == "explicit":
+            accept(one, records)
+        one.commit(session=session)
+        if attempt % 2:
+            session.commit()
+        else:
+            session.rollback()
+            if mode == "explicit":  # it holds them still
+                for record in records:
+                    one.acknowledge(record, Acknowledgement.RELEASE)
+                one.commit()
+    published, numbers = seen(output)
+    assert numbers == list(range(6))
+    assert len(published) >= 3
+    assert share().poll(0) == []
+
+
+def test_a_savepoint_that_is_rolled_back_takes_its_acknowledgements_back(share: Share, session: Session) -> None:
+    one, other = share(), share()
+    first, second, third = one.poll(0, max_records=3)
+    accept(one, [first])
+    one.commit(session=session)
+    with session.begin_nested() as savepoint:
+        accept(one, [second])
+        one.commit(session=session)
+        savepoint.rollback()
+    one.acknowledge(second, Acknowledgement.RELEASE)
+    accept(one, [third])
+    one.commit(session=session)
+    with pytest.raises(errors.TransactionConflict):
+        one.acknowledge(first)
+    session.commit()
+    assert counts(other.poll(0, max_records=1)) == [(b"1", 2)]
+    assert counts(other.poll(0)) == [(b"3", 1), (b"4", 1), (b"5", 1)]
+
+
+def test_what_is_lost_meanwhile_fails_the_commit(
+    share: Share, session: Session, connection: Connection, filled: str, seen: Seen
+) -> None:
+    one, other = share(), share()
+    records = one.poll(0, max_records=2)
+    one.acknowledge(records[0], Acknowledgement.RELEASE)
+    one.commit()
+    assert counts(other.poll(0, max_records=1)) == [(b"0", 2)]
+    accept(one, records[1:])
+    session.add(Order(number=1))
+    one.commit(session=session)
+    connection.execute("update msgtx.group_heartbeat set heartbeat_at = heartbeat_at - interval '1 hour'")
+    with pytest.raises(errors.MsgtxError) as refused:
+        session.commit()
+    assert isinstance(refused.value, errors.InvalidRecordState | errors.UnknownMember)
+    assert seen(filled)[1] == []
+
+
+def test_a_session_that_idles_holds_nobody_up(share: Share, make_engine: MakeEngine) -> None:
+    """P32. Nothing is locked before the COMMIT; the records are this member's until then."""
+    one, other = share(), share()
+    with Session(make_engine()) as session:
+        accept(one, one.poll(0, max_records=2))
+        one.commit(session=session)
+        assert counts(other.poll(0, max_records=2)) == [(b"2", 1), (b"3", 1)]
+        session.commit()
+    assert counts(other.poll(0)) == [(b"4", 1), (b"5", 1)]
+
+
+def test_a_block_of_a_producer_takes_acknowledgements_into_the_session(
+    client: msgtx.Client, share: Share, session: Session, output: str, seen: Seen, unique: Unique
+) -> None:
+    one, other = share(), share()
+    with client.producer(transactional_id=unique("id")) as producer:
+        for ends in (session.rollback, session.commit):
+            records = one.poll(5, max_records=1)
+            assert [record.value for record in records] == [b"0"]
+            with producer.transaction(session=session) as tx:
+                session.add_all([Order(number=int(record.value or b"")) for record in records])
+                producer.send(output, b"out", partition=0)
+                accept(one, records)
+                tx.send_acknowledgements(one)
+            ends()
+    assert seen(output) == ([b"out"], [0])
+    assert counts(other.poll(0)) == [(b"%d" % number, 1) for number in range(1, 6)]

@@ -1,0 +1,142 @@
+"""A share group by hand: its members, and each step of the protocol."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from msgtx.store.answers import AnswerColumns, OffsetRange, acknowledge_in_transaction, acknowledge_records
+from msgtx.store.shares import acquire_records, join_share_group
+from msgtx.types import TransactionId
+from tests.databases import Connection
+from tests.store.steps import unique
+
+ANYTHING: Final = 1 << 30
+
+
+class ShareGroup:
+    """A share group that begins at the start of a partition. Members join when they are first named."""
+
+    def __init__(self, connection: Connection, partition: int, *, name: str | None = None, **settings: object) -> None:
+        self.connection = connection
+        self.partition = partition
+        self.name = name or unique("share")
+        self.numbers: dict[str, int] = {}
+        self.calls = 0
+        self.group_id = -1
+        self.join("a")
+        for setting, value in {"auto_offset_reset": "earliest", **settings}.items():
+            self.connection.execute(
+                f"update msgtx.share_group set {setting} = %s where group_id = %s", [value, self.group_id]
+            )
+
+    def join(self, member: str) -> int:
+        """Return the number of a member."""
+        if member not in self.numbers:
+            self.group_id, self.numbers[member] = join_share_group(
+                self.connection,
+                self.name,
+                member_id=member,
+                client_host=None,
+                client_process=None,
+                session_timeout_ms=1_000_000,
+                topics=[],
+            )
+        return self.numbers[member]
+
+    def call(self) -> int:
+        """Return the number of the next call."""
+        self.calls += 1
+        return self.calls
+
+    def acquire(self, member: str, most: int = 500, *, call: int | None = None) -> dict[int, int]:
+        """Return the delivery count of each record that a member acquires, by offset."""
+        found = acquire_records(
+            self.connection,
+            self.name,
+            self.join(member),
+            [self.partition],
+            call_number=call or self.call(),
+            max_records=most,
+            max_bytes=ANYTHING,
+        ).records
+        return {
+            offset: each.delivery_count
+            for each in found
+            for offset in each.offsets or range(each.range.first, each.range.last + 1)
+        }
+
+    def answers(
+        self, member: str, answers: Mapping[int, str], *, reason: str | None = None, delay: int | None = None
+    ) -> AnswerColumns:
+        """Return a member's answers by offset, each a range of its own."""
+        count = len(answers)
+        return AnswerColumns(
+            (self.name,) * count,
+            (self.join(member),) * count,
+            (self.partition,) * count,
+            tuple(answers),
+            tuple(answers),
+            tuple(answers.values()),
+            (reason,) * count,
+            (delay,) * count,
+        )
+
+    def answer(self, member: str, answers: Mapping[int, str], *, delay: int | None = None) -> list[tuple[str, OffsetRange]]:
+        """Answer at once. Returns what is refused."""
+        return acknowledge_records(self.connection, self.answers(member, answers, delay=delay), call_number=self.call())
+
+    def answer_in(
+        self,
+        name: TransactionId,
+        member: str,
+        answers: Mapping[int, str],
+        *,
+        call: int | None = None,
+        delay: int | None = None,
+    ) -> None:
+        """Answer in a transaction. Raise what is refused."""
+        columns = self.answers(member, answers, delay=delay)
+        acknowledge_in_transaction(self.connection, name, columns, call_number=call or self.call())
+
+    @property
+    def letters(self) -> list[tuple[bytes | None, int, int, str]]:
+        """What became dead letters: value, offset, deliveries, reason."""
+        rows = self.connection.execute(
+            "select b.values[1], b.header_keys, b.header_values from msgtx.record_batch b"
+            " join msgtx.partition using (partition_id) join msgtx.topic t using (topic_id)"
+            " where t.name = %s order by b.base_offset",
+            [f"{self.name}-dead-letters"],
+        ).fetchall()
+        found = []
+        for value, keys, values in rows:
+            headers = {key: bytes(value).decode() for key, value in zip(keys, values, strict=True)}
+            offset, deliveries = headers["msgtx.dead-letter.offset"], headers["msgtx.dead-letter.deliveries"]
+            found.append((value, int(offset), int(deliveries), headers["msgtx.dead-letter.reason"]))
+        return found
+
+    @property
+    def spans(self) -> list[tuple[int, int, str, int]]:
+        """What is in flight, as it is stored: first and last offset, status, delivery count."""
+        return self.connection.execute(
+            "select u.first_offset, u.last_offset, u.status, u.delivery_count from ("
+            " select s.spans from msgtx.share_state s where s.group_id = %s and s.partition_id = %s"
+            " order by s.version desc limit 1) newest cross join lateral unnest(newest.spans) u order by 1",
+            [self.group_id, self.partition],
+        ).fetchall()
+
+    @property
+    def versions(self) -> int:
+        """How many states were written."""
+        row = self.connection.execute(
+            "select max(version) from msgtx.share_state where group_id = %s", [self.group_id]
+        ).fetchone()
+        return row[0] if row else 0
+
+    def expire_locks(self, *members: str) -> None:
+        """Let the locks of these members be over."""
+        self.connection.execute(
+            "update msgtx.share_state s set spans = array(select row(u.first_offset, u.last_offset, u.status,"
+            " u.delivery_count, u.member_number, u.call_number, u.locked_until - case when u.member_number = any(%s)"
+            " then interval '1 hour' else interval '0' end, u.producer_id, u.producer_epoch, u.transaction_number,"
+            " u.answer, u.reason)::msgtx.share_span from unnest(s.spans) u) where s.group_id = %s",
+            [[self.numbers[member] for member in members], self.group_id],
+        )

@@ -1,0 +1,705 @@
+"""Share groups in the database: who holds a record, and what becomes of answers (internals: shares; I17)."""
+
+import contextlib
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from msgtx import errors
+from msgtx.coordinator.sweep import sweep
+from msgtx.database.pool import Engine
+from msgtx.store.answers import acknowledge_in_session, acknowledge_records
+from msgtx.store.append import append, append_and_decide
+from msgtx.store.decide import decide
+from msgtx.store.retention import delete_records
+from msgtx.store.seal import complete_prepared
+from msgtx.store.seal import seal as seal_it
+from msgtx.store.shares import ensure_dead_letters, join_share_group
+from msgtx.store.topics import create_topic, delete_topic, describe_topics
+from msgtx.store.transactions import end_transaction, mark, transaction_outcome
+from msgtx.store.verify import verify_batches
+from msgtx.types import Outcome
+from tests.databases import Connection
+from tests.store.sharing import ShareGroup
+from tests.store.steps import Writer, append_one, batch, count, delete_topic_of, new_partition, new_topic, values
+from tests.store.test_compaction import compact, compacted_topic, put
+
+Clock = Callable[..., None]
+Sessions = Callable[[], Connection]
+pytestmark = pytest.mark.usefixtures("bare")
+
+
+@pytest.fixture
+def partition(connection: Connection) -> int:
+    """A partition of four records, in one row."""
+    made = new_partition(connection)
+    append(connection, [batch(made, b"0", b"1", b"2", b"3")])
+    return made
+
+
+@pytest.fixture
+def group(connection: Connection, partition: int) -> ShareGroup:
+    return ShareGroup(connection, partition)
+
+
+def settle(connection: Connection) -> int:
+    row = connection.execute("select settled from msgtx.settle_shares()").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+# ── transactions ──
+
+
+def test_records_of_one_row_may_belong_to_different_transactions(connection: Connection, group: ShareGroup) -> None:
+    """T1 acknowledges 0, then 1; T2 acknowledges 2, and is aborted: 2 is delivered again, 0 and 1 are pending."""
+    one, two = Writer(connection), Writer(connection)
+    group.acquire("a")
+    group.answer_in(one.name, "a", {0: "accept"})
+    group.answer_in(one.name, "a", {1: "accept"})
+    group.answer_in(two.name, "a", {2: "accept"})
+    decide(connection, two.name, "ABORT", tails={})
+    group.expire_locks("a")
+    assert group.acquire("b") == {2: 2, 3: 2}
+    assert group.spans[:2] == [(0, 0, "pending", 1), (1, 1, "pending", 1)]
+    decide(connection, one.name, "COMMIT", tails={})
+    group.expire_locks("b")
+    assert group.acquire("b") == {2: 3, 3: 3}
+
+
+@pytest.mark.parametrize(("outcome", "left"), [("COMMIT", {}), ("ABORT", {0: 2, 1: 2})])
+def test_what_is_pending_becomes_real_with_the_decision(
+    connection: Connection, group: ShareGroup, outcome: str, left: dict[int, int]
+) -> None:
+    writer = Writer(connection)
+    group.acquire("a", 2)
+    group.answer_in(writer.name, "a", {0: "accept", 1: "accept"})
+    group.expire_locks("a")
+    assert group.acquire("b", 1) == {2: 1}, "it is pending, whatever became of the lock"
+    decide(connection, writer.name, "COMMIT" if outcome == "COMMIT" else "ABORT", tails={})
+    assert group.acquire("b", 2) == (left or {3: 1})
+
+
+def test_a_release_in_a_transaction_holds_with_its_commit(connection: Connection, group: ShareGroup) -> None:
+    writer = Writer(connection)
+    group.acquire("a")
+    group.answer_in(writer.name, "a", {0: "release", 1: "accept"})
+    assert group.acquire("b") == {}
+    decide(connection, writer.name, "COMMIT", tails={})
+    assert group.acquire("b") == {0: 2}
+
+
+REFUSED = {
+    "never acquired": (3, "InvalidRecordState"),
+    "acknowledged": (0, "InvalidRecordState"),
+    "acquired by another member": (2, "InvalidRecordState"),
+    "pending elsewhere": (1, "TransactionConflict"),
+    "behind the log": (17, "InvalidRecordState"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("kind", ["plain", "transaction", "whole"])
+def test_what_a_member_does_not_hold_is_refused_and_nothing_changes(
+    connection: Connection, group: ShareGroup, case: str, kind: str
+) -> None:
+    """I16. Also the answers beside it, which would hold."""
+    offset, error = REFUSED[case]
+    first, own = Writer(connection), Writer(connection)
+    append(connection, [batch(group.partition, b"4", b"5")])
+    assert group.acquire("a", 2) == {0: 1, 1: 1}
+    assert group.acquire("b", 1) == {2: 1}
+    group.answer("a", {0: "accept"})
+    group.answer_in(first.name, "a", {1: "accept"})
+    before, versions = group.spans, group.versions
+    answers = {offset: "accept"}
+    if kind == "plain":
+        assert [name for name, _ in group.answer("a", answers)] == [error]
+    elif kind == "transaction":
+        with pytest.raises(getattr(errors, error), match=f"offset {offset}"):
+            group.answer_in(own.name, "a", answers)
+        assert transaction_outcome(connection, own.name).outcome is Outcome.UNKNOWN
+    else:
+        with pytest.raises(getattr(errors, error), match=f"offset {offset}"):
+            append_and_decide(connection, own.name, [own.row(group.partition, b"out")], answers=group.answers("a", answers))
+        assert transaction_outcome(connection, own.name).outcome is Outcome.UNKNOWN
+        assert b"out" not in values(connection, group.partition)
+    assert (group.spans, group.versions) == (before, versions)
+
+
+def test_one_refusal_refuses_the_whole(connection: Connection, group: ShareGroup) -> None:
+    writer = Writer(connection)
+    group.acquire("a", 2)
+    group.answer("a", {1: "accept"})
+    with pytest.raises(errors.InvalidRecordState, match="offset 1"):
+        group.answer_in(writer.name, "a", {0: "accept", 1: "accept"})
+    assert group.spans == [(0, 0, "acquired", 1)]
+
+
+def test_a_record_is_acknowledged_once_in_a_transaction(connection: Connection, group: ShareGroup) -> None:
+    writer = Writer(connection)
+    group.acquire("a")
+    group.answer_in(writer.name, "a", {0: "accept"})
+    with pytest.raises(errors.TransactionConflict):
+        group.answer_in(writer.name, "a", {0: "accept"})
+    with pytest.raises(errors.TransactionConflict):
+        group.answer_in(Writer(connection).name, "a", {0: "accept"})
+    assert [name for name, _ in group.answer("a", {0: "release"})] == ["TransactionConflict"]
+
+
+def test_a_call_that_is_repeated_has_its_effect_once(connection: Connection, group: ShareGroup) -> None:
+    writer = Writer(connection)
+    group.acquire("a")
+    for _ in range(2):
+        group.answer_in(writer.name, "a", {0: "accept", 1: "release"}, call=77)
+    assert group.spans[:2] == [(0, 0, "pending", 1), (1, 1, "pending", 1)]
+    with pytest.raises(errors.TransactionConflict):
+        group.answer_in(writer.name, "a", {0: "release"}, call=77)
+
+
+def test_a_whole_transaction_that_is_repeated_acknowledges_once(connection: Connection, group: ShareGroup) -> None:
+    writer = Writer(connection)
+    group.acquire("a", 1)
+    answers, rows = group.answers("a", {0: "accept"}), [writer.row(group.partition, b"out")]
+    first = append_and_decide(connection, writer.name, rows, answers=answers)
+    again = append_and_decide(connection, writer.name, rows, answers=answers)
+    assert [each.base_offset for each in first] == [each.base_offset for each in again]
+    assert again[0].duplicate
+    assert group.acquire("b") == {1: 1, 2: 1, 3: 1, 4: 1}
+
+
+def test_a_whole_transaction_may_be_acknowledgements_alone(connection: Connection, group: ShareGroup) -> None:
+    writer = Writer(connection)
+    group.acquire("a")
+    for _ in range(2):
+        assert append_and_decide(connection, writer.name, [], answers=group.answers("a", {0: "accept"})) == []
+    assert transaction_outcome(connection, writer.name).outcome is Outcome.COMMITTED
+    assert group.spans == [(1, 3, "acquired", 1)]
+
+
+def test_a_transaction_that_is_over_takes_no_acknowledgement(connection: Connection, group: ShareGroup) -> None:
+    """I8."""
+    writer = Writer(connection)
+    group.acquire("a")
+    decide(connection, writer.name, "ABORT", tails={})
+    with pytest.raises(errors.InvalidTransactionState):
+        group.answer_in(writer.name, "a", {0: "accept"})
+    writer.number += 1
+    sealed = writer.name
+    writer.send(group.partition, b"x")
+    seal_it(connection, sealed, "external", tails=writer.tails)
+    with pytest.raises(errors.InvalidTransactionState):
+        group.answer_in(sealed, "a", {0: "accept"})
+    assert group.spans == [(0, 3, "acquired", 1)]
+
+
+def test_a_fenced_producer_acknowledges_nothing(connection: Connection, group: ShareGroup) -> None:
+    """I7."""
+    writer = Writer(connection)
+    group.acquire("a")
+    group.answer_in(writer.name, "a", {0: "accept"})
+    old = writer.name
+    Writer(connection, writer.transactional_id)
+    with pytest.raises(errors.ProducerFenced):
+        group.answer_in(old, "a", {1: "accept"})
+    group.expire_locks("a")
+    assert group.acquire("b", 1) == {0: 2}, "what it had acknowledged was aborted"
+
+
+def test_a_prepared_transaction_holds_its_acknowledgements_until_it_is_decided(
+    connection: Connection, group: ShareGroup, clock: Clock
+) -> None:
+    writer = Writer(connection)
+    group.acquire("a")
+    group.answer_in(writer.name, "a", {0: "accept"})
+    assert seal_it(connection, writer.name, "external", tails={}).error is None
+    clock("1 day")
+    settle(connection)
+    group.numbers.clear()
+    assert group.acquire("later") == {1: 2, 2: 2, 3: 2}
+    complete_prepared(connection, writer.name, "ABORT")
+    assert group.acquire("later") == {0: 2}
+
+
+def test_an_overdue_transaction_is_aborted_by_who_meets_it(connection: Connection, group: ShareGroup, clock: Clock) -> None:
+    """I12."""
+    writer = Writer(connection, timeout_ms=1000)
+    group.acquire("a")
+    group.answer_in(writer.name, "a", {0: "accept", 1: "accept", 2: "accept", 3: "accept"})
+    assert group.acquire("b") == {}
+    clock("2 seconds")
+    assert group.acquire("b") == {0: 2, 1: 2, 2: 2, 3: 2}
+    assert transaction_outcome(connection, writer.name).outcome is Outcome.ABORTED
+
+
+def test_an_overdue_transaction_of_acknowledgements_alone_is_aborted_by_the_sweep(
+    connection: Connection, group: ShareGroup, engine: Engine, clock: Clock
+) -> None:
+    """I12. It has written to no partition, where others are looked for."""
+    writer = Writer(connection, timeout_ms=1000)
+    group.acquire("a")
+    group.answer_in(writer.name, "a", {0: "accept"})
+    assert sweep(engine).shares_settled == 0
+    clock("2 seconds")
+    report = sweep(engine)
+    assert (report.shares_settled, report.transactions_aborted) == (1, 1)
+    assert transaction_outcome(connection, writer.name).outcome is Outcome.ABORTED
+    assert group.spans == [(0, 0, "available", 1), (1, 3, "acquired", 1)]
+
+
+def test_a_transaction_of_two_groups_acknowledgements_is_aborted_once(
+    connection: Connection, group: ShareGroup, engine: Engine, clock: Clock
+) -> None:
+    writer = Writer(connection, timeout_ms=1000)
+    for each in (group, ShareGroup(connection, group.partition)):
+        each.acquire("a")
+        each.answer_in(writer.name, "a", {0: "accept"})
+    clock("2 seconds")
+    report = sweep(engine)
+    assert (report.shares_settled, report.transactions_aborted) == (2, 1)
+
+
+@pytest.mark.parametrize("outcome", ["COMMIT", "ABORT"])
+def test_pending_rows_disappear_though_nobody_asks_any_more(connection: Connection, group: ShareGroup, outcome: str) -> None:
+    writer = Writer(connection)
+    group.acquire("a")
+    group.answer_in(writer.name, "a", {0: "accept"})
+    assert settle(connection) == 0
+    decide(connection, writer.name, "COMMIT" if outcome == "COMMIT" else "ABORT", tails={})
+    assert settle(connection) == 1
+    assert count(connection, "share_pending") == 0
+    assert [status for _, _, status, _ in group.spans] == ["acquired"] if outcome == "COMMIT" else ["available", "acquired"]
+    assert settle(connection) == 0
+
+
+def test_a_decision_is_kept_until_what_it_decides_is_settled(
+    connection: Connection, group: ShareGroup, engine: Engine, clock: Clock
+) -> None:
+    """P29. Without it nobody would know what became of the record."""
+    writer = Writer(connection)
+    group.acquire("a")
+    group.answer_in(writer.name, "a", {0: "accept"})
+    decide(connection, writer.name, "COMMIT", tails={})
+    writer.number += 1
+    writer.send(group.partition, b"x")
+    writer.decide("COMMIT")
+    clock("60 days")
+    sweep(engine, only=["markers"])
+    assert sweep(engine, only=["history"]).transactions_purged == 0
+    sweep(engine, only=["acknowledgements"])
+    assert sweep(engine, only=["history"]).transactions_purged == 1
+
+
+def test_what_is_pending_on_a_partition_that_is_gone_is_forgotten(connection: Connection, group: ShareGroup) -> None:
+    writer = Writer(connection)
+    group.acquire("a")
+    group.answer_in(writer.name, "a", {0: "accept"})
+    delete_topic_of(connection, group.partition)
+    decide(connection, writer.name, "COMMIT", tails={})
+    assert settle(connection) == 1
+    assert count(connection, "share_pending") == 0
+
+
+def test_one_that_cannot_be_settled_does_not_stop_the_others(connection: Connection, group: ShareGroup) -> None:
+    """P12."""
+    other, writer = ShareGroup(connection, group.partition), Writer(connection)
+    for each in (group, other):
+        each.acquire("a")
+        each.answer_in(writer.name, "a", {0: "accept"})
+    decide(connection, writer.name, "COMMIT", tails={})
+    connection.execute(
+        "create or replace function msgtx.spoil() returns trigger language plpgsql as $$ begin raise 'spoiled'; end $$"
+    )
+    connection.execute(
+        "create trigger spoil before insert on msgtx.share_state for each row"
+        f" when (new.group_id = {group.group_id}) execute function msgtx.spoil()"
+    )
+    try:
+        assert settle(connection) == 1
+    finally:
+        connection.execute("drop function msgtx.spoil() cascade")
+    assert (group.spans[0][2], other.spans[0]) == ("pending", (1, 3, "acquired", 1))
+
+
+def test_an_administrator_ends_a_transaction_and_its_records_are_available(
+    connection: Connection, group: ShareGroup
+) -> None:
+    writer = Writer(connection)
+    group.acquire("a")
+    group.answer_in(writer.name, "a", {0: "accept"})
+    end_transaction(connection, writer.name, "admin")
+    assert group.acquire("b") == {0: 2}
+
+
+def test_members_of_several_groups_answer_in_one_transaction(connection: Connection, group: ShareGroup) -> None:
+    other, writer = ShareGroup(connection, group.partition), Writer(connection)
+    group.acquire("a", 2)
+    other.acquire("x", 3)
+    answers = group.answers("a", {0: "accept"}) + other.answers("x", {2: "accept", 1: "accept"})
+    append_and_decide(connection, writer.name, [], answers=answers)
+    assert (group.spans, other.spans) == ([(1, 1, "acquired", 1)], [(0, 0, "acquired", 1)])
+
+
+@pytest.mark.parametrize("over", ["lock", "session", "other member", "part"])
+def test_the_usual_answer_is_refused_as_any_other(
+    connection: Connection, group: ShareGroup, clock: Clock, over: str
+) -> None:
+    """All that was acquired in a call, accepted as one range, has a short way; what is refused has the same answer."""
+    group.acquire("a")
+    group.join("b")
+    if over == "lock":
+        group.expire_locks("a")
+    elif over == "session":
+        clock("1 hour")
+    columns = group.answers("b" if over == "other member" else "a", {0: "accept"})
+    columns = replace(columns, lasts=(4 if over == "part" else 3,))
+    before = group.spans
+    assert {name for name, _ in acknowledge_records(connection, columns, call_number=9)} == {"InvalidRecordState"}
+    assert group.spans == before
+
+
+def test_the_usual_answer_takes_out_one_span(connection: Connection, group: ShareGroup) -> None:
+    for most in (1, 2, 1):
+        group.acquire("a", most)
+    assert acknowledge_records(connection, replace(group.answers("a", {1: "accept"}), lasts=(2,)), call_number=None) == []
+    assert group.spans == [(0, 0, "acquired", 1), (3, 3, "acquired", 1)]
+    assert group.answer("a", {3: "accept"}) == group.answer("a", {0: "accept"}) == []
+    assert group.spans == []
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [{0: "maybe"}, {0: "renew"}],
+)
+def test_an_unknown_answer_is_refused(connection: Connection, group: ShareGroup, answers: dict[int, str]) -> None:
+    group.acquire("a")
+    with pytest.raises(errors.InvalidRequest, match="accept, release, reject"):
+        group.answer_in(Writer(connection).name, "a", answers)
+
+
+def test_ranges_that_overlap_are_refused(connection: Connection, group: ShareGroup) -> None:
+    group.acquire("a")
+    columns = group.answers("a", {0: "accept", 1: "release"})
+    for lasts in ((1, 1), (0, 0)):
+        with pytest.raises(errors.InvalidRequest, match="no other one"):
+            acknowledge_records(connection, replace(columns, lasts=lasts), call_number=None)
+    assert group.spans == [(0, 3, "acquired", 1)]
+
+
+def test_a_member_whose_session_is_over_acquires_nothing(connection: Connection, group: ShareGroup, clock: Clock) -> None:
+    group.acquire("a", 1)
+    clock("1 hour")
+    with pytest.raises(errors.UnknownMember, match="is over"):
+        group.acquire("a")
+    append_one(connection, batch(group.partition, b"4"))
+    assert group.acquire("b", 1) == {0: 2}
+
+
+# ── what becomes of the log ──
+
+
+def rest(group: ShareGroup, member: str = "z") -> dict[int, int]:
+    """Return all that is delivered from here on, with its deliveries; each is accepted."""
+    found: dict[int, int] = {}
+    for _ in range(20):
+        if got := group.acquire(member, 3):
+            group.answer(member, dict.fromkeys(got, "accept"))
+        found |= got
+    return found
+
+
+@pytest.mark.parametrize("before", [1, 3, 4, 7], ids=["below the start", "in flight", "at the end", "not met yet"])
+def test_retention_takes_what_is_in_flight_with_it(connection: Connection, group: ShareGroup, before: int) -> None:
+    """What it removes is done; an answer for it is refused, what is left is delivered."""
+    append(connection, [batch(group.partition, *(b"x",) * 6)])
+    group.acquire("a", 4)
+    group.answer("a", {0: "accept"})
+    delete_records(connection, {group.partition: before})
+    for offset in (1, 2, 3):
+        assert [error for error, _ in group.answer("a", {offset: "accept"})] == []
+    assert rest(group) == dict.fromkeys(range(max(4, before), 10), 1)
+    assert group.spans == []
+
+
+def test_what_retention_removes_is_not_delivered_again(connection: Connection, group: ShareGroup) -> None:
+    group.acquire("a")
+    delete_records(connection, {group.partition: 2})
+    group.expire_locks("a")
+    assert rest(group) == {2: 2, 3: 2}
+
+
+@pytest.mark.parametrize("in_flight", [0, 2, 6])
+def test_compaction_below_and_above_the_start_offset(connection: Connection, in_flight: int) -> None:
+    """What it removes is never delivered; an answer for what it removed meanwhile holds."""
+    group = ShareGroup(connection, compacted_topic(connection))
+    for pairs in ("a1 b1", "a2 c1", "b2 a3", "z1"):
+        put(connection, group.partition, pairs)
+    held = group.acquire("a", in_flight) if in_flight else {}
+    compact(connection)
+    left = {3, 4, 5, 6}  # of a and b only the last
+    assert not held or group.answer("a", dict.fromkeys(held, "accept")) == []
+    assert rest(group) == dict.fromkeys(left - held.keys(), 1)
+    group.expire_locks("a", "z")  # an offset whose record is gone is acquired with the record behind it
+    assert rest(group) == {}
+    assert group.spans == []
+
+
+def test_what_compaction_removes_while_it_is_held_is_delivered_no_more(connection: Connection) -> None:
+    group = ShareGroup(connection, compacted_topic(connection))
+    for pairs in ("a1 b1", "a2", "b2", "z1"):
+        put(connection, group.partition, pairs)
+    assert group.acquire("a", 2) == {0: 1, 1: 1}
+    compact(connection)
+    group.expire_locks("a")
+    assert rest(group) == {2: 1, 3: 1, 4: 1}
+    assert group.spans == []
+
+
+def test_a_topic_that_is_deleted_takes_what_is_in_flight_with_it(connection: Connection, group: ShareGroup) -> None:
+    group.acquire("a")
+    delete_topic_of(connection, group.partition)
+    assert group.acquire("b") == {}
+    assert group.answer("a", {0: "accept"}) == [], "nothing is left that others could get"
+
+
+def test_a_member_that_meets_only_aborted_records_is_not_stuck(connection: Connection, partition: int) -> None:
+    group = ShareGroup(connection, partition, max_record_locks=5)
+    rest(group)
+    for _ in range(30):
+        writer = Writer(connection)
+        writer.send(partition, *[b"aborted"] * 20)
+        writer.abort()
+    mark(connection)
+    assert group.acquire("a") == {}
+    append(connection, [batch(partition, b"seen")])
+    assert list(rest(group).values()) == [1]
+
+
+def test_a_clock_that_is_set_back_holds_locks_longer_and_ends_sessions(
+    connection: Connection, group: ShareGroup, clock: Clock
+) -> None:
+    """A session whose heartbeat lies in the future is over: so is what it holds, whatever its lock says."""
+    clock("10 minutes")
+    group.acquire("a", 2)
+    clock("5 minutes")
+    assert group.acquire("b", 1) == {2: 1}
+    assert group.answer("a", {0: "accept"}) == []
+    clock("-1 hour")
+    with pytest.raises(errors.UnknownMember):
+        group.acquire("a")
+    assert [error for error, _ in group.answer("a", {1: "accept"})] == ["InvalidRecordState"]
+    assert group.acquire("late") == {1: 2, 2: 2, 3: 1}
+
+
+# ── dead letters ──
+
+
+def test_a_record_that_is_rejected_is_a_dead_letter(connection: Connection) -> None:
+    made = new_partition(connection)
+    rows = [
+        batch(made, b"0", b"1", keys=[b"k", None], headers=[[("a", b"x")], [("b", None), ("c", b"z")]], timestamps=[5, 7])
+    ]
+    append(connection, rows)
+    group = ShareGroup(connection, made)
+    ensure_dead_letters(connection, group.name)
+    group.acquire("a")
+    assert acknowledge_records(connection, group.answers("a", {1: "reject"}, reason="no such customer"), call_number=9) == []
+    row = connection.execute(
+        "select b.keys, b.values, b.max_timestamp, b.header_keys, b.header_values, b.header_counts from msgtx.record_batch b"
+        " join msgtx.partition using (partition_id) join msgtx.topic t using (topic_id) where t.name = %s",
+        [f"{group.name}-dead-letters"],
+    ).fetchone()
+    assert row is not None
+    keys, values_of, timestamp, header_keys, header_values, header_counts = row
+    assert (keys, values_of, timestamp, header_counts) == (None, [b"1"], 7, [10])
+    headers = dict(zip(header_keys, header_values, strict=True))
+    when = headers.pop("msgtx.dead-letter.time")
+    assert re.fullmatch(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", when)
+    name = headers.pop("msgtx.dead-letter.topic").decode()
+    assert describe_topics(connection, [name])[name].partition_ids == (made,)
+    assert headers == {
+        "b": None,
+        "c": b"z",
+        "msgtx.dead-letter.group": group.name.encode(),
+        "msgtx.dead-letter.partition": b"0",
+        "msgtx.dead-letter.offset": b"1",
+        "msgtx.dead-letter.deliveries": b"1",
+        "msgtx.dead-letter.reason": b"no such customer",
+        "msgtx.dead-letter.member": b"a",
+    }
+    assert group.spans == [(0, 0, "acquired", 1)]
+
+
+def test_a_record_that_is_delivered_as_often_as_it_may_be_is_a_dead_letter(connection: Connection, partition: int) -> None:
+    """The reason is that of its last delivery. Its neighbours go on."""
+    group = ShareGroup(connection, partition, delivery_count_limit=2)
+    group.acquire("a")
+    group.expire_locks("a")
+    assert group.acquire("b") == {0: 2}, "it comes alone"
+    acknowledge_records(connection, group.answers("b", {0: "release"}, reason="division by zero"), call_number=99)
+    assert group.letters == []
+    assert group.acquire("b") == {1: 2}
+    assert group.letters == [(b"0", 0, 2, "delivery limit: division by zero")]
+    group.expire_locks("b")
+    assert group.acquire("b") == {2: 2}
+    assert group.letters[1:] == [(b"1", 1, 2, "delivery limit: lock expired")]
+    group.expire_locks("b")
+    assert group.acquire("b", 2) == {3: 2}
+    group.expire_locks("b")
+    assert group.acquire("b") == {}
+    assert [offset for _, offset, _, _ in group.letters] == [0, 1, 2, 3]
+    assert group.spans == []
+
+
+def test_the_stored_size_of_a_dead_letter_is_that_of_its_columns(connection: Connection) -> None:
+    """With a key and without one: `verify` finds nothing."""
+    partition = new_partition(connection)
+    append(connection, [batch(partition, b"0", b"1", keys=[None, b"k"])])
+    group = ShareGroup(connection, partition)
+    name = ensure_dead_letters(connection, group.name)
+    group.acquire("a")
+    group.answer("a", {0: "reject", 1: "reject"})
+    topic = describe_topics(connection, [name])[name]
+    looked = [verify_batches(connection, each, None) for each in topic.partition_ids]
+    assert sum(piece.records for piece in looked) == 2
+    assert [piece.broken for piece in looked] == [[] for _ in looked]
+
+
+@pytest.mark.parametrize("outcome", ["COMMIT", "ABORT"])
+@pytest.mark.parametrize("by", ["member", "sweep"])
+def test_a_record_that_is_rejected_in_a_transaction_is_a_dead_letter_after_its_commit(
+    connection: Connection, group: ShareGroup, outcome: str, by: str
+) -> None:
+    writer = Writer(connection)
+    group.acquire("a", 2)
+    group.answer_in(writer.name, "a", {0: "reject"})
+    assert group.letters == []
+    decide(connection, writer.name, "COMMIT" if outcome == "COMMIT" else "ABORT", tails={})
+    for _ in range(2):
+        if by == "member":
+            group.acquire("b", 1)
+        else:
+            settle(connection)
+    assert group.letters == ([(b"0", 0, 1, "rejected")] if outcome == "COMMIT" else [])
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_whole_transaction_writes_its_dead_letters_with_its_records(
+    connection: Connection, group: ShareGroup, refused: bool
+) -> None:
+    writer = Writer(connection)
+    ensure_dead_letters(connection, group.name)
+    group.acquire("a", 2)
+    answers = group.answers("a", {0: "reject", 1: "accept", **({2: "accept"} if refused else {})})
+    for _ in range(2):
+        with contextlib.suppress(errors.InvalidRecordState):
+            append_and_decide(connection, writer.name, [writer.row(group.partition, b"out")], answers=answers)
+    assert group.letters == ([] if refused else [(b"0", 0, 1, "rejected")])
+    assert (b"out" in values(connection, group.partition)) is not refused
+
+
+def test_a_session_writes_its_dead_letters_with_its_commit(connection: Connection, group: ShareGroup) -> None:
+    ensure_dead_letters(connection, group.name)
+    group.acquire("a", 2)
+    with connection.transaction(force_rollback=True):
+        assert acknowledge_in_session(connection, group.answers("a", {0: "reject"}))
+        connection.execute("set constraints all immediate")
+    assert group.letters == []
+    with connection.transaction():
+        assert acknowledge_in_session(connection, group.answers("a", {0: "reject"}))
+        assert group.letters == []
+    assert group.letters == [(b"0", 0, 1, "rejected")]
+
+
+def test_without_a_topic_dead_letters_wait_for_who_makes_it(connection: Connection, group: ShareGroup) -> None:
+    """A call that waits for locks makes none; also when it was deleted meanwhile."""
+    group.acquire("a")
+    group.answer("a", {0: "reject"})
+    assert group.spans[0] == (0, 0, "rejected", 1)
+    assert group.acquire("a") == {}
+    assert group.letters == [(b"0", 0, 1, "rejected")]
+    delete_topic(connection, f"{group.name}-dead-letters")
+    group.answer("a", {1: "reject"})
+    group.acquire("a")
+    assert group.letters == [(b"1", 1, 1, "rejected")]
+
+
+def test_dead_letters_wait_for_nobody(connection: Connection, group: ShareGroup, open_connection: Sessions) -> None:
+    """A member whose dead letters cannot be written now goes on with other records."""
+    ensure_dead_letters(connection, group.name)
+    writer, other = Writer(connection), open_connection()
+    group.acquire("a", 1)
+    group.answer_in(writer.name, "a", {0: "reject"})
+    decide(connection, writer.name, "COMMIT", tails={})
+    with other.transaction():
+        other.execute("select msgtx.lock_partition(msgtx.dead_letter_partition(%s, %s))", [group.name, group.partition])
+        assert group.acquire("a", 1) == {1: 1}
+        assert group.letters == []
+    assert group.acquire("a", 1) == {2: 1}
+    assert len(group.letters) == 1
+
+
+def test_many_dead_letters_are_written_in_parts(connection: Connection) -> None:
+    made = new_partition(connection)
+    append(connection, [batch(made, *(b"%d" % number for number in range(1200)))])
+    group = ShareGroup(connection, made, delivery_count_limit=1)
+    assert len(group.acquire("a", 1200)) == 1200
+    group.expire_locks("a")
+    for count_now in (500, 1000, 1200, 1200):
+        assert group.acquire("b") == {}
+        assert [offset for _, offset, _, _ in group.letters] == list(range(count_now))
+
+
+def test_an_answer_writes_all_of_its_dead_letters(connection: Connection) -> None:
+    """Perhaps nobody ever polls again."""
+    made = new_partition(connection)
+    append(connection, [batch(made, *(b"%d" % number for number in range(1200)))])
+    group = ShareGroup(connection, made)
+    ensure_dead_letters(connection, group.name)
+    group.acquire("a", 1200)
+    group.answer("a", dict.fromkeys(range(1200), "reject"))
+    assert [offset for _, offset, _, _ in group.letters] == list(range(1200))
+    assert group.spans == []
+
+
+def test_the_sweep_writes_all_dead_letters_of_a_transaction(connection: Connection) -> None:
+    made = new_partition(connection)
+    append(connection, [batch(made, *(b"%d" % number for number in range(1200)))])
+    group, writer = ShareGroup(connection, made), Writer(connection)
+    group.acquire("a", 1200)
+    group.answer_in(writer.name, "a", dict.fromkeys(range(1200), "reject"))
+    decide(connection, writer.name, "COMMIT", tails={})
+    assert [settle(connection) for _ in range(4)] == [0, 0, 1, 0]
+    assert [offset for _, offset, _, _ in group.letters] == list(range(1200))
+    assert group.spans == []
+
+
+def test_a_dead_letter_is_stored_whatever_its_size(connection: Connection, group: ShareGroup) -> None:
+    create_topic(connection, f"{group.name}-dead-letters", 3, {"max_message_bytes": 10})
+    group.acquire("a")
+    group.answer("a", {0: "reject"})
+    assert len(group.letters) == 1
+
+
+def test_dead_letters_of_a_partition_go_to_the_one_of_its_number(connection: Connection) -> None:
+    partitions = new_topic(connection, 3)
+    append(connection, [batch(each, b"x") for each in partitions])
+    for index, partition in enumerate(partitions):
+        group = ShareGroup(connection, partition)
+        topic = f"{group.name}-dead-letters"
+        create_topic(connection, topic, 2, {})
+        group.acquire("a")
+        group.answer("a", {0: "reject"})
+        targets = describe_topics(connection, [topic])[topic].partition_ids
+        assert [len(values(connection, target)) for target in targets] == [int(index % 2 == 0), int(index % 2 == 1)]
+
+
+def test_a_group_whose_dead_letters_could_have_no_topic_is_refused(connection: Connection) -> None:
+    """I16."""
+    for name in ("a b", "x" * 237, "é"):
+        with pytest.raises(errors.InvalidRequest, match="1 to 236"):
+            join_share_group(
+                connection, name, member_id="a", client_host=None, client_process=None, session_timeout_ms=45_000, topics=[]
+            )

@@ -1,0 +1,439 @@
+"""Share groups: records that are delayed, and records that wait for an earlier one with their key (internals: shares)."""
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import pytest
+
+from msgtx.coordinator.sweep import sweep
+from msgtx.database.pool import Engine
+from msgtx.store import sweeps
+from msgtx.store.append import append
+from msgtx.store.decide import decide
+from msgtx.store.retention import delete_records
+from msgtx.store.shares import configure_share_group, describe_share_groups, reset_share_offsets
+from tests.databases import Connection
+from tests.store.sharing import ShareGroup
+from tests.store.steps import Writer, batch, count, delete_topic_of, new_partition
+
+Clock = Callable[..., None]
+pytestmark = pytest.mark.usefixtures("bare")
+MINUTE: Final = 60_000
+FOREVER: Final = 900_000
+
+
+def fill(connection: Connection, partition: int, keys: str, *, delays: Sequence[int | None] = ()) -> None:
+    """Append a row with a record for each letter, its key, "-" for none; `delays` in milliseconds."""
+    now = int(time.time() * 1000)
+    delays = [*delays, *[None] * (len(keys) - len(delays))]
+    headers = [[("a", b"b")] if delay is None else [("msgtx.deliver-at", b"%d" % (now + delay))] for delay in delays]
+    append(
+        connection,
+        [
+            batch(
+                partition,
+                *[b"%d" % place for place in range(len(keys))],
+                keys=[None if key == "-" else key.encode() for key in keys],
+                headers=headers if any(delay is not None for delay in delays) else None,
+            )
+        ],
+    )
+
+
+@pytest.fixture
+def partition(connection: Connection) -> int:
+    return new_partition(connection)
+
+
+@pytest.fixture
+def group(connection: Connection, partition: int) -> ShareGroup:
+    return ShareGroup(connection, partition, record_lock_duration_ms=FOREVER)
+
+
+@pytest.fixture
+def keyed(connection: Connection, partition: int) -> ShareGroup:
+    return ShareGroup(connection, partition, record_lock_duration_ms=FOREVER, ordering="key", delivery_count_limit=1000)
+
+
+def parked(connection: Connection, group: ShareGroup) -> int:
+    return count(connection, "share_parked", "group_id = %s", group.group_id)
+
+
+def accept(group: ShareGroup, member: str, *offsets: int) -> None:
+    assert group.answer(member, dict.fromkeys(offsets, "accept")) == []
+
+
+# ── delay ──
+
+
+def test_a_delayed_record_is_delivered_in_its_time_and_what_follows_it_earlier(
+    connection: Connection, partition: int, group: ShareGroup, clock: Clock
+) -> None:
+    fill(connection, partition, "----", delays=[MINUTE, None, 2 * MINUTE, None])
+    assert group.acquire("a") == {1: 1, 3: 1}
+    assert group.acquire("b") == {}
+    accept(group, "a", 1, 3)
+    clock("90 seconds")
+    assert group.acquire("b") == {0: 1}
+    clock("150 seconds")
+    assert group.acquire("b") == {2: 1}
+    accept(group, "b", 0, 2)
+    assert (group.spans, parked(connection, group)) == ([], 0)
+
+
+def test_a_time_that_is_over_or_is_none_delays_nothing(connection: Connection, partition: int, group: ShareGroup) -> None:
+    row = batch(
+        partition, *[b"x"] * 4, headers=[[("msgtx.deliver-at", each)] for each in (b"soon", None, b"17", b"-9" * 20)]
+    )
+    append(connection, [row])
+    assert group.acquire("a") == {0: 1, 1: 1, 2: 1, 3: 1}
+
+
+def test_a_released_record_comes_after_its_delay_and_others_before(
+    connection: Connection, partition: int, group: ShareGroup, clock: Clock
+) -> None:
+    fill(connection, partition, "----")
+    group.acquire("a")
+    assert group.answer("a", {0: "release", 1: "release"}, delay=MINUTE) == []
+    assert group.answer("a", {2: "release"}, delay=0) == []
+    assert group.acquire("b") == {2: 2}
+    clock("2 minutes")
+    assert group.acquire("b") == {0: 2, 1: 2}
+
+
+def test_the_back_off_of_a_group_grows_with_deliveries_up_to_its_limit(
+    connection: Connection, partition: int, clock: Clock
+) -> None:
+    group = ShareGroup(
+        connection, partition, release_backoff_ms=10_000, release_backoff_max_ms=30_000, record_lock_duration_ms=FOREVER
+    )
+    fill(connection, partition, "-")
+    passed = 0
+    for deliveries, seconds in enumerate((10, 20, 30), 1):
+        assert group.acquire("a") == {0: deliveries}
+        group.answer("a", {0: "release"})
+        clock(f"{passed + seconds - 2} seconds")
+        assert group.acquire("a") == {}
+        passed += seconds + 1
+        clock(f"{passed} seconds")
+    assert group.acquire("a") == {0: 4}
+    group.answer("a", {0: "release"}, delay=0)
+    assert group.acquire("a") == {0: 5}
+    group.answer("a", {0: "release"})
+    assert group.acquire("a") == {}, "the last delivery was that: nothing is to wait for"
+    assert group.letters == [(b"0", 0, 5, "delivery limit: released")]
+
+
+@pytest.mark.parametrize("outcome", ["COMMIT", "ABORT"])
+@pytest.mark.parametrize("swept", [False, True])
+def test_a_release_in_a_transaction_is_delayed_by_its_commit(
+    connection: Connection, partition: int, group: ShareGroup, clock: Clock, engine: Engine, outcome: str, swept: bool
+) -> None:
+    fill(connection, partition, "--")
+    writer = Writer(connection)
+    group.acquire("a")
+    group.answer_in(writer.name, "a", {0: "release"}, delay=MINUTE)
+    decide(connection, writer.name, "COMMIT" if outcome == "COMMIT" else "ABORT", tails={})
+    if swept:
+        assert sweep(engine).shares_settled == 1
+    assert group.acquire("b") == ({} if outcome == "COMMIT" else {0: 2})
+    clock("2 minutes")
+    assert group.acquire("b") == ({0: 2} if outcome == "COMMIT" else {})
+
+
+def test_many_delayed_records_are_passed_and_then_cost_a_poll_nothing(
+    connection: Connection, partition: int, group: ShareGroup, clock: Clock
+) -> None:
+    """A poll looks at the time of the first one only; those that are due are found by their time."""
+    for start in range(0, 100_000, 10_000):
+        fill(connection, partition, "-" * 10_000, delays=[MINUTE + start + each for each in range(10_000)])
+    fill(connection, partition, "--")
+    while not (found := group.acquire("a")):
+        pass
+    assert found == {100_000: 1, 100_001: 1}
+    rows = "select coalesce(sum(idx_tup_fetch + idx_scan), 0) from pg_stat_xact_all_tables where relname = 'share_parked'"
+    with connection.transaction():
+        group.acquire("a")
+        assert connection.execute(rows).fetchone() == (0,)
+    clock("61 seconds")
+    with connection.transaction():
+        assert group.acquire("a", 10) == dict.fromkeys(range(10), 1)
+        (read,) = connection.execute(rows).fetchone() or (0,)
+        assert read < 100
+
+
+def test_what_is_due_comes_though_the_clock_was_set_back_meanwhile(
+    connection: Connection, partition: int, group: ShareGroup, clock: Clock
+) -> None:
+    fill(connection, partition, "---", delays=[MINUTE, 2 * MINUTE])
+    clock("90 seconds")
+    assert group.acquire("a") == {0: 1, 2: 1}
+    clock(None)
+    assert group.answer("a", {0: "release"}, delay=1000) == []
+    clock("2 seconds")
+    assert group.acquire("a") == {0: 2}
+    clock("3 minutes")
+    assert group.acquire("a") == {1: 1}
+
+
+def test_what_retention_removes_is_not_delivered_later(
+    connection: Connection, partition: int, group: ShareGroup, clock: Clock
+) -> None:
+    fill(connection, partition, "---", delays=[MINUTE] * 3)
+    group.acquire("a")
+    delete_records(connection, {partition: 2})
+    clock("2 minutes")
+    assert group.acquire("a") == {2: 1}
+    assert parked(connection, group) == 0
+
+
+def test_a_reset_forgets_what_was_delayed(connection: Connection, partition: int, group: ShareGroup, clock: Clock) -> None:
+    fill(connection, partition, "-" * 3, delays=[MINUTE])
+    assert group.acquire("a") == {1: 1, 2: 1}
+    clock("30 minutes")  # no member is left
+    reset_share_offsets(connection, group.name, {partition: 0})
+    assert parked(connection, group) == 0
+    clock(None)
+    assert group.acquire("a") == {1: 1, 2: 1}
+    assert parked(connection, group) == 1
+
+
+def test_parked_rows_go_with_their_topic(connection: Connection, partition: int, group: ShareGroup) -> None:
+    fill(connection, partition, "-" * 30, delays=[MINUTE + each for each in range(20)])
+    group.acquire("a")
+    assert parked(connection, group) == 20
+    delete_topic_of(connection, partition)
+    after = None
+    while True:
+        swept = sweeps.remove_superseded_shares(connection, after, None)
+        if (after := swept.after) is None:
+            break
+    assert (parked(connection, group), count(connection, "share_state", "group_id = %s", group.group_id)) == (0, 0)
+
+
+def test_what_is_parked_is_lag_and_holds_the_start_offset(connection: Connection, partition: int, group: ShareGroup) -> None:
+    fill(connection, partition, "-" * 4, delays=[MINUTE, MINUTE])
+    group.acquire("a", 1)
+    (state,) = describe_share_groups(connection, [group.name])
+    assert (state.start_offset, state.parked, state.acquired, state.lag) == (0, 2, 1, 4)
+
+
+def test_a_repeated_acquisition_takes_nothing_that_became_due(
+    connection: Connection, partition: int, group: ShareGroup, clock: Clock
+) -> None:
+    fill(connection, partition, "--", delays=[MINUTE])
+    assert group.acquire("a", call=900) == {1: 1}
+    clock("2 minutes")
+    assert group.acquire("a", call=900) == {1: 1}
+    assert group.acquire("a", call=901) == {0: 1}
+
+
+# ── order by key ──
+
+
+def test_records_of_a_key_go_to_one_member_and_other_keys_proceed(
+    connection: Connection, partition: int, keyed: ShareGroup
+) -> None:
+    fill(connection, partition, "xxyx-z-y")
+    assert keyed.acquire("a", 2) == {0: 1, 1: 1}
+    assert keyed.acquire("b") == {2: 1, 4: 1, 5: 1, 6: 1, 7: 1}
+    assert keyed.acquire("c") == {}
+    assert keyed.acquire("a") == {3: 1}, "who has the key gets what follows"
+    accept(keyed, "a", 0, 1, 3)
+    fill(connection, partition, "xy")
+    assert keyed.acquire("c") == {8: 1}
+    accept(keyed, "b", 2, 7)
+    assert keyed.acquire("c") == {9: 1}
+    assert parked(connection, keyed) == 0
+
+
+def test_what_waited_for_a_key_comes_in_order_to_whoever_asks_next(
+    connection: Connection, partition: int, keyed: ShareGroup
+) -> None:
+    fill(connection, partition, "xxxx")
+    assert keyed.acquire("a", 1) == {0: 1}
+    assert keyed.acquire("b") == {}
+    accept(keyed, "a", 0)
+    assert keyed.acquire("b", 1) == {1: 1}
+    assert keyed.acquire("a") == {}
+    accept(keyed, "b", 1)
+    assert keyed.acquire("a") == {2: 1, 3: 1}
+
+
+def test_a_member_that_dies_gives_the_key_back_from_its_first_record_on(
+    connection: Connection, partition: int, keyed: ShareGroup
+) -> None:
+    fill(connection, partition, "xyxyx")
+    assert keyed.acquire("a", 3) == {0: 1, 1: 1, 2: 1}
+    assert keyed.acquire("b") == {}
+    keyed.expire_locks("a")
+    assert keyed.acquire("b", 1) == {0: 2}
+    assert keyed.acquire("c") == {1: 2, 3: 1}
+    accept(keyed, "b", 0)
+    assert keyed.acquire("c") == {2: 2, 4: 1}
+
+
+def test_who_releases_a_record_gives_back_what_it_holds_behind_it(
+    connection: Connection, partition: int, keyed: ShareGroup, clock: Clock
+) -> None:
+    """Nobody does the second before the first: not the member either."""
+    fill(connection, partition, "xyxyx")
+    keyed.acquire("a", 4)
+    assert keyed.answer("a", {0: "release"}, delay=MINUTE) == []
+    assert [error for error, _ in keyed.answer("a", {2: "accept"})] == ["InvalidRecordState"]
+    accept(keyed, "a", 1, 3)
+    assert keyed.acquire("b") == {}
+    clock("2 minutes")
+    assert keyed.acquire("b", 1) == {0: 2}
+    assert keyed.acquire("a") == {}
+    accept(keyed, "b", 0)
+    assert keyed.acquire("a") == {2: 2, 4: 1}
+
+
+def test_a_key_is_held_back_by_a_delayed_retry_and_not_by_a_record_for_later(
+    connection: Connection, partition: int, keyed: ShareGroup, clock: Clock
+) -> None:
+    fill(connection, partition, "xyxy", delays=[MINUTE])
+    assert keyed.acquire("a", 1) == {1: 1}
+    keyed.answer("a", {1: "release"}, delay=MINUTE)
+    assert keyed.acquire("a") == {2: 1}
+    accept(keyed, "a", 2)
+    clock("2 minutes")
+    assert keyed.acquire("b", 2) == {0: 1, 1: 2}
+    accept(keyed, "b", 0, 1)
+    assert keyed.acquire("b") == {3: 1}
+
+
+@pytest.mark.parametrize("outcome", ["COMMIT", "ABORT"])
+def test_a_pending_acknowledgement_holds_the_key_until_the_decision(
+    connection: Connection, partition: int, keyed: ShareGroup, outcome: str
+) -> None:
+    fill(connection, partition, "xx")
+    writer = Writer(connection)
+    keyed.acquire("a", 1)
+    keyed.answer_in(writer.name, "a", {0: "accept"})
+    assert keyed.acquire("b") == {}
+    decide(connection, writer.name, "COMMIT" if outcome == "COMMIT" else "ABORT", tails={})
+    assert keyed.acquire("b", 1) == ({1: 1} if outcome == "COMMIT" else {0: 2})
+
+
+def test_a_dead_letter_lets_its_key_go_on(connection: Connection, partition: int, keyed: ShareGroup) -> None:
+    fill(connection, partition, "xx")
+    configure_share_group(connection, keyed.name, {"delivery_count_limit": 2})
+    for count_ in (1, 2):
+        assert keyed.acquire("a", 1) == {0: count_}
+        keyed.expire_locks("a")
+    assert keyed.acquire("b") == {1: 1}
+    assert [letter[:3] for letter in keyed.letters] == [(b"0", 0, 2)]
+
+
+def test_a_hot_key_that_waits_does_not_use_up_what_may_be_in_flight(
+    connection: Connection, partition: int, keyed: ShareGroup
+) -> None:
+    configure_share_group(connection, keyed.name, {"max_record_locks": 10})
+    fill(connection, partition, "x" * 3000 + "y")
+    assert keyed.acquire("a", 1) == {0: 1}
+    found: dict[int, int] = {}
+    for _ in range(10):
+        found |= keyed.acquire("b")
+    assert found == {3000: 1}
+    assert parked(connection, keyed) <= 100, "records of one key in a row are one"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_keys_stay_in_order_whatever_happens(
+    connection: Connection, partition: int, keyed: ShareGroup, clock: Clock, seed: int
+) -> None:
+    """Members come and go, die, release and reject, in transactions, too: what is delivered has no earlier record of its key
+    that is not done, but with the same member; no other member has a record of the key; nothing is lost."""
+    drawn = random.Random(seed)
+    keys = [drawn.choice("abcdefgh-") for _ in range(300)]
+    for start in range(0, 300, 60):
+        fill(connection, partition, "".join(keys[start : start + 60]))
+    done: set[int] = set()
+    held: dict[int, str] = {}
+    pending: dict[int, tuple[str, str, Writer]] = {}
+    delivered: dict[int, int] = dict.fromkeys(range(300), 0)
+    seconds = 0
+
+    def acquire(member: str) -> None:
+        for offset, deliveries in keyed.acquire(member, drawn.randint(1, 30)).items():
+            assert offset not in done | held.keys() | pending.keys()
+            delivered[offset] += 1
+            assert deliveries == delivered[offset]
+            held[offset] = member
+            if keys[offset] == "-":
+                continue
+            same = [each for each in range(300) if keys[each] == keys[offset] and each != offset]
+            assert {held[each] for each in same if each in held} <= {member}
+            assert {pending[each][0] for each in same if each in pending} <= {member}
+            assert [each for each in same if each < offset and not {each} & (done | held.keys() | pending.keys())] == []
+
+    def answer(member: str, delay: int | None) -> None:
+        mine = [offset for offset, holder in held.items() if holder == member]
+        chosen = sorted(drawn.sample(mine, drawn.randint(0, len(mine))))
+        answers = {offset: drawn.choice(("accept", "accept", "release", "reject")) for offset in chosen}
+        if not answers:
+            return
+        behind = {
+            each
+            for each in mine
+            if each not in answers and keys[each] != "-"
+            and any(answers[o] == "release" and o < each and keys[o] == keys[each] for o in answers)
+        }  # fmt: skip
+        writer = Writer(connection) if drawn.random() < 0.3 else None
+        if writer is None:
+            assert keyed.answer(member, answers, delay=delay) == []
+        else:
+            keyed.answer_in(writer.name, member, answers, delay=delay)
+        for offset in (*answers, *behind):
+            del held[offset]
+            if writer is not None:
+                pending[offset] = (member, answers.get(offset, "release"), writer)
+            elif answers.get(offset) in ("accept", "reject"):
+                done.add(offset)
+
+    def decide_one() -> None:
+        if pending:
+            writer = drawn.choice(list(pending.values()))[2]
+            outcome = drawn.choice(["COMMIT", "ABORT"])
+            decide(connection, writer.name, "COMMIT" if outcome == "COMMIT" else "ABORT", tails={})
+            for offset, (_, what, whose) in list(pending.items()):
+                if whose is writer:
+                    del pending[offset]
+                    if outcome == "COMMIT" and what != "release":
+                        done.add(offset)
+
+    for _ in range(250):
+        member = drawn.choice("ABCDE")
+        match drawn.randrange(10):
+            case 0 | 1 | 2 | 3:
+                acquire(member)
+            case 4 | 5 | 6:
+                answer(member, drawn.choice([None, 0, 2_000]))
+            case 7:
+                keyed.join(member)
+                keyed.expire_locks(member)
+                for offset in [offset for offset, holder in held.items() if holder == member]:
+                    del held[offset]
+            case 8:
+                decide_one()
+            case 9:
+                seconds += 1
+                clock(f"{seconds} seconds")
+    clock(f"{seconds + 5} seconds")
+    while pending:
+        decide_one()
+    keyed.expire_locks(*keyed.numbers)
+    held.clear()
+    for _ in range(2000):
+        if len(done) == 300:
+            break
+        acquire("Z")
+        done |= held.keys()
+        accept(keyed, "Z", *held)
+        held.clear()
+    assert done == set(range(300))
+    assert parked(connection, keyed) == 0

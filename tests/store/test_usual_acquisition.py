@@ -1,0 +1,216 @@
+"""An acquisition has a usual case, found out by single rows; else it asks the general rules. Both do the same.
+
+Two worlds in one database go through the same random history: one with the function that members call, one with a copy that
+takes nothing for usual. All answers, and all that is stored of the groups, are compared.
+"""
+
+import random
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+
+from msgtx.database.calls import Function, call
+from msgtx.database.pool import Engine
+from msgtx.database.wire import Int4Array
+from msgtx.store.answers import NO_ANSWERS, AnswerColumns
+from msgtx.store.members import leave_group
+from msgtx.store.retention import delete_records
+from msgtx.store.shares import ACQUIRE, acquire_records
+from msgtx.store.transactions import mark
+from tests.databases import Connection
+from tests.store.sharing import ANYTHING, ShareGroup
+from tests.store.steps import Writer, new_partition, plain
+from tests.store.test_usual_case import without_usual_case
+
+MEMBERS: Final = ("a", "b", "c")
+STEPS, SEEDS = 80, 40
+LATER: Final = [("msgtx.deliver-at", b"99999999999999")]
+
+
+@pytest.fixture(scope="module")
+def general(engine: Engine) -> Iterator[str]:
+    usual = "is_usual := state.next_offset > log_start"
+    yield from without_usual_case(
+        engine,
+        "shares",
+        "acquire_records",
+        (usual, usual.replace(":=", ":= false and")),
+        ("answers_usually := cardinality(answers)", "answers_usually := false and cardinality(answers)"),
+    )
+
+
+class World:
+    """Two partitions, a share group on them, and which function its members call."""
+
+    def __init__(self, connection: Connection, function: str, settings: dict[str, Any]) -> None:
+        self.connection = connection
+        self.function = Function(function, ACQUIRE.arguments, flushed=False)
+        self.partitions = [new_partition(connection), new_partition(connection)]
+        self.group = ShareGroup(connection, self.partitions[0], delivery_count_limit=4, **settings)
+        self.writers = [Writer(connection), Writer(connection)]
+        self.held: dict[str, list[tuple[int, int, int]]] = {member: [] for member in MEMBERS}
+        self.last: dict[str, tuple[Any, ...]] = {}
+
+    def send(self, partition: int, count: int, later: int) -> None:
+        headers = [LATER if at < later else [] for at in range(count)]
+        plain(self.connection, self.partitions[partition], *[b"%d" % at for at in range(count)], headers=headers)
+
+    def send_in(self, writer: int, partition: int, count: int) -> None:
+        self.writers[writer].send(self.partitions[partition], *[b"t"] * count)
+
+    def end(self, writer: int, outcome: str) -> None:
+        who = self.writers[writer]
+        if who.tails:
+            who.commit() if outcome == "COMMIT" else who.abort()
+
+    def acquire(self, member: str, order: list[int], most: int, answer: tuple[str, int, int, int] | None) -> object:
+        """Acquire, and answer for what was acquired before: for one range of it, or a part of that."""
+        columns = NO_ANSWERS
+        if answer is not None and self.held[member]:
+            kind, which, front, back = answer
+            partition, first, last = self.held[member][which % len(self.held[member])]
+            first, last = min(first + front, last), max(last - back, min(first + front, last))
+            if kind != "renew":
+                self.held[member] = [
+                    each for each in self.held[member] if each[0] != partition or each[1] > last or each[2] < first
+                ]
+            number = self.group.join(member)
+            columns = AnswerColumns(
+                (self.group.name,), (number,), (self.partitions[partition],), (first,), (last,), (kind,), (None,), (None,)
+            )
+        self.last[member] = (self.group.call(), order, most, columns)
+        return self.again(member)
+
+    def again(self, member: str) -> object:
+        """Make the last call of a member again, as after a lost answer."""
+        if member not in self.last:
+            return None
+        number, order, most, columns = self.last[member]
+        asked = (self.group.name, self.group.join(member), number, Int4Array(self.partitions[at] for at in order))
+        rows = call(self.connection, self.function, *asked, most, ANYTHING, *columns.arguments()[2:], True)
+        found = [
+            (row[0], *((None,) * 3 if row[1] is None else (self.partitions.index(row[1]), *row[2:4])), *row[4:7], row[9])
+            for row in rows
+        ]
+        self.held[member] += [
+            row[1:4] for row in found if row[0] is None and row[1] is not None and row[1:4] not in self.held[member]
+        ]
+        return [(*row[:6], row[7]) for row in found]
+
+    def expire(self, member: str) -> None:
+        if member in self.group.numbers:
+            self.group.expire_locks(member)
+
+    def leave(self, member: str) -> None:
+        if member in self.group.numbers:
+            leave_group(self.connection, self.group.name, member)
+            del self.group.numbers[member]
+            self.held[member], _ = [], self.last.pop(member, None)
+
+    def clean(self, partition: int, by: int) -> None:
+        place = self.partitions[partition]
+        (start,) = self.connection.execute(
+            "select least(p.log_start_offset + %s, coalesce((select max(b.last_offset) + 1 from msgtx.record_batch b"
+            " where b.partition_id = p.partition_id), 0)) from msgtx.partition p where p.partition_id = %s",
+            [by, place],
+        ).fetchone() or (0,)
+        delete_records(self.connection, {place: start})
+
+    def rows(self) -> object:
+        """What is stored of the group: the newest states, without times, with members by name."""
+        names = {number: name for name, number in self.group.numbers.items()}
+        found = []
+        for place in self.partitions:
+            states = self.connection.execute(
+                "select s.next_offset, split_part(s.next_token, ' ', 1), s.next_due is null, s.waiting_keys from"
+                " msgtx.share_state s where s.group_id = %s and s.partition_id = %s order by s.version desc limit 1",
+                [self.group.group_id, place],
+            ).fetchall()
+            spans = self.connection.execute(
+                "select u.first_offset, u.last_offset, u.status, u.delivery_count, u.member_number, u.call_number from ("
+                " select s.spans from msgtx.share_state s where s.group_id = %s and s.partition_id = %s"
+                " order by s.version desc limit 1) newest cross join lateral unnest(newest.spans) u order by 1",
+                [self.group.group_id, place],
+            ).fetchall()
+            found.append((states, [(*span[:4], names.get(span[4]), span[5]) for span in spans]))
+        return found
+
+
+def drawn(dice: random.Random) -> tuple[str, tuple[Any, ...]]:
+    """Draw a step: mostly what is usual, often what is nearly so."""
+    partition, member = dice.choice([0, 0, 1]), dice.choice(MEMBERS)
+    kind = dice.choice(
+        ["acquire"] * 12 + ["send"] * 6 + ["send_in", "end", "end", "again", "again", "expire", "leave", "clean"]
+    )
+    if kind == "send":
+        return kind, (partition, dice.randint(1, 6), dice.choice([0] * 15 + [1, 2]))
+    if kind == "send_in":
+        return kind, (dice.randrange(2), partition, dice.randint(1, 3))
+    if kind == "end":
+        return kind, (dice.randrange(2), dice.choice(["COMMIT", "COMMIT", "ABORT"]))
+    if kind == "clean":
+        return kind, (partition, dice.randint(1, 8))
+    if kind == "acquire":
+        order = dice.choice([[0, 1], [1, 0], [0], [1]])
+        answer = (
+            dice.choice(["accept"] * 8 + ["release", "reject", "renew"]),
+            dice.randrange(3),
+            *dice.choice([(0, 0)] * 5 + [(1, 0), (0, 1)]),
+        )
+        return kind, (member, order, dice.randint(1, 8), answer if dice.random() < 0.8 else None)
+    return kind, (member,)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_the_usual_case_of_an_acquisition_answers_and_writes_as_the_general_one(
+    connection: Connection, general: str, seed: int
+) -> None:
+    dice = random.Random(seed)
+    settings: dict[str, Any] = dice.choice(
+        [{}, {"max_record_locks": 7}, {"isolation": "read_uncommitted"}, {"release_backoff_ms": 50_000}]
+    )
+    worlds = [World(connection, "acquire_records", settings), World(connection, general, settings)]
+    for number in range(STEPS):
+        kind, arguments = drawn(dice)
+        answers = [getattr(world, kind)(*arguments) for world in worlds]
+        assert answers[0] == answers[1], f"step {number}: {kind} {arguments}"
+        assert worlds[0].rows() == worlds[1].rows(), f"step {number}: {kind} {arguments}"
+        if dice.random() < 0.1:
+            mark(connection, everything=True)
+
+
+def test_what_is_usual_does_not_ask_the_general_rules(connection: Connection) -> None:
+    """Else every poll would pay for both, and every answer would still be right."""
+    partition = new_partition(connection)
+    group, writer = ShareGroup(connection, partition), Writer(connection)
+    plain(connection, partition, b"0")
+    assert group.acquire("a") == {0: 1}  # the first one finds out where to begin
+    with connection.transaction(force_rollback=True):
+        for general in ("current_spans", "fetch_batches", "share_group_of"):
+            (text,) = connection.execute(
+                "select pg_get_functiondef(p.oid) from pg_proc p where p.oid::regproc::text = %s", [f"msgtx.{general}"]
+            ).fetchone() or ("",)
+            head = text.partition("\nAS ")[0]
+            connection.execute(f"{head} as $$ begin raise exception 'the general rules were asked'; end $$".encode())
+        plain(connection, partition, b"1", b"2", b"3")
+        writer.commit_whole(writer.row(partition, b"4"))
+        assert group.acquire("b", 2) == {1: 1, 2: 1}
+        assert group.acquire("a", 2) == {3: 1, 4: 1}
+        found = acquire_records(
+            connection,
+            group.name,
+            group.join("b"),
+            [partition],
+            call_number=group.call(),
+            max_records=2,
+            max_bytes=ANYTHING,
+            answers=AnswerColumns(
+                (group.name,), (group.join("b"),), (partition,), (1,), (2,), ("accept",), (None,), (None,)
+            ),
+        )
+        assert found == ([], [], False)
+        assert group.spans == [(0, 0, "acquired", 1), (3, 4, "acquired", 1)]
+        writer.send(partition, b"open")
+        with pytest.raises(Exception, match="the general rules were asked"):
+            group.acquire("a")

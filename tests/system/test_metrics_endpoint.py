@@ -1,0 +1,294 @@
+"""The daemon's HTTP: which paths and methods there are, whether it is ready, and what a scrape costs."""
+
+import concurrent.futures
+import contextlib
+import http.client
+import signal
+import socket
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import msgtx
+from msgtx.coordinator import metrics as shown
+from msgtx.coordinator.gauges import Gauges
+from msgtx.coordinator.metrics import Metrics
+from msgtx.coordinator.sweep import Sweeper
+from msgtx.database.pool import Engine
+from msgtx.store.coordinators import Leases
+from msgtx.types import SweepReport, TopicPartition
+from tests.cli.program import Program
+from tests.databases import Connection, connect, wait_until
+
+LEASES = Leases(1, {0: 1}, 10_000, 3_000, 1_000)
+Ask = Callable[..., http.client.HTTPResponse]
+
+
+@pytest.fixture
+def metrics(engine: Engine) -> Metrics:
+    made = Metrics()
+    made.watch(engine)
+    made.leased(LEASES)
+    return made
+
+
+@pytest.fixture
+def ask(metrics: Metrics) -> Iterator[Ask]:
+    endpoint = metrics.serve("127.0.0.1", 0)
+
+    def send(path: str, method: str = "GET", **headers: str) -> http.client.HTTPResponse:
+        connection = http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=20)
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        answer.text = answer.read()  # type: ignore[attr-defined]
+        return answer
+
+    with contextlib.closing(endpoint):
+        yield send
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/metrics", 200),
+        ("GET", "/metrics?name[]=msgtx_swept_total", 200),
+        ("HEAD", "/metrics", 200),
+        ("GET", "/healthz", 200),
+        ("HEAD", "/healthz", 200),
+        ("GET", "/readyz", 200),
+        ("POST", "/metrics", 405),
+        ("DELETE", "/readyz", 405),
+        ("OPTIONS", "/healthz", 405),
+        ("BREW", "/healthz", 405),
+        ("GET", "/", 404),
+        ("GET", "/nope", 404),
+        ("GET", "/metrics/", 404),
+        ("GET", "/healthz/more", 404),
+        ("POST", "/nope", 404),
+    ],
+)
+def test_there_are_three_pages_to_get(ask: Ask, method: str, path: str, status: int) -> None:
+    answer = ask(path, method)
+    assert answer.status == status
+    assert answer.getheader("Allow") == ("GET, HEAD" if status == 405 else None)
+    assert bool(answer.text) == (method != "HEAD")  # type: ignore[attr-defined]
+    assert int(answer.getheader("Content-Length") or 0) > 0
+
+
+def test_a_page_is_packed_for_who_takes_that(ask: Ask) -> None:
+    packed, whole = ask("/metrics", **{"Accept-Encoding": "gzip"}), ask("/metrics")
+    assert packed.getheader("Content-Encoding") == "gzip"
+    assert len(packed.text) < len(whole.text) / 2  # type: ignore[attr-defined]
+
+
+def test_a_daemon_is_alive_before_it_is_ready() -> None:
+    metrics = Metrics()
+    endpoint = metrics.serve("127.0.0.1", 0)
+    with contextlib.closing(endpoint):
+        for path, status in (("/healthz", 200), ("/readyz", 503), ("/metrics", 200)):
+            connection = http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=20)
+            connection.request("GET", path)
+            assert connection.getresponse().status == status, path
+
+
+def test_a_daemon_whose_rounds_stopped_is_not_ready_until_the_next_one(
+    metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, ahead = time.monotonic, 0.0
+    monkeypatch.setattr(shown.time, "monotonic", lambda: real() + ahead)
+    assert metrics.unready() is None
+    ahead = 55.0
+    assert metrics.unready() is None
+    ahead = 65.0
+    assert (metrics.unready() or "").startswith("its last round was 6")
+    metrics.swept(SweepReport(), Sweeper(), 0.1)
+    assert metrics.unready() is None
+    metrics.leased(None)
+    assert metrics.unready() == "it has not begun, or has ended"
+
+
+def test_a_daemon_beside_a_schema_of_another_version_is_not_ready(
+    metrics: Metrics, ask: Ask, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shown, "ASKED_SECONDS", -1.0)
+    (version,) = connection.execute("select schema_version from msgtx.installation").fetchone() or (0,)
+    connection.execute("update msgtx.installation set schema_version = %s", [version - 1])
+    try:
+        answer = ask("/readyz")
+        assert (answer.status, b"run `msgtx db upgrade`" in answer.text) == (503, True)  # type: ignore[attr-defined]
+        assert ask("/healthz").status == 200
+    finally:
+        connection.execute("update msgtx.installation set schema_version = %s", [version])
+    assert ask("/readyz").status == 200
+
+
+def test_a_daemon_whose_database_is_away_is_not_ready() -> None:
+    metrics = Metrics()
+    metrics.watch(Engine("postgresql://nobody@127.0.0.1:1/nowhere"))
+    metrics.leased(LEASES)
+    assert "127.0.0.1" in (metrics.unready() or "")
+
+
+def test_what_topics_and_groups_hold_is_shown(client: msgtx.Client, metrics: Metrics, unique: Callable[[str], str]) -> None:
+    topic, group = unique("topic"), unique("group")
+    client.topics.create(topic, partitions=2)
+    with client.producer() as producer:
+        for index in (0, 0, 1):
+            producer.send(topic, b"value", partition=index).result()
+    client.admin.groups.reset(group, {TopicPartition(topic, 0): 1, TopicPartition(topic, 1): 1})
+    with client.consumer(topic, group=group, enable_auto_commit=False):
+        lines = metrics.text().decode().splitlines()
+    found = dict(line.rsplit(" ", 1) for line in lines if f'topic="{topic}"' in line or f'group="{group}"' in line)
+    ages = {name: float(found.pop(name)) for name in list(found) if "seconds" in name or "bytes" in name}
+    assert {name: float(value) for name, value in found.items()} == {
+        f'msgtx_topic_partitions{{topic="{topic}"}}': 2,
+        f'msgtx_topic_offsets_total{{topic="{topic}"}}': 3,
+        f'msgtx_topic_records{{topic="{topic}"}}': 3,
+        f'msgtx_topic_held_records{{topic="{topic}"}}': 0,
+        f'msgtx_group_lag_records{{group="{group}",topic="{topic}"}}': 1,
+        f'msgtx_group_members{{group="{group}"}}': 1,
+        f'msgtx_group_overdue_members{{group="{group}"}}': 0,
+        f'msgtx_group_settled{{group="{group}"}}': 1,
+        **{f'msgtx_partition_log_start_offset{{partition="{index}",topic="{topic}"}}': 0 for index in (0, 1)},
+        **{f'msgtx_partition_last_stable_offset{{partition="{index}",topic="{topic}"}}': 2 - index for index in (0, 1)},
+        **{f'msgtx_partition_log_end_offset{{partition="{index}",topic="{topic}"}}': 2 - index for index in (0, 1)},
+    }
+    assert len(ages) == 4
+    assert all(value > 0 for value in ages.values())
+
+
+def test_what_share_groups_have_to_do_is_shown(client: msgtx.Client, metrics: Metrics, unique: Callable[[str], str]) -> None:
+    topic, group = unique("topic"), unique("share")
+    client.topics.create(topic, partitions=2)
+    client.admin.shares.configure(group, {"auto_offset_reset": "earliest"})
+    with client.producer() as producer:
+        for index in (0, 0, 1):
+            producer.send(topic, b"value", partition=index).result()
+        producer.send(topic, b"later", partition=1, delay_ms="1h").result()
+    with client.share_consumer(topic, group=group, acknowledgement_mode="explicit") as consumer:
+        first, *_ = consumer.poll(10)
+        consumer.acknowledge(first, msgtx.Acknowledgement.REJECT)
+        consumer.commit()
+        lines = metrics.text().decode().splitlines()
+    found = {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if f'group="{group}"' in line)}
+    of = f'{{group="{group}",topic="{topic}"}}'
+    assert found.pop(f"msgtx_share_lag_seconds{of}") > 0
+    assert found == {
+        f"msgtx_share_lag_records{of}": 3,
+        f"msgtx_share_in_flight_records{of}": 2,
+        f"msgtx_share_parked_records{of}": 1,
+        f'msgtx_share_members{{group="{group}"}}': 1,
+        f'msgtx_share_dead_letters{{group="{group}"}}': 1,
+    }
+
+
+def test_with_many_partitions_there_are_figures_of_topics_alone(
+    client: msgtx.Client, metrics: Metrics, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = unique("topic")
+    client.topics.create(topic, partitions=2)
+    monkeypatch.setattr("msgtx.coordinator.gauges.MOST_SHOWN", 1)
+    text = metrics.text().decode()
+    assert f'msgtx_topic_partitions{{topic="{topic}"}} 2.0' in text
+    assert "msgtx_partition_" not in text
+
+
+def test_more_than_is_measured_is_told(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "msgtx_database_reading_complete 1.0" in metrics.text().decode()
+    monkeypatch.setattr("msgtx.coordinator.gauges.MOST_LAGS", 0)
+    again = Metrics()
+    again.watch(metrics._engine)  # type: ignore[arg-type]
+    assert "msgtx_database_reading_complete 0.0" in again.text().decode()
+
+
+def test_requests_at_the_same_time_and_soon_after_read_the_database_once(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings: list[float] = []
+    gate = threading.Event()
+    collect = Gauges.collect
+
+    def counted(gauges: Gauges) -> object:
+        readings.append(time.monotonic())
+        gate.wait(20)
+        return collect(gauges)
+
+    monkeypatch.setattr(Gauges, "collect", counted)
+    metrics = Metrics()
+    metrics.watch(engine)
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        asked = [threads.submit(metrics.text) for _ in range(8)]
+        time.sleep(0.1)
+        gate.set()
+        texts = {answer.result(20) for answer in asked}
+    assert len(readings) == 1
+    assert all(b"msgtx_database_up 1.0" in text for text in texts)
+    metrics.text()
+    assert len(readings) == 1
+    # What took long is read anew after ten times as long.
+    real, ahead = time.monotonic, 6.0
+    monkeypatch.setattr(shown.time, "monotonic", lambda: real() + ahead)
+    metrics.text()
+    assert len(readings) == 2
+
+
+def test_a_worker_of_the_command_line_is_watched(
+    client: msgtx.Client, database_url: str, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    source, target = unique("source"), unique("target")
+    for name in (source, target):
+        client.topics.create(name)
+    with client.producer() as producer:
+        producer.send(source, b"x").result()
+    (tmp_path / "shop.py").write_text("def same(record):\n    return record.value\n")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    arguments = ["process", source, target, "shop:same", "--group", source, "--transactional-id", source]
+    with Program(database_url).start(*arguments, "--metrics-port", str(port), cwd=tmp_path) as worker:
+
+        def page(path: str) -> str:
+            with (
+                contextlib.suppress(OSError),
+                urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer,
+            ):
+                return str(answer.read().decode())
+            return ""
+
+        wait_until(lambda: f'msgtx_worker_records_total{{group="{source}"}} 1.0' in page("/metrics"), "it is counted")
+        assert page("/healthz") == "alive\n"
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(30) == 0
+
+
+def test_a_reading_waits_for_nobody_and_nobody_for_it(client: msgtx.Client, engine: Engine, database_url: str) -> None:
+    """Locks that writers and administrators hold, in both directions."""
+    client.topics.create("locked")
+    with connect(database_url) as holder:
+        holder.execute("begin")
+        holder.execute("select msgtx.lock_partition(p.partition_id) from msgtx.partition p")
+        holder.execute("update msgtx.partition set counted_bytes = counted_bytes")
+        holder.execute("update msgtx.consumer_group set generation = generation")
+        names = {family.name for family in Gauges(engine).collect()}
+        holder.execute("rollback")
+    assert "msgtx_topic_bytes" in names
+    with engine.connection() as connection, connection.transaction():
+        taken = [metric.name for metric in Gauges(_Same(connection)).collect()]  # type: ignore[arg-type]
+        modes = connection.execute(
+            "select distinct mode from pg_locks where pid = pg_backend_pid() and locktype in ('relation', 'advisory')"
+        ).fetchall()
+    assert "msgtx_group_settled" in taken
+    assert modes == [("AccessShareLock",)]
+
+
+class _Same:
+    """An engine of one connection, whose locks can be looked at."""
+
+    def __init__(self, connection: object) -> None:
+        self._connection = connection
+
+    def connection(self) -> contextlib.AbstractContextManager[object]:
+        return contextlib.nullcontext(self._connection)
