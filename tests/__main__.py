@@ -24,9 +24,10 @@ def processes() -> list[str]:
     """Return pytest-xdist's arguments: none, where processes would share a server whose settings some tests change."""
     if "MSGTX_TEST_DATABASE_URL" in os.environ:
         return []
-    # In the order in which they are collected: the longest first (tests/conftest.py).
+    # In the order in which they are collected: the longest first (tests/conftest.py). A process that a test has ended (it
+    # hung, or crashed) is not replaced: that test would end the next one, too.
     count = min(MOST, len(os.sched_getaffinity(0)))
-    return ["-n", str(count), "--dist", "loadfile", "--no-loadscope-reorder"]
+    return ["-n", str(count), "--dist", "loadfile", "--no-loadscope-reorder", "--max-worker-restart=0"]
 
 
 def chosen(arguments: Sequence[str]) -> list[str]:

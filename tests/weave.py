@@ -179,26 +179,34 @@ class Weaver:
         self._settle(actors)
 
     def _settle(self, actors: Sequence[_Actor]) -> None:
-        """Wait until every actor that runs has reached a place where it pauses or waits."""
+        """Wait until every actor that runs has reached a place where it pauses or waits.
+
+        Only a look that finds none of them on its way counts: one that ends, or fails, may let another one go on.
+        """
         deadline = time.monotonic() + PATIENCE_SECONDS
         running = [actor for actor in actors if actor.running is not None and actor.paused_at != "commit"]
-        while running:
+        weaver, theirs = backend(self._connection), {pid for actor in actors for pid in actor.pids}
+        while True:
             assert time.monotonic() < deadline, f"{[actor.name for actor in running]} neither ended nor wait for a lock"
+            done = {actor.name for actor in running if actor.running is not None and actor.running.done()}
             blocked = dict(
                 self._connection.execute(
                     "select pid, pg_blocking_pids(pid) from unnest(%s::int[]) pid",
                     [[pid for actor in running for pid in actor.pids]],
                 ).fetchall()
             )
-            for actor in list(running):
-                assert actor.running is not None
-                if actor.running.done():
+            on_its_way = False
+            for actor in running:
+                # Whoever else blocks it, as autovacuum, lets it go by itself.
+                by = {pid for each in actor.pids for pid in blocked[each]} & {weaver, *theirs}
+                if actor.name in done:
                     actor.paused_at = "commit"
-                elif by := {pid for each in actor.pids for pid in blocked[each]}:
-                    actor.paused_at = "gate" if backend(self._connection) in by else "lock"
+                elif by:
+                    actor.paused_at = "gate" if weaver in by else "lock"
                 else:
-                    continue
-                running.remove(actor)
+                    on_its_way = True
+            if not on_its_way:
+                return
 
     def _close_gates(self, actor: _Actor) -> None:
         for gate in range(1, GATES + 1):

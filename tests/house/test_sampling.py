@@ -77,7 +77,7 @@ def test_a_sample_takes_all_but_a_part_of_the_long_modules(collected: tuple[list
     everything, taken, left = collected
     assert sorted([*taken, *left]) == sorted(everything)
     assert {identifier.partition("::")[0] for identifier in left} <= {f"tests/{name}" for name in SHARES}
-    assert len(taken) > 0.7 * len(everything)
+    assert len(taken) > 0.6 * len(everything)
 
 
 def test_the_long_modules_are_there() -> None:

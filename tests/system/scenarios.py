@@ -433,29 +433,13 @@ def _member(world: World, client: Client) -> Iterator[ShareConsumer]:
 
 def before_share(world: World) -> None:
     """The group begins at the start of the log, and gives nothing up."""
-    with _member(world, world.observer) as member:
-        member.poll(0)
-    with world.observer.engine.connection() as connection:
-        (group_id,) = connection.execute(
-            "select group_id from msgtx.consumer_group where name = %s", [world.group]
-        ).fetchone() or (None,)
-        connection.execute("delete from msgtx.share_state where group_id = %s", [group_id])
-        connection.execute(
-            "update msgtx.share_group set auto_offset_reset = 'earliest', delivery_count_limit = 100 where group_id = %s",
-            [group_id],
-        )
+    world.observer.admin.shares.configure(world.group, {"auto_offset_reset": "earliest", "delivery_count_limit": 100})
 
 
 def _all_answered(world: World) -> bool:
     """Return whether nothing of the source is available, held or pending."""
-    with world.observer.engine.connection() as connection:
-        rows = connection.execute(
-            "select distinct on (s.partition_id) s.next_offset, msgtx.current_spans(s.spans, 0, msgtx.clock()) = '{}'"
-            " from msgtx.share_state s join msgtx.consumer_group g using (group_id) where g.name = %s"
-            " order by s.partition_id, s.version desc",
-            [world.group],
-        ).fetchall()
-    return rows == [(INPUTS, True)] * SOURCES
+    found = world.observer.admin.shares.describe(world.group).partitions
+    return [(each.start_offset, each.next_offset) for each in found] == [(INPUTS, INPUTS)] * SOURCES
 
 
 def after_share_dead(world: World) -> None:
