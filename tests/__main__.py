@@ -17,6 +17,8 @@ from typing import Final
 MOST: Final = 4  # servers at once
 SPARK: Final = ("tests/spark",)  # needs pyspark: `make test-spark`
 SLOWEST: Final = 10  # that are listed at the end
+# A test that hangs ends its process, which says where each thread stood. The longest tests take a minute.
+HANGING: Final = ("-ofaulthandler_timeout=600", "-ofaulthandler_exit_on_timeout=true")
 ENDING_SECONDS: Final = 60.0  # for pytest to take its fixtures down
 
 
@@ -38,7 +40,7 @@ def chosen(arguments: Sequence[str]) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    command = [sys.executable, "-m", "pytest", *processes(), *chosen(arguments)]
+    command = [sys.executable, "-m", "pytest", *HANGING, *processes(), *chosen(arguments)]
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     # Ctrl-C reaches only this process. It signals all others once: after a second signal, one would leave its server behind.
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True) as run:
