@@ -4,7 +4,7 @@
 --             up. What is aborted between the two counts, unlike in count_records: its cost would grow with the lag
 --   age_ms    of the batch of the first such record of each partition, the highest; null: there is none
 -- At most 100 aborted rows in front of it are passed by. Its cost is bounded, however long the logs are.
--- Reads group_offset, consumer_group, partition, topic, record_batch and the transaction tables.
+-- Reads group_offset, consumer_group, partition, topic and, through first_unread_batch, record_batch and the transaction tables.
 create function msgtx.measure_lags(in_after int[] default null, most int default 1000)
 returns table (group_name text, topic text, records bigint, age_ms bigint, next_after int[])
 language plpgsql stable security definer
@@ -12,7 +12,6 @@ set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan s
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
-    rows_passed constant int := 100;
     now_ms constant bigint := (extract(epoch from msgtx.clock()) * 1000)::bigint;
     group_ids int[];
     partition_ids int[];
@@ -58,21 +57,8 @@ begin
     join msgtx.consumer_group g on g.group_id = l.group_id
     join msgtx.partition p on p.partition_id = l.partition_id
     join msgtx.topic t on t.topic_id = p.topic_id
-    left join lateral (
-        select b.base_offset, b.max_timestamp
-        from (select r.base_offset, r.max_timestamp, r.producer_id, r.producer_epoch, r.transaction_number,
-                     row_number() over (order by r.base_offset) as place
-              from msgtx.record_batch r
-              where r.partition_id = l.partition_id and r.base_offset < l.last_stable_offset
-                and r.base_offset >= coalesce((
-                    select before.base_offset from msgtx.record_batch before
-                    where before.partition_id = l.partition_id and before.base_offset <= l.position
-                    order by before.base_offset desc limit 1), 0)
-                and r.last_offset >= l.position and r.record_count > 0
-              order by r.base_offset limit rows_passed + 1) b
-        where b.place > rows_passed or b.transaction_number is null or msgtx.is_committed(
-            l.partition_id, b.base_offset, b.producer_id, b.producer_epoch, b.transaction_number)
-        order by b.base_offset limit 1) unread on l.position < l.last_stable_offset
+    left join lateral msgtx.first_unread_batch(l.partition_id, l.position, l.last_stable_offset, 'read_committed') unread
+        on l.position < l.last_stable_offset
     group by g.name, t.name;
     if not found and came_to is not null then  -- nothing of these pairs is left, as of deleted topics; it goes on behind them
         next_after := came_to;

@@ -17,7 +17,6 @@ set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan s
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
-    rows_passed constant int := 100;
     rows_counted constant int := 10000;
     now_ms constant bigint := (extract(epoch from msgtx.clock()) * 1000)::bigint;
     group_ids int[];
@@ -81,21 +80,8 @@ begin
     join msgtx.consumer_group g on g.group_id = l.group_id
     join msgtx.partition p on p.partition_id = l.partition_id
     join msgtx.topic t on t.topic_id = p.topic_id
-    left join lateral (
-        select b.base_offset, b.max_timestamp
-        from (select r.base_offset, r.max_timestamp, r.producer_id, r.producer_epoch, r.transaction_number,
-                     row_number() over (order by r.base_offset) as place
-              from msgtx.record_batch r
-              where r.partition_id = l.partition_id and r.base_offset < l.readable_end
-                and r.base_offset >= coalesce((
-                    select before.base_offset from msgtx.record_batch before
-                    where before.partition_id = l.partition_id and before.base_offset <= l.next_offset
-                    order by before.base_offset desc limit 1), 0)
-                and r.last_offset >= l.next_offset and r.record_count > 0
-              order by r.base_offset limit rows_passed + 1) b
-        where b.place > rows_passed or b.transaction_number is null or l.isolation = 'read_uncommitted' or msgtx.is_committed(
-            l.partition_id, b.base_offset, b.producer_id, b.producer_epoch, b.transaction_number)
-        order by b.base_offset limit 1) unread on l.next_offset < l.readable_end
+    left join lateral msgtx.first_unread_batch(l.partition_id, l.next_offset, l.readable_end, l.isolation) unread
+        on l.next_offset < l.readable_end
     left join lateral (
         select r.max_timestamp from msgtx.record_batch r
         where r.partition_id = l.partition_id and r.base_offset <= l.start_offset

@@ -25,13 +25,9 @@ begin
     from msgtx.share_group s
     join msgtx.consumer_group c on c.group_id = s.group_id
     left join lateral (
-        select v.partition_id, newest.next_offset, newest.spans, p.log_start_offset
-        from (select distinct v.partition_id from msgtx.share_state v where v.group_id = s.group_id) v
-        join msgtx.partition p on p.partition_id = v.partition_id
-        cross join lateral (
-            select o.next_offset, o.spans from msgtx.share_state o
-            where o.group_id = s.group_id and o.partition_id = v.partition_id order by o.version desc limit 1) newest
-        ) n on true
+        select v.partition_id, v.next_offset, v.spans, p.log_start_offset
+        from msgtx.newest_share_states(s.group_id) v
+        join msgtx.partition p on p.partition_id = v.partition_id) n on true
     left join lateral (
         select min(u.first_offset) as start_offset,
                coalesce(sum(u.last_offset - u.first_offset + 1) filter (where u.status = 'available'), 0)::bigint as available,

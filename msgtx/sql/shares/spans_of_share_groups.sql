@@ -20,16 +20,13 @@ begin
            u.answer, p.partition_id
     from msgtx.share_group s
     join msgtx.consumer_group c on c.group_id = s.group_id
-    cross join lateral (select distinct v.partition_id from msgtx.share_state v where v.group_id = s.group_id) v
+    cross join lateral msgtx.newest_share_states(s.group_id) v
     join msgtx.partition p on p.partition_id = v.partition_id
     join msgtx.topic t on t.topic_id = p.topic_id
     cross join lateral (
-        select o.spans from msgtx.share_state o
-        where o.group_id = s.group_id and o.partition_id = v.partition_id order by o.version desc limit 1) newest
-    cross join lateral (
         select c.first_offset, c.last_offset, c.status, c.delivery_count, c.member_number, c.locked_until, null::timestamptz as due_at,
                c.producer_id, c.producer_epoch, c.transaction_number, c.answer, c.reason
-        from unnest(msgtx.current_spans(newest.spans, p.log_start_offset, moment)) c
+        from unnest(msgtx.current_spans(v.spans, p.log_start_offset, moment)) c
         union all
         select greatest(k.first_offset, p.log_start_offset), k.last_offset,
                case when k.due_at is null then 'waiting' else 'delayed' end, k.delivery_count, k.member_number, null, k.due_at,

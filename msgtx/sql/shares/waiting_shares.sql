@@ -29,15 +29,12 @@ begin
     from msgtx.share_group s
     join msgtx.consumer_group c on c.group_id = s.group_id
     cross join lateral (select count(*)::int as members from msgtx.living_members(s.group_id)) n
-    cross join lateral (select distinct v.partition_id from msgtx.share_state v where v.group_id = s.group_id) v
+    cross join lateral msgtx.newest_share_states(s.group_id) v
     join msgtx.partition p on p.partition_id = v.partition_id
     join msgtx.topic t on t.topic_id = p.topic_id
+    cross join lateral (select greatest(v.next_offset, p.log_start_offset) as at) next
     cross join lateral (
-        select o.next_offset, o.spans from msgtx.share_state o
-        where o.group_id = s.group_id and o.partition_id = v.partition_id order by o.version desc limit 1) newest
-    cross join lateral (select greatest(newest.next_offset, p.log_start_offset) as at) next
-    cross join lateral (
-        select msgtx.current_spans(newest.spans, p.log_start_offset, moment) as spans offset 0) now
+        select msgtx.current_spans(v.spans, p.log_start_offset, moment) as spans offset 0) now
     cross join lateral (
         select case s.isolation when 'read_committed' then b.last_stable_offset else b.log_end_offset end as readable_end
         from msgtx.fetch_batches(array[v.partition_id], array[0::bigint], array[null::text], s.isolation, 0, 0) b limit 1) e

@@ -1,0 +1,21 @@
+-- first_unread_batch(partition_id, position, until, isolation) → the first batch from a position on, below `until`, with a record that a reader
+-- would be given; none: there is none. At most 100 aborted rows in front of it are passed by: then the next one is taken for it.
+-- Reads record_batch and, through is_committed, the transaction tables.
+create function msgtx.first_unread_batch(in_partition_id int, "position" bigint, until bigint, isolation text)
+returns table (base_offset bigint, max_timestamp bigint) language sql stable
+as $$
+    select b.base_offset, b.max_timestamp
+    from (select r.base_offset, r.max_timestamp, r.producer_id, r.producer_epoch, r.transaction_number,
+                 row_number() over (order by r.base_offset) as place
+          from msgtx.record_batch r
+          where r.partition_id = in_partition_id and r.base_offset < until
+            and r.base_offset >= coalesce((
+                select before.base_offset from msgtx.record_batch before
+                where before.partition_id = in_partition_id and before.base_offset <= "position"
+                order by before.base_offset desc limit 1), 0)
+            and r.last_offset >= "position" and r.record_count > 0
+          order by r.base_offset limit 101) b
+    where b.place > 100 or b.transaction_number is null or isolation = 'read_uncommitted' or msgtx.is_committed(
+        in_partition_id, b.base_offset, b.producer_id, b.producer_epoch, b.transaction_number)
+    order by b.base_offset limit 1
+$$;
