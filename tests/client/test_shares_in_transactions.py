@@ -105,15 +105,24 @@ def test_records_of_one_batch_belong_to_different_transactions(
     assert {record.value for _ in range(2) for record in other.poll(0)} == {b"2", b"3"}
 
 
+def one_that_lost_its_first(
+    client: msgtx.Client, topic: str, count: int, share: Share
+) -> tuple[msgtx.ShareConsumer, msgtx.ShareConsumer, list[msgtx.ShareRecord]]:
+    """Return a member, another one that has its first record since its locks are over, and what it was given."""
+    fill(client, topic, count)
+    one, other = share(), share()
+    records = one.poll(5)
+    time.sleep(0.6)
+    assert seen(other.poll(5, max_records=1)) == [(b"0", 2)]
+    return one, other, records
+
+
 @pytest.mark.parametrize("late", [False, True], ids=["in one call", "in steps"])
 def test_a_record_that_was_lost_meanwhile_fails_the_transaction(
     client: msgtx.Client, topic: str, output: str, share: Share, make: Make, read: Read, late: bool
 ) -> None:
-    fill(client, topic, 2)
-    one, other, producer = share(), share(), make()
-    records = one.poll(5)
-    time.sleep(0.6)
-    assert seen(other.poll(5, max_records=1)) == [(b"0", 2)]
+    producer = make()
+    one, other, records = one_that_lost_its_first(client, topic, 2, share)
     one.acknowledge(records[0])
     producer.begin_transaction()
     producer.send(output, b"out", partition=0)
@@ -134,11 +143,8 @@ def test_when_a_lost_record_fails_the_transaction_its_abort_releases_the_others(
     client: msgtx.Client, topic: str, output: str, share: Share, make: Make, group: str, connection: Connection
 ) -> None:
     """Also if they were to be pending, and are not."""
-    fill(client, topic, 3)
-    one, other, producer = share(), share(), make()
-    records = one.poll(5)
-    time.sleep(0.6)
-    assert seen(other.poll(5, max_records=1)) == [(b"0", 2)]
+    producer = make()
+    one, other, records = one_that_lost_its_first(client, topic, 3, share)
     connection.execute("update msgtx.share_group set record_lock_duration_ms = 60000")
     again = one.poll(5)
     assert seen(again) == [(b"1", 2), (b"2", 2)]

@@ -249,6 +249,20 @@ def inputs(world: World, client: Client) -> Iterator[tuple[Consumer, Record, str
 
 def _transform(world: World, producer: Producer, consumer: Consumer, record: Record, name: str, *, flush: bool) -> None:
     """Make the outputs of a record in a transaction, with the consumer's new positions."""
+
+    def hand_over() -> None:
+        for partition, at in consumer.transaction_offsets().items():
+            world.note("offsets", name, world.group, partition.partition, at.offset)
+        producer.send_offsets_to_transaction(consumer)
+
+    if not _committed(world, producer, record, name, hand_over, flush=flush):
+        consumer.rewind()
+
+
+def _committed(
+    world: World, producer: Producer, record: Record, name: str, hand_over: Callable[[], None], *, flush: bool
+) -> bool:
+    """Make the outputs of a record in a transaction with what is handed over to it. Returns False if it was aborted."""
     assert record.value is not None
     number = record.value.decode()
     try:
@@ -258,16 +272,15 @@ def _transform(world: World, producer: Producer, consumer: Consumer, record: Rec
         if flush:
             producer.flush(PATIENCE_SECONDS)
         world.send(producer, f"{number}/{name}/{PARTITIONS}", 0, name)
-        for partition, at in consumer.transaction_offsets().items():
-            world.note("offsets", name, world.group, partition.partition, at.offset)
-        producer.send_offsets_to_transaction(consumer)
+        hand_over()
         world.note("deciding", name)
         producer.commit_transaction()
         world.note("committed", name)
     except errors.AbortableError:
         producer.abort_transaction()
         world.note("aborted", name)
-        consumer.rewind()
+        return False
+    return True
 
 
 class Crew:
@@ -402,23 +415,13 @@ def _share(world: World, *, flush: bool) -> None:
 def _transform_shared(
     world: World, producer: Producer, member: ShareConsumer, record: Record, name: str, *, flush: bool
 ) -> None:
-    assert record.value is not None
-    number = record.value.decode()
-    try:
-        producer.begin_transaction()
-        for output in range(PARTITIONS):
-            world.send(producer, f"{number}/{name}/{output}", output, name)
-        if flush:
-            producer.flush(PATIENCE_SECONDS)
-        world.send(producer, f"{number}/{name}/{PARTITIONS}", 0, name)
+    """Make the outputs of a record in a transaction, with its acknowledgement."""
+
+    def hand_over() -> None:
         member.acknowledge(record)
         producer.send_acknowledgements_to_transaction(member)
-        world.note("deciding", name)
-        producer.commit_transaction()
-        world.note("committed", name)
-    except errors.AbortableError:
-        producer.abort_transaction()
-        world.note("aborted", name)
+
+    _committed(world, producer, record, name, hand_over, flush=flush)
 
 
 @contextlib.contextmanager
