@@ -56,6 +56,7 @@ class Stop(threading.Event):
 
 
 _stop: Stop | None = None
+_raised: int | None = None  # a signal whose exception has not reached the end of the program
 
 
 @contextlib.contextmanager
@@ -63,10 +64,13 @@ def stopping(patience_s: float = PATIENCE_S) -> Iterator[Stop]:
     """Have signals ask instead of raise. What is inside looks at the `Stop`; a second signal after a while raises.
 
     `patience_s`: how long what runs may take to its next look; with more than the usual, a second signal raises at once.
+    A signal whose exception was lost on its way (code in C may clear one) asks here.
     """
     global _stop  # noqa: PLW0603 - a process has one set of signal handlers
     assert _stop is None, "one long verb at a time"
-    _stop = stop = Stop(patience_s)
+    stop = Stop(patience_s)
+    _stop = stop
+    stop.signal = stop.signal or _raised
     try:
         yield stop
     finally:
@@ -94,6 +98,12 @@ def listen() -> None:
         signal.signal(number, _handle)
 
 
+def heard() -> None:
+    """Note that the exception has ended the command."""
+    global _raised  # noqa: PLW0603 - as above
+    _raised = None
+
+
 def ignore() -> None:
     """Ignore what comes now: the program is ending, and has its exit code."""
     signal.setitimer(signal.ITIMER_REAL, 0)
@@ -102,7 +112,9 @@ def ignore() -> None:
 
 
 def _handle(number: int, frame: FrameType | None) -> None:
+    global _raised  # noqa: PLW0603 - as above
     if _stop is None:
+        _raised = number
         raise Interrupted
     # An attribute, and no `Event.set`: that takes a lock, which the interrupted code may hold.
     first = _stop.signal is None

@@ -29,6 +29,7 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return 0  # the reader of our output has seen enough
     except KeyboardInterrupt:
+        interruption.heard()
         return interruption.INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the end of the program, and users see no traceback
         return _report(error, arguments)

@@ -2,6 +2,8 @@
 
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -111,6 +113,22 @@ def test_process_ends_with_a_whole_transaction(
     with client.consumer(f"{filled}-out", auto_offset_reset="earliest") as consumer:
         assert sum(consumer.lag().values()) == committed.offset
     assert ends.last_stable_offset == ends.log_end_offset
+
+
+@by_signal
+def test_a_signal_whose_exception_is_lost_ends_the_next_verb(number: signal.Signals) -> None:
+    program = f"""if True:
+        import signal
+        from msgtx.cli import interruption
+        interruption.listen()
+        try:
+            signal.raise_signal({int(number)})
+        except BaseException:  # as some of Python's own functions in C do
+            pass
+        with interruption.stopping() as stop:
+            print(stop.is_set(), stop.signal)"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["True", str(int(number))]
 
 
 @pytest.mark.parametrize("verb", ["produce", "transactional", "consume", "process", "list"])
