@@ -101,6 +101,19 @@ def test_a_checkpoint_that_is_lost_before_there_was_anything_to_read_is_no_loss(
     pipe.assert_all_is_there_once()
 
 
+def test_a_checkpoint_whose_first_entry_was_never_finished_is_refused_by_spark_and_can_be_replaced(pipe: Pipe) -> None:
+    """I10: a query stopped while Spark writes its first offsets leaves a temporary file; nothing was read or written yet."""
+    pipe.send(10)
+    (pipe.checkpoint / "offsets").mkdir(parents=True)
+    (pipe.checkpoint / "offsets" / ".0.half.tmp").write_text("v1")
+    with pytest.raises(StreamingQueryException, match="should be empty on batch 0"):
+        pipe.run()
+    assert pipe.written() == []
+    shutil.rmtree(pipe.checkpoint)
+    pipe.run()
+    pipe.assert_all_is_there_once()
+
+
 def test_a_lost_checkpoint_without_a_group_is_an_error_and_no_duplicate(pipe: Pipe) -> None:
     pipe.send(10)
     pipe.run(app="alone", group=False)
