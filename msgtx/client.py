@@ -19,6 +19,7 @@ from msgtx.admin.transactions import TransactionsAdmin
 from msgtx.admin.verify import verify
 from msgtx.config import ConsumerConfig, ProducerConfig, ShareConsumerConfig, resolve
 from msgtx.consumer.consumer import Consumer, Deserializer
+from msgtx.consumer.share_polls import SharePolls
 from msgtx.consumer.shares import ShareConsumer
 from msgtx.consumer.subscription import require_names
 from msgtx.consumer.wakeup import Listener
@@ -133,6 +134,7 @@ class Client:
         self._completion = Completion(engine, self._look_at_topics)
         self._listener = Listener(engine)
         self._group_commit = GroupCommit(engine, self._completion.notifier)
+        self._share_polls = SharePolls(engine)
         self._lock = threading.Lock()
         self._known: dict[str, Topic] = {}
         self._open: list[Producer | Consumer | ShareConsumer] = []
@@ -234,6 +236,7 @@ class Client:
             topics,
             look_up=self._topic,
             listener=self._listener,
+            polls=self._share_polls,
             key_deserializer=key_deserializer,
             value_deserializer=value_deserializer,
             observers=self._observers,

@@ -16,6 +16,7 @@ from msgtx import errors, units
 from msgtx.config import ShareConsumerConfig
 from msgtx.consumer.holdings import ACCEPTED, Answer, Holdings, Key, without
 from msgtx.consumer.share_member import ShareMember
+from msgtx.consumer.share_polls import MOST_RECORDS, SharePolls
 from msgtx.consumer.wakeup import Listener, Waiter
 from msgtx.database.pool import Engine
 from msgtx.database.retry import retried
@@ -25,12 +26,7 @@ from msgtx.session.answers import Answers
 from msgtx.session.enlistment import Riding, UserSession, enlist
 from msgtx.store.answers import NO_ANSWERS, OffsetRange, Refused, acknowledge_records
 from msgtx.store.records import uncollected
-from msgtx.store.shares import (
-    Acquired,
-    Acquisition,
-    acquire_records,
-    ensure_dead_letters,
-)
+from msgtx.store.shares import Acquired, Acquiring, ensure_dead_letters
 from msgtx.store.topics import Topics
 from msgtx.types import Acknowledgement, ShareRecord, TopicPartition
 from msgtx.units import Duration
@@ -106,11 +102,13 @@ class ShareConsumer:
         *,
         look_up: Topics,
         listener: Listener,
+        polls: SharePolls,
         key_deserializer: Deserializer | None = None,
         value_deserializer: Deserializer | None = None,
         observers: Observers | None = None,
     ) -> None:
         self.config = config
+        self._polls = polls.of(config.group)
         self._engine = engine
         self._observers = observers or Observers()
         self._asked = 0.0  # when the last poll began
@@ -396,8 +394,9 @@ class ShareConsumer:
         refused = None
         if commit.member is not None:
             columns = self._holdings.columns_of(commit.member, commit.answers)
+            asking = Acquiring(self.config.group, commit.member, commit.call, columns.partition_ids[:1], 0, 0, columns)
             with contextlib.suppress(errors.UnknownMember):
-                refused = self._calls(lambda connection: acknowledge_records(connection, columns, call_number=commit.call))
+                refused = self._again(partial(self._polls.acquire, asking)).refused
         self._answered(commit.answers, refused)
 
     def _answered(self, answers: dict[Key, Answer], refused: Sequence[Refused] | None) -> None:
@@ -408,31 +407,23 @@ class ShareConsumer:
         """Acquire records. Returns whether there may be some already that it did not get, since others had the locks."""
         order = self._partitions()
         number = self._member.join()
+        shares = most <= MOST_RECORDS
+        first = self._polls.place(list(self._places)) if shares else order[0]
         commit = self._unanswered if self._implicit else None
         answers = NO_ANSWERS if commit is None else self._holdings.columns_of(number, commit.answers)
-        self._stayed += 1
-        if len(answers.partition_ids) == 1 and self._stayed < STAYS:  # one state of that partition has both then
-            order = [*answers.partition_ids, *(each for each in order if each != answers.partition_ids[0])]
-        else:
-            self._stayed = 0
+        if len(answers.partition_ids) == 1 and answers.partition_ids[0] != first:
+            if shares:
+                self._settle()
+                commit, answers = None, NO_ANSWERS
+            elif self._stayed < STAYS:
+                first = answers.partition_ids[0]  # one state of that partition has both then
+        self._stayed = self._stayed + 1 if answers.partition_ids == (first,) else 0
+        order = [first, *(each for each in order if each != first)]
         call = self._acquiring = self._acquiring or (next(self._numbers) if commit is None else commit.call)
-
-        def attempt(connection: Any) -> Acquisition:
-            return acquire_records(
-                connection,
-                self.config.group,
-                number,
-                order,
-                call_number=call,
-                max_records=most,
-                max_bytes=FETCH_BYTES,
-                answers=answers,
-            )
-
+        asking = Acquiring(self.config.group, number, call, order, most, FETCH_BYTES, answers)
         asked = time.monotonic()
         try:
-            acquisition: Acquisition = self._calls(attempt)
-            found, refused, has_passed = acquisition
+            found, refused, has_passed = self._again(partial(self._polls.acquire, asking))
             self._acquiring = None
         except errors.UnknownMember:
             self._acquiring = None

@@ -13,7 +13,7 @@ from msgtx.errors import BY_NAME
 from msgtx.store import sweeps
 from msgtx.store.answers import NO_ANSWERS, AnswerColumns, OffsetRange, Refused
 from msgtx.store.transactions import Position
-from msgtx.types import Headers, TopicPartition, TransactionId
+from msgtx.types import Acknowledgement, Headers, TopicPartition, TransactionId
 
 JOIN: Final = Function(
     "join_share_group",
@@ -45,6 +45,20 @@ ACQUIRE: Final = Function(
     },
     flushed=False,
 )
+ACQUIRE_TOGETHER: Final = Function(
+    "acquire_records_together",
+    {
+        "group_name": "text",
+        "member_numbers": "int8[]",
+        "call_numbers": "int8[]",
+        "in_partition_id": "int4",
+        "mosts": "int4[]",
+        "max_bytes": "int8",
+        "first_offsets": "int8[]",
+        "last_offsets": "int8[]",
+    },
+    flushed=False,
+)
 FLUSH: Final = Function("flush_log", {})
 ENSURE_DEAD_LETTERS: Final = Function("ensure_dead_letters", {"group_name": "text"})
 CONFIGURE: Final = Function("configure_share_group", {"group_name": "text", "settings": "jsonb"})
@@ -56,6 +70,8 @@ REDRIVE: Final = Function(
     {"group_name": "text", "in_index": "int4", "in_upto": "int8", "most": "int4", "skip_missing": "bool"},
 )
 WAITING: Final = Function("waiting_shares", {"most": "int4"})
+ACCEPT: Final = Acknowledgement.ACCEPT.value
+NOTHING: Final = (-1, -1)  # that a member accepts
 TIDIED_AT_ONCE: Final = 10  # calls of up to 10,000 rows: more than a member writes between two heartbeats
 
 
@@ -176,6 +192,29 @@ class Acquisition(NamedTuple):
     has_passed: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Acquiring:
+    """A call of a member: up to `max_records` of these partitions, those named first first.
+
+    `answers`: of this member, which hold first. If any is refused, nothing is done but to find out which.
+    """
+
+    group: str
+    member_number: int
+    call_number: int
+    partition_ids: Sequence[int]
+    max_records: int
+    max_bytes: int
+    answers: AnswerColumns = NO_ANSWERS
+
+    def accepted(self) -> tuple[int, int] | None:
+        """Return what it accepts if that is one range of the first partition, and there is no other answer."""
+        answers = self.answers
+        if answers.partition_ids == (self.partition_ids[0],) and answers.answers == (ACCEPT,):
+            return answers.firsts[0], answers.lasts[0]
+        return None
+
+
 def join_share_group(
     connection: RawConnection,
     group: str,
@@ -209,10 +248,8 @@ def acquire_records(
     max_bytes: int,
     answers: AnswerColumns = NO_ANSWERS,
 ) -> Acquisition:
-    """Acquire up to `max_records` records of these partitions, those named first first.
+    """Acquire records for a member, see `Acquiring`. The same call again has the same answer.
 
-    `answers`: of this member, which hold first. If any is refused, nothing was done but to find out which.
-    The same call again has the same answer.
     Raise `UnknownMember` if it is not a member (any more), `GroupNotFound`.
     """
     given = answers.arguments()[2:]  # without the columns of groups and members
@@ -226,6 +263,41 @@ def acquire_records(
     if rows and rows[0][1] is None:
         return Acquisition([], [], has_passed=True)
     return Acquisition([Acquired(OffsetRange(*row[1:4]), *row[4:]) for row in rows], [], has_passed=False)
+
+
+def acquire_records_together(connection: RawConnection, several: Sequence[Acquiring]) -> list[Acquisition | None]:
+    """Acquire records for members of one group that ask for the same partition first, in one call and with one flush.
+
+    None: it has to ask by itself. They accept one range of that partition, or nothing.
+    """
+    group, partition_id = several[0].group, several[0].partition_ids[0]
+    accepted = [each.accepted() or NOTHING for each in several]
+    rows = call_and_flush(
+        connection,
+        ACQUIRE_TOGETHER,
+        group,
+        Int8Array(each.member_number for each in several),
+        Int8Array(each.call_number for each in several),
+        partition_id,
+        Int4Array(each.max_records for each in several),
+        max(each.max_bytes for each in several),
+        Int8Array(first for first, _ in accepted),
+        Int8Array(last for _, last in accepted),
+        flush=FLUSH,
+    )
+    if not rows:
+        return [None] * len(several)
+    found: list[list[Acquired]] = [[] for _ in several]
+    for asker, first, last, lock_ms, max_timestamp, *columns in rows:
+        if asker:
+            acquired = Acquired(OffsetRange(partition_id, first, last), 1, lock_ms, max_timestamp, None, *columns)
+            found[asker - 1].append(acquired)
+    # Who got nothing here looks at the other partitions by itself; what it accepts is accepted.
+    has_all = [len(each.partition_ids) == 1 or each.max_records == 0 for each in several]
+    return [
+        Acquisition(records, [], has_passed=False) if records or is_over else None
+        for records, is_over in zip(found, has_all, strict=True)
+    ]
 
 
 def tidy(connection: RawConnection, membership: Membership) -> None:

@@ -49,7 +49,7 @@ class Held:
 
     def __init__(self, pool: Engine, connection: Connection, threads: concurrent.futures.ThreadPoolExecutor) -> None:
         self.group_commit = GroupCommit(pool, Silent())
-        self.group_commit.patience = 30.0
+        self.group_commit.calls.patience = 30.0
         self.pool, self.connection, self.threads = pool, connection, threads
         self.partition = new_partition(connection)
         self.holder = pool.dedicated()
@@ -77,14 +77,14 @@ class Held:
         waiting = []
         for at, one in enumerate(wholes, start=1):
             waiting.append(self.submit(one))
-            wait_until(lambda at=at: len(self.group_commit._queue) >= at)
+            wait_until(lambda at=at: len(self.group_commit.calls.queue) >= at)
         return waiting
 
     def release(self) -> None:
         self.holder.rollback()
 
     def free(self) -> bool:
-        return self.group_commit._leader is None and not self.group_commit._queue
+        return self.group_commit.calls.leader is None and not self.group_commit.calls.queue
 
 
 @pytest.fixture
@@ -207,7 +207,7 @@ def test_an_error_in_one_is_its_own(held: Held, connection: Connection, place: i
 
 def test_none_waits_for_one_ahead_that_waits_for_a_lock(held: Held, connection: Connection) -> None:
     """The first still waits when the others are done; they need not be many."""
-    held.group_commit.patience = 0.01
+    held.group_commit.calls.patience = 0.01
     for _ in range(3):
         began = time.monotonic()
         answer = held.submit(whole(Writer(connection), new_partition(connection), b"a")).result(20)
@@ -225,7 +225,7 @@ def test_one_that_waits_longer_than_it_may_raises_and_leaves_the_queue(held: Hel
 
     with pytest.raises(errors.DatabaseUnavailable):
         held.threads.submit(commit).result(20)
-    assert held.group_commit._queue == []
+    assert held.group_commit.calls.queue == []
 
 
 def test_one_that_is_interrupted_while_it_leads_lets_the_others_go(

@@ -10,7 +10,7 @@ import pytest
 
 import msgtx
 from msgtx import Acknowledgement, errors
-from msgtx.consumer import shares
+from msgtx.consumer import share_polls
 from tests.databases import PATIENCE_SECONDS, Connection, wait_until
 
 Unique = Callable[[str], str]
@@ -194,7 +194,7 @@ def test_a_call_whose_answer_was_lost_has_its_effect_once(
 ) -> None:
     fill(client, topic, 3)
     one = share()
-    call = getattr(shares, verb)
+    call = getattr(share_polls, verb)
     lost: list[object] = []
 
     def answered_once(*arguments: Any, **named: Any) -> Any:
@@ -204,7 +204,7 @@ def test_a_call_whose_answer_was_lost_has_its_effect_once(
             raise errors.DatabaseUnavailable("the answer is lost")
         return answer
 
-    monkeypatch.setattr(shares, verb, answered_once)
+    monkeypatch.setattr(share_polls, verb, answered_once)
     records = one.poll(5)
     assert seen(records) == [(b"0", 1), (b"1", 1), (b"2", 1)]
     for record in records:
@@ -239,13 +239,13 @@ def test_a_commit_that_had_no_answer_in_time_is_finished_by_the_next_one(
     fill(client, topic, 2)
     one = share(request_timeout_ms=300, retry_backoff_ms=50)
     first, second = one.poll(5)
-    call = shares.acknowledge_records
+    call = share_polls.acknowledge_records
 
     def unanswered(*arguments: Any, **named: Any) -> Any:
         call(*arguments, **named)
         raise errors.DatabaseUnavailable("the answer is lost")
 
-    monkeypatch.setattr(shares, "acknowledge_records", unanswered)
+    monkeypatch.setattr(share_polls, "acknowledge_records", unanswered)
     one.acknowledge(first)
     with pytest.raises(errors.DatabaseUnavailable):
         one.commit()
@@ -262,13 +262,13 @@ def test_an_acquisition_that_had_no_answer_in_time_is_not_lost(
     connection.execute("update msgtx.share_group set record_lock_duration_ms = 60000")
     fill(client, topic, 2)
     one = share(request_timeout_ms=300, retry_backoff_ms=50)
-    call = shares.acquire_records
+    call = share_polls.acquire_records
 
     def unanswered(*arguments: Any, **named: Any) -> Any:
         call(*arguments, **named)
         raise errors.DatabaseUnavailable("the answer is lost")
 
-    monkeypatch.setattr(shares, "acquire_records", unanswered)
+    monkeypatch.setattr(share_polls, "acquire_records", unanswered)
     with pytest.raises(errors.DatabaseUnavailable):
         one.poll(0)
     monkeypatch.undo()

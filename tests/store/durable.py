@@ -21,7 +21,9 @@ from msgtx.store.retention import LOG_END, delete_records
 from msgtx.store.seal import commit_in_session, complete_prepared, decide_sealed, seal
 from msgtx.store.shares import (
     ACQUIRE,
+    Acquiring,
     acquire_records,
+    acquire_records_together,
     configure_share_group,
     ensure_dead_letters,
     join_share_group,
@@ -306,6 +308,17 @@ def acquisition_whose_caller_flushes(stage: Stage) -> None:
     acquire_records(stage.session, group.name, number, asked, call_number=2, max_records=1, max_bytes=1, answers=answers)
 
 
+def acquisition_together(stage: Stage) -> None:
+    partition = stage.partition()
+    plain(stage.aside, partition, b"b")
+    group = ShareGroup(stage.aside, partition)
+    asked = []
+    for member in ("a", "b"):
+        answers = group.answers(member, dict.fromkeys(group.acquire(member, 1), "accept"))
+        asked.append(Acquiring(group.name, group.join(member), 9, [partition], 1, 1, answers))
+    assert None not in acquire_records_together(stage.session, asked)
+
+
 def acknowledgement(stage: Stage) -> None:
     group = ShareGroup(stage.aside, stage.partition())
     group.acquire("a", 1)
@@ -539,8 +552,9 @@ CASES: Final[dict[str, tuple[Callable[[Stage], None], ...]]] = {
     "ensure_dead_letters": (topic_of_dead_letters,),
     "redrive_dead_letters": (dead_letters_that_go_back, step_over_what_is_no_dead_letter),
     "settle_shares": (settled_acknowledgement,),
+    "acquire_generally": (acquisition_that_buries,),
     "acquire_records": (acquisition_that_buries, acquisition_with_answers),
-    "flush_log": (acquisition_whose_caller_flushes,),
+    "flush_log": (acquisition_whose_caller_flushes, acquisition_together),
     "join_share_group": (join_to_share,),
     "lease_shards": (new_coordinator, shards_that_change_hands),
     "leave_group": (leave,),

@@ -30,13 +30,12 @@ LATER: Final = [("msgtx.deliver-at", b"99999999999999")]
 
 @pytest.fixture(scope="module")
 def general(engine: Engine) -> Iterator[str]:
-    usual = "is_usual := state.next_offset > log_start"
     yield from without_usual_case(
         engine,
         "shares",
         "acquire_records",
-        (usual, usual.replace(":=", ":= false and")),
-        ("answers_usually := cardinality(answers)", "answers_usually := false and cardinality(answers)"),
+        ("if not is_repeated then", "if false then"),
+        ("accepts := cardinality(answers)", "accepts := false and cardinality(answers)"),
     )
 
 

@@ -31,7 +31,7 @@ from msgtx import (
 )
 from msgtx.coordinator.sweep import Sweeper
 from msgtx.database.pool import POOL_SIZE, Engine
-from msgtx.producer.group_commit import Member
+from msgtx.database.together import Waiting
 from msgtx.producer.producer import Producer
 from msgtx.session.enlistment import enlist
 from msgtx.session.side_connection import companion
@@ -519,16 +519,16 @@ def together(world: World) -> None:
 @contextlib.contextmanager
 def held_back(client: Client, count: int) -> Iterator[None]:
     """Let no transaction go before `count` of them wait to be committed: then they go together."""
-    group_commit = client._group_commit
-    ahead = Member(Whole(TransactionId(0, 0, 0), []))
-    ahead.group, group_commit.patience = [ahead], PATIENCE_SECONDS
-    group_commit._leader = ahead
+    calls = client._group_commit.calls
+    ahead: Waiting[Whole, object] = Waiting(Whole(TransactionId(0, 0, 0), []))
+    ahead.group, calls.patience = [ahead], PATIENCE_SECONDS
+    calls.leader = ahead
     try:
         yield
-        wait_until(lambda: len(group_commit._queue) >= count)
+        wait_until(lambda: len(calls.queue) >= count)
     finally:
-        del group_commit.patience
-        group_commit._hand_over(ahead)
+        del calls.patience
+        calls.hand_over(ahead)
 
 
 def zombie(world: World) -> None:

@@ -1,0 +1,106 @@
+"""Polls of members of one share group in one client that wait at the same time: in one call, with one flush.
+
+A pool of workers in one process polls one record each, many times a second. By themselves they would wait for each other's
+lock on the partition, and each for a flush of its own. So they also ask for the same partition at the same time.
+"""
+
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Final
+
+from msgtx.database.pool import Engine
+from msgtx.database.together import SharedCalls
+from msgtx.store.answers import NO_ANSWERS, acknowledge_records
+from msgtx.store.shares import Acquiring, Acquisition, acquire_records, acquire_records_together
+
+MOST_TOGETHER: Final = 64
+MOST_RECORDS: Final = 32  # of a poll that shares: what is larger gains nothing, and would hold the others up
+GATHER_SECONDS: Final = 0.001  # less than a call takes: what those save that go together
+TURN_SECONDS: Final = 0.1  # for which a partition is asked first, before others have their turn
+EMPTY_SECONDS: Final = 0.5  # for which one is passed over that had nothing, while others have something
+
+
+class SharePolls:
+    """The polls of all share groups of a client."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._groups: weakref.WeakValueDictionary[str, GroupPolls] = weakref.WeakValueDictionary()
+
+    def of(self, group: str) -> "GroupPolls":
+        """Return those of a group, which its members have in common as long as there are any."""
+        with self._lock:
+            found = self._groups.get(group)
+            if found is None:
+                found = self._groups[group] = GroupPolls(self._engine)
+            return found
+
+
+class GroupPolls:
+    """Acquires records for members of a group, for any thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._calls: dict[int, SharedCalls[Acquiring, Acquisition]] = {}  # by the partition that is asked first
+        self._offset = secrets.randbelow(1 << 16)  # other clients begin with other partitions
+        self._turn = -1
+        self._place = -1
+        self._empty: dict[int, float] = {}  # until when a partition is passed over
+
+    def place(self, partition_ids: Sequence[int]) -> int:
+        """Return the partition to ask first: each in turn, but those in which there was nothing new a moment ago."""
+        now = time.monotonic()
+        turn = int(now / TURN_SECONDS)
+        with self._lock:
+            if turn != self._turn or self._place not in partition_ids:
+                left = [each for each in partition_ids if self._empty.get(each, 0.0) < now] or partition_ids
+                self._turn, self._place = turn, left[(turn + self._offset) % len(left)]
+            return self._place
+
+    def acquire(self, asked: Acquiring) -> Acquisition:
+        """Acquire records for a member, or, for `max_records` 0, only answer for what it has.
+
+        Answers and errors are those of a call by itself, see `acquire_records` and `acknowledge_records`.
+        """
+        if asked.max_records > MOST_RECORDS or (asked.answers is not NO_ANSWERS and asked.accepted() is None):
+            found = self._by_itself(asked)
+        else:
+            found = self._calls_of(asked.partition_ids[0]).call(asked)
+        first = asked.partition_ids[0]
+        if found.records and found.records[0].range.partition_id != first:
+            self._place, self._empty[first] = found.records[0].range.partition_id, time.monotonic() + EMPTY_SECONDS
+        return found
+
+    def _calls_of(self, partition_id: int) -> SharedCalls[Acquiring, Acquisition]:
+        with self._lock:
+            calls = self._calls.get(partition_id)
+            if calls is None:
+                calls = self._calls[partition_id] = SharedCalls(
+                    self._by_itself, self._together, most=MOST_TOGETHER, gather_seconds=GATHER_SECONDS
+                )
+            return calls
+
+    def _by_itself(self, asked: Acquiring) -> Acquisition:
+        with self._engine.connection() as connection:
+            if asked.max_records == 0:
+                refused = acknowledge_records(connection, asked.answers, call_number=asked.call_number)
+                return Acquisition([], refused, has_passed=False)
+            return acquire_records(
+                connection,
+                asked.group,
+                asked.member_number,
+                asked.partition_ids,
+                call_number=asked.call_number,
+                max_records=asked.max_records,
+                max_bytes=asked.max_bytes,
+                answers=asked.answers,
+            )
+
+    def _together(self, several: Sequence[Acquiring]) -> Sequence[Acquisition | None]:
+        with self._engine.connection() as connection:
+            return acquire_records_together(connection, several)

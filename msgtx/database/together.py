@@ -1,0 +1,144 @@
+"""Calls of one client that wait at the same time go together: they share a round trip, an SQL transaction and its flush.
+
+As PostgreSQL's sessions share a flush, only earlier: the setting up of plans and the COMMIT are shared, too. While a call is
+in flight others queue; then they go together. Without others a call goes out at once, by itself.
+
+With `gather_seconds`, those that went together before are waited for: a pool of workers that all come back within a moment
+would else fall apart in two halves, which take turns. A call that was alone the last time waits for nobody.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, TypeVar
+
+from msgtx.database.connection import seconds_left
+from msgtx.errors import DatabaseUnavailable
+
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
+TIME_IS_OVER: Final = "the server did not answer (the call's time is over)"
+
+
+class Waiting(Generic[Asked, Answer]):
+    """A call in the queue, and the thread that waits for it."""
+
+    __slots__ = ("answer", "asked", "full", "group", "turn")
+
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
+        self.turn = threading.Event()  # to lead `group`, or because it is over
+        self.group: list[Waiting[Asked, Answer]] | None = None
+        self.full = threading.Event()  # as many are in the queue as there were before
+        self.answer: Answer | None = None  # of the group's call; None: it goes by itself
+
+
+class SharedCalls(Generic[Asked, Answer]):
+    """Makes calls, for any thread. One thread leads: for those that came while the leader before it was busy.
+
+    `alone` makes one call; `together` makes several, and returns the answer of each (None: that one goes by itself); it is
+    given `most` at most. `patience`: how long one waits for its turn, in seconds, before it leads by itself: the call ahead
+    may wait for a lock. `gather_seconds`: how long a leader waits for as many as there were before.
+    """
+
+    patience = 0.01  # a flush is over before
+
+    def __init__(
+        self,
+        alone: Callable[[Asked], Answer],
+        together: Callable[[Sequence[Asked]], Sequence[Answer | None]],
+        *,
+        most: int,
+        gather_seconds: float = 0.0,
+    ) -> None:
+        self._alone = alone
+        self._together = together
+        self._most = most
+        self._gather_seconds = gather_seconds
+        self._crowd = 0  # calls of the last group, and those that waited when it was over
+        self._gathering: Waiting[Asked, Answer] | None = None
+        self._lock = threading.Lock()
+        self.leader: object | None = None
+        self.queue: list[Waiting[Asked, Answer]] = []
+
+    def call(self, asked: Asked) -> Answer:
+        """Make a call. Its answer and its error are those of a call by itself."""
+        waiting: Waiting[Asked, Answer] = Waiting(asked)
+        with self._lock:
+            if self.leader is None and self._crowd <= 1:
+                self.leader = waiting
+                waiting.group = [waiting]
+            else:
+                self.queue.append(waiting)
+                if self.leader is None:
+                    self._gather(waiting)
+                elif self._gathering is not None and len(self.queue) >= self._crowd:
+                    self._gathering.full.set()
+        try:
+            if waiting.group is None:
+                self._await_turn(waiting)
+            if waiting.group is not None:
+                self._lead(waiting.group)
+        finally:
+            self.hand_over(waiting)
+        return self._alone(asked) if waiting.answer is None else waiting.answer
+
+    def _await_turn(self, waiting: Waiting[Asked, Answer]) -> None:
+        while not waiting.turn.wait(min(self.patience, seconds_left())):
+            with self._lock:
+                if waiting not in self.queue:  # a leader has it
+                    break
+                if seconds_left() <= 0:
+                    raise DatabaseUnavailable(TIME_IS_OVER)
+                if self._gathering is None:  # what is ahead waits for something, which need not hold this up
+                    self._begin(waiting)
+                    return
+        if self._gathering is waiting:
+            waiting.full.wait(self._gather_seconds)
+            with self._lock:
+                self._gathering = None
+                self._begin(waiting)
+        elif not waiting.turn.wait(min(threading.TIMEOUT_MAX, seconds_left())):
+            raise DatabaseUnavailable(TIME_IS_OVER)
+
+    def _gather(self, leader: Waiting[Asked, Answer]) -> None:
+        """Have a call of the queue wait for as many as there were, for a moment, before it leads. The lock is held."""
+        self.leader = self._gathering = leader
+        leader.turn.set()
+
+    def _begin(self, leader: Waiting[Asked, Answer]) -> None:
+        """Make a call of the queue lead, for the first ones there. The lock is held."""
+        self.queue.remove(leader)
+        leader.group = [leader, *self.queue[: self._most - 1]]
+        del self.queue[: self._most - 1]
+        self.leader = leader
+
+    def _lead(self, group: Sequence[Waiting[Asked, Answer]]) -> None:
+        if len(group) == 1:
+            group[0].answer = self._alone(group[0].asked)
+            return
+        # What fails here undoes all, whichever it was, and whatever the error. Each goes by itself then, and gets its own.
+        with contextlib.suppress(Exception):
+            for waiting, answer in zip(group, self._together([each.asked for each in group]), strict=True):
+                waiting.answer = answer
+
+    def hand_over(self, waiting: Waiting[Asked, Answer]) -> None:
+        """Let those go on for whom this one has led, and the next ones begin; or leave the queue."""
+        with self._lock:
+            if waiting in self.queue:
+                self.queue.remove(waiting)
+            if self._gathering is waiting:  # it was interrupted
+                self._gathering = None
+            if self.leader is waiting:
+                self.leader = None
+                self._crowd = len(self.queue) + len(waiting.group or ()) if self._gather_seconds else 0
+                if self.queue:
+                    following = self.queue[0]
+                    if len(self.queue) < self._crowd:
+                        self._gather(following)
+                    else:
+                        self._begin(following)
+                        following.turn.set()
+        for other in waiting.group or ():
+            if other is not waiting:
+                other.turn.set()

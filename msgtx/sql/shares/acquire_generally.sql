@@ -1,0 +1,275 @@
+-- acquire_generally(group, member, call, partition, …) gives a member of a share group records of a partition, by the general rules: first
+-- those that are to be delivered again, then new ones. The more often a record was delivered, the fewer come with it, at last
+-- none: who dies of it takes no others along.
+--   is_repeated           of the call: it has acquired records of another partition when it came the first time, so here only what it had
+--   accepted_first        where a span begins that the member has accepted, and holds; null: none
+--   room, max_records     how many may come still, and how many of the whole call
+--   one row for each piece of a row of the log that has records: all offsets from first to last are acquired; offsets is null
+--   where each of them is a record; is_repeated: the call has acquired it before
+-- What may not be delivered again becomes a dead letter (bury_records). What is delayed, or waits for its key, is parked: in
+-- share_parked. An overdue transaction that holds records back is aborted (I12). The caller holds the share partition's lock, and has
+-- looked at rights and at the member; tries the locks of partitions of dead letters and of producers. Reads partition, record_batch,
+-- transaction, transaction_decision, group_member, group_heartbeat. Writes share_state; through unpark_records, hold_back_keys,
+-- park_delayed, divide_records share_parked; through expire_transaction transaction_decision, through bury_records
+-- record_batch. Flushed if it wrote dead letters.
+create function msgtx.acquire_generally(
+    group_name text, g msgtx.share_group, in_member_number bigint, in_call_number bigint, id int, room int, max_records int,
+    max_bytes bigint, accepted_first bigint, in_is_repeated boolean)
+returns table (
+    is_repeated boolean, first_offset bigint, last_offset bigint, delivery_count int, max_timestamp bigint, offsets bigint[],
+    keys bytea[], "values" bytea[], timestamps bigint[], header_counts int[], header_keys text[], header_values bytea[])
+language plpgsql volatile as $$
+#variable_conflict use_column
+declare
+    expired_at_once constant int := 100;  -- who is still held back comes again
+    moment constant timestamptz := msgtx.clock();
+    until constant timestamptz := moment + g.record_lock_duration_ms * interval '1 ms';
+    state record;
+    spans msgtx.share_span[];
+    taken msgtx.share_span[] := '{}';
+    dead msgtx.share_span[];
+    left_over msgtx.share_span[];
+    span msgtx.share_span;
+    f record;
+    part record;
+    log_start bigint;
+    next_offset bigint;
+    next_token text;
+    next_due timestamptz;
+    waiting_keys bigint[];
+    foreign_keys bigint[] := '{}';
+    most int;
+    count int;
+    start bigint;
+    before int;
+    rows_at_once int := 4;
+    rows_found int;
+    bytes_left bigint := max_bytes;
+    alone boolean := false;
+    is_met boolean := accepted_first is not null;
+    expired boolean := false;
+    ignored boolean;
+begin
+    is_repeated := in_is_repeated;
+    select s.version, s.next_offset, s.next_token, s.spans, s.next_due, s.waiting_keys into state from msgtx.share_state s
+    where s.group_id = g.group_id and s.partition_id = id order by s.version desc limit 1;
+    log_start := (select p.log_start_offset from msgtx.partition p where p.partition_id = id);
+    if log_start is null then
+        return;
+    end if;
+    if accepted_first is not null then
+        state.spans := array(select s from unnest(state.spans) s where s.first_offset <> accepted_first);
+    end if;
+    if state.version is null then
+        next_offset := case g.auto_offset_reset
+            when 'earliest' then log_start
+            when 'latest' then msgtx.last_stable_offset(id)
+            else coalesce((
+                select l.at_offset from msgtx.list_offsets(array[id], array[floor(extract(
+                    epoch from moment - split_part(g.auto_offset_reset, ':', 2)::interval) * 1000)::bigint], g.isolation) l),
+                msgtx.last_stable_offset(id)) end;
+        next_token := null;
+        spans := '{}';
+    else
+        next_offset := greatest(state.next_offset, log_start);
+        next_token := case when next_offset = state.next_offset then state.next_token end;
+        spans := msgtx.current_spans(state.spans, log_start, moment);
+        for f in
+            select distinct s.producer_id, s.producer_epoch, s.transaction_number from unnest(spans) s
+            cross join lateral (
+                select t.opened_at, t.timeout_ms, t.database_backend from msgtx.transaction t
+                where t.producer_id = s.producer_id and t.producer_epoch = s.producer_epoch
+                  and t.transaction_number = s.transaction_number limit 1) t
+            where s.status = 'pending'
+              and (msgtx.is_overdue(t.opened_at, t.timeout_ms, t.database_backend)
+                   or msgtx.is_deserted(s.producer_id, s.producer_epoch, s.transaction_number))
+            limit expired_at_once
+        loop
+            expired := msgtx.expire_transaction(f.producer_id, f.producer_epoch, f.transaction_number) or expired;
+        end loop;
+        if expired then
+            spans := msgtx.current_spans(spans, log_start, moment);
+        end if;
+    end if;
+    next_due := state.next_due;
+    waiting_keys := coalesce(state.waiting_keys, '{}');
+    most := least(room, g.max_record_locks);
+    if spans <> '{}' then
+        most := least(room, g.max_record_locks - coalesce((
+            select sum(s.last_offset - s.first_offset + 1)::int from unnest(spans) s where s.status <> 'available'), 0));
+        -- What this call acquired when it came the first time: its answer was lost.
+        taken := array(
+            select s from unnest(spans) s where s.status = 'acquired' and s.member_number = in_member_number
+                                            and s.call_number = in_call_number order by s.first_offset);
+        is_repeated := is_repeated or taken <> '{}';
+    end if;
+    if not is_repeated then
+        left_over := spans;
+        if spans <> '{}' then
+            select d.spans, d.next_due into spans, next_due
+            from msgtx.park_delayed(g.group_id, id, g.ordering, moment, spans, next_due) d;
+            if g.ordering = 'key' then
+                foreign_keys := array(
+                    select distinct r.key_hash from unnest(spans) s
+                    cross join lateral msgtx.record_places(id, s.first_offset, s.last_offset) r
+                    where s.status in ('acquired', 'pending') and s.member_number <> in_member_number and r.key_hash is not null);
+            end if;
+        end if;
+        if next_due <= moment or waiting_keys <> '{}' then
+            select u.next_due, u.waiting_keys, u.spans into next_due, waiting_keys, taken
+            from msgtx.unpark_records(g.group_id, id, log_start, moment, most, foreign_keys, next_due, waiting_keys) u;
+            spans := array(select s from unnest(spans || taken) s order by s.first_offset);
+            taken := '{}';
+        end if;
+        if g.ordering = 'key' and spans <> '{}' then
+            select h.spans, h.waiting_keys into spans, waiting_keys
+            from msgtx.hold_back_keys(g.group_id, id, foreign_keys, spans, waiting_keys) h;
+        end if;
+        is_met := is_met or spans is distinct from left_over;
+    end if;
+    if spans <> '{}' and not is_repeated then
+        -- What was rejected in a transaction, or delivered as often as it may be and not acknowledged, is a dead letter.
+        dead := array(
+            select s from unnest(spans) s where s.status = 'rejected'
+                or s.status = 'available' and s.delivery_count >= g.delivery_count_limit);
+        if dead <> '{}' then
+            left_over := msgtx.bury_records(group_name, id, dead, true);
+            ignored := msgtx.flush_at_commit();
+            is_met := is_met or left_over is distinct from dead;
+            spans := array(
+                select s from unnest(spans) s where not (s.status = 'rejected'
+                    or s.status = 'available' and s.delivery_count >= g.delivery_count_limit)) || left_over;
+        end if;
+        foreach span in array array(
+            select s from unnest(spans) s where s.status = 'available' and s.delivery_count < g.delivery_count_limit) loop
+            exit when most <= 0 or alone;
+            if span.delivery_count >= g.delivery_count_limit - 1 then
+                if taken <> '{}' or room < max_records then
+                    most := case when g.ordering = 'key' then 0 else most end;
+                    continue;  -- a later poll takes it, and nothing else
+                end if;
+                alone := true;
+            end if;
+            count := least(most, span.last_offset - span.first_offset + 1,
+                           case when alone then 1 else greatest(1, max_records >> least(30, 3 * span.delivery_count)) end);
+            spans := array(
+                select row(s.first_offset + count, s.last_offset, s.status, s.delivery_count, s.member_number,
+                           null, null, null, null, null, null, s.reason)::msgtx.share_span
+                from unnest(spans) s where s.first_offset = span.first_offset and s.first_offset + count <= s.last_offset
+                union all
+                select s from unnest(spans) s where s.first_offset <> span.first_offset);
+            taken := taken || row(span.first_offset, span.first_offset + count - 1, 'acquired', span.delivery_count + 1,
+                                  in_member_number, in_call_number, until, null, null, null, null, null)::msgtx.share_span;
+            -- With ordering=key nothing is delivered past the rest of it.
+            most := case when g.ordering = 'key' and count <= span.last_offset - span.first_offset then 0 else most - count end;
+        end loop;
+    end if;
+
+    -- A few rows of the log are mostly enough: more are looked for if they were not.
+    while most > 0 and bytes_left > 0 and not is_repeated and not alone loop
+        rows_found := 0;
+        start := next_offset;
+        for f in select b.base_offset, b.last_offset, b.visible, b.identity,
+                        g.ordering = 'key' or b.header_keys @> '{msgtx.deliver-at}' as is_divided
+                 from msgtx.fetch_batches(
+                     array[id], array[next_offset], array[next_token], g.isolation, bytes_left, rows_at_once) b
+        loop
+            exit when f.base_offset is null or most <= 0;
+            rows_found := rows_found + 1;
+            if f.visible and f.is_divided then
+                next_offset := greatest(f.base_offset, next_offset);
+                while most > 0 and next_offset <= f.last_offset loop
+                    select d.* into part from msgtx.divide_records(
+                        g.group_id, id, g.ordering, next_offset, least(f.last_offset, next_offset + 2 * most + 1000), moment, most,
+                        foreign_keys, next_due, waiting_keys) d;
+                    next_offset := part.next_offset;
+                    next_due := part.next_due;
+                    waiting_keys := part.waiting_keys;
+                    for at in 1 .. cardinality(part.first_offsets) loop
+                        if taken[cardinality(taken)].last_offset = part.first_offsets[at] - 1
+                           and taken[cardinality(taken)].delivery_count = 1 then
+                            taken[cardinality(taken)].last_offset := part.last_offsets[at];
+                        else
+                            taken := taken || row(part.first_offsets[at], part.last_offsets[at], 'acquired', 1, in_member_number,
+                                                  in_call_number, until, null, null, null, null, null)::msgtx.share_span;
+                        end if;
+                        most := most - (part.last_offsets[at] - part.first_offsets[at] + 1);
+                    end loop;
+                end loop;
+            elsif f.visible then
+                count := least(most, f.last_offset - greatest(f.base_offset, next_offset) + 1);
+                next_offset := greatest(f.base_offset, next_offset) + count;
+                if taken[cardinality(taken)].last_offset = next_offset - count - 1
+                   and taken[cardinality(taken)].delivery_count = 1 then
+                    taken[cardinality(taken)].last_offset := next_offset - 1;
+                else
+                    taken := taken || row(next_offset - count, next_offset - 1, 'acquired', 1,
+                                          in_member_number, in_call_number, until, null, null, null, null, null)::msgtx.share_span;
+                end if;
+                most := most - count;
+            else
+                next_offset := f.last_offset + 1;
+            end if;
+            next_token := case g.isolation when 'read_committed' then 'stable ' else 'seen ' end || f.identity;
+        end loop;
+        exit when rows_found < rows_at_once;
+        rows_at_once := least(1000, 4 * rows_at_once);
+        bytes_left := bytes_left - coalesce((
+            select sum(b.byte_size) from msgtx.record_batch b
+            where b.partition_id = id and b.base_offset >= start and b.base_offset < next_offset), 0);
+    end loop;
+
+    left_over := taken;
+    taken := '{}';
+    foreach span in array left_over loop
+        before := room;
+        for f in
+            select greatest(b.base_offset, span.first_offset) as first_here, least(b.last_offset, span.last_offset) as last_here,
+                   b.*, 1 + h.before as begins, h.upto, h.before > 0 or h.upto < b.record_count as is_part
+            from msgtx.record_batch b
+            cross join lateral (
+                select case when b.offset_deltas is null then greatest(0, span.first_offset - b.base_offset)
+                       else (select count(*) from unnest(b.offset_deltas) d where b.base_offset + d < span.first_offset) end,
+                       case when b.offset_deltas is null then least(b.record_count, span.last_offset - b.base_offset + 1)
+                       else (select count(*) from unnest(b.offset_deltas) d where b.base_offset + d <= span.last_offset) end
+                ) h(before, upto)
+            where b.partition_id = id and b.base_offset <= span.last_offset
+              and b.base_offset >= (
+                  select e.base_offset from msgtx.record_batch e
+                  where e.partition_id = id and e.base_offset <= span.first_offset order by e.base_offset desc limit 1)
+            order by b.base_offset
+        loop
+            continue when f.upto < f.begins;
+            first_offset := f.first_here;
+            last_offset := f.last_here;
+            delivery_count := span.delivery_count;
+            max_timestamp := f.max_timestamp;
+            offsets := case when f.offset_deltas is not null
+                then array(select f.base_offset + d from unnest(f.offset_deltas[f.begins:f.upto]) d) end;
+            keys := case when f.is_part then f.keys[f.begins:f.upto] else f.keys end;
+            "values" := case when f.is_part then f."values"[f.begins:f.upto] else f."values" end;
+            timestamps := case when f.is_part then f.timestamps[f.begins:f.upto] else f.timestamps end;
+            header_counts := f.header_counts;
+            header_keys := f.header_keys;
+            header_values := f.header_values;
+            if f.is_part and f.header_counts is not null then
+                count := coalesce((select sum(c) from unnest(f.header_counts[:f.begins - 1]) c), 0);
+                header_counts := f.header_counts[f.begins:f.upto];
+                most := (select sum(c) from unnest(header_counts) c);
+                header_keys := f.header_keys[count + 1:count + most];
+                header_values := f.header_values[count + 1:count + most];
+            end if;
+            room := room - (f.upto - f.begins + 1);
+            return next;
+        end loop;
+        if room < before then  -- else its records are gone, since the log was compacted
+            taken := taken || span;
+        end if;
+    end loop;
+
+    if not is_repeated and (left_over <> '{}' or is_met or next_offset is distinct from state.next_offset
+                            or next_due is distinct from state.next_due) then
+        insert into msgtx.share_state (group_id, partition_id, version, next_offset, next_token, spans, next_due, waiting_keys)
+        values (g.group_id, id, coalesce(state.version, 0) + 1, next_offset, next_token, spans || taken, next_due, waiting_keys);
+    end if;
+end $$;

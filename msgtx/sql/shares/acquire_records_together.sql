@@ -1,0 +1,56 @@
+-- acquire_records_together(group, members, calls, partition, mosts, …) is a call of acquire_records for each of these members, which
+-- share one process, a connection and a flush: in one new state of one partition. Only if it is the usual case for all (acquire_usually).
+--   no row         it is not, and nothing was done: each goes by itself
+--   asker          a place in members; a row with 0 alone: there is nothing new
+--   first_offsets, last_offsets   what each accepts first: all that it has acquired in one call of this partition; -1: nothing
+-- Locks the share partition. Reads consumer_group, share_group, group_member, group_heartbeat. Writes share_call and, through
+-- acquire_usually, share_state. The caller makes it last (flush_log).
+create function msgtx.acquire_records_together(
+    group_name text, member_numbers bigint[], call_numbers bigint[], in_partition_id int, mosts int[], max_bytes bigint,
+    first_offsets bigint[], last_offsets bigint[])
+returns table (
+    asker int, first_offset bigint, last_offset bigint, lock_ms int, max_timestamp bigint, keys bytea[], "values" bytea[],
+    timestamps bigint[], header_counts int[], header_keys text[], header_values bytea[])
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off
+set enable_sort = off set lock_timeout = '10s' as $$
+#variable_conflict use_column
+declare
+    moment constant timestamptz := msgtx.clock();
+    g msgtx.share_group;
+    ignored boolean := msgtx.refuse_stale_snapshot();
+begin
+    if not msgtx.acts_for_owner() then
+        ignored := msgtx.require_rights('{consume}', array[in_partition_id]) and msgtx.require_names('group', array[group_name]);
+    end if;
+    select s.* into g
+    from (select c.group_id from msgtx.consumer_group c where c.name = group_name limit 1) c
+    cross join lateral (select s.* from msgtx.share_group s where s.group_id = c.group_id limit 1) s;
+    if cardinality(member_numbers) <> (
+           select count(*) from unnest(member_numbers, call_numbers) u(member_number, call_number)
+           cross join lateral (
+               select m.session_timeout_ms from msgtx.group_member m
+               where m.member_number = u.member_number and m.group_id = g.group_id limit 1) m
+           cross join lateral (
+               select h.heartbeat_at from msgtx.group_heartbeat h where h.member_number = u.member_number
+               order by h.heartbeat_number desc limit 1) newest
+           where not msgtx.is_session_over(newest.heartbeat_at, m.session_timeout_ms, moment)
+             and (u.call_number <= (select c.call_number from msgtx.share_call c where c.member_number = u.member_number
+                                    order by c.call_number desc limit 1)) is not true)
+    then
+        return;
+    end if;
+    ignored := msgtx.lock_share_partition(g.group_id, in_partition_id);
+    return query
+    select u.asker, u.first_offset, u.last_offset, g.record_lock_duration_ms, u.max_timestamp, u.keys, u."values", u.timestamps,
+           u.header_counts, u.header_keys, u.header_values
+    from msgtx.acquire_usually(
+        g, in_partition_id, member_numbers, call_numbers, mosts, max_bytes, first_offsets, last_offsets) u;
+    if found then
+        insert into msgtx.share_call (member_number, call_number)
+        select u.member_number, u.call_number from unnest(member_numbers, call_numbers, first_offsets)
+            u(member_number, call_number, first_offset)
+        where u.first_offset >= 0;
+    end if;
+end $$;

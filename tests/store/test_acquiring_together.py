@@ -1,0 +1,200 @@
+"""Members of a share group that acquire in one call get what they would get one after the other."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from msgtx.store.answers import NO_ANSWERS, AnswerColumns
+from msgtx.store.members import leave_group
+from msgtx.store.shares import Acquiring, Acquisition, acquire_records, acquire_records_together
+from tests.databases import Connection
+from tests.store.sharing import ANYTHING, ShareGroup
+from tests.store.steps import Writer, new_partition, plain
+
+MEMBERS = ("a", "b", "c", "d")
+STEPS, SEEDS = 60, 30
+pytestmark = pytest.mark.usefixtures("bare")
+
+
+class Pool:
+    """A share group on one partition, and what each of its members accepts with its next call."""
+
+    def __init__(self, connection: Connection, *, together: bool) -> None:
+        self.connection = connection
+        self.together = together
+        self.shared = 0  # calls
+        self.group = ShareGroup(connection, new_partition(connection))
+        self.held: dict[str, tuple[int, int]] = {}
+        for member in MEMBERS:
+            self.group.join(member)
+
+    def send(self, count: int) -> None:
+        some = [[(f"h{at}", b"%d" % at)] * (at % 3) if count % 2 else [] for at in range(count)]
+        plain(self.connection, self.group.partition, *[b"v%d" % at for at in range(count)], headers=some)
+
+    def asking(self, member: str, most: int) -> Acquiring:
+        answers, number = NO_ANSWERS, self.group.join(member)
+        if member in self.held:
+            first, last = self.held.pop(member)
+            answers = AnswerColumns(
+                (self.group.name,), (number,), (self.group.partition,), (first,), (last,), ("accept",), (None,), (None,)
+            )
+        return Acquiring(self.group.name, number, self.group.call(), [self.group.partition], most, ANYTHING, answers)
+
+    def acquire(self, askers: Sequence[tuple[str, int]]) -> object:
+        asked = [self.asking(*each) for each in askers]
+        found: list[Acquisition | None] = [None] * len(asked)
+        if self.together:
+            found = acquire_records_together(self.connection, asked)
+            self.shared += found[0] is not None
+        rows = []
+        for (member, _), asking, each in zip(askers, asked, found, strict=True):
+            acquired = alone(self.connection, asking) if each is None else each
+            if acquired.records:
+                self.held[member] = (acquired.records[0].range.first, acquired.records[-1].range.last)
+            rows.append(([error for error, _ in acquired.refused], [
+                (record.range[1:], record.delivery_count, record.lock_ms, record.keys, record.values, record.headers())
+                for record in acquired.records
+            ]))  # fmt: skip
+        return rows
+
+    def expire(self, member: str) -> None:
+        self.group.expire_locks(member)
+        self.held.pop(member, None)
+
+    def leave(self, member: str) -> None:
+        leave_group(self.connection, self.group.name, member)
+        del self.group.numbers[member]
+        self.held.pop(member, None)
+        self.group.join(member)
+
+
+def alone(connection: Connection, asked: Acquiring) -> Acquisition:
+    return acquire_records(
+        connection,
+        asked.group,
+        asked.member_number,
+        asked.partition_ids,
+        call_number=asked.call_number,
+        max_records=asked.max_records,
+        max_bytes=asked.max_bytes,
+        answers=asked.answers,
+    )
+
+
+def drawn(dice: random.Random) -> tuple[str, tuple[Any, ...]]:
+    kind = dice.choice(["acquire"] * 8 + ["send"] * 5 + ["expire", "leave"])
+    if kind == "send":
+        return kind, (dice.randint(1, 9),)
+    if kind == "acquire":
+        return kind, ([(member, dice.randint(1, 4)) for member in dice.sample(MEMBERS, dice.randint(2, 4))],)
+    return kind, (dice.choice(MEMBERS),)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_who_acquires_together_gets_what_it_would_get_one_after_the_other(connection: Connection, seed: int) -> None:
+    dice = random.Random(seed)
+    worlds = [Pool(connection, together=True), Pool(connection, together=False)]
+    for number in range(STEPS):
+        kind, arguments = drawn(dice)
+        answers = [getattr(world, kind)(*arguments) for world in worlds]
+        assert answers[0] == answers[1], f"step {number}: {kind} {arguments}"
+        assert worlds[0].group.spans == worlds[1].group.spans, f"step {number}: {kind} {arguments}"
+    assert worlds[0].shared > 0
+
+
+@pytest.fixture
+def group(connection: Connection) -> ShareGroup:
+    made = ShareGroup(connection, new_partition(connection))
+    plain(connection, made.partition, *[b"%d" % at for at in range(8)])
+    assert made.acquire("a", 1) == {0: 1}  # the first one finds out where to begin
+    return made
+
+
+def asking(group: ShareGroup, member: str, most: int = 1, *, call: int | None = None, **answer: Any) -> Acquiring:
+    number, answers = group.join(member), NO_ANSWERS
+    if answer:
+        first, last = answer["accepts"]
+        place = (group.name,), (number,), (group.partition,)
+        answers = AnswerColumns(*place, (first,), (last,), ("accept",), (None,), (None,))
+    return Acquiring(group.name, number, call or group.call(), [group.partition], most, ANYTHING, answers)
+
+
+def offsets(found: Sequence[Acquisition | None]) -> list[list[int] | None]:
+    return [
+        None if each is None else [at for piece in each.records for at in range(piece.range.first, piece.range.last + 1)]
+        for each in found
+    ]
+
+
+def test_one_state_has_what_all_accept_and_acquire(connection: Connection, group: ShareGroup) -> None:
+    before = versions(connection, group)
+    asked = [asking(group, "a", 2, accepts=(0, 0)), asking(group, "b"), asking(group, "c", 0)]
+    assert offsets(acquire_records_together(connection, asked)) == [[1, 2], [3], []]
+    assert group.spans == [(1, 2, "acquired", 1), (3, 3, "acquired", 1)]
+    assert versions(connection, group) == before + 1
+
+
+def versions(connection: Connection, group: ShareGroup) -> int:
+    row = connection.execute("select max(version) from msgtx.share_state where group_id = %s", [group.group_id]).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+@pytest.mark.parametrize("why", ["refused", "not held whole", "late", "repeated", "unknown member", "session over", "open"])
+def test_if_it_is_not_usual_for_one_nothing_is_done(connection: Connection, group: ShareGroup, why: str, clock: Any) -> None:
+    """Each goes by itself then, and has its own answer (I16, I17)."""
+    other, call = asking(group, "b"), group.call()
+    if why == "refused":
+        other = asking(group, "b", accepts=(0, 0))
+    elif why == "not held whole":
+        group.acquire("b", 2)
+        other = asking(group, "b", accepts=(1, 1))
+    elif why in {"late", "repeated"}:
+        group.acquire("b", 2, call=call)
+        group.answer("b", {1: "accept"})
+        other = asking(group, "b", call=call if why == "repeated" else call - 1)
+    elif why == "unknown member":
+        leave_group(connection, group.name, "b")
+    elif why == "session over":
+        clock("1 hour")
+    else:
+        writer = Writer(connection)
+        writer.send(group.partition, b"open")
+        group.acquire("b", 7)
+    spans = group.spans
+    before = versions(connection, group)
+    found = acquire_records_together(connection, [asking(group, "a", accepts=(0, 0)), other])
+    assert found == [None, None]
+    assert group.spans == spans
+    assert versions(connection, group) == before
+    assert connection.execute("select from msgtx.share_call where member_number = %s", [group.join("a")]).rowcount == 0
+
+
+def test_who_comes_again_by_itself_gets_what_it_got_together(connection: Connection, group: ShareGroup) -> None:
+    """The answer to the shared call was lost, and each makes its own call, under the same number."""
+    asked = [asking(group, "a", accepts=(0, 0)), asking(group, "b"), asking(group, "c", 2)]
+    assert offsets(acquire_records_together(connection, asked)) == [[1], [2], [3, 4]]
+    assert acquire_records_together(connection, asked) == [None] * 3
+    assert offsets([alone(connection, each) for each in asked]) == [[1], [2], [3, 4]]
+    assert group.spans == [(1, 1, "acquired", 1), (2, 2, "acquired", 1), (3, 4, "acquired", 1)]
+
+
+def test_no_more_is_acquired_together_than_a_partition_may_have_in_flight(connection: Connection, group: ShareGroup) -> None:
+    connection.execute("update msgtx.share_group set max_record_locks = 4 where group_id = %s", [group.group_id])
+    found = acquire_records_together(connection, [asking(group, member, 2) for member in ("a", "b", "c")])
+    assert offsets(found) == [[1, 2], [3], []]
+
+
+def test_who_gets_nothing_here_looks_at_other_partitions_by_itself(connection: Connection, group: ShareGroup) -> None:
+    group.acquire("b", 7)
+    asked = [asking(group, "a", accepts=(0, 0)), asking(group, "c")]
+    elsewhere = [Acquiring(*(*astuple(each)[:3], [group.partition, 10**6], *astuple(each)[4:])) for each in asked]
+    assert acquire_records_together(connection, elsewhere) == [None, None]
+    assert group.spans == [(1, 7, "acquired", 1)]  # what was accepted is accepted
+
+
+def astuple(asked: Acquiring) -> tuple[Any, ...]:
+    return tuple(getattr(asked, name) for name in asked.__slots__)
