@@ -173,18 +173,18 @@ def chosen(
 ) -> tuple[dict[str, float], bool]:
     """Return the tests to run, each with the time that it takes, and whether these are all.
 
-    They are what fits into `seconds` of those that have caught most mutants of the same function, then of the closest and
-    quickest. `near`: how far each test is from what was changed. Among equals, files get the same time, each for its
-    quickest tests: tests of one file look at the same promise.
+    They are what fits into `seconds` of those that have caught most mutants of the same function, each for its time, then of
+    the closest and quickest. `near`: how far each test is from what was changed. Among equals, files get the same time, each
+    for its quickest tests: tests of one file look at the same promise.
     """
     # What names few functions looks closely at them.
     costs = {test: tests[test].seconds * (1 + len(tests[test].sql)) for test in near}
     spent: dict[tuple[int, str], float] = defaultdict(float)
-    order: dict[str, tuple[int, int, float]] = {}
+    order: dict[str, tuple[float, int, float]] = {}
     for test in sorted(near, key=costs.__getitem__):
         turn = near[test], test.partition("::")[0]
         spent[turn] += costs[test]
-        order[test] = (-killers.get(test, 0), near[test], spent[turn])
+        order[test] = (-killers.get(test, 0) / (tests[test].seconds + FILE_SECONDS), near[test], spent[turn])
     stages: list[list[str]] = [[] for _ in (*STAGES, seconds)]
     total, complete = 0.0, True
     begun: set[str] = set()
