@@ -218,9 +218,9 @@ def test_a_test_reaches_what_its_statements_name_and_what_that_calls() -> None:
     assert distances("flush", calls) == {"flush": 0, "seal": 1, "store": 1, "at_commit": 2, "publish": 3}
     tests = {"a.py::far": reach("publish"), "a.py::near": reach("seal"), "b.py::other": reach("nothing")}
     (mutant, *_) = mutants_of_sql("msgtx/sql/flush.sql", SQL)
-    found = program.tests_of(mutant, tests, calls, seconds=10, killers={})
+    found = program.tests_of([mutant], tests, calls, seconds=10, killers={})
     assert found == ({"a.py::far": 1.0, "a.py::near": 1.0}, True)
-    assert list(program.tests_of(mutant, tests, calls, seconds=1.5, killers={})[0]) == ["a.py::near"], (
+    assert list(program.tests_of([mutant], tests, calls, seconds=1.5, killers={})[0]) == ["a.py::near"], (
         "it is the closer test"
     )
 
@@ -239,6 +239,14 @@ def test_what_a_file_has_not_called_none_of_its_tests_reaches() -> None:
     assert near_sql("require", no_counts, calls, header=False) == dict.fromkeys(tests, 1), "a view, or an inlined function"
 
 
+def test_tests_that_have_called_what_a_changed_piece_names_are_the_closest() -> None:
+    calls: dict[str, set[str]] = {"append": {"require", "lock"}, "require": set(), "lock": set()}
+    tests = {"a.py::owner": reach("append", called=("append", "lock"))}
+    tests |= {"b.py::role": reach("append", called=("append", "require", "lock"))}
+    near = near_sql("append", tests, calls, header=False, pieces="ignored := msgtx.require(1) and msgtx.lock(1)")
+    assert near == {"a.py::owner": 100, "b.py::role": 0}
+
+
 def test_a_test_of_the_functions_rows_or_texts_reaches_every_one() -> None:
     texts = "tests/house/test_sql.py::test_"
     tests = {"a": reach("*"), "b": reach("seal", called=("seal",)), "c": reach("other")}
@@ -251,7 +259,7 @@ def test_a_test_of_the_functions_rows_or_texts_reaches_every_one() -> None:
 def test_a_test_reaches_the_functions_of_python_that_it_runs() -> None:
     tests = {"a.py::runs": reach(python="msgtx/module.py:Box.close"), "a.py::not": reach(python="msgtx/module.py:first")}
     mutants = mutants_of_python("msgtx/module.py", PYTHON)
-    assert list(program.tests_of(mutants[-1], tests, {}, seconds=10, killers={})[0]) == ["a.py::runs"]
+    assert list(program.tests_of(mutants[-1:], tests, {}, seconds=10, killers={})[0]) == ["a.py::runs"]
     tests |= {"tests/system/test_daemon.py::test": reach(), "a.py::daemon": reach(python="msgtx/coordinator/daemon.py:run")}
     assert near_python("msgtx/coordinator/daemon.py", "run", tests) == {
         "tests/system/test_daemon.py::test": 1,

@@ -86,16 +86,18 @@ def asked_for(
 
 
 def tests_of(
-    mutant: Mutant,
+    mutants: Sequence[Mutant],
     tests: Mapping[str, Reach],
     calls: Mapping[str, set[str]],
     *,
     seconds: float,
     killers: Mapping[str, int],
 ) -> tuple[dict[str, float], bool]:
-    """Return the tests of a mutant, each with its time, and whether these are all that reach it."""
+    """Return the tests of mutants of one function, each with its time, and whether these are all that reach it."""
+    mutant = mutants[0]
     if mutant.path.endswith(".sql"):
-        near = near_sql(mutant.within, tests, calls, header=mutant.edit.rule in HEADER)
+        pieces = " ".join(each.text[each.edit.start : each.edit.end] for each in mutants)
+        near = near_sql(mutant.within, tests, calls, header=mutant.edit.rule in HEADER, pieces=pieces)
     else:
         near = near_python(mutant.path, mutant.within, tests)
     return chosen(near, tests, seconds=seconds, killers=killers)
@@ -250,7 +252,7 @@ def run(due: Sequence[Mutant], known: Known, console: Console, options: argparse
         def hunted(mutants: Sequence[Mutant], worker: Worker, seconds: float, *, last: bool) -> list[Mutant]:
             """Hunt mutants of one function. Returns those that are to meet more tests; none, if these are the last."""
             killers = known.results.killers(mutants[0].name)
-            named, complete = tests_of(mutants[0], tests, calls, seconds=seconds, killers=killers)
+            named, complete = tests_of(mutants, tests, calls, seconds=seconds, killers=killers)
             of_id = {mutant.id: mutant for mutant in mutants}
             survivors = []
             for found in hunt(mutants, worker, named, complete=complete):
@@ -268,7 +270,10 @@ def run(due: Sequence[Mutant], known: Known, console: Console, options: argparse
                 return []
             survivors = []
             for mutant in mutants:
-                survivors += hunted([mutant], worker, min(FIRST_SECONDS, options.seconds), last=False)
+                if known.results.is_open(mutant):  # an interrupted run has left it
+                    survivors.append(mutant)
+                else:
+                    survivors += hunted([mutant], worker, min(FIRST_SECONDS, options.seconds), last=False)
             for group in groups_of(survivors):
                 hunted(group, worker, min(options.seconds * len(group), max(MOST_SECONDS, options.seconds)), last=True)
             return mutants

@@ -31,6 +31,7 @@ PROCESSES: Final = {"msgtx/coordinator/": "tests/system/test_daemon.py"}  # what
 DEFINES: Final = re.compile(r"\s*(create|alter|drop|grant|revoke|comment)\b", re.IGNORECASE)  # calls nothing
 NAMED: Final = re.compile(r"\bmsgtx\.(\w+)")
 EVERY: Final = "*"  # what a test reaches that looks at the functions' own rows
+FAR: Final = 100  # calls, which no chain has
 SLOWEST_SECONDS: Final = 20.0  # of one test: a slower one is of no use here
 FILE_SECONDS: Final = 0.2  # for the database of one more file of tests
 STAGES: Final = (0.6, 3.0, 12.0)  # seconds after which a stage of a run ends: the tests that have caught most come first
@@ -207,13 +208,15 @@ def chosen(
 
 
 def near_sql(
-    function: str, tests: Mapping[str, Reach], calls: Mapping[str, Iterable[str]], *, header: bool
+    function: str, tests: Mapping[str, Reach], calls: Mapping[str, Iterable[str]], *, header: bool, pieces: str = ""
 ) -> dict[str, int]:
     """Return the tests that reach a function or view of SQL, and by how many calls.
 
     PostgreSQL counts neither views nor inlined functions: of these no file has called any. `header`: the functions' rows
-    show what was changed.
+    show what was changed. `pieces`: what was changed; where the functions that it names were not called, it was not reached,
+    or only by others, and such tests are further away.
     """
+    named = set(NAMED.findall(pieces)) & calls.keys()
     far = distances(function, calls)
     near = {
         test: min(far[name] for name in reach.sql & far.keys()) for test, reach in tests.items() if reach.sql & far.keys()
@@ -225,7 +228,8 @@ def near_sql(
         if (header and EVERY in reach.sql)
         or (test.startswith(OF_THE_TEXTS) and (test.endswith(f"[{function}]") or not test.endswith("]")))
     ]
-    return (seen or near) | dict.fromkeys(every, 0)
+    found = {test: by + FAR * len(named - tests[test].called) for test, by in (seen or near).items()}
+    return found | dict.fromkeys(every, 0)
 
 
 def near_python(path: str, function: str, tests: Mapping[str, Reach]) -> dict[str, int]:
