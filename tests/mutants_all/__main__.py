@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import fnmatch
+import math
 import random
 import signal
 import sys
@@ -38,7 +39,7 @@ PLACES: Final = (
 # Each mutant is tried alone with the tests that fit into the first seconds, by their recorded times, the closest first: they
 # catch most. Those of a function that survive have the same tests: together they are given so many seconds for each of them.
 FIRST_SECONDS, SECONDS, MOST_SECONDS = 2.5, 6.0, 60.0
-TOGETHER: Final = 16  # mutants of a function, at most: more would hide one another
+TOGETHER: Final = 4  # mutants of a function, at most: more hide one another
 RECORDING_SECONDS: Final = 1800.0  # for one file of tests, whose every call is noted
 
 
@@ -103,18 +104,26 @@ def tests_of(
     return chosen(near, tests, seconds=seconds, killers=killers)
 
 
-def groups_of(mutants: Sequence[Mutant]) -> list[list[Mutant]]:
-    """Return mutants in groups that have the same tests, and can be planted together: their edits do not overlap."""
-    groups: dict[tuple[str, str, bool], list[list[Mutant]]] = {}
+def groups_of(mutants: Sequence[Mutant], most: int = TOGETHER) -> list[list[Mutant]]:
+    """Return mutants in groups that have the same tests, and can be planted together: their edits do not overlap.
+
+    Neighbours come into different groups: one may switch off the branch that the other is in.
+    """
+    same: dict[tuple[str, str, bool], list[Mutant]] = {}
     for mutant in mutants:
-        of_same = groups.setdefault((mutant.path, mutant.within, mutant.edit.rule in HEADER), [])
-        for group in of_same:
-            if len(group) < TOGETHER and not any(mutant.overlaps(other) for other in group):
-                group.append(mutant)
-                break
-        else:
-            of_same.append([mutant])
-    return [group for of_same in groups.values() for group in of_same]
+        same.setdefault((mutant.path, mutant.within, mutant.edit.rule in HEADER), []).append(mutant)
+    found: list[list[Mutant]] = []
+    for of_same in same.values():
+        groups: list[list[Mutant]] = [[] for _ in range(math.ceil(len(of_same) / most))]
+        for number, mutant in enumerate(of_same):
+            for group in [*groups[number % len(groups) :], *groups[: number % len(groups)]]:
+                if len(group) < most and not any(mutant.overlaps(other) for other in group):
+                    group.append(mutant)
+                    break
+            else:
+                groups.append([mutant])
+        found += filter(None, groups)
+    return found
 
 
 # ── running ──
@@ -169,6 +178,7 @@ class Known:
 
     def keep(self, mutants: Sequence[Mutant]) -> None:
         """Take the results of mutants into the ledger."""
+        self.ledger.read()
         self.ledger.take(mutants, self.results)
         self.ledger.write(self.every)
 
@@ -210,6 +220,13 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, metavar="M", help="begin no function after so long")
     parser.add_argument(
         "--seconds", type=float, default=SECONDS, help="of tests for one that survives the first (default: %(default)g)"
+    )
+    parser.add_argument(
+        "--together",
+        type=int,
+        default=TOGETHER,
+        metavar="N",
+        help="of these, planted at once; 1: none hides another (default: %(default)g)",
     )
     parser.add_argument("--jobs", type=int, default=1, help="functions at once, each job with a server of its own")
     parser.add_argument("--again", action="store_true", help="run also what has survived before")
@@ -274,7 +291,7 @@ def run(due: Sequence[Mutant], known: Known, console: Console, options: argparse
                     survivors.append(mutant)
                 else:
                     survivors += hunted([mutant], worker, min(FIRST_SECONDS, options.seconds), last=False)
-            for group in groups_of(survivors):
+            for group in groups_of(survivors, options.together):
                 hunted(group, worker, min(options.seconds * len(group), max(MOST_SECONDS, options.seconds)), last=True)
             return mutants
 

@@ -39,13 +39,18 @@ class Ledger:
     def __init__(self, path: Path = LEDGER) -> None:
         self._path = path
         self._entries: dict[str, Entry] = {}
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        self.read()
+
+    def read(self) -> None:
+        """Read the file again: another run may have written it."""
+        self._entries.clear()
+        lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
         for number, line in enumerate(lines, 1):
             if line.startswith("#"):
                 continue
             read = LINE.fullmatch(line)
             if read is None or read["name"] in self._entries:
-                raise ValueError(f"{path.name}:{number} is no function, hash and ids, or is there twice: {line}")
+                raise ValueError(f"{self._path.name}:{number} is no function, hash and ids, or is there twice: {line}")
             marks = {word[:DIGITS]: word[DIGITS:] for word in read["mutants"].split()}
             self._entries[read["name"]] = Entry(read["hash"], marks)
 
