@@ -280,6 +280,19 @@ def test_the_closest_and_quickest_tests_are_run_in_their_order_and_what_is_too_s
     )
 
 
+def test_tests_whose_file_has_a_word_of_what_was_changed_in_its_name_run_first() -> None:
+    files = ("tests/aio/test_a.py", "tests/store/test_batches.py", "tests/store/test_decide.py")
+    tests = {f"{file}::test": reach() for file in files}
+    near = dict.fromkeys(tests, 0)
+
+    def first(subject: str) -> str:
+        return next(iter(chosen(near, tests, seconds=1.2, killers={}, subject=subject)[0]))
+
+    assert first("sql/append/append_and_decide.sql:append_and_decide") == "tests/store/test_decide.py::test"
+    assert first("producer/batcher.py:Batcher.add_batch") == "tests/store/test_batches.py::test"
+    assert first("sql/fetch/fetch.sql:fetch") == "tests/aio/test_a.py::test"
+
+
 def order(near: dict[str, int], tests: dict[str, Reach], seconds: float) -> tuple[list[str], bool]:
     found, complete = chosen(near, tests, seconds=seconds, killers={})
     return list(found), complete

@@ -101,7 +101,7 @@ def tests_of(
         near = near_sql(mutant.within, tests, calls, header=mutant.edit.rule in HEADER, pieces=pieces)
     else:
         near = near_python(mutant.path, mutant.within, tests)
-    return chosen(near, tests, seconds=seconds, killers=killers)
+    return chosen(near, tests, seconds=seconds, killers=killers, subject=mutant.name)
 
 
 def groups_of(mutants: Sequence[Mutant], most: int = TOGETHER) -> list[list[Mutant]]:

@@ -32,8 +32,10 @@ DEFINES: Final = re.compile(r"\s*(create|alter|drop|grant|revoke|comment)\b", re
 NAMED: Final = re.compile(r"\bmsgtx\.(\w+)")
 EVERY: Final = "*"  # what a test reaches that looks at the functions' own rows
 FAR: Final = 100  # calls, which no chain has
+NO_SUBJECT: Final = frozenset({"test", "msgtx", "sql", "py", "and", "in", "of", "or", "a", "to", "self", "init"})
+STEM: Final = 5  # letters of a word: batch, batches and batcher are one
 SLOWEST_SECONDS: Final = 20.0  # of one test: a slower one is of no use here
-FILE_SECONDS: Final = 0.2  # for the database of one more file of tests
+FILE_SECONDS: Final = 0.1  # for the database of one more file of tests
 STAGES: Final = (0.6, 3.0, 12.0)  # seconds after which a stage of a run ends: the tests that have caught most come first
 
 
@@ -170,22 +172,27 @@ def distances(target: str, calls: Mapping[str, Iterable[str]]) -> dict[str, int]
 
 
 def chosen(
-    near: Mapping[str, int], tests: Mapping[str, Reach], *, seconds: float, killers: Mapping[str, int]
+    near: Mapping[str, int], tests: Mapping[str, Reach], *, seconds: float, killers: Mapping[str, int], subject: str = ""
 ) -> tuple[dict[str, float], bool]:
     """Return the tests to run, each with the time that it takes, and whether these are all.
 
     They are what fits into `seconds` of those that have caught most mutants of the same function, each for its time, then of
     the closest and quickest. `near`: how far each test is from what was changed. Among equals, files get the same time, each
-    for its quickest tests: tests of one file look at the same promise.
+    for its quickest tests: tests of one file look at the same promise. `subject`: what was changed, by its path and name; a
+    file that has a word of it in its own name is about it.
     """
+    words = words_of(subject)
     # What names few functions looks closely at them.
     costs = {test: tests[test].seconds * (1 + len(tests[test].sql)) for test in near}
     spent: dict[tuple[int, str], float] = defaultdict(float)
-    order: dict[str, tuple[float, int, float]] = {}
+    order: dict[str, tuple[float, int, bool, int, float]] = {}
     for test in sorted(near, key=costs.__getitem__):
-        turn = near[test], test.partition("::")[0]
+        file = test.partition("::")[0]
+        turn = near[test], file
         spent[turn] += costs[test]
-        order[test] = (-killers.get(test, 0) / (tests[test].seconds + FILE_SECONDS), near[test], spent[turn])
+        is_elsewhere = not words & words_of(file)
+        score = killers.get(test, 0) / (tests[test].seconds + FILE_SECONDS)
+        order[test] = (-score, near[test] // FAR, is_elsewhere, near[test], spent[turn])
     stages: list[list[str]] = [[] for _ in (*STAGES, seconds)]
     total, complete = 0.0, True
     begun: set[str] = set()
@@ -205,6 +212,12 @@ def chosen(
         files = list(dict.fromkeys(test.partition("::")[0] for test in stage))
         found += sorted(stage, key=lambda test: (files.index(test.partition("::")[0]), places[test]))
     return {test: tests[test].seconds for test in found}, complete
+
+
+def words_of(path: str) -> set[str]:
+    """Return the beginnings of the words in the name of a file and of its folder; of a test, in the file's name only."""
+    name = path.rpartition("/")[2] if path.startswith("tests/") else path
+    return {word[:STEM] for word in re.findall(r"[a-z]+", name.lower()) if word not in NO_SUBJECT}
 
 
 def near_sql(
