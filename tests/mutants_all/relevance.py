@@ -31,6 +31,7 @@ PROCESSES: Final = {"msgtx/coordinator/": "tests/system/test_daemon.py"}  # what
 DEFINES: Final = re.compile(r"\s*(create|alter|drop|grant|revoke|comment)\b", re.IGNORECASE)  # calls nothing
 NAMED: Final = re.compile(r"\bmsgtx\.(\w+)")
 EVERY: Final = "*"  # what a test reaches that looks at the functions' own rows
+OWN_WEIGHT: Final = 1_000  # of a test that has caught a mutant of the function itself, against one of its room
 FAR: Final = 100  # calls, which no chain has
 NO_SUBJECT: Final = frozenset({"test", "msgtx", "sql", "py", "and", "in", "of", "or", "a", "to", "self", "init"})
 STEM: Final = 5  # letters of a word: batch, batches and batcher are one
@@ -177,22 +178,25 @@ def chosen(
     """Return the tests to run, each with the time that it takes, and whether these are all.
 
     They are what fits into `seconds` of those that have caught most mutants of the same function, each for its time, then of
-    the closest and quickest. `near`: how far each test is from what was changed. Among equals, files get the same time, each
-    for its quickest tests: tests of one file look at the same promise. `subject`: what was changed, by its path and name; a
-    file that has a word of it in its own name is about it.
+    those about its subject, of those that have caught others of its room, and of the closest and quickest. `near`: how far
+    each test is from what was changed. Among equals, files get the same time, each for its quickest tests: tests of one file
+    look at the same promise. `subject`: what was changed, by its path and name; a test is about it whose file has a word of
+    it in its own name.
     """
     words = words_of(subject)
     # What names few functions looks closely at them.
     costs = {test: tests[test].seconds * (1 + len(tests[test].sql)) for test in near}
     spent: dict[tuple[int, str], float] = defaultdict(float)
-    order: dict[str, tuple[float, int, bool, int, float]] = {}
+    order: dict[str, tuple[float, int, bool, float, int, float]] = {}
     for test in sorted(near, key=costs.__getitem__):
         file = test.partition("::")[0]
         turn = near[test], file
         spent[turn] += costs[test]
         is_elsewhere = not words & words_of(file)
-        score = killers.get(test, 0) / (tests[test].seconds + FILE_SECONDS)
-        order[test] = (-score, near[test] // FAR, is_elsewhere, near[test], spent[turn])
+        caught = killers.get(test, 0)
+        score = caught / (tests[test].seconds + FILE_SECONDS)
+        own = score if caught >= OWN_WEIGHT else 0.0
+        order[test] = (-own, near[test] // FAR, is_elsewhere, -score, near[test], spent[turn])
     stages: list[list[str]] = [[] for _ in (*STAGES, seconds)]
     total, complete = 0.0, True
     begun: set[str] = set()

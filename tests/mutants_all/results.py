@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from tests.mutants_all.mutant import Mutant
+from tests.mutants_all.relevance import OWN_WEIGHT
 
 EXPLAINED: Final = Path(__file__).parent / "explained.txt"
-# A mutant of the function itself weighs as much as so many of its room, and the tests that were the last to catch one more.
-OWN_WEIGHT, LATEST_WEIGHT, LATEST = 1_000, 1_000_000, 3
+LATEST_WEIGHT, LATEST = 1_000_000, 3  # of the tests that were the last to catch a mutant of the function, and how many
 LINE: Final = re.compile(r"(?P<id>[0-9a-f]{10}) (?P<name>\S+:\S+) (?P<reason>\S.{9,})")
 
 
