@@ -219,6 +219,20 @@ def test_an_abort_by_name_without_rows_is_decided(connection: Connection) -> Non
     assert decisions(connection, writer.name) == [("ABORT", "client")]
 
 
+def test_an_abort_tells_the_last_sequences_that_retention_has_noted(connection: Connection) -> None:
+    """I1: the producer goes on behind them; those of another producer or partition are not its own."""
+    first, second = new_topic(connection, 2)
+    writer, stranger = Writer(connection), Writer(connection)
+    for who, partition, last in ((writer, first, 4), (stranger, second, 6)):
+        connection.execute(
+            "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset,"
+            " appended_at) values (%s, %s, 0, %s, 2, now())",
+            [partition, who.id.producer_id, last],
+        )
+    answer = writer.decide("ABORT", tails={first: 5, second: 0})
+    assert (answer.outcome, answer.last_sequences) == ("ABORT", {first: 4, second: -1})
+
+
 def test_a_commit_that_names_tails_but_has_no_rows_is_an_abort(connection: Connection) -> None:
     """What a crash took back does not commit, and what arrives later is refused."""
     partition, writer = new_partition(connection), Writer(connection)
