@@ -289,6 +289,35 @@ def test_a_transaction_of_a_producer_without_a_row_is_refused(connection: Connec
     assert count(connection, "transaction", "producer_id = %s", producer.producer_id) == 0
 
 
+def test_what_is_not_stored_is_no_duplicate_in_a_transaction_and_in_a_newer_epoch(connection: Connection) -> None:
+    """I1: only outside a transaction is a lost row taken for one that retention has removed, and only of the same epoch."""
+    partition, other = new_topic(connection, 2)
+    writer = Writer(connection)
+    for _ in range(4):
+        writer.send(partition, b"a")
+    writer.commit()
+    connection.execute("delete from msgtx.record_batch where partition_id = %s and base_offset < 2", [partition])
+    answer = append_one(connection, writer.row(partition, b"b", sequence=1))
+    assert isinstance(answer.error, errors.OutOfOrderSequence)
+    writer.init()
+    rows = [writer.row(each, b"c", number=None) for each in (partition, other)]
+    answers = append(connection, rows)
+    assert [(answer.error, answer.duplicate, answer.base_offset) for answer in answers] == [
+        (None, False, 4),
+        (None, False, 0),
+    ]
+
+
+def test_a_transaction_of_a_newer_epoch_with_the_same_number_holds_readers_back(connection: Connection) -> None:
+    """I5."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    writer.commit()
+    writer.init()
+    writer.send(partition, b"b")
+    assert ends(connection, partition) == (0, 1, 2)
+
+
 def test_what_retention_has_removed_is_a_duplicate_without_offset(connection: Connection) -> None:
     """Never OutOfOrderSequence, whose recovery would store it again."""
     partition, producer = new_partition(connection), idempotent(connection)

@@ -26,6 +26,7 @@ from tests.store.steps import (
     new_partition,
     new_topic,
     offsets_of,
+    plain,
     unique,
     values,
 )
@@ -445,11 +446,62 @@ def test_a_whole_transaction_again_keeps_its_log_append_time(connection: Connect
     assert again.timestamp == before.timestamp
 
 
+def test_each_of_several_whole_transactions_again_has_its_own_offsets(connection: Connection) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    sent = []
+    for value in (b"a", b"b", b"c"):
+        row = writer.row(partition, value)
+        sent.append((writer.name, row))
+        writer.commit_whole(row)
+    for at, (name, row) in enumerate(sent):
+        (again,) = append_and_decide(connection, name, [row])
+        assert (again.error, again.base_offset, again.duplicate) == (None, at, True)
+
+
+def test_what_is_refused_as_a_whole_tells_of_each_batch_what_would_have_become_of_it(connection: Connection) -> None:
+    first, second, third = new_topic(connection, 3, max_message_bytes=5)
+    writer = Writer(connection)
+    writer.commit_whole(writer.row(third, b"a", b"b"))
+    rows = (writer.row(first, b"too large"), writer.row(second, b"too large"), writer.row(third, b"c"))
+    answers = writer.whole(*rows)
+    assert [type(answer.error) for answer in answers] == [errors.RecordTooLarge, errors.RecordTooLarge, type(None)]
+    assert [answer.base_offset for answer in answers] == [0, 0, 2]
+    assert min(answer.timestamp for answer in answers) > 1_600_000_000_000
+
+
+@pytest.mark.parametrize("size", [1, 100])
+def test_a_whole_transaction_keeps_its_columns_also_if_only_its_records_are_below_the_limit(
+    connection: Connection, size: int
+) -> None:
+    """Records that are together larger than one may be are looked at one by one."""
+    writer = Writer(connection)
+    partitions = [
+        new_partition(connection, max_message_bytes=120, timestamp_type=kind) for kind in ("CreateTime", "LogAppendTime")
+    ]
+    for partition in partitions:
+        plain(connection, partition, b"before")
+    content = [bytes([letter]) * size for letter in b"abc"]
+    answers = writer.whole(*(writer.row(partition, *content, timestamps=[5, 7, 6]) for partition in partitions))
+    assert [(answer.error, answer.base_offset) for answer in answers] == [(None, 1)] * 2
+    stored = connection.execute(
+        "select last_offset, last_sequence, max_timestamp, timestamps from msgtx.record_batch"
+        " where producer_id = %s order by partition_id",
+        [writer.id.producer_id],
+    ).fetchall()
+    assert stored == [(3, 2, 7, [5, 7, 6]), (3, 2, answers[1].timestamp, None)]
+    spans = connection.execute(
+        "select partitions, first_offsets, last_offsets from msgtx.transaction_decision where producer_id = %s",
+        [writer.id.producer_id],
+    ).fetchall()
+    assert spans == [(partitions, [1, 1], [3, 3])]
+
+
 @pytest.mark.parametrize(
     ("bad", "refusal"),
     [
         ("large", errors.RecordTooLarge),
         ("unkeyed", errors.InvalidRecord),
+        ("partly unkeyed", errors.InvalidRecord),
         ("sequence", errors.OutOfOrderSequence),
         ("unknown", errors.UnknownTopicOrPartition),
     ],
@@ -463,6 +515,7 @@ def test_one_refused_batch_undoes_the_whole_call(connection: Connection, bad: st
     row = {
         "large": lambda: writer.row(limited, b"too large"),
         "unkeyed": lambda: writer.row(compacted, b"a"),
+        "partly unkeyed": lambda: writer.row(compacted, b"a", b"b", keys=[b"k", None]),
         "sequence": lambda: writer.row(limited, b"a", sequence=3),
         "unknown": lambda: writer.row(2**31 - 1, b"a"),
     }[bad]()
