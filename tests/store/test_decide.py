@@ -232,6 +232,23 @@ def test_an_abort_tells_the_last_sequences_that_retention_has_noted(connection: 
         )
     answer = writer.decide("ABORT", tails={first: 5, second: 0})
     assert (answer.outcome, answer.last_sequences) == ("ABORT", {first: 4, second: -1})
+    writer.init()
+    answer = writer.decide("ABORT", tails={first: 5})
+    assert (answer.outcome, answer.last_sequences) == ("ABORT", {first: -1}), "of the epoch before"
+
+
+def test_what_retention_has_noted_is_not_taken_for_rows_of_the_transaction(connection: Connection) -> None:
+    """I6: a commit whose rows are lost is an abort, also if its tail is the sequence that was noted."""
+    first, second = new_topic(connection, 2)
+    writer = Writer(connection)
+    connection.execute(
+        "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset,"
+        " appended_at) values (%s, %s, 0, 4, 2, now())",
+        [first, writer.id.producer_id],
+    )
+    writer.send(second, b"x")
+    answer = writer.decide("COMMIT", tails={first: 4, second: 0})
+    assert (type(answer.error), answer.outcome) == (errors.TransactionAborted, "ABORT")
 
 
 def test_a_commit_that_names_tails_but_has_no_rows_is_an_abort(connection: Connection) -> None:
