@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import fnmatch
 import math
+import os
 import random
 import signal
 import sys
@@ -228,7 +229,7 @@ def main() -> int:
         metavar="N",
         help="of these, planted at once; 1: none hides another (default: %(default)g)",
     )
-    parser.add_argument("--jobs", type=int, default=1, help="functions at once, each job with a server of its own")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="functions at once, each with a server of its own")
     parser.add_argument("--again", action="store_true", help="run also what has survived before")
     parser.add_argument("--anew", action="store_true", help="run also what the ledger holds")
     parser.add_argument("--list", action="store_true", help="show the mutants, and how they ended, and run nothing")
