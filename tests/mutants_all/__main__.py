@@ -97,12 +97,12 @@ def tests_of(
 ) -> tuple[dict[str, float], bool]:
     """Return the tests of mutants of one function, each with its time, and whether these are all that reach it."""
     mutant = mutants[0]
+    pieces = " ".join(each.text[each.edit.start : each.edit.end] for each in mutants)
     if mutant.path.endswith(".sql"):
-        pieces = " ".join(each.text[each.edit.start : each.edit.end] for each in mutants)
         near = near_sql(mutant.within, tests, calls, header=mutant.edit.rule in HEADER, pieces=pieces)
     else:
         near = near_python(mutant.path, mutant.within, tests)
-    return chosen(near, tests, seconds=seconds, killers=killers, subject=mutant.name)
+    return chosen(near, tests, seconds=seconds, killers=killers, subject=f"{mutant.name} {pieces}")
 
 
 def groups_of(mutants: Sequence[Mutant], most: int = TOGETHER) -> list[list[Mutant]]:

@@ -6,15 +6,18 @@ process of its own is not seen: such tests are few and slow, and are left out, b
 """
 
 import bisect
+import functools
 import hashlib
 import json
+import math
 import re
 import sys
 import threading
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -33,7 +36,8 @@ NAMED: Final = re.compile(r"\bmsgtx\.(\w+)")
 EVERY: Final = "*"  # what a test reaches that looks at the functions' own rows
 OWN_WEIGHT: Final = 1_000  # of a test that has caught a mutant of the function itself, against one of its room
 FAR: Final = 100  # calls, which no chain has
-NO_SUBJECT: Final = frozenset({"test", "msgtx", "sql", "py", "and", "in", "of", "or", "a", "to", "self", "init"})
+WORD: Final = re.compile(r"[a-z]{3,}")
+NO_SUBJECT: Final = frozenset({"test", "msgtx", "sql", "and", "not", "the", "that", "its", "are", "null", "from", "where"})
 STEM: Final = 5  # letters of a word: batch, batches and batcher are one
 SLOWEST_SECONDS: Final = 20.0  # of one test: a slower one is of no use here
 FILE_SECONDS: Final = 0.1  # for the database of one more file of tests
@@ -180,23 +184,25 @@ def chosen(
     They are what fits into `seconds` of those that have caught most mutants of the same function, each for its time, then of
     those about its subject, of those that have caught others of its room, and of the closest and quickest. `near`: how far
     each test is from what was changed. Among equals, files get the same time, each for its quickest tests: tests of one file
-    look at the same promise. `subject`: what was changed, by its path and name; a test is about it whose file has a word of
-    it in its own name.
+    look at the same promise. `subject`: the name of what was changed, and its text; a test is about it whose own name has
+    words of it that are in few other names.
     """
     words = words_of(subject)
+    shared = {test: words & words_of(test.rpartition("/")[2]) for test in near}
+    common = Counter(chain.from_iterable(shared.values()))
+    about = {test: round(sum(math.log(len(near) / common[word]) for word in found)) for test, found in shared.items()}
     # What names few functions looks closely at them.
     costs = {test: tests[test].seconds * (1 + len(tests[test].sql)) for test in near}
     spent: dict[tuple[int, str], float] = defaultdict(float)
-    order: dict[str, tuple[float, int, bool, float, int, float]] = {}
+    order: dict[str, tuple[float, int, int, float, int, float]] = {}
     for test in sorted(near, key=costs.__getitem__):
         file = test.partition("::")[0]
         turn = near[test], file
         spent[turn] += costs[test]
-        is_elsewhere = not words & words_of(file)
         caught = killers.get(test, 0)
         score = caught / (tests[test].seconds + FILE_SECONDS)
         own = score if caught >= OWN_WEIGHT else 0.0
-        order[test] = (-own, near[test] // FAR, is_elsewhere, -score, near[test], spent[turn])
+        order[test] = (-own, near[test] // FAR, -about[test], -score, near[test], spent[turn])
     stages: list[list[str]] = [[] for _ in (*STAGES, seconds)]
     total, complete = 0.0, True
     begun: set[str] = set()
@@ -218,10 +224,10 @@ def chosen(
     return {test: tests[test].seconds for test in found}, complete
 
 
-def words_of(path: str) -> set[str]:
-    """Return the beginnings of the words in the name of a file and of its folder; of a test, in the file's name only."""
-    name = path.rpartition("/")[2] if path.startswith("tests/") else path
-    return {word[:STEM] for word in re.findall(r"[a-z]+", name.lower()) if word not in NO_SUBJECT}
+@functools.cache
+def words_of(text: str) -> frozenset[str]:
+    """Return the beginnings of the words in a name or a text."""
+    return frozenset(word[:STEM] for word in WORD.findall(text.lower()) if word not in NO_SUBJECT)
 
 
 def near_sql(
