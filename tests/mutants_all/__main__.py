@@ -39,7 +39,7 @@ PLACES: Final = (
 )  # fmt: skip
 # Each mutant is tried alone with the tests that fit into the first seconds, by their recorded times, the closest first: they
 # catch most. Those of a function that survive have the same tests: together they are given so many seconds for each of them.
-FIRST_SECONDS, SECONDS, MOST_SECONDS = 3.0, 6.0, 60.0
+FIRST_SECONDS, SECONDS, MOST_SECONDS = 2.0, 3.0, 60.0
 TOGETHER: Final = 4  # mutants of a function, at most: more hide one another
 RECORDING_SECONDS: Final = 1800.0  # for one file of tests, whose every call is noted
 
