@@ -96,7 +96,7 @@ test-spark: $(VENV)/spark ## the tests of Spark
 test-mutants: $(VENV)/spark ## planted bugs: each must be caught by the tests that it names
 	@$(BIN)/python -m tests.mutants
 
-test-mutants-all: $(VENV)/installed ## mutants in bulk: every statement and condition changed, some test must fail (hours; continues where it stopped; ONLY=PATTERN)
+test-mutants-all: $(VENV)/installed ## mutants in bulk: every statement and condition dropped or negated, some test must fail (hours; continues where the ledger ends; ONLY=PATTERN)
 	@$(BIN)/python -m tests.mutants_all $(if $(ONLY),--only "$(ONLY)") $(if $(filter command line,$(origin MINUTES)),--minutes "$(MINUTES)")
 
 test-long: $(VENV)/installed ## random histories with faults, a storm of workers, and the model, for MINUTES (60); prints seeds and what was checked

@@ -6,6 +6,7 @@ import pytest
 
 from tests.mutants_all import __main__ as program
 from tests.mutants_all import results
+from tests.mutants_all.ledger import LEDGER, RULES, TITLE, Ledger
 from tests.mutants_all.mutant import Mutant, together
 from tests.mutants_all.of_python import mutants_of_python
 from tests.mutants_all.of_sql import mutants_of_sql
@@ -182,7 +183,10 @@ def test_a_sample_is_drawn_by_its_seed() -> None:
     assert program.asked_for(every, ["seal"], sample=None, seed=0) == []
     negated = program.asked_for(every, [], sample=None, seed=0, rules=["negated"])
     assert negated == [mutant for mutant in every if mutant.edit.rule == "negated"] != []
-    assert program.asked_for(every, [every[3].id], sample=None, seed=0) == [every[3]]
+    assert program.asked_for(every, [], sample=None, seed=0, rules=["*"]) == every
+    assert program.asked_for(every, [every[0].id], sample=None, seed=0, rules=["negated"]) == [every[0]], (
+        "its rule is another"
+    )
 
 
 def test_mutants_are_planted_together_if_they_have_the_same_tests_and_no_place_in_common() -> None:
@@ -214,9 +218,9 @@ def test_a_test_reaches_what_its_statements_name_and_what_that_calls() -> None:
     assert distances("flush", calls) == {"flush": 0, "seal": 1, "store": 1, "at_commit": 2, "publish": 3}
     tests = {"a.py::far": reach("publish"), "a.py::near": reach("seal"), "b.py::other": reach("nothing")}
     (mutant, *_) = mutants_of_sql("msgtx/sql/flush.sql", SQL)
-    found = program.tests_of(mutant, tests, calls, seconds=10, killers={})
+    found = program.tests_of([mutant], tests, calls, seconds=10, killers={})
     assert found == ({"a.py::far": 1.0, "a.py::near": 1.0}, True)
-    assert list(program.tests_of(mutant, tests, calls, seconds=1.5, killers={})[0]) == ["a.py::near"], (
+    assert list(program.tests_of([mutant], tests, calls, seconds=1.5, killers={})[0]) == ["a.py::near"], (
         "it is the closer test"
     )
 
@@ -235,6 +239,14 @@ def test_what_a_file_has_not_called_none_of_its_tests_reaches() -> None:
     assert near_sql("require", no_counts, calls, header=False) == dict.fromkeys(tests, 1), "a view, or an inlined function"
 
 
+def test_tests_that_have_called_what_a_changed_piece_names_are_the_closest() -> None:
+    calls: dict[str, set[str]] = {"append": {"require", "lock"}, "require": set(), "lock": set()}
+    tests = {"a.py::owner": reach("append", called=("append", "lock"))}
+    tests |= {"b.py::role": reach("append", called=("append", "require", "lock"))}
+    near = near_sql("append", tests, calls, header=False, pieces="ignored := msgtx.require(1) and msgtx.lock(1)")
+    assert near == {"a.py::owner": 100, "b.py::role": 0}
+
+
 def test_a_test_of_the_functions_rows_or_texts_reaches_every_one() -> None:
     texts = "tests/house/test_sql.py::test_"
     tests = {"a": reach("*"), "b": reach("seal", called=("seal",)), "c": reach("other")}
@@ -247,7 +259,7 @@ def test_a_test_of_the_functions_rows_or_texts_reaches_every_one() -> None:
 def test_a_test_reaches_the_functions_of_python_that_it_runs() -> None:
     tests = {"a.py::runs": reach(python="msgtx/module.py:Box.close"), "a.py::not": reach(python="msgtx/module.py:first")}
     mutants = mutants_of_python("msgtx/module.py", PYTHON)
-    assert list(program.tests_of(mutants[-1], tests, {}, seconds=10, killers={})[0]) == ["a.py::runs"]
+    assert list(program.tests_of(mutants[-1:], tests, {}, seconds=10, killers={})[0]) == ["a.py::runs"]
     tests |= {"tests/system/test_daemon.py::test": reach(), "a.py::daemon": reach(python="msgtx/coordinator/daemon.py:run")}
     assert near_python("msgtx/coordinator/daemon.py", "run", tests) == {
         "tests/system/test_daemon.py::test": 1,
@@ -268,6 +280,19 @@ def test_the_closest_and_quickest_tests_are_run_in_their_order_and_what_is_too_s
     )
 
 
+def test_tests_whose_names_have_rare_words_of_what_was_changed_run_first() -> None:
+    names = ("aio/test_all.py::test_all", "store/test_batches.py::test_all", "store/test_decide.py::test_timeout_of_all")
+    tests = {f"tests/{name}": reach() for name in (*names, *(f"store/test_decide.py::test_all[{n}]" for n in range(9)))}
+    near = dict.fromkeys(tests, 0)
+
+    def first(subject: str) -> str:
+        return next(iter(chosen(near, tests, seconds=1.1, killers={}, subject=subject)[0])).removeprefix("tests/")
+
+    assert first("sql/append/append.sql:append timeout_ms > 0 or is_decided") == "store/test_decide.py::test_timeout_of_all"
+    assert first("producer/batcher.py:Batcher.add_batch") == "store/test_batches.py::test_all"
+    assert first("sql/fetch/fetch.sql:fetch") == "aio/test_all.py::test_all"
+
+
 def order(near: dict[str, int], tests: dict[str, Reach], seconds: float) -> tuple[list[str], bool]:
     found, complete = chosen(near, tests, seconds=seconds, killers={})
     return list(found), complete
@@ -280,10 +305,18 @@ def test_what_has_caught_mutants_of_the_same_function_or_room_runs_first(tmp_pat
     for name, by in ((here, "b::far"), (here, "b::far"), (here, "a::slow"), (room, "c::room"), (elsewhere, "a::near")):
         kept.add(Result(mutant.id, "of a former text", name, "caught", by=by))
     killers = Results(tmp_path / "results.jsonl").killers(mutant.name)
-    assert killers == {"b::far": 2_000, "a::slow": 1_000, "c::room": 1}
+    assert killers == {"b::far": 1_002_000, "a::slow": 1_001_000, "c::room": 1}
     tests = {"a::near": reach(), "a::slow": reach(seconds=2), "b::far": reach(seconds=2), "c::room": reach(seconds=3)}
     found, _ = chosen({"a::near": 0, "a::slow": 1, "b::far": 2, "c::room": 3}, tests, seconds=10, killers=killers)
     assert list(found) == ["b::far", "a::near", "a::slow", "c::room"], "the first within their stage"
+
+
+def test_the_tests_that_were_the_last_to_catch_a_mutant_of_a_function_weigh_most(tmp_path: Path) -> None:
+    kept = Results(tmp_path / "results.jsonl")
+    for by in ("a::1", "a::1", "a::1", "a::2", "a::3", "a::4"):
+        kept.add(Result(by, "", "sql/seal.sql:seal", "caught", by=by))
+    weights = kept.killers("sql/seal.sql:seal")
+    assert sorted(weights, key=lambda test: -weights[test]) == ["a::2", "a::3", "a::4", "a::1"]
 
 
 def test_what_a_file_of_tests_reaches_is_noted_until_it_changes(tmp_path: Path) -> None:
@@ -312,11 +345,11 @@ def test_what_a_file_of_tests_reaches_is_noted_until_it_changes(tmp_path: Path) 
 # ── what is kept ──
 
 
-def test_a_result_holds_for_the_file_as_it_was_and_a_torn_line_is_none(tmp_path: Path) -> None:
+def test_a_result_holds_for_the_function_as_it_was_and_a_torn_line_is_none(tmp_path: Path) -> None:
     first, second, *_ = mutants_of_sql("msgtx/sql/count_rows.sql", SQL)
     kept = Results(tmp_path / "results.jsonl")
     for outcome in ("survived", "caught"):
-        kept.add(Result(first.id, first.file_hash, first.name, outcome))
+        kept.add(Result(first.id, first.text_hash, first.name, outcome))
     with (tmp_path / "results.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"id": "torn')
     again = Results(tmp_path / "results.jsonl")
@@ -326,6 +359,83 @@ def test_a_result_holds_for_the_file_as_it_was_and_a_torn_line_is_none(tmp_path:
     assert again.of(second) is None
     changed = mutants_of_sql("msgtx/sql/count_rows.sql", SQL + "\n")[0]
     assert (changed.id, again.of(changed)) == (first.id, None)
+
+
+def test_a_result_outlives_changes_of_other_functions_of_its_module() -> None:
+    before = {mutant.id: mutant.text_hash for mutant in mutants_of_python("msgtx/module.py", PYTHON)}
+    changed = PYTHON.replace("Return some.", "Return all.")
+    after = {mutant.id: mutant.text_hash for mutant in mutants_of_python("msgtx/module.py", changed)}
+    assert before.keys() == after.keys()
+    (other,) = {
+        mutant.within for mutant in mutants_of_python("msgtx/module.py", PYTHON) if before[mutant.id] == after[mutant.id]
+    }
+    assert other == "Box.close"
+
+
+def test_the_ledger_keeps_outcomes_in_order_for_functions_as_they_are(tmp_path: Path) -> None:
+    every = mutants_of_sql("msgtx/sql/count_rows.sql", SQL)
+    counted = [mutant for mutant in every if mutant.edit.rule in RULES]
+    first, second, third, fourth, *_ = counted
+    (moved, *_) = [mutant for mutant in every if mutant.edit.rule == "swapped"]
+    results = Results(tmp_path / "results.jsonl")
+    for mutant, outcome in (
+        (third, "survived"),
+        (first, "caught"),
+        (second, "stillborn"),
+        (fourth, "open"),
+        (moved, "caught"),
+    ):
+        results.add(Result(mutant.id, mutant.text_hash, mutant.name, outcome))
+    path = tmp_path / "ledger.txt"
+    ledger = Ledger(path)
+    ledger.take(every, results)
+    ledger.write(every)
+    words = sorted([first.id[:5], f"{second.id[:5]}-", f"{third.id[:5]}?"])
+    text = f"{TITLE}sql/count_rows.sql:count_rows {first.text_hash} {' '.join(words)}\n"
+    assert path.read_text(encoding="utf-8") == text
+    again = Ledger(path)
+    assert [again.outcome(mutant) for mutant in counted[:4]] == ["caught", "stillborn", "survived", ""]
+    assert again.outcome(moved) == ""
+    again.write(every)
+    assert path.read_text(encoding="utf-8") == text
+    changed = mutants_of_sql("msgtx/sql/count_rows.sql", SQL + "\n")
+    assert [again.outcome(mutant) for mutant in changed] == [""] * len(changed)
+    again.write([mutant for mutant in every if mutant.id != second.id])
+    assert second.id[:5] not in path.read_text(encoding="utf-8"), "it is no mutant of today's text"
+    path.write_text(text + "sql/seal.sql:seal 0123\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"ledger.txt:3"):
+        Ledger(path)
+
+
+def test_what_the_ledger_holds_is_run_again_on_request_only(tmp_path: Path) -> None:
+    caught, survived, unknown, *_ = mutants_of_sql("msgtx/sql/count_rows.sql", SQL)[-3:]
+    results = Results(tmp_path / "results.jsonl")
+    for mutant, outcome in ((caught, "caught"), (survived, "survived")):
+        results.add(Result(mutant.id, mutant.text_hash, mutant.name, outcome))
+    known = program.Known(Ledger(tmp_path / "ledger.txt"), results, [caught, survived, unknown])
+    assert [known.outcome(mutant) for mutant in known.every] == ["caught", "survived", ""]
+
+    def due(*, again: bool = False, anew: bool = False) -> list[Mutant]:
+        return [mutant for mutant in known.every if known.is_due(mutant, again=again, anew=anew)]
+
+    assert (due(), due(again=True), due(anew=True)) == ([unknown], [survived, unknown], [caught, survived, unknown])
+    known.explained[survived.id] = "the same row either way"
+    assert due(again=True) == [unknown]
+
+
+def test_todays_ledger_is_small_and_names_functions_of_today_in_order() -> None:
+    ledger = Ledger()
+    every = program.all_mutants()
+    assert set(ledger.names) <= {mutant.name for mutant in every}, (
+        "run tests.mutants_all --report: it leaves out what is gone"
+    )
+    assert ledger.names == sorted(ledger.names)
+    assert LEDGER.stat().st_size < 150_000
+    digits: dict[str, list[str]] = {}
+    for mutant in every:
+        if mutant.edit.rule in RULES:
+            digits.setdefault(mutant.name, []).append(mutant.id[:5])
+    assert [name for name, found in digits.items() if len(set(found)) != len(found)] == [], "five digits tell them apart"
 
 
 def test_an_explanation_has_an_id_a_name_and_a_reason(tmp_path: Path) -> None:

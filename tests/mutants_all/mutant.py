@@ -3,7 +3,7 @@
 import difflib
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 
@@ -26,6 +26,7 @@ class Mutant:
     within: str
     edit: Edit
     text: str  # of the unchanged file
+    text_hash: str = ""  # of the unchanged function: a result is valid as long as it is the same
 
     @property
     def mutated(self) -> str:
@@ -46,11 +47,6 @@ class Mutant:
         """The line on which it begins."""
         return self.text.count("\n", 0, self.edit.start) + 1
 
-    @property
-    def file_hash(self) -> str:
-        """A result is valid as long as the file has this hash."""
-        return hashlib.sha256(self.text.encode()).hexdigest()[:12]
-
     def diff(self) -> str:
         """Return the lines that differ."""
         lines = difflib.unified_diff(self.text.splitlines(), self.mutated.splitlines(), lineterm="", n=1)
@@ -66,8 +62,16 @@ def together(mutants: Iterable[Mutant]) -> str:
     return edited
 
 
-def numbered(path: str, text: str, edits: Iterable[tuple[str, Edit]]) -> list[Mutant]:
-    """Return mutants of pairs of a function and an edit; equal edits of equal pieces are numbered by their place."""
+def hash_of(text: str) -> str:
+    """Return what tells a text of a function from its other texts."""
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def numbered(path: str, text: str, edits: Iterable[tuple[str, Edit]], hashes: Mapping[str, str]) -> list[Mutant]:
+    """Return mutants of pairs of a function and an edit; equal edits of equal pieces are numbered by their place.
+
+    `hashes`: of the texts of the functions.
+    """
     seen: Counter[str] = Counter()
     known: set[str] = set()
     found = []
@@ -80,5 +84,5 @@ def numbered(path: str, text: str, edits: Iterable[tuple[str, Edit]]) -> list[Mu
         key = "\0".join((path, within, edit.rule, " ".join(piece.split()), edit.replacement))
         seen[key] += 1
         digest = hashlib.sha256(f"{key}\0{seen[key]}".encode()).hexdigest()[:10]
-        found.append(Mutant(digest, path, within, edit, text))
+        found.append(Mutant(digest, path, within, edit, text, hashes[within]))
     return found

@@ -5,10 +5,11 @@ and line, its function is found in the loaded module.
 """
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
-from tests.mutants_all.mutant import Edit, Mutant, numbered
+from tests.mutants_all.mutant import Edit, Mutant, hash_of, numbered
 
 TURNED: Final[dict[type[ast.AST], tuple[str, str]]] = {
     ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">"),
@@ -48,7 +49,7 @@ class Places:
             replacement = f"({replacement}" + "\n" * lost + ")"
         return Edit(rule, start, end, replacement)
 
-    def source(self, node: ast.expr) -> str:
+    def source(self, node: ast.expr | ast.stmt) -> str:
         """Return the text of a node."""
         start, end = self.span(node)
         return self.text[start:end]
@@ -57,8 +58,12 @@ class Places:
 def mutants_of_python(path: str, text: str) -> list[Mutant]:
     """Return the mutants of one module."""
     places = Places(text)
-    edits = [(name, edit) for name, function in functions_of(ast.parse(text)) for edit in of_function(places, function)]
-    return numbered(path, text, edits)
+    edits: list[tuple[str, Edit]] = []
+    texts: defaultdict[str, str] = defaultdict(str)  # a property and its setter have one name
+    for name, function in functions_of(ast.parse(text)):
+        edits += [(name, edit) for edit in of_function(places, function)]
+        texts[name] += places.source(function)
+    return numbered(path, text, edits, {name: hash_of(source) for name, source in texts.items()})
 
 
 def functions_of(tree: ast.AST, within: str = "") -> Iterator[tuple[str, Function]]:

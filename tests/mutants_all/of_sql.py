@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from tests.mutants_all.mutant import Edit, Mutant, numbered
+from tests.mutants_all.mutant import Edit, Mutant, hash_of, numbered
 from tests.mutants_all.tokens import Token, tokens_of
 
 SWAPS: Final = {
@@ -58,7 +58,7 @@ def mutants_of_sql(path: str, text: str) -> list[Mutant]:
         edits += header(tokens[:begin])
         if "plpgsql" in words[:begin]:
             edits += statements(tokens, begin)
-    return numbered(path, text, ((within, edit) for edit in edits))
+    return numbered(path, text, ((within, edit) for edit in edits), {within: hash_of(text)})
 
 
 def body_of(words: list[str]) -> int:

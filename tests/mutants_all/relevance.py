@@ -6,15 +6,18 @@ process of its own is not seen: such tests are few and slow, and are left out, b
 """
 
 import bisect
+import functools
 import hashlib
 import json
+import math
 import re
 import sys
 import threading
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -31,8 +34,13 @@ PROCESSES: Final = {"msgtx/coordinator/": "tests/system/test_daemon.py"}  # what
 DEFINES: Final = re.compile(r"\s*(create|alter|drop|grant|revoke|comment)\b", re.IGNORECASE)  # calls nothing
 NAMED: Final = re.compile(r"\bmsgtx\.(\w+)")
 EVERY: Final = "*"  # what a test reaches that looks at the functions' own rows
+OWN_WEIGHT: Final = 1_000  # of a test that has caught a mutant of the function itself, against one of its room
+FAR: Final = 100  # calls, which no chain has
+WORD: Final = re.compile(r"[a-z]{3,}")
+NO_SUBJECT: Final = frozenset({"test", "msgtx", "sql", "and", "not", "the", "that", "its", "are", "null", "from", "where"})
+STEM: Final = 5  # letters of a word: batch, batches and batcher are one
 SLOWEST_SECONDS: Final = 20.0  # of one test: a slower one is of no use here
-FILE_SECONDS: Final = 0.2  # for the database of one more file of tests
+FILE_SECONDS: Final = 0.1  # for the database of one more file of tests
 STAGES: Final = (0.6, 3.0, 12.0)  # seconds after which a stage of a run ends: the tests that have caught most come first
 
 
@@ -169,22 +177,32 @@ def distances(target: str, calls: Mapping[str, Iterable[str]]) -> dict[str, int]
 
 
 def chosen(
-    near: Mapping[str, int], tests: Mapping[str, Reach], *, seconds: float, killers: Mapping[str, int]
+    near: Mapping[str, int], tests: Mapping[str, Reach], *, seconds: float, killers: Mapping[str, int], subject: str = ""
 ) -> tuple[dict[str, float], bool]:
     """Return the tests to run, each with the time that it takes, and whether these are all.
 
-    They are what fits into `seconds` of those that have caught most mutants of the same function, then of the closest and
-    quickest. `near`: how far each test is from what was changed. Among equals, files get the same time, each for its
-    quickest tests: tests of one file look at the same promise.
+    They are what fits into `seconds` of those that have caught most mutants of the same function, each for its time, then of
+    those about its subject, of those that have caught others of its room, and of the closest and quickest. `near`: how far
+    each test is from what was changed. Among equals, files get the same time, each for its quickest tests: tests of one file
+    look at the same promise. `subject`: the name of what was changed, and its text; a test is about it whose own name has
+    words of it that are in few other names.
     """
+    words = words_of(subject)
+    shared = {test: words & words_of(test.rpartition("/")[2]) for test in near}
+    common = Counter(chain.from_iterable(shared.values()))
+    about = {test: round(sum(math.log(len(near) / common[word]) for word in found)) for test, found in shared.items()}
     # What names few functions looks closely at them.
     costs = {test: tests[test].seconds * (1 + len(tests[test].sql)) for test in near}
     spent: dict[tuple[int, str], float] = defaultdict(float)
-    order: dict[str, tuple[int, int, float]] = {}
+    order: dict[str, tuple[float, int, int, float, int, float]] = {}
     for test in sorted(near, key=costs.__getitem__):
-        turn = near[test], test.partition("::")[0]
+        file = test.partition("::")[0]
+        turn = near[test], file
         spent[turn] += costs[test]
-        order[test] = (-killers.get(test, 0), near[test], spent[turn])
+        caught = killers.get(test, 0)
+        score = caught / (tests[test].seconds + FILE_SECONDS)
+        own = score if caught >= OWN_WEIGHT else 0.0
+        order[test] = (-own, near[test] // FAR, -about[test], -score, near[test], spent[turn])
     stages: list[list[str]] = [[] for _ in (*STAGES, seconds)]
     total, complete = 0.0, True
     begun: set[str] = set()
@@ -206,14 +224,22 @@ def chosen(
     return {test: tests[test].seconds for test in found}, complete
 
 
+@functools.cache
+def words_of(text: str) -> frozenset[str]:
+    """Return the beginnings of the words in a name or a text."""
+    return frozenset(word[:STEM] for word in WORD.findall(text.lower()) if word not in NO_SUBJECT)
+
+
 def near_sql(
-    function: str, tests: Mapping[str, Reach], calls: Mapping[str, Iterable[str]], *, header: bool
+    function: str, tests: Mapping[str, Reach], calls: Mapping[str, Iterable[str]], *, header: bool, pieces: str = ""
 ) -> dict[str, int]:
     """Return the tests that reach a function or view of SQL, and by how many calls.
 
     PostgreSQL counts neither views nor inlined functions: of these no file has called any. `header`: the functions' rows
-    show what was changed.
+    show what was changed. `pieces`: what was changed; where the functions that it names were not called, it was not reached,
+    or only by others, and such tests are further away.
     """
+    named = set(NAMED.findall(pieces)) & calls.keys()
     far = distances(function, calls)
     near = {
         test: min(far[name] for name in reach.sql & far.keys()) for test, reach in tests.items() if reach.sql & far.keys()
@@ -225,7 +251,8 @@ def near_sql(
         if (header and EVERY in reach.sql)
         or (test.startswith(OF_THE_TEXTS) and (test.endswith(f"[{function}]") or not test.endswith("]")))
     ]
-    return (seen or near) | dict.fromkeys(every, 0)
+    found = {test: by + FAR * len(named - tests[test].called) for test, by in (seen or near).items()}
+    return found | dict.fromkeys(every, 0)
 
 
 def near_python(path: str, function: str, tests: Mapping[str, Reach]) -> dict[str, int]:

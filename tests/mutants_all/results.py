@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from tests.mutants_all.mutant import Mutant
+from tests.mutants_all.relevance import OWN_WEIGHT
 
 EXPLAINED: Final = Path(__file__).parent / "explained.txt"
-OWN_WEIGHT: Final = 1_000  # of a mutant of the function itself, against one of its room
+LATEST_WEIGHT, LATEST = 1_000_000, 3  # of the tests that were the last to catch a mutant of the function, and how many
 LINE: Final = re.compile(r"(?P<id>[0-9a-f]{10}) (?P<name>\S+:\S+) (?P<reason>\S.{9,})")
 
 
@@ -19,11 +20,11 @@ LINE: Final = re.compile(r"(?P<id>[0-9a-f]{10}) (?P<name>\S+:\S+) (?P<reason>\S.
 class Result:
     """How a run ended: caught, survived, stillborn, unreached by any test, or open: some tests have not run.
 
-    It is valid for the file as it was.
+    It is valid for the function as it was.
     """
 
     id: str
-    file_hash: str
+    text_hash: str
     name: str
     outcome: str
     by: str = ""
@@ -40,7 +41,7 @@ class Results:
         self._path = path
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         self._found: dict[str, Result] = {}
-        self._killers: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._killers: defaultdict[str, Counter[str]] = defaultdict(Counter)  # the latest last
         for line in lines:
             if line.endswith("}"):
                 self._note(Result(**json.loads(line)))
@@ -48,12 +49,13 @@ class Results:
     def _note(self, result: Result) -> None:
         self._found[result.id] = result
         if result.by:
-            self._killers[result.name][result.by] += 1
+            of_its_function = self._killers[result.name]
+            of_its_function[result.by] = of_its_function.pop(result.by, 0) + 1
 
     def of(self, mutant: Mutant) -> Result | None:
-        """Return a mutant's result if its file is unchanged."""
+        """Return a mutant's result if its function is unchanged."""
         found = self._found.get(mutant.id)
-        return found if found is not None and found.file_hash == mutant.file_hash else None
+        return found if found is not None and found.text_hash == mutant.text_hash else None
 
     def is_open(self, mutant: Mutant) -> bool:
         """Return whether a mutant has survived the first tests, and the others have not run."""
@@ -61,8 +63,11 @@ class Results:
         return found is not None and found.outcome == "open"
 
     def killers(self, name: str) -> Counter[str]:
-        """Return the tests that have caught mutants of a function, or of its room, with their weights."""
-        found = Counter[str]()
+        """Return the tests that have caught mutants of a function, or of its room, with their weights.
+
+        The latest ones weigh most: mutants are taken in the order of the text, and the same tests catch neighbours.
+        """
+        found = Counter[str](dict.fromkeys(list(self._killers.get(name, ()))[-LATEST:], LATEST_WEIGHT))
         for other, by in list(self._killers.items()):
             if other.rpartition("/")[0] == name.rpartition("/")[0]:
                 found.update({test: count * (OWN_WEIGHT if other == name else 1) for test, count in by.items()})

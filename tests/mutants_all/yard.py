@@ -12,7 +12,8 @@ import os
 import pkgutil
 import signal
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -32,7 +33,8 @@ from tests.mutants_all.relevance import FOLDERS, OF_THE_TEXTS, PROCESSES, Record
 ROOT: Final = Path(msgtx.__file__).parent.parent
 LOOK_SECONDS: Final = 0.005
 TICK_SECONDS: Final = 0.25
-STATEMENT_SECONDS: Final = 5  # shorter than a workshop's: of so many mutants, many wait for a lock
+STATEMENT_SECONDS: Final = 3  # shorter than a workshop's: of so many mutants, many wait for a lock
+SLOW_SHARE: Final = 0.25  # of its time: a failure that takes longer may be that of a busy machine
 ENDING_SECONDS: Final = 15.0  # for a run that is ended to take its fixtures down
 ENDED: Final = """
     select pg_terminate_backend(pid) from pg_stat_activity
@@ -56,8 +58,8 @@ class KeptServer(Server):
         """Keep both."""
 
     def _template(self) -> str:
-        """Return the template's name: the yard has made it."""
-        return f"{self.role}_template"
+        """Return the template's name, the yard has made it; files in memory are copied faster than rows are logged."""
+        return f"{self.role}_template strategy file_copy"
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,30 @@ class NotingServer(KeptServer):
         super().drop_database(url)
 
 
+def quick(url: str) -> str:
+    """Let a server check passwords by a cheap hash: SCRAM costs 10 ms for each connection. Returns its address."""
+    address = sqlalchemy.make_url(url).set(query={})
+    with connect(url) as connection:
+        rules = Path(connection.execute("show hba_file").fetchone()[0])  # type: ignore[index]
+        rules.write_text(rules.read_text(encoding="utf-8").replace("scram-sha-256", "md5"), encoding="utf-8")
+        connection.execute("alter system set password_encryption = 'md5'")
+        connection.execute("alter system set full_page_writes = off")
+        connection.execute("select pg_reload_conf()")
+        connection.execute("set password_encryption = 'md5'")
+        connection.execute(f"alter role {address.username} password '{address.password}'")
+    changed = address.render_as_string(hide_password=False)
+    # The next session may begin before the server has read its rules again.
+    wait_until(lambda: is_quick(changed), "passwords are checked by their hashes")
+    return changed
+
+
+def is_quick(url: str) -> bool:
+    """Return whether a new session has the new rules."""
+    with contextlib.suppress(psycopg.OperationalError), connect(url) as connection:
+        return connection.execute("show password_encryption").fetchone() == ("md5",)
+    return False
+
+
 class OverdueError(BaseException):
     """A test hangs."""
 
@@ -88,7 +114,7 @@ class Witness:
         self.failed = ""
         self.why = ""
         self.senseless = False
-        self.passed = 0
+        self.slow = False
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -113,8 +139,8 @@ class Witness:
         if report.failed and call.excinfo is not None and not self.failed:
             error = call.excinfo.value
             self.failed, self.senseless = item.nodeid, is_senseless(error)
+            self.slow = self._left < (1 - SLOW_SHARE) * self._limits[item.nodeid]
             self.why = (f"{type(error).__name__}: {error}".splitlines() or [""])[0][:200]
-        self.passed += report.when == "call" and report.passed
         return report
 
 
@@ -137,7 +163,10 @@ class Yard:
         self._hearing, self._speaking = hearing, speaking
         self._session: pytest.Session
         self._items: dict[str, pytest.Item] = {}
-        made = use_server(url)
+        self._planted = ("", "")  # the file that is a mutant now, and its text
+        self._text = ""  # of that file before
+        self._functions: defaultdict[str, list[FunctionType]] = defaultdict(list)  # by their files
+        made = use_server(quick(url))
         self.server = KeptServer(made.superuser_url, made.role, made.password)
         made.drop_database(made.create_database())  # with the template
         with self.server.administrator() as connection:
@@ -148,6 +177,9 @@ class Yard:
         for module in pkgutil.walk_packages(msgtx.__path__, "msgtx."):
             if not module.name.startswith(("msgtx.cli", "msgtx.migrations", "msgtx.spark_jobs")):
                 importlib.import_module(module.name)
+        for found in gc.get_objects():  # a fork that looks at every object copies every page
+            if isinstance(found, FunctionType):
+                self._functions[found.__code__.co_filename].append(found)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> NoReturn:
@@ -162,27 +194,33 @@ class Yard:
                 print(json.dumps(self.run(json.loads(line), report)), file=self._speaking, flush=True)
         os._exit(0)  # it has nothing to take down, its forks had
 
-    @contextlib.contextmanager
-    def planted(self, path: str, text: str) -> Iterator[Callable[[], None]]:
-        """Put a mutated file into the tree; SQL into the template, too. Yields what the fork is to do. No path: nothing."""
-        if not path:
-            yield lambda: None
-            return
-        file = ROOT / path
-        before = file.read_text(encoding="utf-8")
-        is_sql = path.endswith(".sql")
-        file.write_text(text, encoding="utf-8")
-        try:
-            if is_sql:
-                self._create(text)
-                yield lambda: None
-            else:
-                swaps = code_swaps(path, text)
-                yield lambda: swap(swaps)
-        finally:
-            file.write_text(before, encoding="utf-8")
-            if is_sql:
-                self._create(before)
+    def plant(self, path: str, text: str) -> Callable[[], None]:
+        """Put a mutated file into the tree, SQL into the template, too, in place of the one before. No path: nothing.
+
+        Returns what the fork is to do.
+        """
+        if (path, text) != self._planted:
+            before, self._planted = self._planted[0], ("", "")
+            if before not in {"", path}:
+                self._put(before, self._text)
+            if path not in {"", before}:
+                self._text = (ROOT / path).read_text(encoding="utf-8")
+            try:
+                if path:
+                    self._put(path, text)
+            except CannotPlantError:
+                self._put(path, self._text)
+                raise
+            self._planted = path, text
+        if not path.endswith(".py"):
+            return lambda: None
+        swaps = code_swaps(path, text)
+        return lambda: swap(self._functions[str(ROOT / path)], swaps)
+
+    def _put(self, path: str, text: str) -> None:
+        (ROOT / path).write_text(text, encoding="utf-8")
+        if path.endswith(".sql"):
+            self._create(text)
 
     def _create(self, text: str) -> None:
         """Put a function or view in the place of its namesake, and let the template match the current tree."""
@@ -201,14 +239,14 @@ class Yard:
     def run(self, asked: dict[str, Any], report: Path) -> dict[str, Any]:
         """Plant, fork, wait, and return how it ended."""
         try:
-            with self.planted(asked["path"], asked["text"]) as plant:
-                report.unlink(missing_ok=True)
-                child = os.fork()
-                if child == 0:
-                    self._run_tests(asked, plant, report)
-                ended = wait_for(child, asked["seconds"])
+            swapped = self.plant(asked["path"], asked["text"])
         except CannotPlantError as error:
             return {"outcome": "stillborn", "why": str(error)}
+        report.unlink(missing_ok=True)
+        child = os.fork()
+        if child == 0:
+            self._run_tests(asked, swapped, report)
+        ended = wait_for(child, asked["seconds"])
         self._sweep()
         if not ended:
             return {"outcome": "caught", "why": f"not within {asked['seconds']:.0f} s"}
@@ -230,14 +268,14 @@ class Yard:
             for (name,) in roles.fetchall():
                 connection.execute(f"drop role {name}")
 
-    def _run_tests(self, asked: dict[str, Any], plant: Callable[[], None], report: Path) -> None:
+    def _run_tests(self, asked: dict[str, Any], swapped: Callable[[], None], report: Path) -> None:
         """Run tests in this fork, write down how they ended, and end."""
         try:
             os.setsid()
             silence = os.open(os.devnull, os.O_RDWR)
             for stream in (0, 1, 2):
                 os.dup2(silence, stream)
-            plant()
+            swapped()
             gc.freeze()  # what the fork shares with its parent is not looked at, so not copied
             answer = self._recorded(asked) if asked.get("record") else self._judged(asked["tests"])
         except CannotPlantError as error:
@@ -254,8 +292,8 @@ class Yard:
         self._run_items(witness, [self._items[name] for name in limits if name in self._items], lambda: bool(witness.failed))
         if witness.failed:
             outcome = "stillborn" if witness.senseless else "caught"
-            return {"outcome": outcome, "by": witness.failed, "why": witness.why, "passed": witness.passed}
-        return {"outcome": "survived", "passed": witness.passed}
+            return {"outcome": outcome, "by": witness.failed, "why": witness.why, "slow": witness.slow}
+        return {"outcome": "survived"}
 
     def _recorded(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Run the tests of a file and note what they reach."""
@@ -324,12 +362,9 @@ def code_swaps(path: str, text: str) -> dict[tuple[str, int], CodeType]:
     return found
 
 
-def swap(swaps: dict[tuple[str, int], CodeType]) -> None:
+def swap(functions: Sequence[FunctionType], swaps: Mapping[tuple[str, int], CodeType]) -> None:
     """Give every function of a module its mutated code: every importer has the mutant."""
-    filename = next(iter(swaps.values())).co_filename
-    for found in gc.get_objects():
-        if not isinstance(found, FunctionType) or found.__code__.co_filename != filename:
-            continue
+    for found in functions:
         code = swaps.get((found.__code__.co_qualname, found.__code__.co_firstlineno))
         if code is None:
             continue

@@ -191,6 +191,7 @@ def test_a_sequence_that_is_neither_next_nor_stored_is_refused_and_changes_nothi
         append_one(connection, batch(partition, b"a", b"b", producer=producer, sequence=base))
     answer = append_one(connection, batch(partition, *[b"x"] * size, producer=producer, sequence=sequence))
     assert isinstance(answer.error, errors.OutOfOrderSequence)
+    assert "the next one is 4" in str(answer.error)
     assert not answer.duplicate
     assert ends(connection, partition) == (0, 4, 4)
     assert append_one(connection, batch(partition, b"next", producer=producer, sequence=4)).base_offset == 4
@@ -231,6 +232,33 @@ def test_a_repeated_batch_is_found_among_those_of_its_own_epoch(connection: Conn
     assert (again.error, again.duplicate, again.base_offset) == (None, True, 3)
 
 
+def test_a_repeated_batch_is_found_in_its_own_partition_and_among_those_of_its_own_producer(connection: Connection) -> None:
+    """I1: other logs and other producers have batches of the same sequences, cut in other places."""
+    one, other = new_topic(connection, 2)
+    producer, stranger = idempotent(connection), idempotent(connection)
+    row = batch(one, b"a", b"b", b"c", producer=producer, sequence=0)
+    first = append_one(connection, row)
+    for partition, who in ((other, producer), (one, stranger)):
+        for sequence in range(3):
+            assert append_one(connection, batch(partition, b"x", producer=who, sequence=sequence)).error is None
+    again = append_one(connection, row)
+    assert (again.error, again.duplicate, again.base_offset, again.timestamp) == (None, True, 0, first.timestamp)
+
+
+def test_sequences_that_retention_has_noted_are_those_of_their_own_partition_and_producer(connection: Connection) -> None:
+    """I1: of several batches, each is judged by the general rules."""
+    one, other = new_topic(connection, 2)
+    producer, stranger = idempotent(connection), idempotent(connection)
+    for who, partition, last in ((producer, other, 4), (stranger, one, 6)):
+        connection.execute(
+            "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset,"
+            " appended_at) values (%s, %s, 0, %s, 2, now())",
+            [partition, who.producer_id, last],
+        )
+    rows = [batch(one, b"a", producer=producer, sequence=0), batch(other, b"b", producer=producer, sequence=5)]
+    assert [answer.error for answer in append(connection, rows)] == [None, None]
+
+
 def test_an_older_epoch_is_refused_also_on_a_partition_that_the_newer_has_not_touched(connection: Connection) -> None:
     """I7."""
     partition, producer = new_partition(connection), idempotent(connection)
@@ -259,6 +287,35 @@ def test_a_transaction_of_a_producer_without_a_row_is_refused(connection: Connec
     answer = append_one(connection, batch(partition, b"a", producer=producer, number=0, sequence=0))
     assert isinstance(answer.error, errors.InvalidProducerIdMapping)
     assert count(connection, "transaction", "producer_id = %s", producer.producer_id) == 0
+
+
+def test_what_is_not_stored_is_no_duplicate_in_a_transaction_and_in_a_newer_epoch(connection: Connection) -> None:
+    """I1: only outside a transaction is a lost row taken for one that retention has removed, and only of the same epoch."""
+    partition, other = new_topic(connection, 2)
+    writer = Writer(connection)
+    for _ in range(4):
+        writer.send(partition, b"a")
+    writer.commit()
+    connection.execute("delete from msgtx.record_batch where partition_id = %s and base_offset < 2", [partition])
+    answer = append_one(connection, writer.row(partition, b"b", sequence=1))
+    assert isinstance(answer.error, errors.OutOfOrderSequence)
+    writer.init()
+    rows = [writer.row(each, b"c", number=None) for each in (partition, other)]
+    answers = append(connection, rows)
+    assert [(answer.error, answer.duplicate, answer.base_offset) for answer in answers] == [
+        (None, False, 4),
+        (None, False, 0),
+    ]
+
+
+def test_a_transaction_of_a_newer_epoch_with_the_same_number_holds_readers_back(connection: Connection) -> None:
+    """I5."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    writer.commit()
+    writer.init()
+    writer.send(partition, b"b")
+    assert ends(connection, partition) == (0, 1, 2)
 
 
 def test_what_retention_has_removed_is_a_duplicate_without_offset(connection: Connection) -> None:
@@ -393,11 +450,21 @@ def test_a_compressible_record_over_the_limit_is_refused(connection: Connection)
 
 def test_a_compacted_topic_needs_keys_and_takes_tombstones(connection: Connection) -> None:
     partition = new_partition(connection, cleanup_policy="compact,delete")
-    for keys in (None, [b"k", None]):
-        row = batch(partition, b"a", b"b", keys=keys)
-        assert isinstance(append_one(connection, row).error, errors.InvalidRecord)
+    for keys in (None, [b"k", None], [None, b"k"]):
+        for producer, sequence in ((None, None), (idempotent(connection), 0)):
+            row = batch(partition, b"a", b"b", keys=keys, producer=producer, sequence=sequence)
+            assert isinstance(append_one(connection, row).error, errors.InvalidRecord)
     assert append_one(connection, batch(partition, None, b"b", keys=[b"k", b""])).error is None
     assert values(connection, partition) == [None, b"b"]
+
+
+def test_a_compacted_topic_takes_what_has_keys_also_beside_other_batches(connection: Connection) -> None:
+    partitions = new_topic(connection, 2, cleanup_policy="compact")
+    answers = append(connection, [batch(partition, b"x", keys=[b"k"]) for partition in partitions])
+    assert [(answer.error, answer.base_offset) for answer in answers] == [(None, 0)] * 2
+    keyed, keyless = batch(partitions[0], b"x", keys=[b"k"]), batch(partitions[1], b"x", b"y", keys=[b"k", None])
+    answers = append(connection, [keyed, keyless])
+    assert [type(answer.error) for answer in answers] == [type(None), errors.InvalidRecord]
 
 
 def test_tombstones_are_always_accepted(connection: Connection) -> None:
@@ -449,6 +516,15 @@ def test_a_call_of_several_producers_opens_the_transactions_of_those_whose_batch
     assert [type(answer.error) for answer in answers] == [errors.OutOfOrderSequence, type(None)]
     assert count(connection, "transaction", "producer_id = %s", refused.id.producer_id) == 0
     assert count(connection, "transaction", "producer_id = %s", stored.id.producer_id) == 1
+
+
+def test_a_call_opens_a_transaction_beside_a_batch_of_another_producer_that_has_none(connection: Connection) -> None:
+    first, second = new_topic(connection, 2)
+    inside, outside = Writer(connection), Writer(connection)
+    answers = append(connection, [inside.row(first, b"a"), outside.row(second, b"b", number=None)])
+    assert [answer.error for answer in answers] == [None, None]
+    assert count(connection, "transaction", "producer_id = %s", inside.id.producer_id) == 1
+    assert count(connection, "transaction", "producer_id = %s", outside.id.producer_id) == 0
 
 
 def test_a_call_opens_a_transaction_also_beside_one_that_is_open_already(connection: Connection) -> None:

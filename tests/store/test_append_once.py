@@ -170,6 +170,14 @@ def test_the_time_of_a_topic_that_stamps_its_records_is_told_and_told_again(conn
     assert once(connection, partition, "b").timestamp == first[1].timestamp
 
 
+def test_each_record_of_a_call_keeps_its_own_time(connection: Connection) -> None:
+    """Of batches at equal offsets of several partitions, also of other topics."""
+    partitions = [*new_topic(connection, 2), new_partition(connection)]
+    records = [record(partition, f"k{at}", timestamp=100 + at) for at, partition in enumerate(partitions)]
+    first, again = append_once(connection, records), append_once(connection, records)
+    assert [answer.timestamp for answer in first] == [answer.timestamp for answer in again] == [100, 101, 102]
+
+
 def test_a_record_that_retention_has_removed_is_still_the_first(connection: Connection) -> None:
     partition = new_partition(connection)
     place = once(connection, partition, "a")

@@ -26,6 +26,7 @@ from tests.store.steps import (
     new_partition,
     new_topic,
     offsets_of,
+    plain,
     unique,
     values,
 )
@@ -217,6 +218,37 @@ def test_an_abort_by_name_without_rows_is_decided(connection: Connection) -> Non
     answer = writer.decide(ABORT, tails={partition: 3})
     assert (answer.error, answer.outcome, answer.last_sequences) == (None, "ABORT", {partition: -1})
     assert decisions(connection, writer.name) == [("ABORT", "client")]
+
+
+def test_an_abort_tells_the_last_sequences_that_retention_has_noted(connection: Connection) -> None:
+    """I1: the producer goes on behind them; those of another producer or partition are not its own."""
+    first, second = new_topic(connection, 2)
+    writer, stranger = Writer(connection), Writer(connection)
+    for who, partition, last in ((writer, first, 4), (stranger, second, 6)):
+        connection.execute(
+            "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset,"
+            " appended_at) values (%s, %s, 0, %s, 2, now())",
+            [partition, who.id.producer_id, last],
+        )
+    answer = writer.decide("ABORT", tails={first: 5, second: 0})
+    assert (answer.outcome, answer.last_sequences) == ("ABORT", {first: 4, second: -1})
+    writer.init()
+    answer = writer.decide("ABORT", tails={first: 5})
+    assert (answer.outcome, answer.last_sequences) == ("ABORT", {first: -1}), "of the epoch before"
+
+
+def test_what_retention_has_noted_is_not_taken_for_rows_of_the_transaction(connection: Connection) -> None:
+    """I6: a commit whose rows are lost is an abort, also if its tail is the sequence that was noted."""
+    first, second = new_topic(connection, 2)
+    writer = Writer(connection)
+    connection.execute(
+        "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset,"
+        " appended_at) values (%s, %s, 0, 4, 2, now())",
+        [first, writer.id.producer_id],
+    )
+    writer.send(second, b"x")
+    answer = writer.decide("COMMIT", tails={first: 4, second: 0})
+    assert (type(answer.error), answer.outcome) == (errors.TransactionAborted, "ABORT")
 
 
 def test_a_commit_that_names_tails_but_has_no_rows_is_an_abort(connection: Connection) -> None:
@@ -431,11 +463,62 @@ def test_a_whole_transaction_again_keeps_its_log_append_time(connection: Connect
     assert again.timestamp == before.timestamp
 
 
+def test_each_of_several_whole_transactions_again_has_its_own_offsets(connection: Connection) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    sent = []
+    for value in (b"a", b"b", b"c"):
+        row = writer.row(partition, value)
+        sent.append((writer.name, row))
+        writer.commit_whole(row)
+    for at, (name, row) in enumerate(sent):
+        (again,) = append_and_decide(connection, name, [row])
+        assert (again.error, again.base_offset, again.duplicate) == (None, at, True)
+
+
+def test_what_is_refused_as_a_whole_tells_of_each_batch_what_would_have_become_of_it(connection: Connection) -> None:
+    first, second, third = new_topic(connection, 3, max_message_bytes=5)
+    writer = Writer(connection)
+    writer.commit_whole(writer.row(third, b"a", b"b"))
+    rows = (writer.row(first, b"too large"), writer.row(second, b"too large"), writer.row(third, b"c"))
+    answers = writer.whole(*rows)
+    assert [type(answer.error) for answer in answers] == [errors.RecordTooLarge, errors.RecordTooLarge, type(None)]
+    assert [answer.base_offset for answer in answers] == [0, 0, 2]
+    assert min(answer.timestamp for answer in answers) > 1_600_000_000_000
+
+
+@pytest.mark.parametrize("size", [1, 100])
+def test_a_whole_transaction_keeps_its_columns_also_if_only_its_records_are_below_the_limit(
+    connection: Connection, size: int
+) -> None:
+    """Records that are together larger than one may be are looked at one by one."""
+    writer = Writer(connection)
+    partitions = [
+        new_partition(connection, max_message_bytes=120, timestamp_type=kind) for kind in ("CreateTime", "LogAppendTime")
+    ]
+    for partition in partitions:
+        plain(connection, partition, b"before")
+    content = [bytes([letter]) * size for letter in b"abc"]
+    answers = writer.whole(*(writer.row(partition, *content, timestamps=[5, 7, 6]) for partition in partitions))
+    assert [(answer.error, answer.base_offset) for answer in answers] == [(None, 1)] * 2
+    stored = connection.execute(
+        "select last_offset, last_sequence, max_timestamp, timestamps from msgtx.record_batch"
+        " where producer_id = %s order by partition_id",
+        [writer.id.producer_id],
+    ).fetchall()
+    assert stored == [(3, 2, 7, [5, 7, 6]), (3, 2, answers[1].timestamp, None)]
+    spans = connection.execute(
+        "select partitions, first_offsets, last_offsets from msgtx.transaction_decision where producer_id = %s",
+        [writer.id.producer_id],
+    ).fetchall()
+    assert spans == [(partitions, [1, 1], [3, 3])]
+
+
 @pytest.mark.parametrize(
     ("bad", "refusal"),
     [
         ("large", errors.RecordTooLarge),
         ("unkeyed", errors.InvalidRecord),
+        ("partly unkeyed", errors.InvalidRecord),
         ("sequence", errors.OutOfOrderSequence),
         ("unknown", errors.UnknownTopicOrPartition),
     ],
@@ -449,6 +532,7 @@ def test_one_refused_batch_undoes_the_whole_call(connection: Connection, bad: st
     row = {
         "large": lambda: writer.row(limited, b"too large"),
         "unkeyed": lambda: writer.row(compacted, b"a"),
+        "partly unkeyed": lambda: writer.row(compacted, b"a", b"b", keys=[b"k", None]),
         "sequence": lambda: writer.row(limited, b"a", sequence=3),
         "unknown": lambda: writer.row(2**31 - 1, b"a"),
     }[bad]()

@@ -20,6 +20,7 @@ from tests.store.steps import (
     count,
     delete_topic_of,
     new_partition,
+    new_topic,
     offsets_of,
     read,
     seal,
@@ -242,6 +243,31 @@ def test_a_plain_id_whose_newest_batch_was_removed_by_retention_is_idle_since_th
     clock("50 hours")
     assert remove(connection) == 0
     use(connection, who, partition, sequence=1)
+
+
+def test_a_plain_id_is_kept_alive_by_its_own_batches_alone(connection: Connection, clock: Clock) -> None:
+    """Neither by rows of others nor by what retention has noted of them; by its own on any partition."""
+    first, second = new_topic(connection, 2)
+    clock("-8 days")
+    other, idle, alive = (plain_id(connection) for _ in range(3))
+    for who in (other, idle, alive):
+        use(connection, who, first)
+    connection.execute("delete from msgtx.record_batch")
+    clock(None)
+    use(connection, other, first, sequence=0)
+    for partition, who, age in (
+        (first, other, "0"),
+        (first, idle, "8 days"),
+        (first, alive, "8 days"),
+        (second, alive, "0"),
+    ):
+        connection.execute(
+            "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset,"
+            " appended_at) values (%s, %s, 1, 0, 0, now() - %s::interval)",
+            [partition, who.producer_id, age],
+        )
+    remove(connection)
+    assert [known(connection, each.producer_id) for each in (other, idle, alive)] == [True, False, True]
 
 
 def test_an_id_without_transactional_id_that_holds_transactions_is_idle_since_the_later_of_both_uses(

@@ -140,6 +140,12 @@ def appended(scene: Scene) -> object:
     return type(answer.error), None if answer.error else answer.base_offset - scene.first[scene.one]
 
 
+def appended_outside(scene: Scene) -> object:
+    """Refused while the transaction is undecided."""
+    answer = append_one(scene.connection, scene.writer.row(scene.one, OWN[0], number=None))
+    return type(answer.error), None if answer.error else answer.base_offset - scene.first[scene.one]
+
+
 def fused(scene: Scene) -> object:
     row = scene.writer.row(scene.one, OWN[0], number=scene.name.transaction_number)
     return [type(answer.error) for answer in scene.writer.whole(row)]
@@ -209,6 +215,7 @@ STATES: Final = ("nothing", "open", "session", "external", "COMMIT", "ABORT")
 LATER: Final = ("expire", "expire all", "holders later", "undecided later")
 ACTS: Final[dict[str, Callable[[Scene], object]]] = {
     "append": appended,
+    "append outside": appended_outside,
     "append and decide": fused,
     "commit": lambda scene: decided(scene, "COMMIT"),
     "abort": lambda scene: decided(scene, "ABORT"),

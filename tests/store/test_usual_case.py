@@ -421,16 +421,21 @@ def test_a_whole_transaction_is_judged_by_its_own_producers_sequences(connection
     assert (stored.error, stored.base_offset) == (None, 7)
 
 
+def forbid_general_rules(connection: Connection, function: str) -> None:
+    """Let the function that judges what is not usual raise an exception."""
+    (text,) = connection.execute(
+        "select pg_get_functiondef(p.oid) from pg_proc p where p.oid::regproc::text = %s", [f"msgtx.{function}"]
+    ).fetchone() or ("",)
+    head = text.partition("\nAS ")[0].replace("LANGUAGE sql", "LANGUAGE plpgsql")
+    connection.execute(f"{head} as $$ begin raise exception 'the general rules were asked'; end $$".encode())
+
+
 def test_what_is_usual_does_not_ask_the_general_rules(connection: Connection) -> None:
     """Else every transaction would pay for both, and every answer would still be right."""
     plain_one, stamped, compacted = (new_partition(connection, **settings) for settings in TOPICS[:3])
     group = unique("group")
     with connection.transaction(force_rollback=True):
-        (text,) = connection.execute(
-            "select pg_get_functiondef(p.oid) from pg_proc p where p.oid::regproc::text = 'msgtx.refuse_whole'"
-        ).fetchone() or ("",)
-        head = text.partition("\nAS ")[0]
-        connection.execute(f"{head} as $$ begin raise exception 'the general rules were asked'; end $$".encode())
+        forbid_general_rules(connection, "refuse_whole")
         first, second = Writer(connection), Writer(connection)
         for writer in (first, second, first, first):  # alone, behind another one, behind itself
             rows = [
@@ -445,3 +450,31 @@ def test_what_is_usual_does_not_ask_the_general_rules(connection: Connection) ->
             writer.number += 1
         with pytest.raises(Exception, match="the general rules were asked"):
             first.whole(first.row(plain_one, b"x", sequence=99))
+
+
+def test_an_append_that_is_usual_does_not_ask_the_general_rules(connection: Connection) -> None:
+    """It is one batch outside a transaction, also of a producer that has had transactions, or is the second of its name."""
+    plain_one, stamped, compacted = (new_partition(connection, **settings) for settings in TOPICS[:3])
+    writer, second, without_row = (
+        Writer(connection),
+        Writer(connection),
+        init_producer_id(connection, None, timeout_ms=60_000),
+    )
+    writer.send(plain_one, b"x")
+    writer.commit()
+    second.init()
+    second.send(plain_one, b"x")
+    second.abort()
+    with connection.transaction(force_rollback=True):
+        forbid_general_rules(connection, "look_at_batches")
+        sequences = {(writer.id, plain_one): 1, (second.id, plain_one): 1}
+        for producer in (None, without_row, writer.id, second.id, second.id):
+            for partition, count, keys in ((plain_one, 1, None), (stamped, 2, None), (compacted, 1, [b"k"])):
+                at = None if producer is None else sequences.get((producer, partition), 0)
+                (answer,) = append(
+                    connection, [batch(partition, *[b"x"] * count, producer=producer, sequence=at, keys=keys)]
+                )
+                assert answer.error is None
+                sequences[producer, partition] = (at or 0) + count
+        with pytest.raises(Exception, match="the general rules were asked"):
+            append(connection, [batch(plain_one, b"x", producer=writer.id, sequence=99)])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.workshop import Workshop, open_workshop
-from tests.mutants_all.__main__ import Worker, hunt
+from tests.mutants_all.hunting import Worker, hunt
 from tests.mutants_all.mutant import Edit, Mutant, together
 from tests.mutants_all.of_python import mutants_of_python
 from tests.mutants_all.of_sql import mutants_of_sql
@@ -133,5 +133,6 @@ def test_mutants_of_python_are_planted_in_what_everybody_has_imported(worker: Wo
 
 
 def test_after_all_mutants_the_tree_is_as_it_was(workshop: Workshop, worker: Worker) -> None:
-    assert (workshop.tree / "msgtx" / "sql" / "append" / "tiny.sql").read_text(encoding="utf-8") == SQL
     assert worker.ask(path="", text="", tests=TIMES, seconds=60)["outcome"] == "survived"
+    assert (workshop.tree / "msgtx" / "sql" / "append" / "tiny.sql").read_text(encoding="utf-8") == SQL
+    assert (workshop.tree / "msgtx" / "rules" / "tiny.py").read_text(encoding="utf-8") == PYTHON

@@ -25,7 +25,7 @@ begin
         raise exception using errcode = 'MX042', message = 'the batches of a call that decides must be of its transaction';
     end if;
     select s.* into state from msgtx.transaction_state(in_producer_id, in_producer_epoch, in_transaction_number) s;
-    duplicate := state.status = 'decided' and state.outcome = 'COMMIT';
+    duplicate := state.outcome = 'COMMIT';
     if duplicate then
         select d.partitions, d.first_offsets, d.decided_at into decided from msgtx.transaction_decision d
         where d.producer_id = in_producer_id and d.producer_epoch = in_producer_epoch
@@ -43,7 +43,7 @@ begin
         state.status, state.outcome, state.decided_by, state.current_epoch,
         in_producer_id, in_producer_epoch, in_transaction_number) r;
     error := replace(error, 'InvalidProducerEpoch', 'ProducerFenced');
-    if error is null and state.status = 'open' then
+    if state.status = 'open' then
         error := 'InvalidTransactionState';
         detail := format('transaction %s.%s.%s has rows: append and decide it in steps',
                          in_producer_id, in_producer_epoch, in_transaction_number);
