@@ -26,6 +26,7 @@ from tests.benchmarks import (
     spark_reading,
     spark_writing,
     sweeping,
+    work_queues,
 )
 from tests.benchmarks.kafka import Kafka
 from tests.benchmarks.peers import Queues
@@ -52,6 +53,8 @@ TARGETS = {
     "r11-cleaning": cleaning.cleaning,
     "r12-groups": groups.groups,
     "r13-queues": queues.queues,
+    "r13-workers": work_queues.workers,
+    "r13-burdens": work_queues.burdens,
 }
 
 
