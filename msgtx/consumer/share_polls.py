@@ -8,7 +8,7 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from msgtx.database.pool import Engine
@@ -20,7 +20,7 @@ MOST_TOGETHER: Final = 64
 MOST_RECORDS: Final = 32  # of a poll that shares: what is larger gains nothing, and would hold the others up
 GATHER_SECONDS: Final = 0.001  # less than a call takes: what those save that go together
 TURN_SECONDS: Final = 0.1  # for which a partition is asked first, before others have their turn
-EMPTY_SECONDS: Final = 0.5  # for which one is passed over that had nothing, while others have something
+EMPTY_SECONDS: Final = 2.0  # for which one is passed over that had nothing while others had, unless there is news of it
 
 
 class SharePolls:
@@ -61,6 +61,14 @@ class GroupPolls:
                 left = [each for each in partition_ids if self._empty.get(each, 0.0) < now] or partition_ids
                 self._turn, self._place = turn, left[(turn + self._offset) % len(left)]
             return self._place
+
+    def heard(self, partition_ids: Collection[int] | None) -> None:
+        """Note that these may have something new; None: all of them."""
+        if partition_ids is None:
+            self._empty.clear()
+        else:
+            for each in partition_ids:
+                self._empty.pop(each, None)
 
     def acquire(self, asked: Acquiring) -> Acquisition:
         """Acquire records for a member, or, for `max_records` 0, only answer for what it has.

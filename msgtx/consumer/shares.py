@@ -169,7 +169,7 @@ class ShareConsumer:
         else:
             self._holdings.forget_expired(self.lock_seconds)
         while True:
-            self._waiter.clear()
+            self._polls.heard(self._waiter.clear())
             has_passed = not self._has_waiting() and self._acquire(most)
             left = deadline - time.monotonic()
             if self._waiting:

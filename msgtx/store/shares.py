@@ -51,7 +51,7 @@ ACQUIRE_TOGETHER: Final = Function(
         "group_name": "text",
         "member_numbers": "int8[]",
         "call_numbers": "int8[]",
-        "in_partition_id": "int4",
+        "partition_ids": "int4[]",
         "mosts": "int4[]",
         "max_bytes": "int8",
         "first_offsets": "int8[]",
@@ -270,7 +270,9 @@ def acquire_records_together(connection: RawConnection, several: Sequence[Acquir
 
     None: it has to ask by itself. They accept one range of that partition, or nothing.
     """
-    group, partition_id = several[0].group, several[0].partition_ids[0]
+    group, partition_ids = several[0].group, several[0].partition_ids
+    if any(set(each.partition_ids) != set(partition_ids) for each in several):
+        partition_ids = partition_ids[:1]
     accepted = [each.accepted() or NOTHING for each in several]
     rows = call_and_flush(
         connection,
@@ -278,7 +280,7 @@ def acquire_records_together(connection: RawConnection, several: Sequence[Acquir
         group,
         Int8Array(each.member_number for each in several),
         Int8Array(each.call_number for each in several),
-        partition_id,
+        Int4Array(partition_ids),
         Int4Array(each.max_records for each in several),
         max(each.max_bytes for each in several),
         Int8Array(first for first, _ in accepted),
@@ -288,12 +290,15 @@ def acquire_records_together(connection: RawConnection, several: Sequence[Acquir
     if not rows:
         return [None] * len(several)
     found: list[list[Acquired]] = [[] for _ in several]
-    for asker, first, last, lock_ms, max_timestamp, *columns in rows:
-        if asker:
+    for asker, partition_id, first, last, lock_ms, max_timestamp, *columns in rows:
+        if asker > 0:
             acquired = Acquired(OffsetRange(partition_id, first, last), 1, lock_ms, max_timestamp, None, *columns)
             found[asker - 1].append(acquired)
-    # Who got nothing here looks at the other partitions by itself; what it accepts is accepted.
-    has_all = [len(each.partition_ids) == 1 or each.max_records == 0 for each in several]
+    # Who got nothing looks for what is not usual by itself, unless there is none; what it accepts is accepted.
+    is_empty = rows[-1][0] < 0
+    has_all = [
+        each.max_records == 0 or len(each.partition_ids) == (len(partition_ids) if is_empty else 1) for each in several
+    ]
     return [
         Acquisition(records, [], has_passed=False) if records or is_over else None
         for records, is_over in zip(found, has_all, strict=True)

@@ -115,12 +115,19 @@ def test_members_follow_the_one_that_found_something(
     time_stands.now += TURN_SECONDS
     assert polls.place([7, 8]) == other
     assert polls.place([first]) == first
-    time_stands.now += EMPTY_SECONDS
-    places = set()
-    for _ in range(2):
-        places.add(polls.place([7, 8]))
-        time_stands.now += TURN_SECONDS
-    assert places == {7, 8}
+    for again in ("later", "news", "lost channel"):
+        if again == "later":
+            time_stands.now += EMPTY_SECONDS
+        else:
+            polls.heard({9, first} if again == "news" else None)
+        assert {polls.place([7, 8]), at_next_turn(polls, time_stands)} == {7, 8}
+        polls.acquire(Acquiring("g", 1, 1, [first, other], 1000, 1))
+        assert at_next_turn(polls, time_stands) == other
+
+
+def at_next_turn(polls: GroupPolls, clock: Clock) -> int:
+    clock.now += TURN_SECONDS
+    return polls.place([7, 8])
 
 
 def test_a_group_is_forgotten_with_its_last_member(client: msgtx.Client) -> None:

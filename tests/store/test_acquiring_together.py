@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -188,13 +189,57 @@ def test_no_more_is_acquired_together_than_a_partition_may_have_in_flight(connec
     assert offsets(found) == [[1, 2], [3], []]
 
 
-def test_who_gets_nothing_here_looks_at_other_partitions_by_itself(connection: Connection, group: ShareGroup) -> None:
+@pytest.fixture
+def pair(connection: Connection, group: ShareGroup) -> tuple[int, int]:
+    """The group's partition, from which all is acquired, and another one of the group, which it has begun to read."""
+    other = new_partition(connection)
+    plain(connection, other, b"0")
     group.acquire("b", 7)
-    asked = [asking(group, "a", accepts=(0, 0)), asking(group, "c")]
-    elsewhere = [Acquiring(*(*astuple(each)[:3], [group.partition, 10**6], *astuple(each)[4:])) for each in asked]
-    assert acquire_records_together(connection, elsewhere) == [None, None]
-    assert group.spans == [(1, 7, "acquired", 1)]  # what was accepted is accepted
+    alone(connection, Acquiring(group.name, group.join("b"), group.call(), [other], 1, ANYTHING))
+    return group.partition, other
 
 
-def astuple(asked: Acquiring) -> tuple[Any, ...]:
-    return tuple(getattr(asked, name) for name in asked.__slots__)
+def over(pair: Sequence[int], *asked: Acquiring) -> list[Acquiring]:
+    return [replace(each, partition_ids=list(pair)) for each in asked]
+
+
+def test_where_the_first_partition_has_nothing_the_next_one_gives(
+    connection: Connection, group: ShareGroup, pair: tuple[int, int]
+) -> None:
+    plain(connection, pair[1], b"1", b"2", b"3")
+    asked = over(pair, asking(group, "a", accepts=(0, 0)), asking(group, "c", 2))
+    found = acquire_records_together(connection, asked)
+    assert offsets(found) == [[1], [2, 3]]
+    assert {piece.range.partition_id for each in found if each for piece in each.records} == {pair[1]}
+    assert group.spans == [(1, 7, "acquired", 1)]
+
+
+def test_where_there_is_nothing_anywhere_nobody_looks_again(
+    connection: Connection, group: ShareGroup, pair: tuple[int, int]
+) -> None:
+    asked = over(pair, asking(group, "a", accepts=(0, 0)), asking(group, "c"))
+    assert acquire_records_together(connection, asked) == [([], [], False)] * 2
+    assert group.spans == [(1, 7, "acquired", 1)]
+
+
+@pytest.mark.parametrize("why", ["open", "locked", "another subscription"])
+def test_what_is_not_usual_elsewhere_is_looked_at_alone(
+    connection: Connection, group: ShareGroup, pair: tuple[int, int], open_connection: Any, why: str
+) -> None:
+    """What is accepted is accepted, once: the same call by itself finds that out."""
+    asked = over(pair, asking(group, "a", accepts=(0, 0)), asking(group, "c"))
+    if why == "open":
+        Writer(connection).send(pair[1], b"open")
+    elif why == "locked":
+        plain(connection, pair[1], b"1")
+        other = open_connection()
+        other.autocommit = False
+        other.execute("select msgtx.lock_share_partition(%s, %s)", [group.group_id, pair[1]])
+    else:
+        asked[1] = asking(group, "c")
+    found = acquire_records_together(connection, asked)
+    assert found == [None, None if why != "another subscription" else ([], [], False)]
+    assert group.spans == [(1, 7, "acquired", 1)]
+    by_itself = alone(connection, asked[0])
+    assert not by_itself.refused
+    assert by_itself.has_passed is (why == "locked")

@@ -1,15 +1,17 @@
--- acquire_records_together(group, members, calls, partition, mosts, …) is a call of acquire_records for each of these members, which
--- share one process, a connection and a flush: in one new state of one partition. Only if it is the usual case for all (acquire_usually).
+-- acquire_records_together(group, members, calls, partitions, mosts, …) is a call of acquire_records for each of these members, which
+-- share one process, a connection and a flush: in one new state of one partition. Only if it is the usual case for all
+-- (acquire_usually). Where the first partition has nothing new, the first one of the others that has gives them records.
 --   no row         it is not, and nothing was done: each goes by itself
---   asker          a place in members; a row with 0 alone: there is nothing new
---   first_offsets, last_offsets   what each accepts first: all that it has acquired in one call of this partition; -1: nothing
--- Locks the share partition. Reads consumer_group, share_group, group_member, group_heartbeat. Writes share_call and, through
+--   asker          a place in members; a row with 0 alone: what is accepted is accepted, and nothing was acquired; with
+--                  -1: there is nothing in any of the partitions
+--   first_offsets, last_offsets   what each accepts first: all that it has acquired in one call of the first partition; -1: nothing
+-- Locks the first share partition, and tries the locks of the others. Reads consumer_group, share_group, group_member, group_heartbeat. Writes share_call and, through
 -- acquire_usually, share_state. The caller makes it last (flush_log).
 create function msgtx.acquire_records_together(
-    group_name text, member_numbers bigint[], call_numbers bigint[], in_partition_id int, mosts int[], max_bytes bigint,
+    group_name text, member_numbers bigint[], call_numbers bigint[], partition_ids int[], mosts int[], max_bytes bigint,
     first_offsets bigint[], last_offsets bigint[])
 returns table (
-    asker int, first_offset bigint, last_offset bigint, lock_ms int, max_timestamp bigint, keys bytea[], "values" bytea[],
+    asker int, partition_id int, first_offset bigint, last_offset bigint, lock_ms int, max_timestamp bigint, keys bytea[], "values" bytea[],
     timestamps bigint[], header_counts int[], header_keys text[], header_values bytea[])
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off
@@ -18,11 +20,16 @@ set enable_sort = off set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
     moment constant timestamptz := msgtx.clock();
+    nothing constant bigint[] := array_fill(-1::bigint, array[cardinality(member_numbers)]);
     g msgtx.share_group;
+    id int;
+    is_first boolean;
+    rows_found int;
+    looked_at int := 0;
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_rights('{consume}', array[in_partition_id]) and msgtx.require_names('group', array[group_name]);
+        ignored := msgtx.require_rights('{consume}', partition_ids) and msgtx.require_names('group', array[group_name]);
     end if;
     select s.* into g
     from (select c.group_id from msgtx.consumer_group c where c.name = group_name limit 1) c
@@ -41,16 +48,32 @@ begin
     then
         return;
     end if;
-    ignored := msgtx.lock_share_partition(g.group_id, in_partition_id);
-    return query
-    select u.asker, u.first_offset, u.last_offset, g.record_lock_duration_ms, u.max_timestamp, u.keys, u."values", u.timestamps,
-           u.header_counts, u.header_keys, u.header_values
-    from msgtx.acquire_usually(
-        g, in_partition_id, member_numbers, call_numbers, mosts, max_bytes, first_offsets, last_offsets) u;
-    if found then
-        insert into msgtx.share_call (member_number, call_number)
-        select u.member_number, u.call_number from unnest(member_numbers, call_numbers, first_offsets)
-            u(member_number, call_number, first_offset)
-        where u.first_offset >= 0;
+    foreach id in array partition_ids loop
+        is_first := id = partition_ids[1];
+        if is_first then
+            ignored := msgtx.lock_share_partition(g.group_id, id);
+        else
+            continue when not msgtx.try_lock_share_partition(g.group_id, id);
+        end if;
+        return query
+        select u.asker, id, u.first_offset, u.last_offset, g.record_lock_duration_ms, u.max_timestamp, u.keys, u."values",
+               u.timestamps, u.header_counts, u.header_keys, u.header_values
+        from msgtx.acquire_usually(
+            g, id, member_numbers, call_numbers, mosts, max_bytes, case when is_first then first_offsets else nothing end,
+            case when is_first then last_offsets else nothing end) u;
+        get diagnostics rows_found = row_count;
+        if is_first and rows_found = 0 then
+            return;
+        end if;
+        exit when rows_found > 1;
+        looked_at := looked_at + rows_found;  -- usual, and there is nothing
+    end loop;
+    if rows_found = 1 and looked_at = cardinality(partition_ids) then
+        asker := -1;
+        return next;
     end if;
+    insert into msgtx.share_call (member_number, call_number)
+    select u.member_number, u.call_number from unnest(member_numbers, call_numbers, first_offsets)
+        u(member_number, call_number, first_offset)
+    where u.first_offset >= 0;
 end $$;

@@ -6,8 +6,8 @@
 --   first_offsets, last_offsets   what each member accepts first: all that it has acquired in one call; -1: nothing
 --   mosts                 how many records each asks for; 0: it only accepts
 --   no row                it is not usual, and nothing was done
---   one row, asker 0      it is, and there is nothing new; what is accepted is accepted
---   one row for each piece of a row of the log that asker, a place in members, has acquired: each offset is a record
+--   one row for each piece of a row of the log that asker, a place in members, has acquired: each offset is a record; and a
+--   last one with asker 0
 -- The caller holds the share partition's lock, and has looked at rights, at the members, and at what share_call knows. Reads
 -- partition, record_batch, group_member, group_heartbeat, transaction_decision. Writes share_state.
 create function msgtx.acquire_usually(
@@ -165,9 +165,9 @@ begin
                 need := need - count;
             end loop;
         end loop;
-    else
-        return next;
     end if;
+    asker := 0;
+    return next;
     if next_offset > state.next_offset or flight.accepted > 0 then
         insert into msgtx.share_state (group_id, partition_id, version, next_offset, next_token, spans, next_due, waiting_keys)
         values (g.group_id, in_partition_id, state.version + 1, next_offset, next_token, coalesce(flight.spans, '{}') || taken,
