@@ -120,6 +120,7 @@ class ShareConsumer:
         self._order: list[int] = []
         self._looked = -TOPICS_SECONDS
         self._stayed = 0  # polls on one partition
+        self._asked_for = 0  # records, by the last acquisition
         self._waiting: deque[Waiting] = deque()  # what was acquired and not handed out
         self._implicit = config.acknowledgement_mode == "implicit"
         self._holdings = Holdings(config.group, implicit=self._implicit)
@@ -394,7 +395,10 @@ class ShareConsumer:
         refused = None
         if commit.member is not None:
             columns = self._holdings.columns_of(commit.member, commit.answers)
-            asking = Acquiring(self.config.group, commit.member, commit.call, columns.partition_ids[:1], 0, 0, columns)
+            asking = Acquiring(
+                self.config.group, commit.member, commit.call, columns.partition_ids[:1], 0, 0, columns,
+                is_whole=self._implicit or self._asked_for == 1,
+            )  # fmt: skip
             with contextlib.suppress(errors.UnknownMember):
                 refused = self._again(partial(self._polls.acquire, asking)).refused
         self._answered(commit.answers, refused)
@@ -407,7 +411,7 @@ class ShareConsumer:
         """Acquire records. Returns whether there may be some already that it did not get, since others had the locks."""
         order = self._partitions()
         number = self._member.join()
-        shares = most <= MOST_RECORDS
+        self._asked_for, shares = most, most <= MOST_RECORDS
         first = self._polls.place(list(self._places)) if shares else order[0]
         commit = self._unanswered if self._implicit else None
         answers = NO_ANSWERS if commit is None else self._holdings.columns_of(number, commit.answers)

@@ -206,11 +206,12 @@ class Acquiring:
     max_records: int
     max_bytes: int
     answers: AnswerColumns = NO_ANSWERS
+    is_whole: bool = True  # the answers are for all that was acquired in one call, as far as the member knows
 
     def accepted(self) -> tuple[int, int] | None:
-        """Return what it accepts if that is one range of the first partition, and there is no other answer."""
+        """Return what it accepts if that is one whole range of the first partition, and there is no other answer."""
         answers = self.answers
-        if answers.partition_ids == (self.partition_ids[0],) and answers.answers == (ACCEPT,):
+        if self.is_whole and answers.partition_ids == (self.partition_ids[0],) and answers.answers == (ACCEPT,):
             return answers.firsts[0], answers.lasts[0]
         return None
 

@@ -136,3 +136,26 @@ def test_a_group_is_forgotten_with_its_last_member(client: msgtx.Client) -> None
     assert polls.of("g") is one
     del one
     assert not polls._groups
+
+
+def test_who_answers_for_a_part_of_what_it_acquired_does_so_by_itself(
+    client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shared call would find that it is not usual, for all of them."""
+    client.admin.shares.configure(topic, {"auto_offset_reset": "earliest"})
+    with client.producer() as producer:
+        producer.send_batch(topic, [b"0", b"1", b"2"])
+    asked: list[Acquiring] = []
+    acquire = GroupPolls.acquire
+
+    def noting(polls: GroupPolls, asking: Acquiring) -> Acquisition:
+        asked.append(asking)
+        return acquire(polls, asking)
+
+    monkeypatch.setattr(GroupPolls, "acquire", noting)
+    with client.share_consumer(topic, group=topic, acknowledgement_mode="explicit") as consumer:
+        for most, is_whole in ((1, True), (2, False)):
+            consumer.acknowledge(consumer.poll(5.0, most)[0])
+            consumer.commit()
+            assert asked[-1].max_records == 0
+            assert (asked[-1].accepted() is not None) is is_whole

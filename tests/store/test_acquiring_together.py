@@ -15,7 +15,7 @@ from tests.store.sharing import ANYTHING, ShareGroup
 from tests.store.steps import Writer, new_partition, plain
 
 MEMBERS = ("a", "b", "c", "d")
-STEPS, SEEDS = 60, 30
+STEPS, SEEDS = 60, 12
 pytestmark = pytest.mark.usefixtures("bare")
 
 
