@@ -35,7 +35,7 @@ KEPT: Final = ROOT / ".mutants"
 # not the command line, the database's installation, or code that only reports.
 PLACES: Final = (
     "sql/append/*", "sql/transactions/*", "sql/groups/*", "sql/fetch/*", "sql/publish/*", "sql/locks/*", "sql/rights/*",
-    "producer/*", "consumer/*", "session/*", "store/*", "rules/*", "coordinator/*", "process/*", "protocol*", "sql/*",
+    "producer/*", "consumer/*", "session/*", "store/*", "rules/*", "coordinator/*", "process/*", "protocol*", "sql/*/*",
 )  # fmt: skip
 # Each mutant is tried alone with the tests that fit into the first seconds, by their recorded times, the closest first: they
 # catch most. Those of a function that survive have the same tests: together they are given so many seconds for each of them.
