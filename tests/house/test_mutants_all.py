@@ -173,6 +173,10 @@ def test_the_mutants_of_today_have_ids_of_their_own_and_python_ones_keep_their_l
         if mutant.path.endswith(".py"):
             assert mutant.mutated.count("\n") == mutant.text.count("\n"), mutant.name
     assert every[0].name == "sql/append/append.sql:append", "what can lose records comes first"
+    files = {str(path.relative_to(program.ROOT)) for path in (program.ROOT / "msgtx" / "sql").glob("*/*.sql")}
+    without = files - {mutant.path for mutant in every}
+    assert {path.split("/")[2] for path in files} == {m.path.split("/")[2] for m in every if m.path.endswith(".sql")}
+    assert len(without) < len(files) / 10, "all rooms are taken, and few functions have nothing to change"
 
 
 def test_a_sample_is_drawn_by_its_seed() -> None:

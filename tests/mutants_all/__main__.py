@@ -35,7 +35,7 @@ KEPT: Final = ROOT / ".mutants"
 # not the command line, the database's installation, or code that only reports.
 PLACES: Final = (
     "sql/append/*", "sql/transactions/*", "sql/groups/*", "sql/fetch/*", "sql/publish/*", "sql/locks/*", "sql/rights/*",
-    "producer/*", "consumer/*", "session/*", "store/*", "rules/*", "coordinator/*", "process/*", "protocol*", "sql/*",
+    "producer/*", "consumer/*", "session/*", "store/*", "rules/*", "coordinator/*", "process/*", "protocol*", "sql/*/*",
 )  # fmt: skip
 # Each mutant is tried alone with the tests that fit into the first seconds, by their recorded times, the closest first: they
 # catch most. Those of a function that survive have the same tests: together they are given so many seconds for each of them.
@@ -133,11 +133,12 @@ def groups_of(mutants: Sequence[Mutant], most: int = TOGETHER) -> list[list[Muta
 def record(files: Sequence[str], known: Map, workers: Sequence[Worker], console: Console, *, python: bool) -> None:
     """Note what the tests of some files reach."""
 
-    def one(file: str, worker: Worker) -> tuple[str, dict[str, Any]]:
-        return file, worker.ask(path="", text="", record=file, seconds=RECORDING_SECONDS, python=python)
+    def one(file: str, worker: Worker) -> tuple[str, Path, dict[str, Any]]:
+        return file, worker.tree, worker.ask(path="", text="", record=file, seconds=RECORDING_SECONDS, python=python)
 
-    for number, (file, answer) in enumerate(shared(files, workers, one, Worker.close), 1):
-        known.note(ROOT, file, answer.get("tests", {}), python=python, called=answer.get("called", ()))
+    for number, (file, tree, answer) in enumerate(shared(files, workers, one, Worker.close), 1):
+        # What has run is the copy: the file itself may have changed meanwhile.
+        known.note(tree, file, answer.get("tests", {}), python=python, called=answer.get("called", ()))
         console.print(f"noted {number}/{len(files)}  {file}: {len(answer.get('tests', {}))} tests {answer.get('why', '')}")
 
 

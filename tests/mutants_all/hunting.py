@@ -24,6 +24,7 @@ class Worker:
     """A yard in a workshop, and how to ask it."""
 
     def __init__(self, workshop: Workshop) -> None:
+        self.tree = workshop.tree
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.mutants_all.yard"], cwd=workshop.tree,
             env={**workshop.environment(), "PATIENCE_SECONDS": str(PATIENCE_SECONDS)},

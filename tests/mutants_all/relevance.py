@@ -35,10 +35,11 @@ DEFINES: Final = re.compile(r"\s*(create|alter|drop|grant|revoke|comment)\b", re
 NAMED: Final = re.compile(r"\bmsgtx\.(\w+)")
 EVERY: Final = "*"  # what a test reaches that looks at the functions' own rows
 OWN_WEIGHT: Final = 1_000  # of a test that has caught a mutant of the function itself, against one of its room
+OWN_FIRST: Final = 5  # of such tests, at most, run before all others
 FAR: Final = 100  # calls, which no chain has
 WORD: Final = re.compile(r"[a-z]{3,}")
 NO_SUBJECT: Final = frozenset({"test", "msgtx", "sql", "and", "not", "the", "that", "its", "are", "null", "from", "where"})
-STEM: Final = 5  # letters of a word: batch, batches and batcher are one
+STEM: Final = 4  # letters of a word: lock, locks and locked are one
 SLOWEST_SECONDS: Final = 20.0  # of one test: a slower one is of no use here
 FILE_SECONDS: Final = 0.1  # for the database of one more file of tests
 STAGES: Final = (0.6, 3.0, 12.0)  # seconds after which a stage of a run ends: the tests that have caught most come first
@@ -191,6 +192,9 @@ def chosen(
     shared = {test: words & words_of(test.rpartition("/")[2]) for test in near}
     common = Counter(chain.from_iterable(shared.values()))
     about = {test: round(sum(math.log(len(near) / common[word]) for word in found)) for test, found in shared.items()}
+    scores = {test: killers.get(test, 0) / (tests[test].seconds + FILE_SECONDS) for test in near}
+    own_ones = (test for test in near if killers.get(test, 0) >= OWN_WEIGHT)
+    first = frozenset(sorted(own_ones, key=lambda test: -scores[test])[:OWN_FIRST])
     # What names few functions looks closely at them.
     costs = {test: tests[test].seconds * (1 + len(tests[test].sql)) for test in near}
     spent: dict[tuple[int, str], float] = defaultdict(float)
@@ -199,10 +203,8 @@ def chosen(
         file = test.partition("::")[0]
         turn = near[test], file
         spent[turn] += costs[test]
-        caught = killers.get(test, 0)
-        score = caught / (tests[test].seconds + FILE_SECONDS)
-        own = score if caught >= OWN_WEIGHT else 0.0
-        order[test] = (-own, near[test] // FAR, -about[test], -score, near[test], spent[turn])
+        own = scores[test] if test in first else 0.0
+        order[test] = (-own, near[test] // FAR, -about[test], -scores[test], near[test], spent[turn])
     stages: list[list[str]] = [[] for _ in (*STAGES, seconds)]
     total, complete = 0.0, True
     begun: set[str] = set()

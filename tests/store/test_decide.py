@@ -306,11 +306,14 @@ def test_offsets_only_commit_waits_for_the_earlier_transaction(connection: Conne
     assert decisions(connection, second) == []
 
 
-def test_the_next_number_can_be_aborted_by_name_while_the_earlier_one_is_undecided(connection: Connection) -> None:
+@pytest.mark.parametrize("handed_over", [True, False])
+def test_the_next_number_can_be_aborted_by_name_while_the_earlier_one_is_undecided(
+    connection: Connection, handed_over: bool
+) -> None:
     partition, writer = new_partition(connection), Writer(connection)
     writer.send(partition, b"a")
     second = writer.name._replace(transaction_number=1)
-    assert writer.decide(ABORT, name=second, tails={partition: 1}).outcome == "ABORT"
+    assert writer.decide(ABORT, name=second, tails={partition: 1} if handed_over else {}).outcome == "ABORT"
     assert decisions(connection, writer.name) == []
     writer.decide(COMMIT)
     assert values(connection, partition) == [b"a"]
