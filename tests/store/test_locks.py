@@ -1,4 +1,4 @@
-"""What each call locks, and in which mode (architecture: order of locks): few results show that a lock is missing.
+"""What each call locks, and in which mode (ARCHITECTURE.md, "Order of locks"): few results show that a lock is missing.
 
 Each call runs in a SQL transaction of its own, and what it has locked is looked at before the end.
 """
