@@ -47,9 +47,10 @@ class GroupPolls:
         self._engine = engine
         self._lock = threading.Lock()
         self._calls: dict[int, SharedCalls[Acquiring, Acquisition]] = {}  # by the partition that is asked first
-        self._offset = secrets.randbelow(1 << 16)  # other clients begin with other partitions
+        self._turns = secrets.randbelow(1 << 16)  # so far; other clients begin with other partitions
         self._turn = -1
         self._place = -1
+        self._unusual: dict[int, float] = {}  # until when each asks for a partition by itself
         self._empty: dict[int, float] = {}  # until when a partition is passed over
 
     def place(self, partition_ids: Sequence[int]) -> int:
@@ -59,7 +60,8 @@ class GroupPolls:
         with self._lock:
             if turn != self._turn or self._place not in partition_ids:
                 left = [each for each in partition_ids if self._empty.get(each, 0.0) < now] or partition_ids
-                self._turn, self._place = turn, left[(turn + self._offset) % len(left)]
+                self._turn, self._turns = turn, self._turns + 1
+                self._place = left[self._turns % len(left)]
             return self._place
 
     def heard(self, partition_ids: Collection[int] | None) -> None:
@@ -75,11 +77,15 @@ class GroupPolls:
 
         Answers and errors are those of a call by itself, see `acquire_records` and `acknowledge_records`.
         """
-        if asked.max_records > MOST_RECORDS or (asked.answers is not NO_ANSWERS and asked.accepted() is None):
+        first = asked.partition_ids[0]
+        if (
+            asked.max_records > MOST_RECORDS
+            or (asked.answers is not NO_ANSWERS and asked.accepted() is None)
+            or self._unusual.get(first, 0.0) > time.monotonic()
+        ):
             found = self._by_itself(asked)
         else:
-            found = self._calls_of(asked.partition_ids[0]).call(asked)
-        first = asked.partition_ids[0]
+            found = self._calls_of(first).call(asked)
         if found.records and found.records[0].range.partition_id != first:
             self._place, self._empty[first] = found.records[0].range.partition_id, time.monotonic() + EMPTY_SECONDS
         return found
@@ -111,4 +117,7 @@ class GroupPolls:
 
     def _together(self, several: Sequence[Acquiring]) -> Sequence[Acquisition | None]:
         with self._engine.connection() as connection:
-            return acquire_records_together(connection, several)
+            found = acquire_records_together(connection, several)
+        if not any(found):  # as with an order by key, or while something has to be delivered again
+            self._unusual[several[0].partition_ids[0]] = time.monotonic() + TURN_SECONDS
+        return found

@@ -64,17 +64,8 @@ class SharedCalls(Generic[Asked, Answer]):
     def call(self, asked: Asked) -> Answer:
         """Make a call. Its answer and its error are those of a call by itself."""
         waiting: Waiting[Asked, Answer] = Waiting(asked)
-        with self._lock:
-            if self.leader is None and self._crowd <= 1:
-                self.leader = waiting
-                waiting.group = [waiting]
-            else:
-                self.queue.append(waiting)
-                if self.leader is None:
-                    self._gather(waiting)
-                elif self._gathering is not None and len(self.queue) >= self._crowd:
-                    self._gathering.full.set()
         try:
+            self._enter(waiting)
             if waiting.group is None:
                 self._await_turn(waiting)
             if waiting.group is not None:
@@ -82,6 +73,18 @@ class SharedCalls(Generic[Asked, Answer]):
         finally:
             self.hand_over(waiting)
         return self._alone(asked) if waiting.answer is None else waiting.answer
+
+    def _enter(self, waiting: Waiting[Asked, Answer]) -> None:
+        with self._lock:
+            if self.leader is None and self._crowd <= 1:
+                self.leader = waiting
+                waiting.group = [waiting]
+                return
+            self.queue.append(waiting)
+            if self.leader is None:
+                self._gather(waiting)
+            elif self._gathering is not None and len(self.queue) >= self._crowd:
+                self._gathering.full.set()
 
     def _await_turn(self, waiting: Waiting[Asked, Answer]) -> None:
         while not waiting.turn.wait(min(self.patience, seconds_left())):

@@ -275,9 +275,7 @@ def acquire_records_together(connection: RawConnection, several: Sequence[Acquir
     if any(set(each.partition_ids) != set(partition_ids) for each in several):
         partition_ids = partition_ids[:1]
     accepted = [each.accepted() or NOTHING for each in several]
-    rows = call_and_flush(
-        connection,
-        ACQUIRE_TOGETHER,
+    arguments = (
         group,
         Int8Array(each.member_number for each in several),
         Int8Array(each.call_number for each in several),
@@ -286,8 +284,11 @@ def acquire_records_together(connection: RawConnection, several: Sequence[Acquir
         max(each.max_bytes for each in several),
         Int8Array(first for first, _ in accepted),
         Int8Array(last for _, last in accepted),
-        flush=FLUSH,
     )
+    if any(each is not NOTHING for each in accepted):
+        rows = call_and_flush(connection, ACQUIRE_TOGETHER, *arguments, flush=FLUSH)
+    else:
+        rows = call(connection, ACQUIRE_TOGETHER, *arguments)
     if not rows:
         return [None] * len(several)
     found: list[list[Acquired]] = [[] for _ in several]
@@ -300,8 +301,9 @@ def acquire_records_together(connection: RawConnection, several: Sequence[Acquir
     has_all = [
         each.max_records == 0 or len(each.partition_ids) == (len(partition_ids) if is_empty else 1) for each in several
     ]
+    has_more = any(found)  # perhaps, where one call's bytes were not enough for all
     return [
-        Acquisition(records, [], has_passed=False) if records or is_over else None
+        Acquisition(records, [], has_passed=has_more and not records) if records or is_over else None
         for records, is_over in zip(found, has_all, strict=True)
     ]
 

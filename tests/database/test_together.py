@@ -178,3 +178,23 @@ def test_one_does_not_wait_long_for_the_call_ahead(make: Callable[..., Calls]) -
     calls.queue()
     assert calls.ask(1).result(LONG) == 2
     assert calls.made == [[0], [1]]
+
+
+def test_one_that_is_interrupted_as_it_comes_leaves_the_others(
+    make: Callable[..., Calls], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = make(gather_seconds=0.01)
+    assert calls.run(1, 2) == [0, 2, 4]
+    wait_until(lambda: calls.shared.leader is None)
+    gather = calls.shared._gather
+
+    def interrupted(leader: object) -> None:
+        gather(leader)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(calls.shared, "_gather", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        calls.shared.call(3)
+    monkeypatch.undo()
+    calls.shared.patience = 0.01
+    assert calls.ask(4).result(LONG) == 8

@@ -325,6 +325,14 @@ def acknowledgement(stage: Stage) -> None:
     assert acknowledge_records(stage.session, group.answers("a", {0: "accept"}), call_number=2) == []
 
 
+def acknowledgement_that_is_repeated(stage: Stage) -> None:
+    """The first one may have been made in a call whose flush never came."""
+    group = ShareGroup(stage.aside, stage.partition())
+    group.acquire("a", 1)
+    for session in (stage.aside, stage.session):
+        assert acknowledge_records(session, group.answers("a", {0: "accept"}), call_number=2) == []
+
+
 def pending_acknowledgement(stage: Stage) -> None:
     group, writer = ShareGroup(stage.aside, stage.partition()), Writer(stage.aside)
     group.acquire("a", 1)
@@ -545,7 +553,7 @@ CASES: Final[dict[str, tuple[Callable[[Stage], None], ...]]] = {
     "answer_or_raise": (acknowledgement_of_a_session, pending_acknowledgement),
     "acknowledge_in_session": (acknowledgement_of_a_session,),
     "acknowledge_in_transaction": (pending_acknowledgement,),
-    "acknowledge_records": (acknowledgement,),
+    "acknowledge_records": (acknowledgement, acknowledgement_that_is_repeated),
     "append_acknowledge_decide": (whole_transaction_with_acknowledgements,),
     "configure_share_group": (settings_of_a_share_group,),
     "reset_share_offsets": (reset_of_a_share_group,),

@@ -1,9 +1,11 @@
 """Share groups in the database: who holds a record, and what becomes of answers (internals: shares; I17)."""
 
+import concurrent.futures
 import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,12 +18,12 @@ from msgtx.store.decide import decide
 from msgtx.store.retention import delete_records
 from msgtx.store.seal import complete_prepared
 from msgtx.store.seal import seal as seal_it
-from msgtx.store.shares import ensure_dead_letters, join_share_group
+from msgtx.store.shares import acquire_records, ensure_dead_letters, join_share_group
 from msgtx.store.topics import create_topic, delete_topic, describe_topics
 from msgtx.store.transactions import end_transaction, mark, transaction_outcome
 from msgtx.store.verify import verify_batches
 from msgtx.types import Outcome
-from tests.databases import Connection
+from tests.databases import Connection, backend, wait_for_lock
 from tests.store.sharing import ShareGroup
 from tests.store.steps import Writer, append_one, batch, count, delete_topic_of, new_partition, new_topic, values
 from tests.store.test_compaction import compact, compacted_topic, put
@@ -703,3 +705,40 @@ def test_a_group_whose_dead_letters_could_have_no_topic_is_refused(connection: C
             join_share_group(
                 connection, name, member_id="a", client_host=None, client_process=None, session_timeout_ms=45_000, topics=[]
             )
+
+
+# ── a first try that is still on its way ──
+
+
+@pytest.mark.parametrize("verb", ["acknowledge_records", "acquire_records", "acquire_records, in two calls"])
+def test_a_call_that_overtakes_its_first_try_is_not_refused(
+    connection: Connection,
+    group: ShareGroup,
+    open_connection: Sessions,
+    verb: str,
+) -> None:
+    """I17. Its connection was given up, but the server goes on with it: the second try waits for its lock."""
+    group.acquire("a", 2)
+    columns = group.answers("a", {0: "accept", 1: "accept"})
+    if "two" not in verb:
+        columns = replace(columns, **{name: getattr(columns, name)[:1] for name in columns.__slots__ if name != "lasts"})
+        columns = replace(columns, lasts=(1,))
+    call, number = group.call(), group.join("a")
+
+    def answer(over: Connection) -> Any:
+        if verb == "acknowledge_records":
+            return acknowledge_records(over, columns, call_number=call)
+        return acquire_records(
+            over, group.name, number, [group.partition], call_number=call, max_records=1, max_bytes=1 << 20, answers=columns
+        )
+
+    first, second = open_connection(), open_connection()
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        with first.transaction():
+            before = answer(first)
+            again = threads.submit(answer, second)
+            wait_for_lock(connection, backend(second))
+        assert again.result(20) == before
+    assert before if verb != "acknowledge_records" else before == []
+    assert 0 not in group.acquire("b")
+    assert connection.execute("select from msgtx.share_call where member_number = %s", [number]).rowcount == 1

@@ -79,9 +79,13 @@ begin
                     array_fill(group_name, array[cardinality(answers)]), array_fill(in_member_number, array[cardinality(answers)]),
                     answered_partitions, first_offsets, last_offsets, answers, reasons, delays_ms) r
             loop
+                is_first := not exists (select from msgtx.share_call c
+                                        where c.member_number = in_member_number and c.call_number >= in_call_number);
+                exit when not is_first;  -- its first try, whose answer was lost, has been done behind the look above
                 is_refused := true;
                 return next;
             end loop;
+            error := null;
         end if;
     end if;
     foreach id in array partition_ids loop
@@ -138,14 +142,19 @@ begin
                         array[group_name], array[in_member_number], answered_partitions, first_offsets, last_offsets, answers,
                         reasons, delays_ms) r
                 loop
+                    is_first := not exists (select from msgtx.share_call c
+                                            where c.member_number = in_member_number and c.call_number >= in_call_number);
+                    exit when not is_first;
                     is_refused := true;
                     return next;
                 end loop;
                 exit when is_refused;
+                error := null;
                 accepted_first := null;
                 partition_id := id;
             end if;
         end if;
+        g := msgtx.share_group_of(group_name, in_member_number);  -- behind the lock: it may be gone
         for again, first_offset, last_offset, delivery_count, max_timestamp, offsets, keys, "values", timestamps, header_counts,
             header_keys, header_values in
             select r.* from msgtx.acquire_generally(

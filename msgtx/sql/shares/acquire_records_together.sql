@@ -65,8 +65,8 @@ begin
         if is_first and rows_found = 0 then
             return;
         end if;
-        exit when rows_found > 1;
-        looked_at := looked_at + rows_found;  -- usual, and there is nothing
+        exit when rows_found <> 1;  -- it has given some, or is looked at by each, who may have some of it already
+        looked_at := looked_at + 1;
     end loop;
     if rows_found = 1 and looked_at = cardinality(partition_ids) then
         asker := -1;

@@ -116,14 +116,18 @@ begin
     asker := 0;
     if end_offset > next_offset then
         for f in
-            select b.base_offset, b.last_offset, b.max_timestamp, b.keys, b."values", b.timestamps, b.header_counts,
-                   b.header_keys, b.header_values
+            select b.base_offset, b.last_offset, b.offset_deltas, b.max_timestamp, b.keys, b."values", b.timestamps,
+                   b.header_counts, b.header_keys, b.header_values
             from msgtx.record_batch b
             where b.partition_id = in_partition_id and b.base_offset < end_offset and b.base_offset >= (
                 select e.base_offset from msgtx.record_batch e
                 where e.partition_id = in_partition_id and e.base_offset <= next_offset order by e.base_offset desc limit 1)
             order by b.base_offset
         loop
+            if f.offset_deltas is not null then
+                raise exception using errcode = '55P03', message = format(
+                    'partition %s was compacted meanwhile: call again', in_partition_id);
+            end if;
             max_timestamp := f.max_timestamp;
             values_from := next_offset - 1;
             if members > 1 then  -- the row's values are unpacked once, for all
