@@ -21,10 +21,11 @@ def group(msgtx: Msgtx, client: Client, wide: str) -> str:
     """A share group on three partitions: of the 5 records of partition 0 it has done two, and one is released."""
     name = f"share-of-{wide}"
     assert msgtx("shares", "configure", name, "--auto-offset-reset", "earliest").code == 0
-    with client.producer() as producer:
-        for i in range(5):
-            producer.send(wide, b"%d" % i, partition=0)
     with client.share_consumer(wide, group=name, acknowledgement_mode="explicit") as consumer:
+        consumer.poll(0)  # it begins to read every partition
+        with client.producer() as producer:
+            for i in range(5):
+                producer.send(wide, b"%d" % i, partition=0)
         first, second, third = consumer.poll(10, max_records=3)
         consumer.acknowledge(first)
         consumer.acknowledge(second, Acknowledgement.RELEASE)
