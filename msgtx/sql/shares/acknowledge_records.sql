@@ -39,7 +39,8 @@ begin
     end loop;
     if not is_refused then
         if in_call_number is not null then
-            insert into msgtx.share_call (member_number, call_number) values (member_numbers[1], in_call_number);
+            insert into msgtx.share_call (member_number, call_number) values (member_numbers[1], in_call_number)
+            on conflict do nothing;  -- its first try has been done meanwhile
         end if;
         ignored := msgtx.flush_at_commit();
     end if;

@@ -171,7 +171,8 @@ begin
         return;
     end if;
     if is_first then
-        insert into msgtx.share_call (member_number, call_number) values (in_member_number, in_call_number);
+        insert into msgtx.share_call (member_number, call_number) values (in_member_number, in_call_number)
+        on conflict do nothing;
         if flushes then
             ignored := msgtx.flush_at_commit();
         end if;
