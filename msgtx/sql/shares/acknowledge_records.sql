@@ -13,7 +13,6 @@ set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan s
 set enable_bitmapscan = off set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
-    is_refused boolean := false;
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     if not msgtx.acts_for_owner() then
@@ -25,23 +24,16 @@ begin
         ignored := msgtx.flush_log();  -- it may have been answered in a call that did not flush
         return;
     end if;
-    for error, group_name, partition_id, first_offset, last_offset in
-        select r.* from msgtx.apply_answers(
-            group_names, member_numbers, partition_ids, first_offsets, last_offsets, answers, reasons, delays_ms) r
-    loop
-        if exists (select from msgtx.share_call c
-                   where c.member_number = member_numbers[1] and c.call_number >= in_call_number) then
-            ignored := msgtx.flush_log();  -- its first try, whose answer was lost, has been done behind the look above
-            return;
-        end if;
-        is_refused := true;
-        return next;
-    end loop;
-    if not is_refused then
+    return query select r.* from msgtx.apply_answers_once(
+        group_names, member_numbers, partition_ids, first_offsets, last_offsets, answers, reasons, delays_ms, in_call_number) r;
+    if not found then
+        ignored := msgtx.flush_at_commit();
         if in_call_number is not null then
             insert into msgtx.share_call (member_number, call_number) values (member_numbers[1], in_call_number)
-            on conflict do nothing;  -- its first try has been done meanwhile
+            on conflict do nothing;
+            if not found then  -- its first try has been done meanwhile, perhaps in a call that did not flush
+                ignored := msgtx.flush_log();
+            end if;
         end if;
-        ignored := msgtx.flush_at_commit();
     end if;
 end $$;

@@ -75,17 +75,13 @@ begin
         accepts := cardinality(answers) = 1 and answers[1] = 'accept' and answered_partitions[1] = partition_ids[1];
         if not accepts then
             for error, partition_id, first_offset, last_offset in
-                select r.error, r.partition_id, r.first_offset, r.last_offset from msgtx.apply_answers(
+                select r.error, r.partition_id, r.first_offset, r.last_offset from msgtx.apply_answers_once(
                     array_fill(group_name, array[cardinality(answers)]), array_fill(in_member_number, array[cardinality(answers)]),
-                    answered_partitions, first_offsets, last_offsets, answers, reasons, delays_ms) r
+                    answered_partitions, first_offsets, last_offsets, answers, reasons, delays_ms, in_call_number) r
             loop
-                is_first := not exists (select from msgtx.share_call c
-                                        where c.member_number = in_member_number and c.call_number >= in_call_number);
-                exit when not is_first;  -- its first try, whose answer was lost, has been done behind the look above
                 is_refused := true;
                 return next;
             end loop;
-            error := null;
         end if;
     end if;
     foreach id in array partition_ids loop
@@ -138,18 +134,14 @@ begin
                   and u.member_number = in_member_number and u.locked_until > msgtx.clock());
             if accepted_first is null or not exists (select from msgtx.partition p where p.partition_id = id) then
                 for error, partition_id, first_offset, last_offset in
-                    select r.error, r.partition_id, r.first_offset, r.last_offset from msgtx.apply_answers(
+                    select r.error, r.partition_id, r.first_offset, r.last_offset from msgtx.apply_answers_once(
                         array[group_name], array[in_member_number], answered_partitions, first_offsets, last_offsets, answers,
-                        reasons, delays_ms) r
+                        reasons, delays_ms, in_call_number) r
                 loop
-                    is_first := not exists (select from msgtx.share_call c
-                                            where c.member_number = in_member_number and c.call_number >= in_call_number);
-                    exit when not is_first;
                     is_refused := true;
                     return next;
                 end loop;
                 exit when is_refused;
-                error := null;
                 accepted_first := null;
                 partition_id := id;
             end if;
