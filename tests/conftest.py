@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ import pytest
 import msgtx
 from msgtx.database import embedded
 from msgtx.database.pool import Engine
-from tests import sampling
+from tests import evidence, sampling
 from tests.databases import Connection, Server, scratch, set_clock, use_server
 from tests.store import steps
 
@@ -72,6 +73,19 @@ def pytest_configure() -> None:
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.default_int_handler)
+
+
+_pulse = evidence.Pulse()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Add to a failure what tells a wait from a machine that stood still."""
+    told = yield
+    if told.when == "call" and told.failed:
+        still = _pulse.since(time.monotonic() - call.duration)
+        told.sections.append(("sessions and pauses", evidence.report(item, call.duration, still)))
+    return told
 
 
 @pytest.fixture(scope="session", autouse=True)
