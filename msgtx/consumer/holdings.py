@@ -101,7 +101,8 @@ class Holdings:
 
     def columns(self, member: int, answers: Iterable[Ranged]) -> AnswerColumns:
         """Return a member's answers for ranges of offsets."""
-        merged = _merged(answers)
+        given = list(answers)
+        merged = _merged(given) if len(given) > 1 else [(*held, answer) for held, answer in given]
         return AnswerColumns(
             (self._group,) * len(merged),
             (member,) * len(merged),

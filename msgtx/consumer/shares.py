@@ -158,8 +158,11 @@ class ShareConsumer:
         """Wait until records are there to be handed out. Returns False when time is over, or after `stop`."""
         self._require_open()
         self._asked = time.monotonic()
-        with self._telling_failures():
+        try:
             found = self._acquired(self._asked + timeout, most)
+        except MsgtxError as error:
+            self._tell_failure(error)
+            raise
         if not found:
             self._tell_polled([])
         return found
@@ -193,19 +196,16 @@ class ShareConsumer:
                 self._settle()
 
     def _polled(self, most: int) -> list[ShareRecord]:
-        with self._telling_failures():
+        try:
             records = self._hand_out(most)
+        except MsgtxError as error:
+            self._tell_failure(error)
+            raise
         self._tell_polled(records)
         return records
 
-    @contextlib.contextmanager
-    def _telling_failures(self) -> Iterator[None]:
-        try:
-            yield
-        except MsgtxError as error:
-            failure = error
-            self._observers.tell(lambda observer: observer.poll_failed(self.config.group, failure))
-            raise
+    def _tell_failure(self, error: MsgtxError) -> None:
+        self._observers.tell(lambda observer: observer.poll_failed(self.config.group, error))
 
     def _tell_polled(self, records: Sequence[ShareRecord]) -> None:
         if self._observers.each:
@@ -525,8 +525,11 @@ class ShareConsumer:
         while not self._stopped and not self.closed and self._waiting:
             if self._waiting[0].until <= time.monotonic():
                 return
-            with self._telling_failures():
+            try:
                 record = self._hand_out(1)[0]
+            except MsgtxError as error:
+                self._tell_failure(error)
+                raise
             if self._observers.each:
                 self._tell_one(record)
             yield record

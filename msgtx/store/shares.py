@@ -192,8 +192,7 @@ class Acquisition(NamedTuple):
     has_passed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Acquiring:
+class Acquiring(NamedTuple):
     """A call of a member: up to `max_records` of these partitions, those named first first.
 
     `answers`: of this member, which hold first. If any is refused, nothing is done but to find out which.

@@ -9,7 +9,7 @@ import pytest
 
 from msgtx import errors
 from msgtx.database.connection import until
-from msgtx.database.together import SharedCalls
+from msgtx.database.together import Latch, SharedCalls
 from tests.databases import wait_until
 
 LONG = 30.0
@@ -143,16 +143,16 @@ def test_one_that_is_interrupted_while_it_gathers_leaves_the_others(
     calls = make(gather_seconds=LONG)
     calls.shared.patience = 0.05
     assert len(calls.queue(1, 2)) == 3
-    wait, interrupted = threading.Event.wait, []
+    wait, interrupted = Latch.wait, []
 
-    def interrupting(event: threading.Event, timeout: float | None = None) -> bool:
+    def interrupting(latch: Latch, seconds: float) -> bool:
         gathering = calls.shared._gathering
-        if gathering is not None and event is gathering.full and not interrupted:
-            interrupted.append(event)
+        if gathering is not None and latch is gathering.full and not interrupted:
+            interrupted.append(latch)
             raise KeyboardInterrupt
-        return wait(event, timeout)
+        return wait(latch, seconds)
 
-    monkeypatch.setattr(threading.Event, "wait", interrupting)
+    monkeypatch.setattr(Latch, "wait", interrupting)
     calls.let_go.set()
     wait_until(lambda: len(calls.made) >= 2)
     assert interrupted

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -200,7 +199,7 @@ def pair(connection: Connection, group: ShareGroup) -> tuple[int, int]:
 
 
 def over(pair: Sequence[int], *asked: Acquiring) -> list[Acquiring]:
-    return [replace(each, partition_ids=list(pair)) for each in asked]
+    return [each._replace(partition_ids=list(pair)) for each in asked]
 
 
 def test_where_the_first_partition_has_nothing_the_next_one_gives(
