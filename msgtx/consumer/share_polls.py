@@ -104,16 +104,7 @@ class GroupPolls:
             if asked.max_records == 0:
                 refused = acknowledge_records(connection, asked.answers, call_number=asked.call_number)
                 return Acquisition([], refused, has_passed=False)
-            return acquire_records(
-                connection,
-                asked.group,
-                asked.member_number,
-                asked.partition_ids,
-                call_number=asked.call_number,
-                max_records=asked.max_records,
-                max_bytes=asked.max_bytes,
-                answers=asked.answers,
-            )
+            return acquire_records(connection, asked)
 
     def _together(self, several: Sequence[Acquiring]) -> Sequence[Acquisition | None]:
         with self._engine.connection() as connection:

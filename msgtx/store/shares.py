@@ -237,27 +237,25 @@ def join_share_group(
     return Membership(group_id, number)
 
 
-def acquire_records(
-    connection: RawConnection,
-    group: str,
-    member_number: int,
-    partition_ids: Sequence[int],
-    *,
-    call_number: int,
-    max_records: int,
-    max_bytes: int,
-    answers: AnswerColumns = NO_ANSWERS,
-) -> Acquisition:
-    """Acquire records for a member, see `Acquiring`. The same call again has the same answer.
+def acquire_records(connection: RawConnection, asked: Acquiring) -> Acquisition:
+    """Acquire records for a member. The same call again has the same answer.
 
     Raise `UnknownMember` if it is not a member (any more), `GroupNotFound`.
     """
-    given = answers.arguments()[2:]  # without the columns of groups and members
-    asked = (group, member_number, call_number, Int4Array(partition_ids), max_records, max_bytes)
-    if answers is NO_ANSWERS:
-        rows = call(connection, ACQUIRE, *asked, *given, False)
+    arguments = (
+        asked.group,
+        asked.member_number,
+        asked.call_number,
+        Int4Array(asked.partition_ids),
+        asked.max_records,
+        asked.max_bytes,
+        *asked.answers.arguments()[2:],  # without the columns of groups and members
+        False,
+    )
+    if asked.answers is NO_ANSWERS:
+        rows = call(connection, ACQUIRE, *arguments)
     else:  # others have the locks while this is flushed
-        rows = call_and_flush(connection, ACQUIRE, *asked, *given, False, flush=FLUSH)
+        rows = call_and_flush(connection, ACQUIRE, *arguments, flush=FLUSH)
     if rows and rows[0][0] is not None:
         return Acquisition([], [(row[0], OffsetRange(*row[1:4])) for row in rows], has_passed=False)
     if rows and rows[0][1] is None:

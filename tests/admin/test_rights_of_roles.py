@@ -408,7 +408,7 @@ BY_HAND: dict[str, Callable[[Connection, Places], object]] = {
         c, {GroupMetadata("g"): {p.ours: OffsetAndMetadata(1), p.theirs: OffsetAndMetadata(1)}}
     ),
     "commit_as_a_member": lambda c, p: commit_offsets(c, {GroupMetadata("g", "m", 1): {p.theirs: OffsetAndMetadata(1)}}),
-    "acquire_records": lambda c, p: acquire_records(c, "g", 1, [p.theirs], call_number=1, max_records=1, max_bytes=1),
+    "acquire_records": lambda c, p: acquire_records(c, Acquiring("g", 1, 1, [p.theirs], 1, 1)),
     "acquire_records_together": lambda c, p: acquire_records_together(c, [Acquiring("g", 1, 1, [p.theirs], 1, 1)]),
     "acknowledge_records": lambda c, p: acknowledge_records(c, answers_for(p.theirs), call_number=1),
     "acknowledge_in_transaction": lambda c, p: acknowledge_in_transaction(c, p.name, answers_for(p.theirs), call_number=1),

@@ -15,6 +15,7 @@ from msgtx.store.answers import NO_ANSWERS, AnswerColumns, acknowledge_in_transa
 from msgtx.store.append import append_and_decide
 from msgtx.store.members import heartbeat, leave_group
 from msgtx.store.shares import (
+    Acquiring,
     Acquisition,
     acquire_records,
     configure_share_group,
@@ -144,13 +145,10 @@ class Sharing(ByHand):
     def _acquire(self, worker: Worker, call: int, where: list[int], most: int, accepted: Answers, crash: int) -> Any:
         ids, number = [self.partition_ids[p] for p in where], worker.number
         given = self._columns(worker, accepted) if accepted else NO_ANSWERS
+        asked = Acquiring(self.crew, number, call, ids, most, MANY, given)
 
         def real() -> tuple[Any, ...]:
-            found = self.place.store(
-                lambda c: acquire_records(
-                    c, self.crew, number, ids, call_number=call, max_records=most, max_bytes=MANY, answers=given
-                )
-            )
+            found = self.place.store(lambda c: acquire_records(c, asked))
             ended = [name for name in self.oracle.overdue() if self.place.outcome(name) != OPEN]
             return (found if isinstance(found, str) else self._counts(found)), ended
 

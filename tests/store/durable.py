@@ -303,9 +303,8 @@ def acquisition_with_answers(stage: Stage) -> None:
 def acquisition_whose_caller_flushes(stage: Stage) -> None:
     group = ShareGroup(stage.aside, stage.partition())
     group.acquire("a", 1)
-    answers, asked = group.answers("a", {0: "accept"}), [group.partition]
-    number = group.join("a")
-    acquire_records(stage.session, group.name, number, asked, call_number=2, max_records=1, max_bytes=1, answers=answers)
+    answers = group.answers("a", {0: "accept"})
+    acquire_records(stage.session, Acquiring(group.name, group.join("a"), 2, [group.partition], 1, 1, answers))
 
 
 def acquisition_together(stage: Stage) -> None:

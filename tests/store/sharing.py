@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from msgtx.store.answers import AnswerColumns, OffsetRange, acknowledge_in_transaction, acknowledge_records
-from msgtx.store.shares import acquire_records, join_share_group
+from msgtx.store.shares import Acquiring, acquire_records, join_share_group
 from msgtx.types import TransactionId
 from tests.databases import Connection
 from tests.store.steps import unique
@@ -49,15 +49,9 @@ class ShareGroup:
 
     def acquire(self, member: str, most: int = 500, *, call: int | None = None) -> dict[int, int]:
         """Return the delivery count of each record that a member acquires, by offset."""
-        found = acquire_records(
-            self.connection,
-            self.name,
-            self.join(member),
-            [self.partition],
-            call_number=call or self.call(),
-            max_records=most,
-            max_bytes=ANYTHING,
-        ).records
+        number = self.join(member)
+        asked = Acquiring(self.name, number, call or self.call(), [self.partition], most, ANYTHING)
+        found = acquire_records(self.connection, asked).records
         return {
             offset: each.delivery_count
             for each in found

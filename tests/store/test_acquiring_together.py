@@ -51,7 +51,7 @@ class Pool:
             self.shared += found[0] is not None
         rows = []
         for (member, _), asking, each in zip(askers, asked, found, strict=True):
-            acquired = alone(self.connection, asking) if each is None else each
+            acquired = acquire_records(self.connection, asking) if each is None else each
             if acquired.records:
                 self.held[member] = (acquired.records[0].range.first, acquired.records[-1].range.last)
             rows.append(([error for error, _ in acquired.refused], [
@@ -69,19 +69,6 @@ class Pool:
         del self.group.numbers[member]
         self.held.pop(member, None)
         self.group.join(member)
-
-
-def alone(connection: Connection, asked: Acquiring) -> Acquisition:
-    return acquire_records(
-        connection,
-        asked.group,
-        asked.member_number,
-        asked.partition_ids,
-        call_number=asked.call_number,
-        max_records=asked.max_records,
-        max_bytes=asked.max_bytes,
-        answers=asked.answers,
-    )
 
 
 def drawn(dice: random.Random) -> tuple[str, tuple[Any, ...]]:
@@ -178,7 +165,7 @@ def test_who_comes_again_by_itself_gets_what_it_got_together(connection: Connect
     asked = [asking(group, "a", accepts=(0, 0)), asking(group, "b"), asking(group, "c", 2)]
     assert offsets(acquire_records_together(connection, asked)) == [[1], [2], [3, 4]]
     assert acquire_records_together(connection, asked) == [None] * 3
-    assert offsets([alone(connection, each) for each in asked]) == [[1], [2], [3, 4]]
+    assert offsets([acquire_records(connection, each) for each in asked]) == [[1], [2], [3, 4]]
     assert group.spans == [(1, 1, "acquired", 1), (2, 2, "acquired", 1), (3, 4, "acquired", 1)]
 
 
@@ -194,7 +181,7 @@ def pair(connection: Connection, group: ShareGroup) -> tuple[int, int]:
     other = new_partition(connection)
     plain(connection, other, b"0")
     group.acquire("b", 7)
-    alone(connection, Acquiring(group.name, group.join("b"), group.call(), [other], 1, ANYTHING))
+    acquire_records(connection, Acquiring(group.name, group.join("b"), group.call(), [other], 1, ANYTHING))
     return group.partition, other
 
 
@@ -239,6 +226,6 @@ def test_what_is_not_usual_elsewhere_is_looked_at_alone(
     found = acquire_records_together(connection, asked)
     assert found == [None, None if why != "another subscription" else ([], [], False)]
     assert group.spans == [(1, 7, "acquired", 1)]
-    by_itself = alone(connection, asked[0])
+    by_itself = acquire_records(connection, asked[0])
     assert not by_itself.refused
     assert by_itself.has_passed is (why == "locked")

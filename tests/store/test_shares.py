@@ -18,7 +18,7 @@ from msgtx.store.decide import decide
 from msgtx.store.retention import delete_records
 from msgtx.store.seal import complete_prepared
 from msgtx.store.seal import seal as seal_it
-from msgtx.store.shares import acquire_records, ensure_dead_letters, join_share_group
+from msgtx.store.shares import Acquiring, acquire_records, ensure_dead_letters, join_share_group
 from msgtx.store.topics import create_topic, delete_topic, describe_topics
 from msgtx.store.transactions import end_transaction, mark, transaction_outcome
 from msgtx.store.verify import verify_batches
@@ -732,9 +732,7 @@ def test_a_call_that_overtakes_its_first_try_is_not_refused(
     def answer(over: Connection) -> Any:
         if "acknowledge" in verb:
             return acknowledge_records(over, columns, call_number=call)
-        return acquire_records(
-            over, group.name, number, [group.partition], call_number=call, max_records=1, max_bytes=1 << 20, answers=columns
-        )
+        return acquire_records(over, Acquiring(group.name, number, call, [group.partition], 1, 1 << 20, columns))
 
     first, second = open_connection(), open_connection()
     with concurrent.futures.ThreadPoolExecutor(1) as threads:

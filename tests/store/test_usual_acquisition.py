@@ -16,7 +16,7 @@ from msgtx.database.wire import Int4Array
 from msgtx.store.answers import NO_ANSWERS, AnswerColumns
 from msgtx.store.members import leave_group
 from msgtx.store.retention import delete_records
-from msgtx.store.shares import ACQUIRE, acquire_records
+from msgtx.store.shares import ACQUIRE, Acquiring, acquire_records
 from msgtx.store.transactions import mark
 from tests.databases import Connection
 from tests.store.sharing import ANYTHING, ShareGroup
@@ -196,19 +196,10 @@ def test_what_is_usual_does_not_ask_the_general_rules(connection: Connection) ->
         writer.commit_whole(writer.row(partition, b"4"))
         assert group.acquire("b", 2) == {1: 1, 2: 1}
         assert group.acquire("a", 2) == {3: 1, 4: 1}
-        found = acquire_records(
-            connection,
-            group.name,
-            group.join("b"),
-            [partition],
-            call_number=group.call(),
-            max_records=2,
-            max_bytes=ANYTHING,
-            answers=AnswerColumns(
-                (group.name,), (group.join("b"),), (partition,), (1,), (2,), ("accept",), (None,), (None,)
-            ),
-        )
-        assert found == ([], [], False)
+        number = group.join("b")
+        accepting = AnswerColumns((group.name,), (number,), (partition,), (1,), (2,), ("accept",), (None,), (None,))
+        asked = Acquiring(group.name, number, group.call(), [partition], 2, ANYTHING, accepting)
+        assert acquire_records(connection, asked) == ([], [], False)
         assert group.spans == [(0, 0, "acquired", 1), (3, 4, "acquired", 1)]
         writer.send(partition, b"open")
         with pytest.raises(Exception, match="the general rules were asked"):
