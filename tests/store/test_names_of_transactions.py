@@ -1,11 +1,13 @@
-"""What is forgotten of a transaction that is over: all rows of it, and none of another one (internals: cleaning)."""
+"""What is done to a transaction by its name is done to no other one, as near as that may be (architecture: invariants)."""
 
 import itertools
 from typing import Final
 
 import pytest
 
+from msgtx.types import TransactionId
 from tests.databases import Connection
+from tests.store.steps import Writer, expire_transaction, seal
 
 PARTITION: Final = 1_000_001  # no records are there
 NAMED: Final = (
@@ -73,3 +75,34 @@ def test_all_of_a_transaction_is_forgotten_and_nothing_of_its_neighbours(connect
     for table in NAMED:
         stays = {forgotten} if (table, outcome) == ("group_offset", "COMMIT") else set()
         assert left(connection, table, [forgotten, *neighbours]) == {*neighbours, *stays}, table
+
+
+def test_a_transaction_expires_by_its_own_row_and_its_own_seal(connection: Connection) -> None:
+    """I12. That of another producer, of an earlier epoch, or of this producer before is overdue, and then is prepared."""
+    producers = Writer(connection), Writer(connection)
+    for each in producers:
+        each.init()  # an earlier epoch than its second one is needed
+    (producer, epoch), (neighbour, same) = [each.id for each in producers]
+    assert epoch == same == 1
+    name = TransactionId(producer, epoch, 7)
+    neighbours = [
+        TransactionId(neighbour, epoch, 7),
+        TransactionId(producer, epoch - 1, 7),
+        TransactionId(producer, epoch, 6),
+    ]
+    for other in (name, *neighbours):
+        connection.execute(
+            "insert into msgtx.transaction (producer_id, producer_epoch, transaction_number, opened_at, timeout_ms,"
+            " database_backend) values (%s, %s, %s, msgtx.clock() - %s * interval '1 hour', 60000, pg_backend_pid())",
+            [*other, 0 if other == name else 1],
+        )
+    assert not expire_transaction(connection, name)
+    for other in neighbours:
+        seal(connection, other, "external")
+    assert not expire_transaction(connection, name)
+    connection.execute(
+        "update msgtx.transaction set opened_at = opened_at - interval '1 hour'"
+        " where (producer_id, producer_epoch, transaction_number) = (%s, %s, %s)",
+        name,
+    )
+    assert expire_transaction(connection, name)
