@@ -1,4 +1,4 @@
-"""What is done to a transaction by its name is done to no other one, as near as that may be (architecture: invariants)."""
+"""What is done to a transaction by its name is done to no other one, as near as that may be (architecture: promises)."""
 
 import itertools
 from typing import Final
