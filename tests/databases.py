@@ -120,9 +120,9 @@ def install(url: str) -> None:
         migrate.upgrade(connection)
 
 
-def connect(url: str) -> Connection:
-    """Open an autocommitting connection outside any pool; the caller closes it."""
-    return psycopg.connect(_conninfo(url), autocommit=True)
+def connect(url: str, **options: Any) -> Connection:
+    """Open an autocommitting connection outside any pool, with these options of libpq; the caller closes it."""
+    return psycopg.connect(_conninfo(url), autocommit=True, **options)
 
 
 def own_connection(url: str) -> connection.Connection:

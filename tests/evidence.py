@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import psycopg
 import pytest
-import sqlalchemy
+
+from tests.databases import connect
 
 BEAT_SECONDS: Final = 0.5
 LONG_SECONDS: Final = 2.0  # a process that does not run for so long is told of
@@ -59,9 +60,8 @@ def report(item: pytest.Item, seconds: float, still: list[float]) -> str:
 
 def sessions(url: str) -> list[str]:
     """Return a line about each session of the database's server."""
-    address = sqlalchemy.make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
     try:
-        with psycopg.connect(address, connect_timeout=5, options="-c statement_timeout=5s") as connection:
+        with connect(url, connect_timeout=5, options="-c statement_timeout=5s") as connection:
             cursor = connection.execute(SESSIONS)
             names = [column.name for column in cursor.description or ()]
             return [", ".join(f"{n} {v}" for n, v in zip(names, row, strict=True) if v) for row in cursor]

@@ -101,8 +101,7 @@ class Holdings:
 
     def columns(self, member: int, answers: Iterable[Ranged]) -> AnswerColumns:
         """Return a member's answers for ranges of offsets."""
-        given = list(answers)
-        merged = _merged(given) if len(given) > 1 else [(*held, answer) for held, answer in given]
+        merged = _merged(answers)
         return AnswerColumns(
             (self._group,) * len(merged),
             (member,) * len(merged),

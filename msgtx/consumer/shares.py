@@ -196,11 +196,7 @@ class ShareConsumer:
                 self._settle()
 
     def _polled(self, most: int) -> list[ShareRecord]:
-        try:
-            records = self._hand_out(most)
-        except MsgtxError as error:
-            self._tell_failure(error)
-            raise
+        records = self._hand_out(most)
         self._tell_polled(records)
         return records
 
@@ -231,7 +227,7 @@ class ShareConsumer:
                 self.handed_out.append(held)
                 handed_out += records
             if error is not None and not handed_out:
-                raise self._released(waiting, error) from error
+                raise self._released(waiting, error)
             if not waiting.records:
                 self._waiting.popleft()
             if error is not None:
@@ -239,16 +235,19 @@ class ShareConsumer:
         return handed_out
 
     def _released(self, waiting: Waiting, error: Exception) -> errors.DeserializationError:
-        """Release the first one of these records with the next commit: nobody can answer for it."""
+        """Release the first one of these records with the next commit: nobody can answer for it. Returns what to raise."""
         (record,), offsets, held = waiting.take(1)
         if not waiting.records:
             self._waiting.popleft()
         keys = self._holdings.hold([record], offsets, held)
         self._holdings.answer(keys, (Acknowledgement.RELEASE, f"the deserializer raised {error!r}", None))
-        return errors.DeserializationError(
+        failure = errors.DeserializationError(
             f"{record.topic}-{record.partition} offset {record.offset}: the deserializer raised {error!r}; the record is"
             " released with the next commit, and a dead letter after delivery_count_limit deliveries"
         )
+        failure.__cause__ = error
+        self._tell_failure(failure)
+        return failure
 
     def _deserialize(self, records: list[ShareRecord]) -> tuple[int, Exception | None]:
         """Deserialize as many of these as can be. Return how many, and why not the next one."""
@@ -525,11 +524,7 @@ class ShareConsumer:
         while not self._stopped and not self.closed and self._waiting:
             if self._waiting[0].until <= time.monotonic():
                 return
-            try:
-                record = self._hand_out(1)[0]
-            except MsgtxError as error:
-                self._tell_failure(error)
-                raise
+            record = self._hand_out(1)[0]
             if self._observers.each:
                 self._tell_one(record)
             yield record
