@@ -23,6 +23,7 @@ POLLS = {500: 0, 2000: 0, 20_000: 0.6}  # records of a poll, and which part of a
 PROCESSES, WORKERS = 4, 16
 RATE = 200
 WAITS_SECONDS = 60.0
+EMPTY_SECONDS = 0.005  # for which a worker waits that finds nothing, as the peers' do
 EVERYTHING: ShareGroupSettings = {"auto_offset_reset": "earliest"}
 
 
@@ -84,7 +85,7 @@ def rate(url: str | None, client: Client, *, size: int, count: int, workers: int
     processes = min(PROCESSES, workers)
     begins, done = context.Event(), context.Value("q", 0)
     with perf.temporary_topic(client, partitions) as topic:
-        client.admin.shares.configure(topic, EVERYTHING)
+        client.admin.shares.configure(topic, {**EVERYTHING, "max_record_locks": max(2_000, 2 * workers * most)})
         joined = context.Semaphore(0)
         started = [
             context.Process(
@@ -120,7 +121,7 @@ def _work(
                 begins.wait()
                 held = 0
                 while done.value < count:
-                    got = len(consumer.poll(0.2, most))  # what the last one returned is accepted with it
+                    got = len(consumer.poll(EMPTY_SECONDS, most))  # what the last one returned is accepted with it
                     with done.get_lock():
                         done.value += held
                     held = got
