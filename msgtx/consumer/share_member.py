@@ -85,6 +85,8 @@ class ShareMember:
     def _leave(self) -> None:
         with self._engine.connection() as connection:
             leave_group(connection, self._config.group, self._id)
+            if self._joined is not None:
+                tidy(connection, self._joined)
 
     def _live(self) -> None:
         beats = 0

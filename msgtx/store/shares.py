@@ -306,13 +306,16 @@ def acquire_records_together(connection: RawConnection, several: Sequence[Acquir
 
 
 def tidy(connection: RawConnection, membership: Membership) -> None:
-    """Remove what newer states of the group supersede, and earlier calls of this member; a bounded part of it."""
-    after: Position | None = (1, membership.group_id, -1)
-    for _ in range(TIDIED_AT_ONCE):
-        after = sweeps.remove_superseded_shares(connection, after, None).after
-        if after is None or after[:2] != (1, membership.group_id):
-            break
-    sweeps.remove_superseded_shares(connection, (2, membership.number - 1), None)
+    """Remove what newer states of the group supersede, and earlier calls of this member; a bounded part of it.
+
+    Of a member that has left, all calls.
+    """
+    for start in ((1, membership.group_id, -1), (2, membership.number - 1)):
+        after: Position | None = start
+        for _ in range(TIDIED_AT_ONCE):
+            after = sweeps.remove_superseded_shares(connection, after, None).after
+            if after is None or after[:2] != start[:2]:
+                break
 
 
 def ensure_dead_letters(connection: RawConnection, group: str) -> str:

@@ -232,6 +232,26 @@ def test_states_stay_few_under_load(
     wait_until(lambda: connection.execute(newest, [group]).fetchone() == (1, 1))
 
 
+def test_a_member_that_leaves_takes_what_it_left_behind_along(
+    client: msgtx.Client, topic: str, group: str, share: Share, connection: Connection
+) -> None:
+    """Workers that come and go add nothing, also where nobody sweeps: no call stays, and of the states the newest."""
+    fill(client, topic, 50)
+    one = share(acknowledgement_mode="implicit", heartbeat_interval_ms=10_000)
+    while one.poll(0, max_records=1):
+        pass
+    calls = "select count(*) from msgtx.share_call where member_number = %s"
+    states = "select count(*) from msgtx.share_state s join msgtx.consumer_group g using (group_id) where g.name = %s"
+    ((number,),) = connection.execute(
+        "select m.member_number from msgtx.group_member m join msgtx.consumer_group g using (group_id) where g.name = %s",
+        [group],
+    ).fetchall()
+    assert connection.execute(calls, [number]).fetchone() != (0,)
+    one.close()
+    assert connection.execute(calls, [number]).fetchone() == (0,)
+    assert connection.execute(states, [group]).fetchone() == (1,)
+
+
 def test_a_commit_that_had_no_answer_in_time_is_finished_by_the_next_one(
     client: msgtx.Client, topic: str, share: Share, monkeypatch: pytest.MonkeyPatch
 ) -> None:
