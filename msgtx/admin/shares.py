@@ -19,6 +19,7 @@ from msgtx.settings import ShareGroupSettings
 from msgtx.store.groups import delete_group, list_groups
 from msgtx.store.records import count_records
 from msgtx.store.shares import (
+    PARTITIONS_AT_ONCE,
     ShareState,
     configure_share_group,
     describe_share_groups,
@@ -84,7 +85,8 @@ class SharesAdmin:
         """Have a share group go on elsewhere, and return what that does; with `dry_run` only that.
 
         `target`, `topics`, `partitions`: as in `client.admin.groups.reset`; without topics and partitions it is where the
-        group has read. What lies behind the new offsets is delivered as if for the first time. Raise `GroupNotFound`,
+        group has read. What lies behind the new offsets is delivered as if for the first time. More than 256 partitions are
+        reset in steps, each an SQL transaction: after a failure call it again. Raise `GroupNotFound`,
         `GroupNotEmpty` while it has members, `UnknownTopicOrPartition`, `InvalidRequest`.
         """
         partitions = named_partitions(target, topics, partitions)
@@ -98,8 +100,9 @@ class SharesAdmin:
             ids = ids_of(connection, topics, partitions)
             planned = plan_reset(connection, target, ids, starts)
             if not dry_run:
-                offsets = {ids[TopicPartition(one.topic, one.partition)]: one.new_offset for one in planned}
-                reset_share_offsets(connection, group, offsets)
+                offsets = [(ids[TopicPartition(one.topic, one.partition)], one.new_offset) for one in planned]
+                for at in range(0, len(offsets), PARTITIONS_AT_ONCE):
+                    reset_share_offsets(connection, group, dict(offsets[at : at + PARTITIONS_AT_ONCE]))
         return planned
 
     def redrive(

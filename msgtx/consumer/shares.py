@@ -26,7 +26,7 @@ from msgtx.session.answers import Answers
 from msgtx.session.enlistment import Riding, UserSession, enlist
 from msgtx.store.answers import NO_ANSWERS, OffsetRange, Refused, acknowledge_records
 from msgtx.store.records import uncollected
-from msgtx.store.shares import Acquired, Acquiring, ensure_dead_letters
+from msgtx.store.shares import PARTITIONS_AT_ONCE, Acquired, Acquiring, ensure_dead_letters
 from msgtx.store.topics import Topics
 from msgtx.types import Acknowledgement, ShareRecord, TopicPartition
 from msgtx.units import Duration
@@ -478,7 +478,8 @@ class ShareConsumer:
                 self._order = sorted(places)
                 self._waiter.watch(places)
             self._places, self._looked = places, now
-        self._order = [*self._order[1:], *self._order[:1]]
+        turn = PARTITIONS_AT_ONCE if len(self._order) > PARTITIONS_AT_ONCE else 1
+        self._order = [*self._order[turn:], *self._order[:turn]]
         return self._order
 
     def _calls(self, attempt: Callable[[Any], Any]) -> Any:

@@ -451,6 +451,28 @@ BY_HAND: dict[str, Callable[[Connection, Places], object]] = {
 }
 
 
+def test_who_may_not_consume_a_topic_begins_no_group_with_it(
+    guest: Callable[..., Connection], topics: tuple[str, str], connection: Connection
+) -> None:
+    """Nor does joining tell whether there is one of that name."""
+    group = unique("share")
+    joined = join_share_group(
+        guest(*(f"{can}:orders*" for can in ANY)),
+        group,
+        member_id="a",
+        client_host=None,
+        client_process=None,
+        session_timeout_ms=10_000,
+        topics=[*topics, "nowhere"],
+    )
+    begun = connection.execute(
+        "select t.name from msgtx.share_state s join msgtx.partition using (partition_id)"
+        " join msgtx.topic t using (topic_id) where s.group_id = %s",
+        [joined.group_id],
+    ).fetchall()
+    assert {name for (name,) in begun} == {topics[0]}
+
+
 @pytest.mark.parametrize("call", BY_HAND)
 def test_other_topics_are_refused_to_calls_by_hand(
     call: str, guest: Callable[..., Connection], topics: tuple[str, str], connection: Connection

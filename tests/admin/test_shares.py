@@ -1,7 +1,7 @@
 """client.admin.shares: settings, states, resets and deletion of share groups (internals: shares)."""
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 
 import pytest
@@ -10,7 +10,7 @@ import msgtx
 from msgtx import TopicPartition, errors
 from msgtx.admin import shares
 from msgtx.database.connection import RawConnection
-from msgtx.store.shares import ShareState, describe_share_groups
+from msgtx.store.shares import PARTITIONS_AT_ONCE, ShareState, describe_share_groups, reset_share_offsets
 from tests.databases import Connection
 
 Unique = Callable[[str], str]
@@ -241,3 +241,25 @@ def test_one_name_is_either_kind_of_group(client: msgtx.Client, topic: str, grou
     assert client.admin.groups.describe(group).partitions == []
     assert group not in [each.group for each in client.admin.groups.list()]
     assert client.admin.shares.describe(group).group == group
+
+
+def test_many_partitions_are_reset_in_steps(client: msgtx.Client, unique: Unique, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes a lock for each of its partitions; together they would not find room in the lock table."""
+    name, size = unique("many"), 2 * PARTITIONS_AT_ONCE + 1
+    client.topics.create(name, partitions=size)
+    client.admin.shares.configure(name, {"auto_offset_reset": "earliest"})
+    with client.share_consumer(name, group=name) as consumer:
+        assert consumer.poll(0) == []
+        client.producer().send(name, b"1", partition=size - 1).result()
+        assert len(consumer.poll(5.0)) == 1
+    steps: list[int] = []
+
+    def reset(connection: RawConnection, group: str, offsets: Mapping[int, int]) -> None:
+        steps.append(len(offsets))
+        reset_share_offsets(connection, group, offsets)
+
+    monkeypatch.setattr(shares, "reset_share_offsets", reset)
+    assert [one.new_offset for one in client.admin.shares.reset_offsets(name, "latest")] == [0] * (size - 1) + [1]
+    assert steps == [PARTITIONS_AT_ONCE, PARTITIONS_AT_ONCE, 1]
+    with client.share_consumer(name, group=name) as consumer:
+        assert consumer.poll(0.5) == []

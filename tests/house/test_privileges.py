@@ -21,7 +21,7 @@ OF_THE_CALLER = {
 # Functions that users call in their own SQL.
 OF_USERS = {"publish", "read", "value_json", "note_place"}
 # They name partitions or topics of a group's own rows: they neither read nor write a topic.
-OF_A_GROUP = {"join_group", "join_share_group", "ensure_dead_letters", "assign_partitions", "release_partitions"}
+OF_A_GROUP = {"join_group", "ensure_dead_letters", "assign_partitions", "release_partitions"}
 # The outcome of a row whose name the caller knows: like `transaction_outcome`, it belongs to no topic.
 OF_A_TRANSACTION = {"is_committed"}
 # A number that says that some topic has changed.

@@ -32,7 +32,7 @@ def filled(client: msgtx.Client, topic: str) -> str:
 
 
 @pytest.fixture
-def share(client: msgtx.Client, connection: Connection, filled: str, unique: Unique) -> Iterator[Share]:
+def share(client: msgtx.Client, filled: str, unique: Unique) -> Iterator[Share]:
     """Members of a group that begins at the start of the log."""
     made: list[msgtx.ShareConsumer] = []
     name = unique("share")
@@ -41,12 +41,8 @@ def share(client: msgtx.Client, connection: Connection, filled: str, unique: Uni
         made.append(client.share_consumer(filled, group=name, **{"acknowledgement_mode": "explicit", **settings}))
         return made[-1]
 
-    make()._member.join()
-    connection.execute(
-        "update msgtx.share_group set auto_offset_reset = 'earliest', record_lock_duration_ms = 60000,"
-        " delivery_count_limit = 9 where group_id ="
-        " (select group_id from msgtx.consumer_group where name = %s)",
-        [name],
+    client.admin.shares.configure(
+        name, {"auto_offset_reset": "earliest", "record_lock_duration_ms": 60_000, "delivery_count_limit": 9}
     )
     yield make
     for consumer in made:

@@ -15,10 +15,18 @@ from msgtx.database.pool import Engine
 from msgtx.store.answers import acknowledge_in_session, acknowledge_records
 from msgtx.store.append import append, append_and_decide
 from msgtx.store.decide import decide
+from msgtx.store.groups import delete_group
+from msgtx.store.members import leave_group
 from msgtx.store.retention import delete_records
 from msgtx.store.seal import complete_prepared
 from msgtx.store.seal import seal as seal_it
-from msgtx.store.shares import Acquiring, acquire_records, ensure_dead_letters, join_share_group
+from msgtx.store.shares import (
+    Acquiring,
+    acquire_records,
+    configure_share_group,
+    ensure_dead_letters,
+    join_share_group,
+)
 from msgtx.store.topics import create_topic, delete_topic, describe_topics
 from msgtx.store.transactions import end_transaction, mark, transaction_outcome
 from msgtx.store.verify import verify_batches
@@ -744,3 +752,110 @@ def test_a_call_that_overtakes_its_first_try_is_not_refused(
     assert before == [] if "acknowledge" in verb else before
     assert 0 not in group.acquire("b")
     assert connection.execute("select from msgtx.share_call where member_number = %s", [number]).rowcount == 1
+
+
+# ── where a group begins ──
+
+
+def join(connection: Connection, group: str, member: str, *topics: str) -> tuple[int, int]:
+    return join_share_group(
+        connection,
+        group,
+        member_id=member,
+        client_host=None,
+        client_process=None,
+        session_timeout_ms=45_000,
+        topics=topics,
+    )
+
+
+def starts(connection: Connection, group_id: int) -> list[tuple[int, int, int]]:
+    """Partition, version and next offset of all states of a group."""
+    return connection.execute(
+        "select partition_id, version, next_offset from msgtx.share_state where group_id = %s order by 1, 2", [group_id]
+    ).fetchall()
+
+
+def topic_of(connection: Connection, partition: int) -> str:
+    (name,) = connection.execute(
+        "select t.name from msgtx.partition p join msgtx.topic t using (topic_id) where p.partition_id = %s", [partition]
+    ).fetchone() or ("",)
+    return str(name)
+
+
+@pytest.mark.parametrize(
+    ("setting", "offsets"),
+    [("latest", (3, 2)), ("earliest", (1, 0)), ("by_duration:PT1H", (2, 2)), ("by_duration:P9D", (1, 0))],
+)
+def test_a_group_begins_with_a_topic_when_a_member_for_it_joins(
+    connection: Connection, setting: str, offsets: tuple[int, int]
+) -> None:
+    """In all partitions at once, at what is decided: not one by one, when somebody looks."""
+    first, second = new_topic(connection, 2)
+    (now,) = connection.execute("select floor(extract(epoch from msgtx.clock()) * 1000)::bigint").fetchone() or (0,)
+    hours = [now - 7_200_000, now - 7_200_000, now]
+    append_one(connection, batch(first, b"0", b"1", b"2", timestamps=hours))
+    append_one(connection, batch(second, b"0", b"1", timestamps=hours[:2]))
+    delete_records(connection, {first: 1})
+    Writer(connection).send(second, b"open")
+    configure_share_group(connection, "g", {"auto_offset_reset": setting})
+    group_id, number = join(connection, "g", "a", topic_of(connection, first))
+    assert starts(connection, group_id) == [(first, 1, offsets[0]), (second, 1, offsets[1])]
+    append_one(connection, batch(first, b"3"))
+    assert join(connection, "g", "a", topic_of(connection, first)) == (group_id, number)
+    assert join(connection, "g", "b", topic_of(connection, first)) != (group_id, number)
+    assert starts(connection, group_id) == [(first, 1, offsets[0]), (second, 1, offsets[1])]
+    found = acquire_records(connection, Acquiring("g", number, 1, [first, second], 500, 1 << 20)).records
+    acquired = [(each.range.partition_id, at) for each in found for at in range(each.range.first, each.range.last + 1)]
+    assert acquired == [
+        (place, at)
+        for place, start, end in ((first, offsets[0], 3), (second, offsets[1], 1))
+        for at in range(start, end + 1)
+    ]
+
+
+def test_a_group_begins_with_another_topic_when_somebody_joins_for_that(connection: Connection) -> None:
+    first, second = new_partition(connection), new_partition(connection)
+    group_id, _ = join(connection, "g", "a", topic_of(connection, first))
+    append_one(connection, batch(first, b"0"))
+    append_one(connection, batch(second, b"0"))
+    join(connection, "g", "b", topic_of(connection, first), topic_of(connection, second), "nowhere")
+    assert starts(connection, group_id) == [(first, 1, 0), (second, 1, 1)]
+    assert join(connection, "empty", "a") != (group_id, 0)
+
+
+# ── a group that is deleted ──
+
+
+def test_deleting_a_group_waits_for_no_call_of_a_member_that_is_gone(
+    connection: Connection, group: ShareGroup, open_connection: Sessions, engine: Engine
+) -> None:
+    """Nor does it take a lock for each partition. What that call writes is swept. A group of the same name begins anew."""
+    other = open_connection()
+    asked = Acquiring(group.name, group.join("a"), group.call(), [group.partition], 2, 1 << 20)
+    with other.transaction():
+        assert acquire_records(other, asked).records
+        leave_group(connection, group.name, "a")
+        delete_group(connection, group.name)
+    assert starts(connection, group.group_id)
+    with pytest.raises(errors.GroupNotFound):
+        acquire_records(connection, asked)
+    sweep(engine)
+    assert starts(connection, group.group_id) == []
+    again = ShareGroup(connection, group.partition, name=group.name)
+    assert again.acquire("a") == {0: 1, 1: 1, 2: 1, 3: 1}
+
+
+@pytest.mark.parametrize("outcome", ["COMMIT", "ABORT"])
+def test_what_is_pending_of_a_group_that_is_deleted_is_forgotten(
+    connection: Connection, group: ShareGroup, engine: Engine, outcome: str
+) -> None:
+    group.acquire("a")
+    writer = Writer(connection)
+    group.answer_in(writer.name, "a", {0: "accept", 1: "reject"})
+    leave_group(connection, group.name, "a")
+    delete_group(connection, group.name)
+    writer.commit() if outcome == "COMMIT" else writer.abort()
+    settle(connection)
+    sweep(engine)
+    assert count(connection, "share_pending") == count(connection, "share_state") == 0

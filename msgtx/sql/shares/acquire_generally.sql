@@ -5,7 +5,7 @@
 --   accepted_first        where a span begins that the member has accepted, and holds; null: none
 --   room, max_records     how many may come still, and how many of the whole call
 --   one row for each piece of a row of the log that has records: all offsets from first to last are acquired; offsets is null
---   where each of them is a record; is_repeated: the call has acquired it before
+--   where each of them is a record; byte_size: its part of the row's; is_repeated: the call has acquired it before
 -- What may not be delivered again becomes a dead letter (bury_records). What is delayed, or waits for its key, is parked: in
 -- share_parked. An overdue transaction that holds records back is aborted (I12). The caller holds the share partition's lock, and has
 -- looked at rights and at the member; tries the locks of partitions of dead letters and of producers. Reads partition, record_batch,
@@ -16,7 +16,7 @@ create function msgtx.acquire_generally(
     group_name text, g msgtx.share_group, in_member_number bigint, in_call_number bigint, id int, room int, max_records int,
     max_bytes bigint, accepted_first bigint, in_is_repeated boolean)
 returns table (
-    is_repeated boolean, first_offset bigint, last_offset bigint, delivery_count int, max_timestamp bigint, offsets bigint[],
+    is_repeated boolean, byte_size bigint, first_offset bigint, last_offset bigint, delivery_count int, max_timestamp bigint, offsets bigint[],
     keys bytea[], "values" bytea[], timestamps bigint[], header_counts int[], header_keys text[], header_values bytea[])
 language plpgsql volatile as $$
 #variable_conflict use_column
@@ -40,6 +40,7 @@ declare
     foreign_keys bigint[] := '{}';
     most int;
     count int;
+    fitting int;
     start bigint;
     before int;
     rows_at_once int := 4;
@@ -61,13 +62,7 @@ begin
         state.spans := array(select s from unnest(state.spans) s where s.first_offset <> accepted_first);
     end if;
     if state.version is null then
-        next_offset := case g.auto_offset_reset
-            when 'earliest' then log_start
-            when 'latest' then msgtx.last_stable_offset(id)
-            else coalesce((
-                select l.at_offset from msgtx.list_offsets(array[id], array[floor(extract(
-                    epoch from moment - split_part(g.auto_offset_reset, ':', 2)::interval) * 1000)::bigint], g.isolation) l),
-                msgtx.last_stable_offset(id)) end;
+        next_offset := (select s.start_offset from msgtx.share_start_offsets(g, array[id], moment) s);
         next_token := null;
         spans := '{}';
     else
@@ -142,7 +137,7 @@ begin
         end if;
         foreach span in array array(
             select s from unnest(spans) s where s.status = 'available' and s.delivery_count < g.delivery_count_limit) loop
-            exit when most <= 0 or alone;
+            exit when most <= 0 or bytes_left <= 0 or alone;
             if span.delivery_count >= g.delivery_count_limit - 1 then
                 if taken <> '{}' or room < max_records then
                     most := case when g.ordering = 'key' then 0 else most end;
@@ -152,6 +147,9 @@ begin
             end if;
             count := least(most, span.last_offset - span.first_offset + 1,
                            case when alone then 1 else greatest(1, max_records >> least(30, 3 * span.delivery_count)) end);
+            select r.count, bytes_left - r.bytes into fitting, bytes_left
+            from msgtx.fitting_records(id, span.first_offset, span.first_offset + count - 1, bytes_left) r;
+            count := case when fitting > 0 then fitting else count end;
             spans := array(
                 select row(s.first_offset + count, s.last_offset, s.status, s.delivery_count, s.member_number,
                            null, null, null, null, null, null, s.reason)::msgtx.share_span
@@ -259,6 +257,7 @@ begin
                 header_keys := f.header_keys[count + 1:count + most];
                 header_values := f.header_values[count + 1:count + most];
             end if;
+            byte_size := f.byte_size * (f.upto - f.begins + 1) / f.record_count;
             room := room - (f.upto - f.begins + 1);
             return next;
         end loop;
@@ -268,7 +267,8 @@ begin
     end loop;
 
     if not is_repeated and (left_over <> '{}' or is_met or next_offset is distinct from state.next_offset
-                            or next_due is distinct from state.next_due) then
+                            or next_due is distinct from state.next_due
+                            or waiting_keys is distinct from state.waiting_keys) then
         insert into msgtx.share_state (group_id, partition_id, version, next_offset, next_token, spans, next_due, waiting_keys)
         values (g.group_id, id, coalesce(state.version, 0) + 1, next_offset, next_token, spans || taken, next_due, waiting_keys);
     end if;

@@ -7,8 +7,9 @@
 --   answered_partitions, …  what the member answers for first (apply_answers), in the same SQL transaction: nothing is
 --   acquired if any of it is refused, which is a row of its own each, with an error. The number is then that of both, see
 --   acknowledge_records
--- Partition by partition it is the usual case (acquire_usually), or the general rules apply (acquire_generally). What has been
--- acquired is one row of share_state, however many records it is. Waits for the lock of share partitions that are answered
+-- Partition by partition it is the usual case (acquire_usually), or the general rules apply (acquire_generally): of the first one, and
+-- of as many others as may have something (partitions_to_acquire), until there are max_records or max_bytes, but one record at least. What
+-- has been acquired is one row of share_state, however many records it is. Waits for the lock of share partitions that are answered
 -- for, and, if it holds no other, for that of a partition that is asked for alone; tries those of the others. Reads
 -- consumer_group, share_group, group_member, group_heartbeat. Writes share_call; through acquire_usually, acquire_generally
 -- and apply_answers share_state and what these say. Flushed if it wrote dead letters: who has acquired what need not outlast a
@@ -28,11 +29,13 @@ set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off se
 set enable_sort = off set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
+    partitions_at_once constant int := 256;  -- that are locked
     moment constant timestamptz := msgtx.clock();
     home record;
     g msgtx.share_group;
     f record;
     id int;
+    bytes bigint;
     room int := max_records;
     accepts boolean := false;  -- one range, and is to have records of the same partition: usually
     is_first boolean := answers <> '{}';  -- these answers have not been applied yet
@@ -84,8 +87,15 @@ begin
             end loop;
         end if;
     end if;
-    foreach id in array partition_ids loop
-        exit when room <= 0 or is_alone or is_refused;
+    for place in 1 .. partitions_at_once loop
+        exit when is_alone or is_refused or not accepts and (room <= 0 or max_bytes <= 0 and not is_repeated);
+        if place = 2 then
+            partition_ids := partition_ids[:1] || array(
+                select p from msgtx.partitions_to_acquire(
+                    g, array[in_member_number], array[in_call_number], partition_ids[2:], moment, partitions_at_once - 1) p);
+        end if;
+        exit when place > cardinality(partition_ids);
+        id := partition_ids[place];
         if accepts or id = partition_ids[1] and answers = '{}' then
             ignored := msgtx.lock_share_partition(g.group_id, id);
         elsif not msgtx.try_lock_share_partition(g.group_id, id) then
@@ -117,6 +127,7 @@ begin
                 header_values := f.header_values;
                 return next;
                 room := room - cardinality("values");
+                max_bytes := max_bytes - f.byte_size;
             end loop;
         end if;
         continue when is_usual;
@@ -147,8 +158,8 @@ begin
             end if;
         end if;
         g := msgtx.share_group_of(group_name, in_member_number);  -- behind the lock: it may be gone
-        for again, first_offset, last_offset, delivery_count, max_timestamp, offsets, keys, "values", timestamps, header_counts,
-            header_keys, header_values in
+        for again, bytes, first_offset, last_offset, delivery_count, max_timestamp, offsets, keys, "values", timestamps,
+            header_counts, header_keys, header_values in
             select r.* from msgtx.acquire_generally(
                 group_name, g, in_member_number, in_call_number, id, room, max_records, max_bytes, accepted_first, is_repeated) r
         loop
@@ -156,6 +167,7 @@ begin
             lock_ms := g.record_lock_duration_ms;
             return next;
             room := room - cardinality("values");
+            max_bytes := max_bytes - bytes;
             is_repeated := again;
         end loop;
     end loop;

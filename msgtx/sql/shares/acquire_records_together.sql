@@ -19,6 +19,7 @@ set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off se
 set enable_sort = off set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
+    partitions_at_once constant int := 256;  -- that are locked
     moment constant timestamptz := msgtx.clock();
     nothing constant bigint[] := array_fill(-1::bigint, array[cardinality(member_numbers)]);
     g msgtx.share_group;
@@ -48,8 +49,15 @@ begin
     then
         return;
     end if;
-    foreach id in array partition_ids loop
-        is_first := id = partition_ids[1];
+    for place in 1 .. partitions_at_once loop
+        if place = 2 then
+            partition_ids := partition_ids[:1] || array(
+                select p from msgtx.partitions_to_acquire(
+                    g, member_numbers, call_numbers, partition_ids[2:], moment, partitions_at_once - 1) p);
+        end if;
+        exit when place > cardinality(partition_ids);
+        id := partition_ids[place];
+        is_first := place = 1;
         if is_first then
             ignored := msgtx.lock_share_partition(g.group_id, id);
         else
@@ -68,7 +76,7 @@ begin
         exit when rows_found <> 1;  -- it has given some, or is looked at by each, who may have some of it already
         looked_at := looked_at + 1;
     end loop;
-    if rows_found = 1 and looked_at = cardinality(partition_ids) then
+    if rows_found = 1 and looked_at = cardinality(partition_ids) and looked_at < partitions_at_once then
         asker := -1;
         return next;
     end if;

@@ -6,15 +6,15 @@
 --   first_offsets, last_offsets   what each member accepts first: all that it has acquired in one call; -1: nothing
 --   mosts                 how many records each asks for; 0: it only accepts
 --   no row                it is not usual, and nothing was done
---   one row for each piece of a row of the log that asker, a place in members, has acquired: each offset is a record; and a
---   last one with asker 0
+--   one row for each piece of a row of the log that asker, a place in members, has acquired: each offset is a record, and
+--   byte_size its part of the row's; and a last one with asker 0
 -- The caller holds the share partition's lock, and has looked at rights, at the members, and at what share_call knows. Reads
 -- partition, record_batch, group_member, group_heartbeat, transaction_decision. Writes share_state.
 create function msgtx.acquire_usually(
     g msgtx.share_group, in_partition_id int, member_numbers bigint[], call_numbers bigint[], mosts int[], max_bytes bigint,
     first_offsets bigint[], last_offsets bigint[])
 returns table (
-    asker int, first_offset bigint, last_offset bigint, max_timestamp bigint, keys bytea[], "values" bytea[],
+    asker int, byte_size bigint, first_offset bigint, last_offset bigint, max_timestamp bigint, keys bytea[], "values" bytea[],
     timestamps bigint[], header_counts int[], header_keys text[], header_values bytea[])
 language plpgsql volatile as $$
 #variable_conflict use_column
@@ -116,7 +116,7 @@ begin
     asker := 0;
     if end_offset > next_offset then
         for f in
-            select b.base_offset, b.last_offset, b.offset_deltas, b.max_timestamp, b.keys, b."values", b.timestamps,
+            select b.base_offset, b.last_offset, b.byte_size, b.offset_deltas, b.max_timestamp, b.keys, b."values", b.timestamps,
                    b.header_counts, b.header_keys, b.header_values
             from msgtx.record_batch b
             where b.partition_id = in_partition_id and b.base_offset < end_offset and b.base_offset >= (
@@ -142,6 +142,7 @@ begin
                 first_offset := next_offset;
                 last_offset := next_offset + count - 1;
                 begins := first_offset - f.base_offset;
+                byte_size := f.byte_size * count / (f.last_offset - f.base_offset + 1);
                 is_part := count <= f.last_offset - f.base_offset;
                 "values" := case when members > 1 then some_values[first_offset - values_from:last_offset - values_from]
                                  when is_part then f."values"[begins + 1:begins + count] else f."values" end;

@@ -1,7 +1,10 @@
 -- join_share_group(group, member, …) makes a client a member of a share group; the first one makes the group. error and detail say why
 -- not. Asked again for the same member id, the answer is the same.
 --   member_number  by which the group's tables know it; a number is never given out twice
--- Locks the group (exclusive). Writes consumer_group, share_group, group_member, group_heartbeat (number 0). Flushed.
+--   in_topics      that it reads: with one that the group knows nothing of it begins here and now (share_start_offsets). Names of topics that
+--                  do not exist, or that the caller may not consume, say nothing
+-- Locks the group (exclusive). Reads topic, partition. Writes consumer_group, share_group, group_member, group_heartbeat (number 0),
+-- share_state. Flushed.
 create function msgtx.join_share_group(
     group_name text, in_member_id text, in_client_host text, in_client_process int, in_session_timeout_ms int, in_topics text[],
     out error text, out detail text, out group_id int, out member_number bigint
@@ -10,6 +13,8 @@ set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan s
 set enable_bitmapscan = off set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
+    readable constant int[] := msgtx.topics_of_caller('{consume}');
+    unknown int[];
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     detail := case
@@ -65,4 +70,19 @@ begin
     returning msgtx.group_member.member_number into member_number;
     insert into msgtx.group_heartbeat (member_number, heartbeat_number, heartbeat_at)
     values (join_share_group.member_number, 0, msgtx.clock());
+    -- No other member has the group begin with a topic meanwhile: it would have joined for it.
+    unknown := array(
+        select p.partition_id from msgtx.topic t
+        join msgtx.partition p on p.topic_id = t.topic_id
+        where t.name = any (in_topics) and (readable is null or t.topic_id = any (readable)) and not exists (
+            select from msgtx.partition q
+            cross join lateral (
+                select from msgtx.share_state s
+                where s.group_id = join_share_group.group_id and s.partition_id = q.partition_id limit 1) known
+            where q.topic_id = t.topic_id));
+    insert into msgtx.share_state (group_id, partition_id, version, next_offset, spans)
+    select join_share_group.group_id, b.partition_id, 1, b.start_offset, '{}'
+    from msgtx.share_group g
+    cross join lateral msgtx.share_start_offsets(g, unknown, msgtx.clock()) b
+    where g.group_id = join_share_group.group_id;
 end $$;

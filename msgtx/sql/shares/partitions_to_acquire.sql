@@ -1,0 +1,32 @@
+-- partitions_to_acquire(group, members, calls, partitions, moment, most) → those of these partitions which members of a share group have to look
+-- at, the first ones of them: the others have nothing new, nothing to be delivered again, and nothing that one of these calls has acquired
+-- when it came the first time. A look by the rules of acquire_records is a lock and some 0.1 to 0.7 ms, this one 0.01.
+-- Locks nothing: what changes meanwhile is for the next call. Reads partition, record_batch, share_state, group_member, group_heartbeat.
+create function msgtx.partitions_to_acquire(
+    g msgtx.share_group, member_numbers bigint[], call_numbers bigint[], partition_ids int[], moment timestamptz, most int)
+returns setof int language sql stable
+as $$
+    select a.partition_id
+    from unnest(partition_ids) a(partition_id)
+    cross join lateral (
+        select p.log_start_offset from msgtx.partition p where p.partition_id = a.partition_id limit 1) p
+    left join lateral (
+        select s.next_offset, s.spans, s.next_due, s.waiting_keys from msgtx.share_state s
+        where s.group_id = (g).group_id and s.partition_id = a.partition_id order by s.version desc limit 1) s on true
+    left join lateral (
+        select b.last_offset from msgtx.record_batch b
+        where b.partition_id = a.partition_id order by b.base_offset desc limit 1) tail on true
+    where s.next_offset is null or s.next_offset < p.log_start_offset or s.next_offset <= tail.last_offset
+       or s.next_due <= moment or s.waiting_keys <> '{}'
+       or exists (
+           select from unnest(s.spans) u
+           left join lateral (
+               select m.session_timeout_ms from msgtx.group_member m where m.member_number = u.member_number limit 1) m on true
+           left join lateral (
+               select h.heartbeat_at from msgtx.group_heartbeat h where h.member_number = u.member_number
+               order by h.heartbeat_number desc limit 1) newest on true
+           where u.status <> 'acquired' or u.locked_until <= moment
+              or msgtx.is_session_over(newest.heartbeat_at, m.session_timeout_ms, moment) is not false
+              or u.call_number = call_numbers[array_position(member_numbers, u.member_number)])
+    limit most
+$$;

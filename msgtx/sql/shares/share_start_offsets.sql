@@ -1,0 +1,25 @@
+-- share_start_offsets(group, partitions, moment) → where a share group begins with partitions that it knows nothing of: at their start, at the
+-- end of what is decided, or at the first record of a duration before this moment (auto_offset_reset).
+-- Reads partition, record_batch, partition_floor, transaction tables.
+create function msgtx.share_start_offsets(g msgtx.share_group, partition_ids int[], moment timestamptz)
+returns table (partition_id int, start_offset bigint) language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    size constant int := cardinality(partition_ids);
+    since constant bigint := case when g.auto_offset_reset like 'by_duration:%' then floor(extract(
+        epoch from moment - split_part(g.auto_offset_reset, ':', 2)::interval) * 1000) end;
+begin
+    if g.auto_offset_reset = 'earliest' then
+        return query
+        select p.partition_id, p.log_start_offset from unnest(partition_ids) u
+        join msgtx.partition p on p.partition_id = u;
+    elsif g.auto_offset_reset = 'latest' then
+        return query
+        select f.partition_id, f.last_stable_offset
+        from msgtx.fetch_batches(partition_ids, array_fill(0::bigint, array[size]), array_fill(null::text, array[size]), 'read_committed', 0, 0) f;
+    else
+        return query
+        select l.partition_id, coalesce(l.at_offset, l.last_stable_offset)
+        from msgtx.list_offsets(partition_ids, array_fill(since, array[size]), g.isolation) l;
+    end if;
+end $$;
