@@ -268,6 +268,19 @@ def test_a_transaction_that_is_overdue_gives_its_records_back(
     producer.abort_transaction()
 
 
+def test_an_overdue_transaction_holds_no_member_back(client: msgtx.Client, topic: str, share: Share, make: Make) -> None:
+    """I12: what was sent behind it is delivered, though nobody sweeps."""
+    one, producer = share(), make()
+    assert one.poll(0) == []
+    producer.begin_transaction(timeout_ms=600)
+    producer.send(topic, b"open").result(10)
+    fill(client, topic, 1)
+    assert seen(one.poll(10)) == [(b"0", 1)]
+    with pytest.raises(errors.TransactionAborted):
+        producer.commit_transaction()
+    producer.abort_transaction()
+
+
 def test_what_is_handed_to_no_transaction_stays_the_consumers(
     client: msgtx.Client, topic: str, share: Share, make: Make
 ) -> None:

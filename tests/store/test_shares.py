@@ -33,7 +33,17 @@ from msgtx.store.verify import verify_batches
 from msgtx.types import Outcome
 from tests.databases import Connection, backend, wait_for_lock
 from tests.store.sharing import ShareGroup
-from tests.store.steps import Writer, append_one, batch, count, delete_topic_of, new_partition, new_topic, values
+from tests.store.steps import (
+    Writer,
+    append_one,
+    batch,
+    count,
+    delete_topic_of,
+    new_partition,
+    new_topic,
+    plain,
+    values,
+)
 from tests.store.test_compaction import compact, compacted_topic, put
 
 Clock = Callable[..., None]
@@ -242,6 +252,39 @@ def test_an_overdue_transaction_is_aborted_by_who_meets_it(connection: Connectio
     clock("2 seconds")
     assert group.acquire("b") == {0: 2, 1: 2, 2: 2, 3: 2}
     assert transaction_outcome(connection, writer.name).outcome is Outcome.ABORTED
+
+
+def test_an_overdue_transaction_in_the_log_is_aborted_by_the_member_that_it_holds_back(
+    connection: Connection, partition: int, group: ShareGroup, clock: Clock
+) -> None:
+    """I12. One behind the other; what is not overdue, or may last, goes on holding back."""
+    group.acquire("a")
+    first, second = Writer(connection, timeout_ms=1_000), Writer(connection, timeout_ms=1_000)
+    first.send(partition, b"4")
+    second.send(partition, b"5")
+    plain(connection, partition, b"6")
+    later = Writer(connection, timeout_ms=600_000)
+    later.send(partition, b"7")
+    plain(connection, partition, b"8")
+    assert group.acquire("a") == {}
+    clock("2 s")
+    assert group.acquire("a") == {6: 1}
+    assert [transaction_outcome(connection, each.name).outcome for each in (first, second)] == [Outcome.ABORTED] * 2
+    group.answer("a", dict.fromkeys((0, 1, 2, 3, 6), "accept"))
+    seal_it(connection, later.name, "external", tails=later.tails)
+    clock("900 s")
+    assert group.acquire("a") == {}
+    complete_prepared(connection, later.name, "COMMIT")
+    assert group.acquire("a") == {7: 1, 8: 1}
+
+
+def test_who_reads_uncommitted_records_is_held_back_by_nothing(connection: Connection, partition: int, clock: Clock) -> None:
+    group = ShareGroup(connection, partition, isolation="read_uncommitted")
+    writer = Writer(connection, timeout_ms=1_000)
+    writer.send(partition, b"4")
+    clock("2 s")
+    assert len(group.acquire("a")) == 5
+    assert transaction_outcome(connection, writer.name).outcome is Outcome.OPEN
 
 
 def test_an_overdue_transaction_of_acknowledgements_alone_is_aborted_by_the_sweep(

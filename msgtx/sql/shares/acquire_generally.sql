@@ -7,7 +7,7 @@
 --   one row for each piece of a row of the log that has records: all offsets from first to last are acquired; offsets is null
 --   where each of them is a record; byte_size: its part of the row's; is_repeated: the call has acquired it before
 -- What may not be delivered again becomes a dead letter (bury_records). What is delayed, or waits for its key, is parked: in
--- share_parked. An overdue transaction that holds records back is aborted (I12). The caller holds the share partition's lock, and has
+-- share_parked. An overdue transaction that holds records back, in the log or by an answer, is aborted (I12). The caller holds the share partition's lock, and has
 -- looked at rights and at the member; tries the locks of partitions of dead letters and of producers. Reads partition, record_batch,
 -- transaction, transaction_decision, group_member, group_heartbeat. Writes share_state; through unpark_records, hold_back_keys,
 -- park_delayed, divide_records share_parked; through expire_transaction transaction_decision, through bury_records
@@ -49,6 +49,7 @@ declare
     alone boolean := false;
     is_met boolean := accepted_first is not null;
     expired boolean := false;
+    ended int := 0;
     ignored boolean;
 begin
     is_repeated := in_is_repeated;
@@ -168,7 +169,8 @@ begin
         rows_found := 0;
         start := next_offset;
         for f in select b.base_offset, b.last_offset, b.visible, b.identity,
-                        g.ordering = 'key' or b.header_keys @> '{msgtx.deliver-at}' as is_divided
+                        g.ordering = 'key' or b.header_keys @> '{msgtx.deliver-at}' as is_divided,
+                        b.blocked_producer_id, b.blocked_epoch, b.blocked_number, b.blocked_overdue
                  from msgtx.fetch_batches(
                      array[id], array[next_offset], array[next_token], g.isolation, bytes_left, rows_at_once) b
         loop
@@ -210,7 +212,12 @@ begin
             end if;
             next_token := case g.isolation when 'read_committed' then 'stable ' else 'seen ' end || f.identity;
         end loop;
-        exit when rows_found < rows_at_once;
+        if rows_found < rows_at_once then
+            -- This is as far as it can be read. If an overdue transaction is why, which each row says, that is aborted (I12).
+            exit when most <= 0 or ended >= expired_at_once or g.isolation = 'read_uncommitted' or f.blocked_overdue is not true;
+            exit when not msgtx.expire_transaction(f.blocked_producer_id, f.blocked_epoch, f.blocked_number);
+            ended := ended + 1;
+        end if;
         rows_at_once := least(1000, 4 * rows_at_once);
         bytes_left := bytes_left - coalesce((
             select sum(b.byte_size) from msgtx.record_batch b
