@@ -70,7 +70,8 @@ class SharesAdmin:
     def delete(self, group: str) -> None:
         """Delete a share group; its dead letters stay. Raise `GroupNotFound`, `GroupNotEmpty` while it has members."""
         with self._engine.connection() as connection:
-            _known(connection, group)
+            if group not in share_group_names(connection):
+                raise _unknown(connection, group)
             delete_group(connection, group)
 
     def reset_offsets(
@@ -161,11 +162,15 @@ def _known(connection: RawConnection, group: str) -> list[ShareState]:
     """Return what there is to know of a share group. Raise `GroupNotFound`."""
     if rows := describe_share_groups(connection, [group]):
         return rows
+    raise _unknown(connection, group)
+
+
+def _unknown(connection: RawConnection, group: str) -> errors.GroupNotFound:
     if list_groups(connection, [group]):
-        raise errors.GroupNotFound(f"{group!r} is a consumer group, and no share group: see `msgtx groups`")
+        return errors.GroupNotFound(f"{group!r} is a consumer group, and no share group: see `msgtx groups`")
     otherwise = "it begins with its first member, or `msgtx shares configure`"
     advice = did_you_mean(group, share_group_names(connection), otherwise=otherwise)
-    raise errors.GroupNotFound(f"there is no share group {group!r}; {advice}")
+    return errors.GroupNotFound(f"there is no share group {group!r}; {advice}")
 
 
 def _described(connection: RawConnection, rows: Iterable[ShareState]) -> list[ShareGroupDescription]:

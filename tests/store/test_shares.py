@@ -12,7 +12,7 @@ import pytest
 from msgtx import errors
 from msgtx.coordinator.sweep import sweep
 from msgtx.database.pool import Engine
-from msgtx.store.answers import acknowledge_in_session, acknowledge_records
+from msgtx.store.answers import acknowledge_in_session, acknowledge_in_transaction, acknowledge_records
 from msgtx.store.append import append, append_and_decide
 from msgtx.store.decide import decide
 from msgtx.store.groups import delete_group
@@ -204,7 +204,7 @@ def test_a_transaction_that_is_over_takes_no_acknowledgement(connection: Connect
     writer = Writer(connection)
     group.acquire("a")
     decide(connection, writer.name, "ABORT", tails={})
-    with pytest.raises(errors.InvalidTransactionState):
+    with pytest.raises(errors.InvalidTransactionState, match="ABORT"):
         group.answer_in(writer.name, "a", {0: "accept"})
     writer.number += 1
     sealed = writer.name
@@ -212,6 +212,43 @@ def test_a_transaction_that_is_over_takes_no_acknowledgement(connection: Connect
     seal_it(connection, sealed, "external", tails=writer.tails)
     with pytest.raises(errors.InvalidTransactionState):
         group.answer_in(sealed, "a", {0: "accept"})
+    assert group.spans == [(0, 3, "acquired", 1)]
+
+
+@pytest.mark.parametrize(("given", "stored"), [(None, 60_000), (2_000, 2_000)])
+def test_an_acknowledgement_opens_its_transaction_as_a_record_does(
+    connection: Connection, group: ShareGroup, given: int | None, stored: int
+) -> None:
+    writer = Writer(connection)
+    group.acquire("a")
+    for offset, host in ((0, "h" * 300), (1, "another")):
+        acknowledge_in_transaction(
+            connection,
+            writer.name,
+            group.answers("a", {offset: "accept"}),
+            call_number=group.call(),
+            timeout_ms=given,
+            client_host=host,
+            client_process=7,
+        )
+    rows = connection.execute(
+        "select transaction_number, timeout_ms, client_host, client_process, database_backend from msgtx.transaction"
+        " where producer_id = %s",
+        [writer.name.producer_id],
+    ).fetchall()
+    assert rows == [(writer.number, stored, "h" * 255, 7, backend(connection))]
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, 1 << 30])
+def test_an_acknowledgement_opens_no_transaction_with_a_timeout_out_of_bounds(
+    connection: Connection, group: ShareGroup, timeout_ms: int
+) -> None:
+    writer = Writer(connection)
+    group.acquire("a")
+    with pytest.raises(errors.InvalidTransactionTimeout, match=str(timeout_ms)):
+        acknowledge_in_transaction(
+            connection, writer.name, group.answers("a", {0: "accept"}), call_number=group.call(), timeout_ms=timeout_ms
+        )
     assert group.spans == [(0, 3, "acquired", 1)]
 
 
