@@ -22,6 +22,7 @@ from msgtx.store.groups import (
     list_groups,
     reset_offsets,
 )
+from msgtx.store.holders import stable_ends
 from msgtx.store.members import Member, describe_members
 from msgtx.store.records import count_records, first_records
 from msgtx.store.topics import describe_topics, partitions_of, require_topics
@@ -261,10 +262,10 @@ def ids_of(
 def plan_reset(
     connection: RawConnection, target: Target, ids: Mapping[TopicPartition, int], current: Mapping[int, int]
 ) -> list[OffsetReset]:
-    """Decide what each offset becomes, from `current` ones by partition id; nothing is changed."""
+    """Decide what each offset becomes, from `current` ones by partition id. Only what is overdue is aborted (I12)."""
     time = time_of(target, clock(connection).astimezone(UTC))
     times = dict.fromkeys(ids.values(), LATEST if time is None else time)
-    listed = list_offsets(connection, times, Isolation.READ_COMMITTED)
+    listed = stable_ends(connection, times, Isolation.READ_COMMITTED)
     planned = []
     for partition, partition_id in ids.items():
         if partition_id not in listed:

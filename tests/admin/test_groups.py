@@ -1,6 +1,7 @@
 """`client.admin.groups`: which member reads what, how far it is, and moving offsets (internals: groups)."""
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -328,6 +329,21 @@ def test_latest_is_before_what_is_undecided(groups: Groups) -> None:
         assert groups.offsets() == {0: 2}
         producer.commit_transaction()
     assert groups.admin.describe(groups.group).lag == 1
+
+
+@pytest.mark.parametrize(("target", "offset"), [("latest", 6), (timedelta(hours=1), 1)])
+def test_a_reset_aborts_what_is_overdue_and_would_hold_it_back(groups: Groups, target: Any, offset: int) -> None:
+    """I12. Else the group would be delivered what the reset was to skip."""
+    with groups.client.producer(transactional_id=groups.group) as producer:
+        producer.begin_transaction(timeout_ms=300)
+        producer.send(groups.topic, b"open", partition=0)
+        producer.flush(SECONDS)
+        now = round(time.time() * 1000)
+        groups.produce(0, 5, start_ms=now)
+        time.sleep(0.4)
+        groups.admin.reset(groups.group, target, partitions=[groups.tp(0)])
+        assert groups.offsets() == {0: offset}
+        producer.abort_transaction()
 
 
 def test_a_group_that_is_not_there_is_made_where_partitions_are_named(groups: Groups) -> None:

@@ -1,6 +1,7 @@
 """client.admin.shares.redrive: dead letters go back to the topics that they came from, each once."""
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -78,6 +79,19 @@ def test_a_letter_that_dies_again_is_another_letter(client: msgtx.Client, topic:
     letters = of(client, f"{group}-dead-letters")
     assert len(letters) == 30
     assert {len(letter.headers) for letter in letters} == {10}, "what a letter has added is taken off it"
+
+
+def test_letters_behind_an_overdue_transaction_go_back(client: msgtx.Client, topic: str, group: str, unique: Unique) -> None:
+    """I12."""
+    reject(client, topic, group, 5)
+    with client.producer(transactional_id=unique("tx")) as producer:
+        producer.begin_transaction(timeout_ms=300)
+        producer.send(f"{group}-dead-letters", b"no letter", partition=0)
+        producer.flush(10)
+        time.sleep(0.4)
+        reject(client, topic, group, 5)
+        assert client.admin.shares.redrive(group).sent == 10
+        producer.abort_transaction()
 
 
 def test_a_bounded_redrive_goes_on_where_it_ended(client: msgtx.Client, topic: str, group: str) -> None:

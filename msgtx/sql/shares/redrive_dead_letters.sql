@@ -2,11 +2,11 @@
 -- one partition of its topic of dead letters: those between where the group is there and offset upto. One SQL transaction sends them and
 -- moves the group on, so each is sent once. Key, value and headers are those of the record that died; the time is now. What is no
 -- dead letter of this group is passed over. At most 1,000 letters, 8 MiB and 256 target partitions in a call.
---   in_upto, upto     null: the last stable offset, which is answered; null in the answer: there is no such partition
+--   in_upto, upto     null: the last stable offset, behind what is overdue (I12), which is answered; null in the answer: there is no such partition
 --   skip_missing      pass over letters whose topic is gone, instead of the refusal
 --   error, detail     UnknownTopicOrPartition: the topic of the next letter is gone
 --   is_over           nothing is left below upto. Another call may have been faster: then nothing was done, and more is left
--- Locks partitions, then the share partition of the dead letters (exclusive, each ascending). Reads consumer_group, share_group, partition,
+-- Tries producers' locks. Locks partitions, then the share partition of the dead letters (exclusive, each ascending). Reads consumer_group, share_group, partition,
 -- topic, record_batch and, through fetch_batches, the transaction tables. Writes share_state; record_batch through append_or_raise. Flushed.
 create function msgtx.redrive_dead_letters(
     group_name text, in_index int, in_upto bigint, most int, skip_missing boolean,
@@ -70,6 +70,9 @@ begin
     end if;
     if letters_id is null then
         return;
+    end if;
+    if in_upto is null then
+        perform from msgtx.expire_holders(array[letters_id]);
     end if;
     upto := coalesce(in_upto, msgtx.last_stable_offset(letters_id));
     select s.version, s.next_offset, s.spans, s.next_due, s.waiting_keys into state from msgtx.share_state s
