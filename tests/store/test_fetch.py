@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from msgtx.store.decide import decide
 from msgtx.store.fetch import Position, fetch
 from msgtx.store.topics import delete_topic
 from msgtx.store.transactions import mark
@@ -87,6 +88,34 @@ def test_rows_bound_an_answer(connection: Connection) -> None:
         plain(connection, partition, b"x")
     assert len(look(connection, partition, max_rows=2).batches) == 2
     assert len(read(connection, partition, max_rows=1)) == 5
+
+
+@pytest.mark.parametrize("outcome", ["COMMIT", "ABORT"])
+def test_rows_bound_an_answer_over_many_partitions(connection: Connection, outcome: str) -> None:
+    """Also rows that are not visible: a large abort must not fill the memory of those who only pass it."""
+    partitions, rows = new_topic(connection, 12), 1_000
+    writer = Writer(connection)
+    for partition in partitions:
+        writer.send(partition, b"first")
+    connection.execute(
+        "insert into msgtx.record_batch (partition_id, base_offset, last_offset, producer_id, producer_epoch,"
+        ' transaction_number, base_sequence, last_sequence, appended_at, max_timestamp, record_count, byte_size, "values")'
+        " select b.partition_id, n, n, b.producer_id, b.producer_epoch, b.transaction_number, n, n, b.appended_at,"
+        ' b.max_timestamp, 1, b.byte_size, b."values"'
+        " from msgtx.record_batch b cross join generate_series(1, %s) n where b.partition_id = any(%s)",
+        [rows - 1, partitions],
+    )
+    decide(connection, writer.name, outcome, tails=dict.fromkeys(partitions, rows - 1) if outcome == "COMMIT" else {})
+    positions = {partition: Position(0) for partition in partitions}
+    left, calls = len(partitions) * rows, 0
+    while left:
+        answers = fetch(connection, positions, isolation=COMMITTED, max_bytes=1 << 23, total_bytes=1 << 23)
+        passed = sum(answer.position - positions[partition].offset for partition, answer in answers.items())
+        assert 0 < passed <= 10_000 + len(partitions)
+        assert sum(len(answer.batches) for answer in answers.values()) == (passed if outcome == "COMMIT" else 0)
+        positions = {partition: Position(answer.position, answer.token) for partition, answer in answers.items()}
+        left, calls = left - passed, calls + 1
+    assert calls == 2
 
 
 # ── isolation ──

@@ -8,7 +8,8 @@
 --   truncated        the row before the position is not the one that the token names, or the log ends before the position
 --   blocked_…        the undecided transaction that holds the last stable offset back, and whether it is overdue
 --   visible          false: a row of an aborted transaction, without its arrays; the reader's position passes it
---   max_bytes        of visible rows and partition, more only to return one row; max_rows: of rows and partition
+--   max_bytes        of visible rows and partition, more only to return one row; max_rows: of rows and partition. Of all partitions
+--                    together it is 10,000 rows, visible or not, and one of each
 --   total_bytes      of visible rows of all partitions, more only to return the first row of all: partitions named first come
 --                    first. Each one that has something to read gets an equal share, rounded up to a row. null: no limit
 -- A role that may not consume a topic gets 42501; its ends alone (max_rows 0) are for all who have any right on it.
@@ -31,6 +32,7 @@ set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off se
 set enable_sort = off as $$
 #variable_conflict use_column
 declare
+    rows_of_all constant int := 10000;
     start bigint;
     previous record;
     next record;
@@ -184,7 +186,7 @@ begin
                       and k.position >= k.log_start_offset
                       and b.base_offset >= case when k.previous_last >= k.position then k.previous_base else k.position end
                       and b.base_offset < k.readable_end
-                    order by b.base_offset limit max_rows) v
+                    order by b.base_offset limit least(max_rows, 1 + rows_of_all / greatest(k.readers, 1))) v
                 window front as (order by v.base_offset rows between unbounded preceding and 1 preceding)) w
             where w.before < least(max_bytes, total_bytes / greatest(k.readers, 1) + 1)) r on true
         window come as (rows between unbounded preceding and current row)) c
