@@ -120,7 +120,8 @@ class Holdings:
     def answered(self, answers: dict[Key, Answer], refused: Sequence[Refused] | None) -> None:
         """Note what became of a commit; `refused` None: all of it, since the group does not know this member.
 
-        Raise the error of what was refused, which is forgotten.
+        Raise the error of what was refused, which is forgotten; and `InvalidRecordState` for what the caller has answered
+        otherwise since, because this commit had no answer in time: it is done.
         """
         if refused is None:
             refused = [("InvalidRecordState", self._held[key]) for key in answers]
@@ -129,17 +130,24 @@ class Holdings:
             for key in bad:
                 del self._held[key]
                 self._answers.pop(key, None)
-            names = ", ".join(f"{topic}-{partition} offset {offset}" for topic, partition, offset in bad[:5])
             raise errors.BY_NAME[refused[0][0]](
-                f"share group {self._group!r}: {names}{', …' if len(bad) > 5 else ''}: the lock has expired, or the"
+                f"share group {self._group!r}: {_named(bad)}: the lock has expired, or the"
                 " session of this member is over: others get them. Nothing was committed; call again for the rest"
             )
+        late = []
         for key, answer in answers.items():
             held = self._held.pop(key)
             if answer[0] is Acknowledgement.RENEW:
                 self._held[key] = OffsetRange(*held)  # another one: `forget_expired` tells them apart
-            if self._answers.get(key) == answer:
-                del self._answers[key]
+                if self._answers.get(key) == answer:
+                    del self._answers[key]
+            elif self._answers.pop(key, answer) != answer:
+                late.append(key)
+        if late:
+            raise errors.InvalidRecordState(
+                f"share group {self._group!r}: {_named(late)}: the commit before, which had no answer in time, has answered"
+                " for them. Call again for the rest"
+            )
 
     # ── what transactions and sessions have of it ──
 
@@ -172,6 +180,11 @@ class Holdings:
 
 def _key_of(record: ShareRecord) -> Key:
     return record.topic, record.partition, record.offset
+
+
+def _named(keys: Sequence[Key]) -> str:
+    names = ", ".join(f"{topic}-{partition} offset {offset}" for topic, partition, offset in keys[:5])
+    return f"{names}, …" if len(keys) > 5 else names
 
 
 def _overlap(one: OffsetRange, other: OffsetRange) -> bool:

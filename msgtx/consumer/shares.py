@@ -506,9 +506,10 @@ class ShareConsumer:
                 self.commit()
         except MsgtxError as error:
             log.warning("share group %r: closing: %s", self.config.group, error)
-        self.closed = True
-        self._waiter.watch(())
-        self._member.close()
+        finally:
+            self.closed = True
+            self._waiter.watch(())
+            self._member.close()
 
     def __iter__(self) -> Iterator[ShareRecord]:
         """Yield records forever; `stop`, from another thread or a signal handler, ends it.

@@ -275,6 +275,55 @@ def test_a_commit_that_had_no_answer_in_time_is_finished_by_the_next_one(
     assert seen(share().poll(1)) == [(b"1", 2)]
 
 
+@pytest.mark.parametrize("otherwise", [Acknowledgement.RELEASE, Acknowledgement.REJECT, Acknowledgement.RENEW])
+def test_an_answer_that_changes_after_a_commit_without_an_answer_comes_too_late(
+    client: msgtx.Client, topic: str, share: Share, monkeypatch: pytest.MonkeyPatch, otherwise: Acknowledgement
+) -> None:
+    """I17: the first commit was applied. The caller is told, may go on with the rest, and can close."""
+    fill(client, topic, 3)
+    one = share(request_timeout_ms=300, retry_backoff_ms=50)
+    first, second, _ = one.poll(5)
+    call = share_polls.acknowledge_records
+
+    def unanswered(*arguments: Any, **named: Any) -> Any:
+        call(*arguments, **named)
+        raise errors.DatabaseUnavailable("the answer is lost")
+
+    monkeypatch.setattr(share_polls, "acknowledge_records", unanswered)
+    one.acknowledge(first)
+    with pytest.raises(errors.DatabaseUnavailable):
+        one.commit()
+    monkeypatch.undo()
+    one.acknowledge(first, otherwise)
+    one.acknowledge(second)
+    with pytest.raises(errors.InvalidRecordState, match="offset 0: the commit before"):
+        one.commit()
+    one.commit()
+    one.close()
+    assert seen(share().poll(1)) == [(b"2", 2)]
+
+
+def test_a_member_leaves_whatever_its_last_commit_raises(
+    client: msgtx.Client, topic: str, group: str, share: Share, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what it holds would wait for the end of its session."""
+    fill(client, topic, 1)
+    one = share()
+    (record,) = one.poll(5)
+    one.acknowledge(record)
+
+    def interrupted(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(share_polls, "acknowledge_records", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        one.close()
+    monkeypatch.undo()
+    assert one.closed
+    assert client.admin.shares.describe(group).members == 0
+    assert seen(share().poll(5)) == [(b"0", 2)]
+
+
 def test_an_acquisition_that_had_no_answer_in_time_is_not_lost(
     client: msgtx.Client, topic: str, share: Share, monkeypatch: pytest.MonkeyPatch, connection: Connection
 ) -> None:
