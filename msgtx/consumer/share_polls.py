@@ -80,6 +80,7 @@ class GroupPolls:
         first = asked.partition_ids[0]
         if (
             asked.max_records > MOST_RECORDS
+            or asked.is_again
             or (asked.answers is not NO_ANSWERS and asked.accepted() is None)
             or self._unusual.get(first, 0.0) > time.monotonic()
         ):
@@ -95,7 +96,7 @@ class GroupPolls:
             calls = self._calls.get(partition_id)
             if calls is None:
                 calls = self._calls[partition_id] = SharedCalls(
-                    self._by_itself, self._together, most=MOST_TOGETHER, gather_seconds=GATHER_SECONDS
+                    self._by_itself, self._together, most=MOST_TOGETHER, gather_seconds=GATHER_SECONDS, again=self._again
                 )
             return calls
 
@@ -105,6 +106,9 @@ class GroupPolls:
                 refused = acknowledge_records(connection, asked.answers, call_number=asked.call_number)
                 return Acquisition([], refused, has_passed=False)
             return acquire_records(connection, asked)
+
+    def _again(self, asked: Acquiring) -> Acquisition:
+        return self._by_itself(asked._replace(is_again=True))
 
     def _together(self, several: Sequence[Acquiring]) -> Sequence[Acquisition | None]:
         with self._engine.connection() as connection:

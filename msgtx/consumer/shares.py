@@ -26,7 +26,7 @@ from msgtx.session.answers import Answers
 from msgtx.session.enlistment import Riding, UserSession, enlist
 from msgtx.store.answers import NO_ANSWERS, OffsetRange, Refused, acknowledge_records
 from msgtx.store.records import uncollected
-from msgtx.store.shares import PARTITIONS_AT_ONCE, Acquired, Acquiring, ensure_dead_letters
+from msgtx.store.shares import PARTITIONS_AT_ONCE, Acquired, Acquiring, Acquisition, ensure_dead_letters
 from msgtx.store.topics import Topics
 from msgtx.types import Acknowledgement, ShareRecord, TopicPartition
 from msgtx.units import Duration
@@ -126,7 +126,7 @@ class ShareConsumer:
         self._holdings = Holdings(config.group, implicit=self._implicit)
         self._numbers = itertools.count(1)  # of calls: one whose answer was lost is sent again under the same one
         self._dead_letters: str | None = None  # the topic of them, once it is there
-        self._acquiring: int | None = None  # an acquisition whose answer did not come in time
+        self._acquiring: Acquiring | None = None  # an acquisition whose answer did not come in time
         self._unanswered: Commit | None = None  # the last commit, whose answer did not come in time
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
@@ -409,24 +409,15 @@ class ShareConsumer:
     def _acquire(self, most: int) -> bool:
         """Acquire records. Returns whether there may be some already that it did not get, since others had the locks."""
         order = self._partitions()
-        number = self._member.join()
-        self._asked_for, shares = most, most <= MOST_RECORDS
-        first = self._polls.place(list(self._places)) if shares else order[0]
-        commit = self._unanswered if self._implicit else None
-        answers = NO_ANSWERS if commit is None else self._holdings.columns_of(number, commit.answers)
-        if len(answers.partition_ids) == 1 and answers.partition_ids[0] != first:
-            if shares:
-                self._settle()
-                commit, answers = None, NO_ANSWERS
-            elif self._stayed < STAYS:
-                first = answers.partition_ids[0]  # one state of that partition has both then
-        self._stayed = self._stayed + 1 if answers.partition_ids == (first,) else 0
-        order = [first, *(each for each in order if each != first)]
-        call = self._acquiring = self._acquiring or (next(self._numbers) if commit is None else commit.call)
-        asking = Acquiring(self.config.group, number, call, order, most, FETCH_BYTES, answers)
+        self._member.join()
+        commit = None
+        if self._acquiring is None:
+            self._acquiring, commit = self._acquisition(order, most)
+        else:  # the whole call again: another one would not find what it had
+            self._acquiring = self._acquiring._replace(answers=NO_ANSWERS)
         asked = time.monotonic()
         try:
-            found, refused, has_passed = self._again(partial(self._polls.acquire, asking))
+            found, refused, has_passed = self._again(self._ask)
             self._acquiring = None
         except errors.UnknownMember:
             self._acquiring = None
@@ -442,6 +433,29 @@ class ShareConsumer:
             if records:
                 self._waiting.append(Waiting(records, offsets, each.range, asked + each.lock_ms / 1000))
         return has_passed
+
+    def _acquisition(self, order: Sequence[int], most: int) -> tuple[Acquiring, Commit | None]:
+        """Return what to ask for, and the commit that goes with it."""
+        number = self._member.join()
+        self._asked_for, shares = most, most <= MOST_RECORDS
+        first = self._polls.place(list(self._places)) if shares else order[0]
+        commit = self._unanswered if self._implicit else None
+        answers = NO_ANSWERS if commit is None else self._holdings.columns_of(number, commit.answers)
+        if len(answers.partition_ids) == 1 and answers.partition_ids[0] != first:
+            if shares:
+                self._settle()
+                commit, answers = None, NO_ANSWERS
+            elif self._stayed < STAYS:
+                first = answers.partition_ids[0]  # one state of that partition has both then
+        self._stayed = self._stayed + 1 if answers.partition_ids == (first,) else 0
+        order = [first, *(each for each in order if each != first)]
+        call = next(self._numbers) if commit is None else commit.call
+        return Acquiring(self.config.group, number, call, order, most, FETCH_BYTES, answers), commit
+
+    def _ask(self) -> Acquisition:
+        assert self._acquiring is not None
+        asked, self._acquiring = self._acquiring, self._acquiring._replace(is_again=True)
+        return self._polls.acquire(asked)
 
     def _forget(self) -> None:
         """Note that the session is over: what was held is others'."""

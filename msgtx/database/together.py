@@ -7,7 +7,6 @@ With `gather_seconds`, those that went together before are waited for: a pool of
 would else fall apart in two halves, which take turns. A call that was alone the last time waits for nobody.
 """
 
-import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar
@@ -47,7 +46,7 @@ class Latch:
 class Waiting(Generic[Asked, Answer]):
     """A call in the queue, and the thread that waits for it."""
 
-    __slots__ = ("answer", "asked", "full", "group", "turn")
+    __slots__ = ("answer", "asked", "full", "group", "has_failed", "turn")
 
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
@@ -55,14 +54,16 @@ class Waiting(Generic[Asked, Answer]):
         self.group: list[Waiting[Asked, Answer]] | None = None
         self.full = Latch()  # as many are in the queue as there were before
         self.answer: Answer | None = None  # of the group's call; None: it goes by itself
+        self.has_failed = False  # the group's call has, which may have been done
 
 
 class SharedCalls(Generic[Asked, Answer]):
     """Makes calls, for any thread. One thread leads: for those that came while the leader before it was busy.
 
-    `alone` makes one call; `together` makes several, and returns the answer of each (None: that one goes by itself); it is
-    given `most` at most. `patience`: how long one waits for its turn, in seconds, before it leads by itself: the call ahead
-    may wait for a lock. `gather_seconds`: how long a leader waits for as many as there were before.
+    `alone` makes one call, `again` one that has failed together with others; `together` makes several, and returns the
+    answer of each (None: that one goes by itself); it is given `most` at most. `patience`: how long one waits for its turn,
+    in seconds, before it leads by itself: the call ahead may wait for a lock. `gather_seconds`: how long a leader waits for
+    as many as there were before.
     """
 
     patience = 0.01  # a flush is over before
@@ -74,8 +75,10 @@ class SharedCalls(Generic[Asked, Answer]):
         *,
         most: int,
         gather_seconds: float = 0.0,
+        again: Callable[[Asked], Answer] | None = None,
     ) -> None:
         self._alone = alone
+        self._again = again or alone
         self._together = together
         self._most = most
         self._gather_seconds = gather_seconds
@@ -96,7 +99,9 @@ class SharedCalls(Generic[Asked, Answer]):
                 self._lead(waiting.group)
         finally:
             self.hand_over(waiting)
-        return self._alone(asked) if waiting.answer is None else waiting.answer
+        if waiting.answer is not None:
+            return waiting.answer
+        return self._again(asked) if waiting.has_failed else self._alone(asked)
 
     def _enter(self, waiting: Waiting[Asked, Answer]) -> None:
         with self._lock:
@@ -145,9 +150,12 @@ class SharedCalls(Generic[Asked, Answer]):
             group[0].answer = self._alone(group[0].asked)
             return
         # What fails here undoes all, whichever it was, and whatever the error. Each goes by itself then, and gets its own.
-        with contextlib.suppress(Exception):
+        try:
             for waiting, answer in zip(group, self._together([each.asked for each in group]), strict=True):
                 waiting.answer = answer
+        except Exception:  # noqa: BLE001 - each meets it again
+            for waiting in group:
+                waiting.has_failed = True
 
     def hand_over(self, waiting: Waiting[Asked, Answer]) -> None:
         """Let those go on for whom this one has led, and the next ones begin; or leave the queue."""

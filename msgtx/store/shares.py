@@ -42,6 +42,7 @@ ACQUIRE: Final = Function(
         "reasons": "text[]",
         "delays_ms": "int4[]",
         "flushes": "bool",
+        "is_again": "bool",
     },
     flushed=False,
 )
@@ -207,6 +208,7 @@ class Acquiring(NamedTuple):
     max_bytes: int
     answers: AnswerColumns = NO_ANSWERS
     is_whole: bool = True  # the answers are for all that was acquired in one call, as far as the member knows
+    is_again: bool = False  # the same call was made before: perhaps it was done, and its answer was lost
 
     def accepted(self) -> tuple[int, int] | None:
         """Return what it accepts if that is one whole range of the first partition, and there is no other answer."""
@@ -239,7 +241,7 @@ def join_share_group(
 
 
 def acquire_records(connection: RawConnection, asked: Acquiring) -> Acquisition:
-    """Acquire records for a member. The same call again has the same answer.
+    """Acquire records for a member. The same call again, with `is_again`, has the same answer.
 
     Raise `UnknownMember` if it is not a member (any more), `GroupNotFound`.
     """
@@ -252,6 +254,7 @@ def acquire_records(connection: RawConnection, asked: Acquiring) -> Acquisition:
         asked.max_bytes,
         *asked.answers.arguments()[2:],  # without the columns of groups and members
         False,
+        asked.is_again,
     )
     if asked.answers is NO_ANSWERS:
         rows = call(connection, ACQUIRE, *arguments)

@@ -4,6 +4,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -342,6 +343,61 @@ def test_an_acquisition_that_had_no_answer_in_time_is_not_lost(
         one.poll(0)
     monkeypatch.undo()
     assert seen(one.poll(0)) == [(b"0", 1), (b"1", 1)]
+
+
+@pytest.mark.parametrize("way", ["in the same poll", "in the next poll", "together"])
+def test_a_lost_answer_is_not_answered_with_what_has_come_since(
+    client: msgtx.Client, group: str, monkeypatch: pytest.MonkeyPatch, unique: Unique, way: str
+) -> None:
+    """I17. Else the first records would reach nobody, and be dead letters at last."""
+    topic = unique("pair")
+    client.topics.create(topic, partitions=2)
+    client.admin.shares.configure(group, {"record_lock_duration_ms": 60_000})
+    with client.producer() as producer:
+        settings = {} if way != "in the next poll" else {"request_timeout_ms": 300, "retry_backoff_ms": 50}
+        one = client.share_consumer(topic, group=group, acknowledgement_mode="explicit", **settings)
+        assert one.poll(0) == []
+        for partition in (0, 1):
+            producer.send(topic, b"before", partition=partition).result(10)
+        for record in [*one.poll(5), *one.poll(0)]:
+            one.acknowledge(record)
+        one.commit()
+        first = one._polls.place(list(one._places))
+        place = one._places[first].partition
+        monkeypatch.setattr(one._polls, "place", lambda _: first)
+        producer.send(topic, b"lost", partition=1 - place).result(10)
+        verb = "acquire_records_together" if way == "together" else "acquire_records"
+        call = getattr(share_polls, verb)
+        lost: list[object] = []
+
+        def unanswered(connection: Any, asked: Any) -> Any:
+            answer = call(connection, asked)
+            if not lost or way == "in the next poll":
+                lost.append(answer)
+                producer.send(topic, b"since", partition=place).result(10)
+                raise errors.DatabaseUnavailable("the answer is lost")
+            return answer
+
+        monkeypatch.setattr(share_polls, verb, unanswered)
+        if way == "together":
+            calls = one._polls._calls_of(first)
+            monkeypatch.setattr(calls, "_lead", partial(lead_together, calls))
+        if way == "in the next poll":
+            with pytest.raises(errors.DatabaseUnavailable):
+                one.poll(0, max_records=1)
+            monkeypatch.setattr(share_polls, verb, call)
+        assert seen(one.poll(5, max_records=1)) == [(b"lost", 1)]
+        assert lost
+        assert seen(one.poll(5, max_records=1)) == [(b"since", 1)]
+        one.close()
+
+
+def lead_together(calls: Any, group: Any) -> None:
+    """Make a call of one as if it were one of several."""
+    try:
+        group[0].answer = calls._together([group[0].asked])[0]
+    except errors.MsgtxError:
+        group[0].has_failed = True
 
 
 def test_a_dead_letter_says_why_and_others_go_on(client: msgtx.Client, topic: str, group: str, share: Share) -> None:

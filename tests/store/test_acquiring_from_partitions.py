@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from msgtx import errors
 from msgtx.store.answers import NO_ANSWERS, AnswerColumns
 from msgtx.store.members import leave_group
 from msgtx.store.retention import delete_records
@@ -16,6 +17,7 @@ from tests.store.steps import Writer, delete_topic_of, new_topic, plain
 
 Clock = Callable[..., None]
 Sessions = Callable[[], Connection]
+SIZE = 1_000
 pytestmark = pytest.mark.usefixtures("bare")
 
 
@@ -159,19 +161,54 @@ def test_a_call_that_comes_late_does_nothing(members: Members) -> None:
     assert members.spans(0) == [(2, 2, "acquired", 1)]
 
 
-def test_a_call_that_comes_again_has_what_it_had(members: Members) -> None:
-    """Its answer was lost: what has come since is for the next one."""
-    for first, second in ([b"1", b"2"], [b"1"]), ([b"3"], []), ([], [b"2"]):
-        for place, values in enumerate((first, second)):
-            if values:
-                members.send(place, *values)
-        asked = members.asking("a")
-        before = acquire_records(members.connection, asked)
-        assert before.records
-        members.send(1, b"since")
-        assert pieces(members, acquire_records(members.connection, asked)) == pieces(members, before)
-        assert acquire_records(members.connection, asked) == before
-        members.ask("b")
+@pytest.mark.parametrize("where", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("since", [(), (0,), (1,), (0, 1)])
+def test_a_call_that_comes_again_has_what_it_had(members: Members, where: Sequence[int], since: Sequence[int]) -> None:
+    """Its answer was lost. What has come since is for the next one, wherever it is: else nobody would see what it had."""
+    for place in where:
+        members.send(place, b"1", b"2")
+    asked = members.asking("a", 3, bytes_at_most=SIZE)
+    before = acquire_records(members.connection, asked)
+    assert {place for place, *_ in pieces(members, before)} == set(where)
+    for place in since:
+        members.send(place, b"since", b"since")
+    for less in ({}, {"max_records": 1}, {"max_bytes": 1}):
+        again = acquire_records(members.connection, asked._replace(is_again=True, **less))
+        assert pieces(members, again) == pieces(members, before)
+    assert {place for place, *_ in pieces(members, members.ask("b"))} >= set(since)
+
+
+def test_a_call_that_comes_again_and_was_not_done_is_done(members: Members) -> None:
+    members.send(1, b"1", b"2")
+    found = acquire_records(members.connection, members.asking("a")._replace(is_again=True))
+    assert pieces(members, found) == [(1, 1, 2, 1)]
+
+
+def test_a_call_that_comes_again_waits_for_what_it_had(members: Members, open_connection: Sessions) -> None:
+    """It does not go on without it, and waits for no second lock."""
+    members.send(1, b"1")
+    asked = members.asking("a")
+    before = acquire_records(members.connection, asked)
+    other = open_connection()
+    with other.transaction():
+        locked(members, other, 1)
+        with pytest.raises(errors.LockTimeout, match="call again"):
+            acquire_records(members.connection, asked._replace(is_again=True))
+    assert acquire_records(members.connection, asked._replace(is_again=True)) == before
+
+
+def test_a_call_that_overtakes_its_first_try_has_what_that_has(members: Members, open_connection: Sessions) -> None:
+    """It waits for the lock that the first try has taken first, and only then looks for what it had."""
+    members.send(1, b"1")
+    asked, first, second = members.asking("a"), open_connection(), open_connection()
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        with first.transaction():
+            before = acquire_records(first, asked)
+            again = threads.submit(acquire_records, second, asked._replace(is_again=True))
+            wait_for_lock(members.connection, backend(second))
+            members.send(0, b"since")
+        assert again.result(20) == before
+    assert pieces(members, before) == [(1, 1, 1, 1)]
 
 
 # ── records that must be alone ──
@@ -352,9 +389,6 @@ def test_many_partitions_are_looked_at_in_parts(connection: Connection) -> None:
 # ── bytes ──
 
 
-SIZE = 1_000
-
-
 def test_the_limit_of_bytes_is_that_of_all_partitions(members: Members) -> None:
     for place in (0, 1):
         for _ in range(4):
@@ -378,13 +412,3 @@ def test_the_limit_of_bytes_holds_for_what_is_delivered_again(members: Members) 
     assert found == [(0, 1, 2, 2), (0, 3, 4, 2), (0, 5, 5, 2)]  # the row's bytes are more than its values'
     assert pieces(members, members.ask("b", 8_000, bytes_at_most=1)) == [(0, 6, 6, 2)]
     assert pieces(members, members.ask("b", 8_000)) == [(0, 7, 8, 2), (0, 9, 12, 2), (1, 1, 1, 2)]
-
-
-def test_what_a_call_had_it_has_again_whatever_its_bytes(members: Members) -> None:
-    for place in (0, 1):
-        members.send(place, b"x" * SIZE, b"y" * SIZE)
-    asked = members.asking("a", bytes_at_most=3 * SIZE)
-    before = acquire_records(members.connection, asked)
-    assert pieces(members, before) == [(0, 1, 2, 1), (1, 1, 2, 1)]
-    less = asked._replace(max_bytes=1)
-    assert pieces(members, acquire_records(members.connection, less)) == pieces(members, before)

@@ -4,6 +4,8 @@
 --   null where each of them is a record
 --   one row without a partition: there was nothing, but a partition was passed
 --   in_call_number  counted by the member: the same one again has the same answer
+--   is_again        the call has been made before, with the same partitions: perhaps it was done, and its answer was lost. If so, it has what
+--                   it had, whatever max_records and max_bytes are, and nothing else
 --   answered_partitions, …  what the member answers for first (apply_answers), in the same SQL transaction: nothing is
 --   acquired if any of it is refused, which is a row of its own each, with an error. The number is then that of both, see
 --   acknowledge_records
@@ -18,7 +20,8 @@
 create function msgtx.acquire_records(
     group_name text, in_member_number bigint, in_call_number bigint, partition_ids int[], max_records int, max_bytes bigint,
     answered_partitions int[] default '{}', first_offsets bigint[] default '{}', last_offsets bigint[] default '{}',
-    answers text[] default '{}', reasons text[] default '{}', delays_ms int[] default '{}', flushes boolean default true)
+    answers text[] default '{}', reasons text[] default '{}', delays_ms int[] default '{}', flushes boolean default true,
+    is_again boolean default false)
 returns table (
     error text, partition_id int, first_offset bigint, last_offset bigint, delivery_count int, lock_ms int, max_timestamp bigint,
     offsets bigint[], keys bytea[], "values" bytea[], timestamps bigint[],
@@ -42,6 +45,8 @@ declare
     is_refused boolean := false;
     is_usual boolean;
     again boolean;
+    is_locked boolean;
+    had int[];
     is_repeated boolean := false;
     is_alone boolean := false;
     has_passed boolean := false;
@@ -88,17 +93,40 @@ begin
         end if;
     end if;
     for place in 1 .. partitions_at_once loop
-        exit when is_alone or is_refused or not accepts and (room <= 0 or max_bytes <= 0 and not is_repeated);
-        if place = 2 then
+        exit when is_alone or is_refused or not accepts and not is_repeated and (room <= 0 or max_bytes <= 0);
+        if place = 2 and not is_repeated then
             partition_ids := partition_ids[:1] || array(
                 select p from msgtx.partitions_to_acquire(
                     g, array[in_member_number], array[in_call_number], partition_ids[2:], moment, partitions_at_once - 1) p);
         end if;
         exit when place > cardinality(partition_ids);
         id := partition_ids[place];
-        if accepts or id = partition_ids[1] and answers = '{}' then
+        is_locked := true;
+        if accepts or place = 1 and answers = '{}' then
             ignored := msgtx.lock_share_partition(g.group_id, id);
-        elsif not msgtx.try_lock_share_partition(g.group_id, id) then
+        else
+            is_locked := msgtx.try_lock_share_partition(g.group_id, id);
+        end if;
+        if place = 1 and is_again then  -- behind a lock of the first try: if it was done, that is over
+            had := array(
+                select p from unnest(partition_ids) p
+                cross join lateral (
+                    select s.spans from msgtx.share_state s
+                    where s.group_id = g.group_id and s.partition_id = p order by s.version desc limit 1) newest
+                where exists (select from unnest(newest.spans) u
+                              where u.call_number = in_call_number and u.member_number = in_member_number));
+            is_repeated := had <> '{}';
+            if is_repeated then
+                partition_ids := had;
+                id := had[1];
+                is_locked := msgtx.try_lock_share_partition(g.group_id, id);
+            end if;
+        end if;
+        if is_repeated and not is_locked then
+            raise exception using errcode = '55P03', message = format(
+                'share partition %s, where this call had records, is locked: call again', id);
+        end if;
+        if not is_locked then
             has_passed := true;
             continue;
         end if;
