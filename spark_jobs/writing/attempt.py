@@ -27,7 +27,7 @@ from msgtx.database.retry import retried
 from msgtx.database.wire import BatchColumns
 from msgtx.rules.partitioner import PARTITIONERS
 from msgtx.spark_jobs.runtime.kept import lent
-from msgtx.store.append import APPEND_UNFLUSHED, append_arguments, read_appended
+from msgtx.store.append import APPEND_UNFLUSHED, PARTITIONS_AT_ONCE, append_arguments, read_appended
 from msgtx.store.rows import OpenRow
 from msgtx.store.spark import Attempt, BatchName, begin_attempt, is_batch_committed, renew_attempts
 from msgtx.store.topics import describe_topics
@@ -247,9 +247,11 @@ class AttemptWriter:
             self._flush([lane for lane in filled if lane.row.is_full or lane.row.size >= ROW_BYTES // 2])
 
     def _flush(self, lanes: list[_Lane]) -> None:
-        if not lanes:
-            return
         lanes.sort(key=lambda lane: lane.partition_id)
+        for at in range(0, len(lanes), PARTITIONS_AT_ONCE):
+            self._append(lanes[at : at + PARTITIONS_AT_ONCE])
+
+    def _append(self, lanes: Sequence[_Lane]) -> None:
         rows = [self._columns(lane) for lane in lanes]
         answers = persevering(self._engine, lambda connection: _append(connection, rows))
         for lane, answer in zip(lanes, answers, strict=True):

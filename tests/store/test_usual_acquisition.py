@@ -86,15 +86,15 @@ class World:
                 (self.group.name,), (number,), (self.partitions[partition],), (first,), (last,), (kind,), (None,), (None,)
             )
         self.last[member] = (self.group.call(), order, most, columns)
-        return self.again(member)
+        return self.again(member, is_again=False)
 
-    def again(self, member: str) -> object:
+    def again(self, member: str, *, is_again: bool = True) -> object:
         """Make the last call of a member again, as after a lost answer."""
         if member not in self.last:
             return None
         number, order, most, columns = self.last[member]
         asked = (self.group.name, self.group.join(member), number, Int4Array(self.partitions[at] for at in order))
-        rows = call(self.connection, self.function, *asked, most, ANYTHING, *columns.arguments()[2:], True)
+        rows = call(self.connection, self.function, *asked, most, ANYTHING, *columns.arguments()[2:], True, is_again)
         found = [
             (row[0], *((None,) * 3 if row[1] is None else (self.partitions.index(row[1]), *row[2:4])), *row[4:7], row[9])
             for row in rows
