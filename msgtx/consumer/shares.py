@@ -52,6 +52,7 @@ class Waiting:
     offsets: Sequence[int]
     range: OffsetRange
     until: float
+    lock_seconds: float
 
     def take(self, count: int) -> tuple[list[ShareRecord], Sequence[int], OffsetRange]:
         """Take the first ones, with the offsets that go with them: those in front, and of the last one those behind it."""
@@ -131,7 +132,8 @@ class ShareConsumer:
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
         self._stopped = False
-        self.lock_seconds = 0.0  # the longest lock so far
+        self.lock_seconds = 0.0  # the shortest lock of what the last poll has handed out: the group's setting may change
+        self._longest_lock = 0.0  # so far
         self.handed_out: list[OffsetRange] = []  # with the last poll
         self.closed = False
 
@@ -171,7 +173,7 @@ class ShareConsumer:
         if self._implicit:
             self._accept()
         else:
-            self._holdings.forget_expired(self.lock_seconds)
+            self._holdings.forget_expired(self._longest_lock)
         while True:
             self._polls.heard(self._waiter.clear())
             has_passed = not self._has_waiting() and self._acquire(most)
@@ -224,6 +226,7 @@ class ShareConsumer:
             if count > 0:
                 records, offsets, held = waiting.take(count)
                 self._holdings.hold(records, offsets, held)
+                self.lock_seconds = min(self.lock_seconds, waiting.lock_seconds) if handed_out else waiting.lock_seconds
                 self.handed_out.append(held)
                 handed_out += records
             if error is not None and not handed_out:
@@ -428,10 +431,11 @@ class ShareConsumer:
         if commit is not None:
             self._answered(commit.answers, refused)
         for each in found:
-            self.lock_seconds = max(self.lock_seconds, each.lock_ms / 1000)
+            lock = each.lock_ms / 1000
+            self._longest_lock = max(self._longest_lock, lock)
             records, offsets = self._records_of(each), each.offsets or range(each.range.first, each.range.last + 1)
             if records:
-                self._waiting.append(Waiting(records, offsets, each.range, asked + each.lock_ms / 1000))
+                self._waiting.append(Waiting(records, offsets, each.range, asked + lock, lock))
         return has_passed
 
     def _acquisition(self, order: Sequence[int], most: int) -> tuple[Acquiring, Commit | None]:

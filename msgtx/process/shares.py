@@ -35,6 +35,7 @@ from msgtx.types import Acknowledgement, ProcessReport, ShareRecord
 log = logging.getLogger("msgtx.process")
 ON_ERROR: Final = ("retry", "dead-letter", "stop")
 MOST_TOGETHER: Final = 100  # workers of one call: each has a thread, a session and a membership
+LOOK_SECONDS: Final = 0.5  # until it sees that the work is another one, whose locks may be shorter
 RENEWED_SECONDS: Final = 3600.0  # how long a call keeps its records at most: what takes longer hangs, and others try them
 NOT_HELD: Final = (InvalidRecordState, TransactionConflict, UnknownMember)  # others have the record, or will
 OnCommit = Callable[[ProcessReport], object]
@@ -151,12 +152,14 @@ class _Renewing:
     def _live(self) -> None:
         work: Sequence[OffsetRange] = ()
         left: list[OffsetRange] = []
-        until = 0.0
-        while not self._over.wait(self._consumer.lock_seconds / 3):
+        until = due = 0.0
+        while not self._over.wait(min(LOOK_SECONDS, self._consumer.lock_seconds / 3)):
+            now = time.monotonic()
             if self._work is not work:
                 work = self._work
-                left, until = list(work), time.monotonic() + RENEWED_SECONDS
-            elif left and time.monotonic() < until:
+                left, until, due = list(work), now + RENEWED_SECONDS, now + self._consumer.lock_seconds / 3
+            elif left and due <= now < until:
+                due = now + self._consumer.lock_seconds / 3
                 try:
                     left = self._consumer.renew(left)
                 except MsgtxError as error:

@@ -46,6 +46,25 @@ def numbers(records: list[Record]) -> list[int]:
 EACH = [(False, double), (True, doubles)]
 
 
+def test_a_lock_that_was_made_shorter_meanwhile_is_renewed_in_time(
+    run: Run, client: msgtx.Client, topic: str, output: str, read: Read
+) -> None:
+    """Else a record that takes longer than that would be repeated, and be a dead letter at last."""
+    fill(client, topic, 1)
+
+    def slow(record: Record) -> bytes:
+        if record.offset == 0:
+            client.admin.shares.configure(topic, {"record_lock_duration_ms": 1_500})
+            fill(client, topic, 1)
+        else:
+            time.sleep(4.0)
+        return double(record)
+
+    report = run(slow)
+    assert (report.records_in, report.aborted) == (2, 0)
+    assert numbers(read(output)) == [0, 0]
+
+
 @pytest.mark.parametrize(("batch", "transform"), EACH)
 def test_outputs_and_answers_are_one_transaction(
     run: Run, client: msgtx.Client, topic: str, output: str, read: Read, batch: bool, transform: Any
