@@ -207,3 +207,29 @@ def test_a_decision_without_markers_is_unfinished_after_a_while(connection: Conn
     assert total == 2
     mark(connection)
     assert unfinished_decisions(connection, older_than_ms=5_000, most=10) == ([], 0)
+
+
+def test_of_decisions_with_many_partitions_the_newest_are_looked_at(connection: Connection, clock: Clock) -> None:
+    """The sum is bounded: each request for metrics asks for it."""
+    partition, size = new_partition(connection), 60_000
+    names = []
+    for _ in range(3):
+        writer = Writer(connection)
+        writer.send(partition, b"a")
+        names.append(writer.commit())
+        connection.execute(
+            "update msgtx.transaction_decision set partitions = array_fill(%s, array[%s]), first_offsets ="
+            " array_fill(0::bigint, array[%s]), last_offsets = array_fill(last_offsets[1], array[%s])"
+            " where producer_id = %s",
+            [partition, size, size, size, writer.name.producer_id],
+        )
+    clock("1 minute")
+    found, total = unfinished_decisions(connection, older_than_ms=5_000, most=10)
+    mine = [one for one in found if one.partitions_missing == size]
+    assert [one.transaction_id for one in mine] == names[1:]
+    assert total == len(found)
+    connection.execute(
+        "update msgtx.transaction_decision set partitions = partitions[:1], first_offsets = first_offsets[:1],"
+        " last_offsets = last_offsets[:1] where producer_id = any(%s)",
+        [[name.producer_id for name in names]],
+    )

@@ -1,6 +1,7 @@
 -- unfinished_decisions(older_than_ms, most) → decided transactions whose phase two is not complete: on some partition neither
--- the marker is there nor the floor above it. The oldest first, among the newest 5000 decisions: markers are written from
--- the newest on, so what is missing is found there. `found` is how many there are.
+-- the marker is there nor the floor above it. The oldest first, among the newest 5000 decisions, and of those as many as have
+-- 100,000 partitions together (0.1 s), one at least: markers are written from the newest on, so what is missing is found there.
+-- `found` is how many there are.
 -- Reads transaction_decision, transaction_marker, partition_floor, partition.
 create function msgtx.unfinished_decisions(older_than_ms bigint, most int)
 returns table (
@@ -17,9 +18,11 @@ begin
     select r.producer_id, r.producer_epoch, r.transaction_number, r.outcome, r.decided_at, r.decided_by,
            m.missing, checked_now, count(*) over ()
     from (
-        select d.* from msgtx.transaction_decision d
-        where d.partitions <> '{}' and d.decided_at < checked_now - older_than_ms * interval '1 ms'
-        order by d.decided_at desc limit 5000) r
+        select d.*, sum(cardinality(d.partitions)) over (
+                   order by d.decided_at desc rows between unbounded preceding and 1 preceding) as before
+        from (select d.* from msgtx.transaction_decision d
+              where d.partitions <> '{}' and d.decided_at < checked_now - older_than_ms * interval '1 ms'
+              order by d.decided_at desc limit 5000) d) r
     cross join lateral (
         select count(*) as missing
         from unnest(r.partitions, r.last_offsets) x(partition_id, last_offset)
@@ -29,7 +32,7 @@ begin
                  and m.producer_epoch = r.producer_epoch and m.transaction_number = r.transaction_number) is null
           and (select f.stable_floor from msgtx.partition_floor f
                where f.partition_id = x.partition_id order by f.stable_floor desc limit 1) > x.last_offset is not true) m
-    where m.missing > 0
+    where m.missing > 0 and coalesce(r.before, 0) < 100000
     order by r.decided_at
     limit most;
 end $$;
