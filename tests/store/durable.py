@@ -295,7 +295,7 @@ def acquisition_with_answers(stage: Stage) -> None:
     group = ShareGroup(stage.aside, stage.partition())
     group.acquire("a", 1)
     answers = group.answers("a", {0: "accept"}).arguments()[2:]
-    arguments = {name: kind for name, kind in ACQUIRE.arguments.items() if name != "flushes"}
+    arguments = {name: kind for name, kind in ACQUIRE.arguments.items() if name not in ("flushes", "is_again")}
     asked = (group.name, group.join("a"), 2, Int4Array([group.partition]), 1, 1)
     assert call(stage.session, Function("acquire_records", arguments), *asked, *answers) == []
 
