@@ -16,10 +16,10 @@ from msgtx.database.pool import Engine
 from msgtx.rules.names import did_you_mean
 from msgtx.rules.reset import Target
 from msgtx.settings import ShareGroupSettings
+from msgtx.store.append import PARTITIONS_AT_ONCE
 from msgtx.store.groups import delete_group, list_groups
 from msgtx.store.records import count_records
 from msgtx.store.shares import (
-    PARTITIONS_AT_ONCE,
     ShareState,
     configure_share_group,
     describe_share_groups,

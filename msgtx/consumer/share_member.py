@@ -1,5 +1,6 @@
 """The place of a share consumer in its group."""
 
+import contextlib
 import logging
 import os
 import platform
@@ -86,7 +87,8 @@ class ShareMember:
         with self._engine.connection() as connection:
             leave_group(connection, self._config.group, self._id)
             if self._joined is not None:
-                tidy(connection, self._joined)
+                with contextlib.suppress(MsgtxError):  # it has left: the sweep removes the rest
+                    tidy(connection, self._joined)
 
     def _live(self) -> None:
         beats = 0

@@ -25,8 +25,9 @@ from msgtx.observer import Observers
 from msgtx.session.answers import Answers
 from msgtx.session.enlistment import Riding, UserSession, enlist
 from msgtx.store.answers import NO_ANSWERS, OffsetRange, Refused, acknowledge_records
+from msgtx.store.append import PARTITIONS_AT_ONCE
 from msgtx.store.records import uncollected
-from msgtx.store.shares import PARTITIONS_AT_ONCE, Acquired, Acquiring, Acquisition, ensure_dead_letters
+from msgtx.store.shares import Acquired, Acquiring, Acquisition, ensure_dead_letters
 from msgtx.store.topics import Topics
 from msgtx.types import Acknowledgement, ShareRecord, TopicPartition
 from msgtx.units import Duration
@@ -412,10 +413,10 @@ class ShareConsumer:
     def _acquire(self, most: int) -> bool:
         """Acquire records. Returns whether there may be some already that it did not get, since others had the locks."""
         order = self._partitions()
-        self._member.join()
+        number = self._member.join()
         commit = None
-        if self._acquiring is None:
-            self._acquiring, commit = self._acquisition(order, most)
+        if self._acquiring is None or self._acquiring.member_number != number:  # what another member had is others'
+            self._acquiring, commit = self._acquisition(number, order, most)
         else:  # the whole call again: another one would not find what it had
             self._acquiring = self._acquiring._replace(answers=NO_ANSWERS)
         asked = time.monotonic()
@@ -438,9 +439,8 @@ class ShareConsumer:
                 self._waiting.append(Waiting(records, offsets, each.range, asked + lock, lock))
         return has_passed
 
-    def _acquisition(self, order: Sequence[int], most: int) -> tuple[Acquiring, Commit | None]:
-        """Return what to ask for, and the commit that goes with it."""
-        number = self._member.join()
+    def _acquisition(self, number: int, order: Sequence[int], most: int) -> tuple[Acquiring, Commit | None]:
+        """Return what the member is to ask for, and the commit that goes with it."""
         self._asked_for, shares = most, most <= MOST_RECORDS
         first = self._polls.place(list(self._places)) if shares else order[0]
         commit = self._unanswered if self._implicit else None

@@ -73,7 +73,6 @@ REDRIVE: Final = Function(
 WAITING: Final = Function("waiting_shares", {"most": "int4"})
 ACCEPT: Final = Acknowledgement.ACCEPT.value
 NOTHING: Final = (-1, -1)  # that a member accepts
-PARTITIONS_AT_ONCE: Final = 256  # that one call locks; of more, those that are named first
 TIDIED_AT_ONCE: Final = 10  # calls of up to 10,000 rows: more than a member writes between two heartbeats
 
 

@@ -253,6 +253,17 @@ def test_a_member_that_leaves_takes_what_it_left_behind_along(
     assert connection.execute(states, [group]).fetchone() == (1,)
 
 
+def lose_answers(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    """Have each call be done, and its answer be lost."""
+    call = getattr(share_polls, verb)
+
+    def unanswered(*arguments: Any, **named: Any) -> Any:
+        call(*arguments, **named)
+        raise errors.DatabaseUnavailable("the answer is lost")
+
+    monkeypatch.setattr(share_polls, verb, unanswered)
+
+
 def test_a_commit_that_had_no_answer_in_time_is_finished_by_the_next_one(
     client: msgtx.Client, topic: str, share: Share, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,13 +271,7 @@ def test_a_commit_that_had_no_answer_in_time_is_finished_by_the_next_one(
     fill(client, topic, 2)
     one = share(request_timeout_ms=300, retry_backoff_ms=50)
     first, second = one.poll(5)
-    call = share_polls.acknowledge_records
-
-    def unanswered(*arguments: Any, **named: Any) -> Any:
-        call(*arguments, **named)
-        raise errors.DatabaseUnavailable("the answer is lost")
-
-    monkeypatch.setattr(share_polls, "acknowledge_records", unanswered)
+    lose_answers(monkeypatch, "acknowledge_records")
     one.acknowledge(first)
     with pytest.raises(errors.DatabaseUnavailable):
         one.commit()
@@ -284,13 +289,7 @@ def test_an_answer_that_changes_after_a_commit_without_an_answer_comes_too_late(
     fill(client, topic, 3)
     one = share(request_timeout_ms=300, retry_backoff_ms=50)
     first, second, _ = one.poll(5)
-    call = share_polls.acknowledge_records
-
-    def unanswered(*arguments: Any, **named: Any) -> Any:
-        call(*arguments, **named)
-        raise errors.DatabaseUnavailable("the answer is lost")
-
-    monkeypatch.setattr(share_polls, "acknowledge_records", unanswered)
+    lose_answers(monkeypatch, "acknowledge_records")
     one.acknowledge(first)
     with pytest.raises(errors.DatabaseUnavailable):
         one.commit()
@@ -332,17 +331,27 @@ def test_an_acquisition_that_had_no_answer_in_time_is_not_lost(
     connection.execute("update msgtx.share_group set record_lock_duration_ms = 60000")
     fill(client, topic, 2)
     one = share(request_timeout_ms=300, retry_backoff_ms=50)
-    call = share_polls.acquire_records
-
-    def unanswered(*arguments: Any, **named: Any) -> Any:
-        call(*arguments, **named)
-        raise errors.DatabaseUnavailable("the answer is lost")
-
-    monkeypatch.setattr(share_polls, "acquire_records", unanswered)
+    lose_answers(monkeypatch, "acquire_records")
     with pytest.raises(errors.DatabaseUnavailable):
         one.poll(0)
     monkeypatch.undo()
     assert seen(one.poll(0)) == [(b"0", 1), (b"1", 1)]
+
+
+def test_a_new_member_does_not_repeat_the_call_of_one_that_is_gone(
+    client: msgtx.Client, topic: str, group: str, share: Share, monkeypatch: pytest.MonkeyPatch, connection: Connection
+) -> None:
+    """It would be told that it is unknown, and leave a member behind that nobody is."""
+    fill(client, topic, 2)
+    one = share(request_timeout_ms=300, retry_backoff_ms=50)
+    lose_answers(monkeypatch, "acquire_records")
+    with pytest.raises(errors.DatabaseUnavailable):
+        one.poll(0)
+    monkeypatch.undo()
+    connection.execute("delete from msgtx.group_member where member_number = %s", [one._member.number])
+    one._member._unknown = one._member._joined  # as a heartbeat has learnt
+    assert seen(one.poll(5)) == [(b"0", 2), (b"1", 2)]
+    assert client.admin.shares.describe(group).members == 1
 
 
 @pytest.mark.parametrize("way", ["in the same poll", "in the next poll", "together"])

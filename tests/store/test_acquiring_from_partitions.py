@@ -8,9 +8,10 @@ import pytest
 
 from msgtx import errors
 from msgtx.store.answers import NO_ANSWERS, AnswerColumns
+from msgtx.store.append import PARTITIONS_AT_ONCE
 from msgtx.store.members import leave_group
 from msgtx.store.retention import delete_records
-from msgtx.store.shares import PARTITIONS_AT_ONCE, Acquiring, Acquisition, acquire_records
+from msgtx.store.shares import Acquiring, Acquisition, acquire_records
 from tests.databases import Connection, backend, wait_for_lock
 from tests.store.sharing import ANYTHING, ShareGroup
 from tests.store.steps import Writer, delete_topic_of, new_topic, plain
