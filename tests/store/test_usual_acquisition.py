@@ -38,8 +38,8 @@ def general(engine: Engine) -> Iterator[str]:
         ("if not is_repeated then", "if false then"),
         ("accepts := cardinality(answers)", "accepts := false and cardinality(answers)"),
         (
-            "partition_ids[:1] || array(\n                select p from msgtx.partitions_to_acquire(\n                    g,"
-            " array[in_member_number], array[in_call_number], partition_ids[2:], moment, partitions_at_once - 1) p)",
+            "partition_ids[:1] || array(\n                select p from msgtx.partitions_to_acquire("
+            "g, partition_ids[2:], moment, partitions_at_once - 1) p)",
             "partition_ids",
         ),
     )

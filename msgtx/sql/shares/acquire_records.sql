@@ -96,8 +96,7 @@ begin
         exit when is_alone or is_refused or not accepts and not is_repeated and (room <= 0 or max_bytes <= 0);
         if place = 2 and not is_repeated then
             partition_ids := partition_ids[:1] || array(
-                select p from msgtx.partitions_to_acquire(
-                    g, array[in_member_number], array[in_call_number], partition_ids[2:], moment, partitions_at_once - 1) p);
+                select p from msgtx.partitions_to_acquire(g, partition_ids[2:], moment, partitions_at_once - 1) p);
         end if;
         exit when place > cardinality(partition_ids);
         id := partition_ids[place];

@@ -52,8 +52,7 @@ begin
     for place in 1 .. partitions_at_once loop
         if place = 2 then
             partition_ids := partition_ids[:1] || array(
-                select p from msgtx.partitions_to_acquire(
-                    g, member_numbers, call_numbers, partition_ids[2:], moment, partitions_at_once - 1) p);
+                select p from msgtx.partitions_to_acquire(g, partition_ids[2:], moment, partitions_at_once - 1) p);
         end if;
         exit when place > cardinality(partition_ids);
         id := partition_ids[place];

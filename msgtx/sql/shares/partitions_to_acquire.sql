@@ -1,9 +1,8 @@
--- partitions_to_acquire(group, members, calls, partitions, moment, most) → those of these partitions which members of a share group have to look
--- at, the first ones of them: the others have nothing new, nothing to be delivered again, and nothing that one of these calls has acquired
--- when it came the first time. A look by the rules of acquire_records is a lock and some 0.1 to 0.7 ms, this one 0.01.
+-- partitions_to_acquire(group, partitions, moment, most) → those of these partitions which members of a share group have to look at, the
+-- first ones of them: the others have nothing new, and nothing to be delivered again. A look by the rules of acquire_records is a lock and some 0.1 to 0.7 ms, this one 0.01.
 -- Locks nothing: what changes meanwhile is for the next call. Reads partition, record_batch, share_state, group_member, group_heartbeat.
 create function msgtx.partitions_to_acquire(
-    g msgtx.share_group, member_numbers bigint[], call_numbers bigint[], partition_ids int[], moment timestamptz, most int)
+    g msgtx.share_group, partition_ids int[], moment timestamptz, most int)
 returns setof int language sql stable
 as $$
     select a.partition_id
@@ -26,7 +25,6 @@ as $$
                select h.heartbeat_at from msgtx.group_heartbeat h where h.member_number = u.member_number
                order by h.heartbeat_number desc limit 1) newest on true
            where u.status <> 'acquired' or u.locked_until <= moment
-              or msgtx.is_session_over(newest.heartbeat_at, m.session_timeout_ms, moment) is not false
-              or u.call_number = call_numbers[array_position(member_numbers, u.member_number)])
+              or msgtx.is_session_over(newest.heartbeat_at, m.session_timeout_ms, moment) is not false)
     limit most
 $$;

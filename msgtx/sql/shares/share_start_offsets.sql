@@ -16,7 +16,8 @@ begin
     elsif g.auto_offset_reset = 'latest' then
         return query
         select f.partition_id, f.last_stable_offset
-        from msgtx.fetch_batches(partition_ids, array_fill(0::bigint, array[size]), array_fill(null::text, array[size]), 'read_committed', 0, 0) f;
+        from msgtx.fetch_batches(
+            partition_ids, array_fill(0::bigint, array[size]), array_fill(null::text, array[size]), 'read_committed', 0, 0) f;
     else
         return query
         select l.partition_id, coalesce(l.at_offset, l.last_stable_offset)
