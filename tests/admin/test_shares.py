@@ -67,8 +67,11 @@ def test_to_tell_the_name_no_other_group_is_looked_at(
 
     monkeypatch.setattr(shares, "describe_share_groups", describe)
     with pytest.raises(errors.GroupNotFound, match=f"did you mean '{group}'"):
-        client.admin.shares.delete(f"{group}x")
+        client.admin.shares.describe(f"{group}x")
     assert looked_at == [[f"{group}x"]]
+    with pytest.raises(errors.GroupNotFound, match=f"did you mean '{group}'"):
+        client.admin.shares.delete(f"{group}x")
+    assert looked_at == [[f"{group}x"]], "to delete one, its partitions are not described"
 
 
 def test_settings_come_back_and_the_rest_keeps_its_defaults(client: msgtx.Client, group: str) -> None:
