@@ -1,12 +1,14 @@
 """One acquisition from several partitions: as much as is asked for, from those that have something (internals: shares)."""
 
 import concurrent.futures
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from msgtx import errors
+from msgtx.database.retry import retried
 from msgtx.store.answers import NO_ANSWERS, AnswerColumns
 from msgtx.store.append import PARTITIONS_AT_ONCE
 from msgtx.store.members import leave_group
@@ -199,13 +201,21 @@ def test_a_call_that_comes_again_waits_for_what_it_had(members: Members, open_co
 
 
 def test_a_call_that_overtakes_its_first_try_has_what_that_has(members: Members, open_connection: Sessions) -> None:
-    """It waits for the lock that the first try has taken first, and only then looks for what it had."""
+    """It waits for the lock that the first try has taken first, and only then looks for what it had.
+
+    A COMMIT releases its locks one after the other: for the others it is asked to call again.
+    """
     members.send(1, b"1")
     asked, first, second = members.asking("a"), open_connection(), open_connection()
+
+    def overtaking() -> Acquisition:
+        again = asked._replace(is_again=True)
+        return retried(lambda: acquire_records(second, again), deadline=time.monotonic() + 20, pause=0.01, silence=20)
+
     with concurrent.futures.ThreadPoolExecutor(1) as threads:
         with first.transaction():
             before = acquire_records(first, asked)
-            again = threads.submit(acquire_records, second, asked._replace(is_again=True))
+            again = threads.submit(overtaking)
             wait_for_lock(members.connection, backend(second))
             members.send(0, b"since")
         assert again.result(20) == before
