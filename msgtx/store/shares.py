@@ -60,6 +60,7 @@ ACQUIRE_TOGETHER: Final = Function(
     },
     flushed=False,
 )
+READ: Final = Function("read_records", {"partition_ids": "int4[]", "first_offsets": "int8[]", "last_offsets": "int8[]"})
 FLUSH: Final = Function("flush_log", {})
 ENSURE_DEAD_LETTERS: Final = Function("ensure_dead_letters", {"group_name": "text"})
 CONFIGURE: Final = Function("configure_share_group", {"group_name": "text", "settings": "jsonb"})
@@ -171,7 +172,7 @@ class Acquired:
     max_timestamp: int
     offsets: Sequence[int] | None
     keys: Sequence[bytes | None] | None
-    values: Sequence[bytes | None]
+    values: Sequence[bytes | None] | None  # None until it is read
     timestamps: Sequence[int] | None
     header_counts: Sequence[int] | None
     header_keys: Sequence[str] | None
@@ -263,7 +264,9 @@ def acquire_records(connection: RawConnection, asked: Acquiring) -> Acquisition:
         return Acquisition([], [(row[0], OffsetRange(*row[1:4])) for row in rows], has_passed=False)
     if rows and rows[0][1] is None:
         return Acquisition([], [], has_passed=True)
-    return Acquisition([Acquired(OffsetRange(*row[1:4]), *row[4:]) for row in rows], [], has_passed=False)
+    records = [Acquired(OffsetRange(*row[1:4]), *row[4:]) for row in rows]
+    _read_rest(connection, records)
+    return Acquisition(records, [], has_passed=False)
 
 
 def acquire_records_together(connection: RawConnection, several: Sequence[Acquiring]) -> list[Acquisition | None]:
@@ -296,6 +299,7 @@ def acquire_records_together(connection: RawConnection, several: Sequence[Acquir
         if asker > 0:
             acquired = Acquired(OffsetRange(partition_id, first, last), 1, lock_ms, max_timestamp, None, *columns)
             found[asker - 1].append(acquired)
+    _read_rest(connection, [each for records in found for each in records])
     # Who got nothing looks for what is not usual by itself, unless there is none; what it accepts is accepted.
     is_empty = rows[-1][0] < 0
     has_all = [
@@ -306,6 +310,20 @@ def acquire_records_together(connection: RawConnection, several: Sequence[Acquir
         Acquisition(records, [], has_passed=has_more and not records) if records or is_over else None
         for records, is_over in zip(found, has_all, strict=True)
     ]
+
+
+def _read_rest(connection: RawConnection, records: Sequence[Acquired]) -> None:
+    """Read what an acquisition left out of its answer, now that it holds no locks."""
+    left_out = [each for each in records if each.values is None]
+    if not left_out:
+        return
+    ids, firsts, lasts = zip(*(each.range for each in left_out), strict=True)
+    for each in left_out:  # what compaction has removed since has no row
+        each.values = ()
+    for place, _, _, *columns in call(connection, READ, Int4Array(ids), Int8Array(firsts), Int8Array(lasts)):
+        each = left_out[place - 1]
+        each.max_timestamp, each.offsets, each.keys, each.values, each.timestamps, *headers = columns
+        each.header_counts, each.header_keys, each.header_values = headers
 
 
 def tidy(connection: RawConnection, membership: Membership) -> None:

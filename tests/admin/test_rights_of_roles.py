@@ -13,6 +13,8 @@ import pytest
 
 import msgtx
 from msgtx import TopicPartition, errors
+from msgtx.database.calls import call
+from msgtx.database.wire import Int4Array, Int8Array
 from msgtx.store.answers import (
     AnswerColumns,
     acknowledge_in_session,
@@ -31,6 +33,7 @@ from msgtx.store.records import count_records
 from msgtx.store.retention import delete_records
 from msgtx.store.seal import commit_in_session
 from msgtx.store.shares import (
+    READ,
     Acquiring,
     acquire_records,
     acquire_records_together,
@@ -410,6 +413,7 @@ BY_HAND: dict[str, Callable[[Connection, Places], object]] = {
     "commit_as_a_member": lambda c, p: commit_offsets(c, {GroupMetadata("g", "m", 1): {p.theirs: OffsetAndMetadata(1)}}),
     "acquire_records": lambda c, p: acquire_records(c, Acquiring("g", 1, 1, [p.theirs], 1, 1)),
     "acquire_records_together": lambda c, p: acquire_records_together(c, [Acquiring("g", 1, 1, [p.theirs], 1, 1)]),
+    "read_records": lambda c, p: call(c, READ, Int4Array([p.theirs]), Int8Array([0]), Int8Array([9])),
     "acknowledge_records": lambda c, p: acknowledge_records(c, answers_for(p.theirs), call_number=1),
     "acknowledge_in_transaction": lambda c, p: acknowledge_in_transaction(c, p.name, answers_for(p.theirs), call_number=1),
     "acknowledge_in_session": lambda c, p: acknowledge_in_session(c, answers_for(p.theirs)),

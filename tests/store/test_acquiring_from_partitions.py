@@ -423,3 +423,25 @@ def test_the_limit_of_bytes_holds_for_what_is_delivered_again(members: Members) 
     assert found == [(0, 1, 2, 2), (0, 3, 4, 2), (0, 5, 5, 2)]  # the row's bytes are more than its values'
     assert pieces(members, members.ask("b", 8_000, bytes_at_most=1)) == [(0, 6, 6, 2)]
     assert pieces(members, members.ask("b", 8_000)) == [(0, 7, 8, 2), (0, 9, 12, 2), (1, 1, 1, 2)]
+
+
+# ── dead letters ──
+
+
+@pytest.mark.parametrize("limit", ["records", "bytes"])
+def test_dead_letters_of_all_partitions_are_written_in_parts(connection: Connection, limit: str) -> None:
+    """500 records, and no more bytes than are asked for; nobody waits for a notification to go on."""
+    count, value, most = (200, b"v", ANYTHING) if limit == "records" else (4, bytes(SIZE), 9 * SIZE)
+    members = Members(connection, partitions=6, delivery_count_limit=1)
+    for place in range(6):
+        members.send(place, *[value] * count)
+        members.ask("a", order=[place])
+    members.group.expire_locks("a")
+    written, calls = [0], 0
+    while written[-1] < 6 * count:
+        calls += 1
+        assert members.ask("b", bytes_at_most=most) == ([], [], True), "there may be more"
+        written.append(len(members.group.letters))
+        assert written[-1] - written[-2] in range(1, 501 if limit == "records" else 11)
+    assert calls < 6, "of several partitions at once"
+    assert members.ask("b") == ([], [], False)

@@ -7,15 +7,22 @@ from typing import Final
 
 import pytest
 
+from msgtx import errors
 from msgtx.coordinator.sweep import sweep
 from msgtx.database.pool import Engine
 from msgtx.store import sweeps
 from msgtx.store.append import append
 from msgtx.store.decide import decide
 from msgtx.store.retention import delete_records
-from msgtx.store.shares import configure_share_group, describe_share_groups, reset_share_offsets
+from msgtx.store.shares import (
+    Acquiring,
+    acquire_records,
+    configure_share_group,
+    describe_share_groups,
+    reset_share_offsets,
+)
 from tests.databases import Connection
-from tests.store.sharing import ShareGroup
+from tests.store.sharing import ANYTHING, ShareGroup
 from tests.store.steps import Writer, batch, count, delete_topic_of, new_partition
 
 Clock = Callable[..., None]
@@ -319,6 +326,86 @@ def test_a_pending_acknowledgement_holds_the_key_until_the_decision(
     assert keyed.acquire("b", 1) == ({1: 1} if outcome == "COMMIT" else {0: 2})
 
 
+def pending(connection: Connection, keyed: ShareGroup, offset: int) -> Writer:
+    writer = Writer(connection)
+    keyed.answer_in(writer.name, "a", {offset: "accept"})
+    return writer
+
+
+def lock_expires(connection: Connection, keyed: ShareGroup, offset: int) -> None:
+    connection.execute(
+        "update msgtx.share_state s set spans = array(select row(u.first_offset, u.last_offset, u.status,"
+        " u.delivery_count, u.member_number, u.call_number, u.locked_until - case when u.first_offset = %s"
+        " then interval '1 hour' else interval '0' end, u.producer_id, u.producer_epoch, u.transaction_number,"
+        " u.answer, u.reason)::msgtx.share_span from unnest(s.spans) u) where s.group_id = %s",
+        [offset, keyed.group_id],
+    )
+
+
+@pytest.mark.parametrize("how", ["aborted", "released in a transaction", "lock expired"])
+@pytest.mark.parametrize("answer", ["accept", "reject", "renew", "accept and acquire", "accept in a transaction"])
+def test_a_member_holds_nothing_behind_a_record_of_the_key_that_comes_again(
+    connection: Connection, partition: int, keyed: ShareGroup, how: str, answer: str
+) -> None:
+    """Else it would do the second before the first. Other keys and what is in front stay as they are."""
+    fill(connection, partition, "xyx-x")
+    for _ in range(5):
+        keyed.acquire("a", 1)
+    writer = Writer(connection)
+    match how:
+        case "aborted":
+            keyed.answer_in(writer.name, "a", {0: "accept"})
+            assert keyed.answer("a", {4: "accept"}) == [], "this far, nothing has failed"
+            writer.abort()
+        case "released in a transaction":
+            keyed.answer_in(writer.name, "a", {0: "release", 4: "accept"})
+            writer.commit()
+        case _:
+            assert keyed.answer("a", {4: "accept"}) == []
+            lock_expires(connection, keyed, 0)
+    if answer == "accept and acquire":
+        asked = Acquiring(
+            keyed.name, keyed.join("a"), keyed.call(), [partition], 1, ANYTHING, keyed.answers("a", {2: "accept"})
+        )
+        assert [error for error, _ in acquire_records(connection, asked).refused] == ["InvalidRecordState"]
+    elif answer == "accept in a transaction":
+        with pytest.raises(errors.InvalidRecordState):
+            keyed.answer_in(Writer(connection).name, "a", {2: "accept"})
+    else:
+        assert [error for error, _ in keyed.answer("a", {2: answer})] == ["InvalidRecordState"]
+    assert keyed.answer("a", {1: "accept", 3: "accept"}) == []
+    assert keyed.acquire("b") == {0: 2, 2: 2}
+    assert keyed.answer("b", {0: "accept", 2: "accept"}) == []
+    assert keyed.spans == []
+
+
+def test_what_is_given_back_comes_with_its_key_and_is_seen_to(
+    connection: Connection, partition: int, keyed: ShareGroup
+) -> None:
+    """Whoever looks: a member, the views, the sweep."""
+    fill(connection, partition, "xx")
+    keyed.acquire("a", 2)
+    pending(connection, keyed, 0).abort()
+    (state,) = (each for each in describe_share_groups(connection, [keyed.name]) if each.partition_id == partition)
+    assert (state.available, state.acquired) == (2, 0)
+    connection.execute("select msgtx.settle_shares()")
+    assert keyed.spans == [(0, 0, "available", 1), (1, 1, "available", 1)]
+    assert keyed.acquire("a") == {0: 2, 1: 2}
+
+
+def test_a_record_that_was_sent_for_later_gives_nothing_back(
+    connection: Connection, partition: int, keyed: ShareGroup, clock: Clock
+) -> None:
+    """Its time is its place in the order, not its offset."""
+    fill(connection, partition, "xyxx", delays=[MINUTE])
+    assert keyed.acquire("a") == {1: 1, 2: 1, 3: 1}
+    clock("2 minutes")
+    assert keyed.acquire("b") == {}
+    assert keyed.answer("a", {2: "accept"}) == []
+    assert keyed.acquire("a") == {0: 1}
+    assert keyed.answer("a", {3: "accept", 0: "accept"}) == []
+
+
 def test_a_dead_letter_lets_its_key_go_on(connection: Connection, partition: int, keyed: ShareGroup) -> None:
     fill(connection, partition, "xx")
     configure_share_group(connection, keyed.name, {"delivery_count_limit": 2})
@@ -405,6 +492,9 @@ def test_keys_stay_in_order_whatever_happens(
                     del pending[offset]
                     if outcome == "COMMIT" and what != "release":
                         done.add(offset)
+                    elif keys[offset] != "-":  # what is held behind it is given back
+                        for each in [each for each in held if each > offset and keys[each] == keys[offset]]:
+                            del held[each]
 
     for _ in range(250):
         member = drawn.choice("ABCDE")

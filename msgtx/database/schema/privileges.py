@@ -72,7 +72,8 @@ NEEDS: Final[Mapping[Right, frozenset[str]]] = MappingProxyType(
         | {"record_range", "save_snapshot", "saved_snapshots", "delete_snapshot", "measure_ranges"}
         | {"consistent_cut", "spans_of_transactions"}
         | {"join_group", "describe_members", "assign_partitions", "release_partitions"}
-        | {"join_share_group", "acquire_records", "acquire_records_together", "acknowledge_records", "flush_log"}
+        | {"join_share_group", "acquire_records", "acquire_records_together", "read_records", "acknowledge_records"}
+        | {"flush_log"}
         | {"remove_superseded_shares"}
         | {"acknowledge_in_transaction", "acknowledge_in_session", "append_acknowledge_decide", "ensure_dead_letters"}
         | {"redrive_dead_letters"}

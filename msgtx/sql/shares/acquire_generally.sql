@@ -4,8 +4,11 @@
 --   is_repeated           of the call: it has acquired records of another partition when it came the first time, so here only what it had
 --   accepted_first        where a span begins that the member has accepted, and holds; null: none
 --   room, max_records     how many may come still, and how many of the whole call
---   one row for each piece of a row of the log that has records: all offsets from first to last are acquired; offsets is null
---   where each of them is a record; byte_size: its part of the row's; is_repeated: the call has acquired it before
+--   letters               how many dead letters it may write
+--   inline_bytes          how much of the records it may return: the columns of a row that is behind that are null
+--   one row for each piece of a row of the log that has records, as records_at: all offsets from first to last are acquired;
+--   is_repeated: the call has acquired it before
+--   one row without offsets: it has written so many dead letters, of so many bytes
 -- What may not be delivered again becomes a dead letter (bury_records). What is delayed, or waits for its key, is parked: in
 -- share_parked. An overdue transaction that holds records back, in the log or by an answer, is aborted (I12). The caller holds the share partition's lock, and has
 -- looked at rights and at the member; tries the locks of partitions of dead letters and of producers. Reads partition, record_batch,
@@ -14,9 +17,9 @@
 -- record_batch. Flushed if it wrote dead letters.
 create function msgtx.acquire_generally(
     group_name text, g msgtx.share_group, in_member_number bigint, in_call_number bigint, id int, room int, max_records int,
-    max_bytes bigint, accepted_first bigint, in_is_repeated boolean)
+    max_bytes bigint, accepted_first bigint, in_is_repeated boolean, letters int, inline_bytes bigint)
 returns table (
-    is_repeated boolean, byte_size bigint, first_offset bigint, last_offset bigint, delivery_count int, max_timestamp bigint, offsets bigint[],
+    is_repeated boolean, record_count int, byte_size bigint, first_offset bigint, last_offset bigint, delivery_count int, max_timestamp bigint, offsets bigint[],
     keys bytea[], "values" bytea[], timestamps bigint[], header_counts int[], header_keys text[], header_values bytea[])
 language plpgsql volatile as $$
 #variable_conflict use_column
@@ -40,13 +43,13 @@ declare
     foreign_keys bigint[] := '{}';
     most int;
     count int;
-    fitting int;
     start bigint;
-    before int;
+    place bigint := 0;
     rows_at_once int := 4;
     rows_found int;
     bytes_left bigint := max_bytes;
     alone boolean := false;
+    is_inline boolean;
     is_met boolean := accepted_first is not null;
     expired boolean := false;
     ended int := 0;
@@ -69,7 +72,7 @@ begin
     else
         next_offset := greatest(state.next_offset, log_start);
         next_token := case when next_offset = state.next_offset then state.next_token end;
-        spans := msgtx.current_spans(state.spans, log_start, moment);
+        spans := msgtx.current_spans(id, g.ordering, state.spans, log_start, moment);
         for f in
             select distinct s.producer_id, s.producer_epoch, s.transaction_number from unnest(spans) s
             cross join lateral (
@@ -84,7 +87,7 @@ begin
             expired := msgtx.expire_transaction(f.producer_id, f.producer_epoch, f.transaction_number) or expired;
         end loop;
         if expired then
-            spans := msgtx.current_spans(spans, log_start, moment);
+            spans := msgtx.current_spans(id, g.ordering, spans, log_start, moment);
         end if;
     end if;
     next_due := state.next_due;
@@ -129,9 +132,13 @@ begin
             select s from unnest(spans) s where s.status = 'rejected'
                 or s.status = 'available' and s.delivery_count >= g.delivery_count_limit);
         if dead <> '{}' then
-            left_over := msgtx.bury_records(group_name, id, dead, true);
+            select b.* into left_over, record_count, byte_size from msgtx.bury_records(group_name, id, dead, letters, max_bytes) b;
             ignored := msgtx.flush_at_commit();
-            is_met := is_met or left_over is distinct from dead;
+            if record_count > 0 then
+                is_met := true;
+                bytes_left := bytes_left - byte_size;
+                return next;
+            end if;
             spans := array(
                 select s from unnest(spans) s where not (s.status = 'rejected'
                     or s.status = 'available' and s.delivery_count >= g.delivery_count_limit)) || left_over;
@@ -148,20 +155,29 @@ begin
             end if;
             count := least(most, span.last_offset - span.first_offset + 1,
                            case when alone then 1 else greatest(1, max_records >> least(30, 3 * span.delivery_count)) end);
-            select r.count, bytes_left - r.bytes into fitting, bytes_left
-            from msgtx.fitting_records(id, span.first_offset, span.first_offset + count - 1, bytes_left) r;
-            count := case when fitting > 0 then fitting else count end;
-            spans := array(
-                select row(s.first_offset + count, s.last_offset, s.status, s.delivery_count, s.member_number,
-                           null, null, null, null, null, null, s.reason)::msgtx.share_span
-                from unnest(spans) s where s.first_offset = span.first_offset and s.first_offset + count <= s.last_offset
-                union all
-                select s from unnest(spans) s where s.first_offset <> span.first_offset);
             taken := taken || row(span.first_offset, span.first_offset + count - 1, 'acquired', span.delivery_count + 1,
                                   in_member_number, in_call_number, until, null, null, null, null, null)::msgtx.share_span;
             -- With ordering=key nothing is delivered past the rest of it.
             most := case when g.ordering = 'key' and count <= span.last_offset - span.first_offset then 0 else most - count end;
         end loop;
+        if taken <> '{}' then
+            select r.spans, bytes_left - r.bytes into left_over, bytes_left from msgtx.fitting_spans(id, taken, bytes_left) r;
+            most := case when taken = left_over then most else 0 end;
+            taken := left_over;
+            -- What is taken is cut off.
+            left_over := '{}';
+            count := 1;
+            foreach span in array spans loop
+                if span.first_offset = taken[count].first_offset then
+                    span.first_offset := taken[count].last_offset + 1;
+                    count := count + 1;
+                end if;
+                if span.first_offset <= span.last_offset then
+                    left_over := left_over || span;
+                end if;
+            end loop;
+            spans := left_over;
+        end if;
     end if;
 
     -- A few rows of the log are mostly enough: more are looked for if they were not.
@@ -226,51 +242,33 @@ begin
 
     left_over := taken;
     taken := '{}';
-    foreach span in array left_over loop
-        before := room;
-        for f in
-            select greatest(b.base_offset, span.first_offset) as first_here, least(b.last_offset, span.last_offset) as last_here,
-                   b.*, 1 + h.before as begins, h.upto, h.before > 0 or h.upto < b.record_count as is_part
-            from msgtx.record_batch b
-            cross join lateral (
-                select case when b.offset_deltas is null then greatest(0, span.first_offset - b.base_offset)
-                       else (select count(*) from unnest(b.offset_deltas) d where b.base_offset + d < span.first_offset) end,
-                       case when b.offset_deltas is null then least(b.record_count, span.last_offset - b.base_offset + 1)
-                       else (select count(*) from unnest(b.offset_deltas) d where b.base_offset + d <= span.last_offset) end
-                ) h(before, upto)
-            where b.partition_id = id and b.base_offset <= span.last_offset
-              and b.base_offset >= (
-                  select e.base_offset from msgtx.record_batch e
-                  where e.partition_id = id and e.base_offset <= span.first_offset order by e.base_offset desc limit 1)
-            order by b.base_offset
-        loop
-            continue when f.upto < f.begins;
-            first_offset := f.first_here;
-            last_offset := f.last_here;
-            delivery_count := span.delivery_count;
-            max_timestamp := f.max_timestamp;
-            offsets := case when f.offset_deltas is not null
-                then array(select f.base_offset + d from unnest(f.offset_deltas[f.begins:f.upto]) d) end;
-            keys := case when f.is_part then f.keys[f.begins:f.upto] else f.keys end;
-            "values" := case when f.is_part then f."values"[f.begins:f.upto] else f."values" end;
-            timestamps := case when f.is_part then f.timestamps[f.begins:f.upto] else f.timestamps end;
-            header_counts := f.header_counts;
-            header_keys := f.header_keys;
-            header_values := f.header_values;
-            if f.is_part and f.header_counts is not null then
-                count := coalesce((select sum(c) from unnest(f.header_counts[:f.begins - 1]) c), 0);
-                header_counts := f.header_counts[f.begins:f.upto];
-                most := (select sum(c) from unnest(header_counts) c);
-                header_keys := f.header_keys[count + 1:count + most];
-                header_values := f.header_values[count + 1:count + most];
-            end if;
-            byte_size := f.byte_size * (f.upto - f.begins + 1) / f.record_count;
-            room := room - (f.upto - f.begins + 1);
-            return next;
-        end loop;
-        if room < before then  -- else its records are gone, since the log was compacted
-            taken := taken || span;
+    for f in
+        select r.* from msgtx.records_at(
+            array_fill(id, array[cardinality(left_over)]), array(select s.first_offset from unnest(left_over) s),
+            array(select s.last_offset from unnest(left_over) s), inline_bytes) r
+    loop
+        if f.place > place then  -- a span whose records are gone, since the log was compacted, has no row
+            place := f.place;
+            taken := taken || left_over[place];
         end if;
+        record_count := f.record_count;
+        byte_size := f.byte_size;
+        first_offset := f.first_offset;
+        last_offset := f.last_offset;
+        delivery_count := left_over[place].delivery_count;
+        max_timestamp := f.max_timestamp;
+        -- Other records of the row may be the smaller ones.
+        inline_bytes := inline_bytes - pg_column_size(f."values") - coalesce(pg_column_size(f.keys), 0)
+            - coalesce(pg_column_size(f.header_keys) + pg_column_size(f.header_values), 0);
+        is_inline := inline_bytes >= 0;
+        offsets := case when is_inline then f.offsets end;
+        keys := case when is_inline then f.keys end;
+        "values" := case when is_inline then f."values" end;
+        timestamps := case when is_inline then f.timestamps end;
+        header_counts := case when is_inline then f.header_counts end;
+        header_keys := case when is_inline then f.header_keys end;
+        header_values := case when is_inline then f.header_values end;
+        return next;
     end loop;
 
     if not is_repeated and (left_over <> '{}' or is_met or next_offset is distinct from state.next_offset

@@ -2,7 +2,9 @@
 -- as the group's lock lasts. A partition whose lock another member holds is passed.
 --   one row for each piece of a row of the log that has records: all offsets from first to last are acquired; offsets is
 --   null where each of them is a record
---   one row without a partition: there was nothing, but a partition was passed
+--   keys, values, …  null, all of them, of what is behind 16 kB: read_records reads it. A member that is stopped while it reads a
+--                   large answer would keep the locks
+--   one row without a partition: there was nothing, but a partition was passed, or dead letters were written: there may be more
 --   in_call_number  counted by the member: the same one again has the same answer
 --   is_again        the call has been made before, with the same partitions: perhaps it was done, and its answer was lost. If so, it has what
 --                   it had, whatever max_records and max_bytes are, and nothing else
@@ -33,11 +35,14 @@ set enable_sort = off set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
     partitions_at_once constant int := 256;  -- that are locked
+    inline_bytes bigint := 16384;  -- of records that an answer has: this much is on its way before the locks are gone, read or not
+    letters int := 500;  -- dead letters that a call writes; their bytes count in max_bytes
     moment constant timestamptz := msgtx.clock();
     home record;
     g msgtx.share_group;
     f record;
     id int;
+    records int;
     bytes bigint;
     room int := max_records;
     accepts boolean := false;  -- one range, and is to have records of the same partition: usually
@@ -135,7 +140,8 @@ begin
             for f in
                 select u.* from msgtx.acquire_usually(
                     g, id, array[in_member_number], array[in_call_number], array[room], max_bytes,
-                    array[case when accepts then first_offsets[1] else -1 end], array[case when accepts then last_offsets[1] else -1 end]) u
+                    array[case when accepts then first_offsets[1] else -1 end], array[case when accepts then last_offsets[1] else -1 end],
+                    inline_bytes) u
             loop
                 is_usual := true;
                 accepts := false;
@@ -153,8 +159,9 @@ begin
                 header_keys := f.header_keys;
                 header_values := f.header_values;
                 return next;
-                room := room - cardinality("values");
+                room := room - (last_offset - first_offset + 1)::int;
                 max_bytes := max_bytes - f.byte_size;
+                inline_bytes := case when "values" is null then 0 else inline_bytes - f.byte_size end;
             end loop;
         end if;
         continue when is_usual;
@@ -169,7 +176,9 @@ begin
                       order by s.version desc limit 1) newest
                 cross join lateral unnest(newest.spans) u
                 where u.first_offset = first_offsets[1] and u.last_offset = last_offsets[1] and u.status = 'acquired'
-                  and u.member_number = in_member_number and u.locked_until > msgtx.clock());
+                  and u.member_number = in_member_number and u.locked_until > msgtx.clock()
+                  and (g.ordering = 'none' or not exists (
+                      select from unnest(newest.spans) e where e.first_offset < u.first_offset)));
             if accepted_first is null or not exists (select from msgtx.partition p where p.partition_id = id) then
                 for error, partition_id, first_offset, last_offset in
                     select r.error, r.partition_id, r.first_offset, r.last_offset from msgtx.apply_answers_once(
@@ -185,16 +194,23 @@ begin
             end if;
         end if;
         g := msgtx.share_group_of(group_name, in_member_number);  -- behind the lock: it may be gone
-        for again, bytes, first_offset, last_offset, delivery_count, max_timestamp, offsets, keys, "values", timestamps,
+        for again, records, bytes, first_offset, last_offset, delivery_count, max_timestamp, offsets, keys, "values", timestamps,
             header_counts, header_keys, header_values in
             select r.* from msgtx.acquire_generally(
-                group_name, g, in_member_number, in_call_number, id, room, max_records, max_bytes, accepted_first, is_repeated) r
+                group_name, g, in_member_number, in_call_number, id, room, max_records, max_bytes, accepted_first, is_repeated,
+                letters, inline_bytes) r
         loop
+            max_bytes := max_bytes - bytes;
+            if first_offset is null then
+                letters := letters - records;
+                has_passed := true;
+                continue;
+            end if;
             is_alone := delivery_count >= g.delivery_count_limit;
             lock_ms := g.record_lock_duration_ms;
             return next;
-            room := room - cardinality("values");
-            max_bytes := max_bytes - bytes;
+            room := room - records;
+            inline_bytes := case when "values" is null then 0 else inline_bytes - bytes end;
             is_repeated := again;
         end loop;
     end loop;

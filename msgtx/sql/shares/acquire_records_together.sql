@@ -5,8 +5,9 @@
 --   asker          a place in members; a row with 0 alone: what is accepted is accepted, and nothing was acquired; with
 --                  -1: there is nothing in any of the partitions
 --   first_offsets, last_offsets   what each accepts first: all that it has acquired in one call of the first partition; -1: nothing
--- Locks the first share partition, and tries the locks of the others. Reads consumer_group, share_group, group_member, group_heartbeat. Writes share_call and, through
--- acquire_usually, share_state. The caller makes it last (flush_log).
+--   keys, values, …  null, all of them, of what is behind 16 kB: read_records reads it (see acquire_records)
+-- Locks the first share partition, and tries the locks of the others. Reads consumer_group, share_group, group_member,
+-- group_heartbeat. Writes share_call and, through acquire_usually, share_state. The caller makes it last (flush_log).
 create function msgtx.acquire_records_together(
     group_name text, member_numbers bigint[], call_numbers bigint[], partition_ids int[], mosts int[], max_bytes bigint,
     first_offsets bigint[], last_offsets bigint[])
@@ -20,6 +21,7 @@ set enable_sort = off set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
     partitions_at_once constant int := 256;  -- that are locked
+    inline_bytes constant bigint := 16384;  -- as in acquire_records
     moment constant timestamptz := msgtx.clock();
     nothing constant bigint[] := array_fill(-1::bigint, array[cardinality(member_numbers)]);
     g msgtx.share_group;
@@ -67,7 +69,7 @@ begin
                u.timestamps, u.header_counts, u.header_keys, u.header_values
         from msgtx.acquire_usually(
             g, id, member_numbers, call_numbers, mosts, max_bytes, case when is_first then first_offsets else nothing end,
-            case when is_first then last_offsets else nothing end) u;
+            case when is_first then last_offsets else nothing end, inline_bytes) u;
         get diagnostics rows_found = row_count;
         if is_first and rows_found = 0 then
             return;

@@ -5,6 +5,7 @@
 --                         next are committed rows of the log, none of them compacted
 --   first_offsets, last_offsets   what each member accepts first: all that it has acquired in one call; -1: nothing
 --   mosts                 how many records each asks for; 0: it only accepts
+--   inline_bytes          how much of the records it may return: the columns of a row that is behind that are null
 --   no row                it is not usual, and nothing was done
 --   one row for each piece of a row of the log that asker, a place in members, has acquired: each offset is a record, and
 --   byte_size its part of the row's; and a last one with asker 0
@@ -12,7 +13,7 @@
 -- partition, record_batch, group_member, group_heartbeat, transaction_decision. Writes share_state.
 create function msgtx.acquire_usually(
     g msgtx.share_group, in_partition_id int, member_numbers bigint[], call_numbers bigint[], mosts int[], max_bytes bigint,
-    first_offsets bigint[], last_offsets bigint[])
+    first_offsets bigint[], last_offsets bigint[], inline_bytes bigint)
 returns table (
     asker int, byte_size bigint, first_offset bigint, last_offset bigint, max_timestamp bigint, keys bytea[], "values" bytea[],
     timestamps bigint[], header_counts int[], header_keys text[], header_values bytea[])
@@ -35,6 +36,7 @@ declare
     headers_from bigint;
     headers bigint;
     is_part boolean;
+    is_inline boolean;
     taken msgtx.share_span[] := '{}';
     some_values bytea[];
     values_from bigint;
@@ -130,7 +132,9 @@ begin
             end if;
             max_timestamp := f.max_timestamp;
             values_from := next_offset - 1;
-            if members > 1 then  -- the row's values are unpacked once, for all
+            is_inline := f.byte_size * (least(end_offset, f.last_offset + 1) - next_offset) / (f.last_offset - f.base_offset + 1)
+                <= inline_bytes;
+            if members > 1 and is_inline then  -- the row's values are unpacked once, for all
                 some_values := f."values"[next_offset - f.base_offset + 1:end_offset - f.base_offset];
             end if;
             while next_offset < least(end_offset, f.last_offset + 1) loop
@@ -144,19 +148,33 @@ begin
                 begins := first_offset - f.base_offset;
                 byte_size := f.byte_size * count / (f.last_offset - f.base_offset + 1);
                 is_part := count <= f.last_offset - f.base_offset;
-                "values" := case when members > 1 then some_values[first_offset - values_from:last_offset - values_from]
-                                 when is_part then f."values"[begins + 1:begins + count] else f."values" end;
-                keys := case when is_part then f.keys[begins + 1:begins + count] else f.keys end;
-                timestamps := case when is_part then f.timestamps[begins + 1:begins + count] else f.timestamps end;
-                header_counts := f.header_counts;
-                header_keys := f.header_keys;
-                header_values := f.header_values;
-                if is_part and header_counts is not null then
-                    header_counts := f.header_counts[begins + 1:begins + count];
-                    headers_from := coalesce((select sum(c) from unnest(f.header_counts[:begins]) c), 0);
-                    headers := (select sum(c) from unnest(header_counts) c);
-                    header_keys := f.header_keys[headers_from + 1:headers_from + headers];
-                    header_values := f.header_values[headers_from + 1:headers_from + headers];
+                if is_inline then
+                    "values" := case when members > 1 then some_values[first_offset - values_from:last_offset - values_from]
+                                     when is_part then f."values"[begins + 1:begins + count] else f."values" end;
+                    keys := case when is_part then f.keys[begins + 1:begins + count] else f.keys end;
+                    timestamps := case when is_part then f.timestamps[begins + 1:begins + count] else f.timestamps end;
+                    header_counts := f.header_counts;
+                    header_keys := f.header_keys;
+                    header_values := f.header_values;
+                    if is_part and header_counts is not null then
+                        header_counts := f.header_counts[begins + 1:begins + count];
+                        headers_from := coalesce((select sum(c) from unnest(f.header_counts[:begins]) c), 0);
+                        headers := (select sum(c) from unnest(header_counts) c);
+                        header_keys := f.header_keys[headers_from + 1:headers_from + headers];
+                        header_values := f.header_values[headers_from + 1:headers_from + headers];
+                    end if;
+                    -- Other records of the row may be the smaller ones.
+                    inline_bytes := inline_bytes - pg_column_size("values") - coalesce(pg_column_size(keys), 0)
+                        - coalesce(pg_column_size(header_keys) + pg_column_size(header_values), 0);
+                    is_inline := inline_bytes >= 0;
+                end if;
+                if not is_inline then
+                    keys := null;
+                    "values" := null;
+                    timestamps := null;
+                    header_counts := null;
+                    header_keys := null;
+                    header_values := null;
                 end if;
                 return next;
                 if taken[cardinality(taken)].member_number = member_numbers[asker] then

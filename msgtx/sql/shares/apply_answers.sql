@@ -43,7 +43,8 @@ begin
             exit when held.first_offset = first_offsets[1];
         end loop;
         if held.first_offset = first_offsets[1] and held.last_offset = last_offsets[1] and held.status = 'acquired'
-           and held.member_number = member_numbers[1] and held.locked_until > msgtx.clock() and (
+           and held.member_number = member_numbers[1] and held.locked_until > msgtx.clock()
+           and (g.ordering = 'none' or not exists (select from unnest(state.spans) s where s.first_offset < held.first_offset)) and (
                select not msgtx.is_session_over(newest.heartbeat_at, m.session_timeout_ms, msgtx.clock())
                from msgtx.group_member m
                cross join lateral (
@@ -89,7 +90,7 @@ begin
         select case (c.span).status when 'pending' then 'TransactionConflict' else 'InvalidRecordState' end,
                asked.group_name, asked.partition_id, c.first_offset, c.last_offset
         from msgtx.cut_spans(coalesce((
-                select msgtx.current_spans(s.spans, 0, msgtx.clock()) from msgtx.share_state s
+                select msgtx.current_spans(s.partition_id, g.ordering, s.spans, 0, msgtx.clock()) from msgtx.share_state s
                 where s.group_id = g.group_id and s.partition_id = asked.partition_id order by s.version desc limit 1), '{}'),
             asked.firsts, asked.lasts, asked.answers) c
         where c.answer is not null
@@ -117,7 +118,7 @@ begin
         select s.version, s.next_offset, s.next_token, s.spans, s.next_due, s.waiting_keys into state from msgtx.share_state s
         where s.group_id = g.group_id and s.partition_id = asked.partition_id order by s.version desc limit 1;
         moment := msgtx.clock();
-        spans := msgtx.current_spans(state.spans, 0, moment);
+        spans := msgtx.current_spans(asked.partition_id, g.ordering, state.spans, 0, moment);
         if g.ordering = 'key' and array_position(asked.answers, 'release') is not null then
             -- What the member holds behind it with the same key goes with it: nobody does that first.
             select array_agg(u.first_offset order by u.first_offset), array_agg(u.last_offset order by u.first_offset),
@@ -130,8 +131,7 @@ begin
                     a(first_offset, last_offset, answer, reason, delay_ms)
                 union all
                 select b.offset_behind, b.offset_behind, 'release', null, 0
-                from msgtx.held_behind(spans, asked.partition_id, asked.member_number, asked.firsts, asked.lasts,
-                                       asked.answers) b(offset_behind)) u;
+                from msgtx.held_behind(spans, asked.partition_id, asked.firsts, asked.lasts, asked.answers) b(offset_behind)) u;
         end if;
         spans := array(
             select case
@@ -161,7 +161,7 @@ begin
         dead := array(select s from unnest(spans) s where s.status = 'rejected');
         if dead <> '{}' then
             spans := array(select s from unnest(spans) s where s.status <> 'rejected')
-                || msgtx.bury_records(asked.group_name, asked.partition_id, dead, false);
+                || (select b.left_over from msgtx.bury_records(asked.group_name, asked.partition_id, dead, null, null) b);
         end if;
         select d.spans, d.next_due into spans, state.next_due
         from msgtx.park_delayed(g.group_id, asked.partition_id, g.ordering, moment, spans, state.next_due) d;

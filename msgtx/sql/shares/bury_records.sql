@@ -1,18 +1,17 @@
--- bury_records(group, partition, spans, may_create) writes the records of these spans to the group's topic of dead letters: key, value and
--- headers, and headers that say where each was, how often it was delivered, and why it is dead. → the spans, or parts of them, that are
--- left for later: when another session writes there or there is no such topic.
---   may_create   make the topic if need be, and leave for later what is more than 500 records or 8 MiB. false: of an answer, whose caller
---                has locked the topic's partition, all of it
+-- bury_records(group, partition, spans, most, max_bytes) writes the records of these spans to the group's topic of dead letters: key, value
+-- and headers, and headers that say where each was, how often it was delivered, and why it is dead. → the spans, or parts of them, that are
+-- left for later: when another session writes there or there is no such topic; how many records it wrote, and of how many bytes.
+--   most, max_bytes   leave for later what is more, and make the topic if need be; null: all of an answer, whose caller has locked the
+--                     topic's partition
 -- What is larger than the topic takes is stored all the same: it was taken once, and nobody is left to be told.
 -- The caller holds the share partition's lock and writes its state in the same SQL transaction, so that each letter is written once. Tries
 -- the partition's lock, which who waits for it has taken before. Reads partition, topic, record_batch, group_member. Writes record_batch.
 create function msgtx.bury_records(
-    group_name text, in_partition_id int, dead msgtx.share_span[], may_create boolean, out left_over msgtx.share_span[]
+    group_name text, in_partition_id int, dead msgtx.share_span[], most int, max_bytes bigint,
+    out left_over msgtx.share_span[], out buried int, out bytes bigint
 ) language plpgsql volatile as $$
 #variable_conflict use_column
 declare
-    records_at_once constant int := case when may_create then 500 end;
-    bytes_at_once constant int := case when may_create then 8388608 end;
     source record;
     target int;
     span msgtx.share_span;
@@ -20,13 +19,13 @@ declare
     place record;
     member text;
     at_header int;
-    buried int := 0;
-    bytes bigint := 0;
     count int;
     ignored boolean;
 begin
     left_over := dead;
-    if may_create then
+    buried := 0;
+    bytes := 0;
+    if most is not null then
         ignored := msgtx.ensure_dead_letters(group_name) is not null;
     end if;
     target := msgtx.dead_letter_partition(group_name, in_partition_id);
@@ -39,7 +38,7 @@ begin
     where p.partition_id = in_partition_id;
     left_over := '{}';
     foreach span in array dead loop
-        if buried >= records_at_once or bytes >= bytes_at_once then
+        if buried >= most or bytes >= max_bytes then
             left_over := left_over || span;
             continue;
         end if;
@@ -58,7 +57,7 @@ begin
               and b.base_offset + coalesce(b.offset_deltas[i.at], i.at - 1) between span.first_offset and span.last_offset
             order by b.base_offset, i.at
         loop
-            if buried >= records_at_once or bytes >= bytes_at_once then
+            if buried >= most or bytes >= max_bytes then
                 span.first_offset := f.record_offset;
                 left_over := left_over || span;
                 exit;

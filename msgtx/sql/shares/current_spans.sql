@@ -1,14 +1,18 @@
--- current_spans(spans, log_start, moment) → what of a share partition's spans is true now, ascending. A record whose lock has
+-- current_spans(partition, ordering, spans, log_start, moment) → what of a share partition's spans is true now, ascending. A record whose lock has
 -- expired, or whose member's session is over, is available; what is pending in a transaction is as that was decided: acknowledged, which
 -- is in no span, rejected, or available. The last member and the reason stay with it, for a dead letter. What retention has removed is gone.
--- Reads group_member, group_heartbeat, transaction_decision.
-create function msgtx.current_spans(spans msgtx.share_span[], log_start bigint, moment timestamptz)
+-- With ordering=key a member holds nothing behind an earlier record of the same key that is to be delivered again: that is available, too.
+-- Reads group_member, group_heartbeat, transaction_decision, record_batch.
+create function msgtx.current_spans(
+    in_partition_id int, ordering text, spans msgtx.share_span[], log_start bigint, moment timestamptz)
 returns msgtx.share_span[] language plpgsql volatile as $$
+declare
+    behind bigint[];
 begin
     if spans = '{}' then
         return spans;
     end if;
-    return array(
+    spans := array(
         select case when holds.status = s.status
                    then row(greatest(s.first_offset, log_start), s.last_offset, s.status, s.delivery_count, s.member_number,
                             s.call_number, s.locked_until, s.producer_id, s.producer_epoch, s.transaction_number, s.answer,
@@ -41,4 +45,24 @@ begin
                 else s.status end offset 0) holds(outcome, status)
         where holds.status <> 'acknowledged' and s.last_offset >= log_start
         order by s.first_offset);
+    if ordering = 'key' and exists (select from unnest(spans) s where s.status = 'available' and s.delivery_count > 0) then
+        behind := array(
+            select h.offset_behind
+            from (select array_agg(s.first_offset) as firsts, array_agg(s.last_offset) as lasts, array_agg('release'::text) as answers
+                  from unnest(spans) s where s.status = 'available' and s.delivery_count > 0) a
+            cross join lateral msgtx.held_behind(spans, in_partition_id, a.firsts, a.lasts, a.answers) h(offset_behind)
+            order by h.offset_behind);
+        if behind <> '{}' then
+            spans := array(
+                select case when c.answer is null
+                    then row(c.first_offset, c.last_offset, (c.span).status, (c.span).delivery_count, (c.span).member_number,
+                             (c.span).call_number, (c.span).locked_until, (c.span).producer_id, (c.span).producer_epoch,
+                             (c.span).transaction_number, (c.span).answer, (c.span).reason)::msgtx.share_span
+                    else row(c.first_offset, c.last_offset, 'available', (c.span).delivery_count, (c.span).member_number,
+                             null, null, null, null, null, null, 'released')::msgtx.share_span end
+                from msgtx.cut_spans(spans, behind, behind, array_fill('release'::text, array[cardinality(behind)])) c
+                order by c.first_offset);
+        end if;
+    end if;
+    return spans;
 end $$;

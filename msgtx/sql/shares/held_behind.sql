@@ -1,8 +1,7 @@
--- held_behind(spans, partition, member, ranges, answers) → offsets of records that a member has acquired and does not answer for, and that
--- lie behind one that it releases and that has the same key.
+-- held_behind(spans, partition, ranges, answers) → offsets of records that are acquired and in none of these ranges, and that lie behind one
+-- that is released and that has the same key: so the same member has them.
 create function msgtx.held_behind(
-    spans msgtx.share_span[], in_partition_id int, in_member_number bigint, first_offsets bigint[], last_offsets bigint[],
-    answers text[]) returns setof bigint language sql stable as $$
+    spans msgtx.share_span[], in_partition_id int, first_offsets bigint[], last_offsets bigint[], answers text[]) returns setof bigint language sql stable as $$
     with released as materialized (
         select r.key_hash, min(r.record_offset) as record_offset
         from unnest(first_offsets, last_offsets, answers) a(first_offset, last_offset, answer)
@@ -13,7 +12,7 @@ create function msgtx.held_behind(
     from unnest(spans) s
     cross join lateral msgtx.record_places(in_partition_id, s.first_offset, s.last_offset) h
     join released r on r.key_hash = h.key_hash and r.record_offset < h.record_offset
-    where s.status = 'acquired' and s.member_number = in_member_number
+    where s.status = 'acquired'
       and not exists (select from unnest(first_offsets, last_offsets) a(first_offset, last_offset)
                       where h.record_offset between a.first_offset and a.last_offset)
 $$;

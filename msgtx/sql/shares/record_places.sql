@@ -11,7 +11,12 @@ begin
     return query
     select b.base_offset + coalesce(u.delta, u.at - 1), ('x' || left(md5(u.key), 16))::bit(64)::bigint, h.deliver_at
     from msgtx.record_batch b
-    cross join lateral rows from (unnest(b.keys), unnest(b.offset_deltas), generate_series(1, b.record_count)) u(key, delta, at)
+    cross join lateral (
+        select case when b.offset_deltas is null then greatest(1, record_places.first_offset - b.base_offset + 1) else 1 end::int,
+               case when b.offset_deltas is null then least(b.record_count, record_places.last_offset - b.base_offset + 1)
+               else b.record_count end::int) i(begins, ends)
+    cross join lateral rows from (
+        unnest(b.keys[i.begins:i.ends]), unnest(b.offset_deltas), generate_series(i.begins, i.ends)) u(key, delta, at)
     left join lateral (
         select c.at, min(to_timestamp(case when convert_from(p.value, 'SQL_ASCII') ~ '^[0-9]{1,14}$'
                                       then convert_from(p.value, 'SQL_ASCII')::numeric / 1000 end)) as deliver_at

@@ -22,6 +22,9 @@ declare
     spans msgtx.share_span[];
     dead msgtx.share_span[];
     looked_at int := 0;
+    letters int := 500;  -- dead letters that a call writes, and their bytes
+    letter_bytes bigint := 8388608;
+    written record;
     already boolean;
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
@@ -46,6 +49,7 @@ begin
               > (place[1], place[2]::int, place[3], place[4]::int, place[5]::int)
         order by p.producer_id, p.producer_epoch, p.transaction_number, p.group_id, p.partition_id limit most
     loop
+        exit when letters <= 0 or letter_bytes <= 0;
         looked_at := looked_at + 1;
         next_after := array[waiting.producer_id, waiting.producer_epoch, waiting.transaction_number, waiting.group_id,
                             waiting.partition_id];
@@ -71,15 +75,19 @@ begin
                            and u.producer_epoch = waiting.producer_epoch
                            and u.transaction_number = waiting.transaction_number) then
                     select d.spans, d.next_due into spans, state.next_due
-                    from msgtx.park_delayed(
-                        waiting.group_id, waiting.partition_id,
-                        (select g.ordering from msgtx.share_group g where g.group_id = waiting.group_id), msgtx.clock(),
-                        msgtx.current_spans(state.spans, 0, msgtx.clock()), state.next_due) d;
+                    from msgtx.share_group g
+                    cross join lateral msgtx.park_delayed(
+                        g.group_id, waiting.partition_id, g.ordering, msgtx.clock(),
+                        msgtx.current_spans(waiting.partition_id, g.ordering, state.spans, 0, msgtx.clock()), state.next_due) d
+                    where g.group_id = waiting.group_id;
                     dead := array(select u from unnest(spans) u where u.status = 'rejected');
                     if dead <> '{}' then
-                        dead := msgtx.bury_records((
+                        select b.left_over, b.buried, b.bytes into written from msgtx.bury_records((
                             select c.name from msgtx.consumer_group c where c.group_id = waiting.group_id),
-                            waiting.partition_id, dead, true);
+                            waiting.partition_id, dead, letters, letter_bytes) b;
+                        dead := written.left_over;
+                        letters := letters - written.buried;
+                        letter_bytes := letter_bytes - written.bytes;
                         spans := array(select u from unnest(spans) u where u.status <> 'rejected') || dead;
                     end if;
                     insert into msgtx.share_state (
@@ -100,7 +108,7 @@ begin
                 waiting.partition_id, waiting.producer_id, waiting.producer_epoch, waiting.transaction_number, sqlerrm;
         end;
     end loop;
-    if looked_at < most then
+    if looked_at < most and letters > 0 and letter_bytes > 0 then
         next_after := null;
     end if;
 end $$;

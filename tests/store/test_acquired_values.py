@@ -1,0 +1,193 @@
+"""What an acquisition leaves out of its answer: who does not read it would hold locks (internals: shares#acquiring)."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from msgtx.database.calls import Function, call
+from msgtx.database.wire import Int4Array, Int8Array
+from msgtx.store.shares import READ, Acquired, Acquiring, acquire_records, acquire_records_together
+from tests.databases import Connection, backend, wait_until
+from tests.store.sharing import ANYTHING, ShareGroup
+from tests.store.steps import new_partition, plain
+from tests.store.test_compaction import compact, compacted_topic
+
+Sessions = Callable[[], Connection]
+LARGE: Final = 8 << 20  # more than a socket's buffers hold
+INLINE: Final = 16_384
+pytestmark = pytest.mark.usefixtures("bare")
+
+
+def has_read(connection: Connection, isolation: str) -> ShareGroup:
+    """Return a group that has read what there is."""
+    group = ShareGroup(connection, new_partition(connection), isolation=isolation)
+    plain(connection, group.partition, b"before")
+    group.acquire("a")
+    group.answer("a", {0: "accept"})
+    return group
+
+
+@pytest.fixture(params=["read_committed", "read_uncommitted"], ids=["usual", "general"])
+def group(connection: Connection, request: pytest.FixtureRequest) -> ShareGroup:
+    return has_read(connection, request.param)
+
+
+def asking(group: ShareGroup, member: str, most: int = 500) -> Acquiring:
+    return Acquiring(group.name, group.join(member), group.call(), [group.partition], most, ANYTHING)
+
+
+def ask_without_reading(session: Connection, call: str) -> None:
+    session.pgconn.send_query(call.encode())
+    session.pgconn.flush()
+
+
+def is_stuck(observer: Connection, session: Connection) -> bool:
+    """Tell whether a session waits for its client to read."""
+    waiting = observer.execute(
+        "select wait_event from pg_stat_activity where pid = %s and state = 'active'", [backend(session)]
+    ).fetchone()
+    return waiting == ("ClientWrite",)
+
+
+def is_idle(observer: Connection, session: Connection) -> bool:
+    found = observer.execute("select state from pg_stat_activity where pid = %s", [backend(session)]).fetchone()
+    return found == ("idle",)
+
+
+@pytest.mark.parametrize(
+    ("isolation", "together"), [("read_committed", False), ("read_uncommitted", False), ("read_committed", True)]
+)
+def test_a_member_that_does_not_read_its_answer_holds_no_lock(
+    connection: Connection, open_connection: Sessions, isolation: str, together: bool
+) -> None:
+    """Nor while it reads the rest: the process is stopped, or the network gone."""
+    group = has_read(connection, isolation)
+    plain(connection, group.partition, *[bytes(LARGE // 20)] * 20)
+    plain(connection, group.partition, b"small")
+    number, call_number = group.join("a"), group.call()
+    stopped, place = open_connection(), f"'{{{group.partition}}}'"
+    backend(stopped)
+    if together:
+        numbers = f"'{{{number}}}', '{{{call_number}}}'"
+        asked = f"acquire_records_together('{group.name}', {numbers}, {place}, '{{20}}', {ANYTHING}, '{{-1}}', '{{-1}}')"
+    else:
+        asked = f"acquire_records('{group.name}', {number}, {call_number}, {place}, 20, {ANYTHING})"
+    ask_without_reading(stopped, f"select f.* from msgtx.{asked} f")
+    wait_until(lambda: is_idle(connection, stopped))
+    while stopped.pgconn.get_result():
+        pass
+    ask_without_reading(stopped, f"select f.* from msgtx.read_records({place}, '{{1}}', '{{20}}') f")
+    wait_until(lambda: is_stuck(connection, stopped))
+    connection.execute("set lock_timeout = '5s'")
+    assert group.acquire("b") == {21: 1}
+    assert group.answer("b", {21: "accept"}) == []
+    while stopped.pgconn.get_result():
+        pass
+
+
+def inline(connection: Connection, asked: Acquiring) -> list[bool]:
+    """Acquire. Returns, for each row of the answer, whether it has the values."""
+    arguments = {
+        "group_name": "text", "in_member_number": "int8", "in_call_number": "int8", "partition_ids": "int4[]",
+        "max_records": "int4", "max_bytes": "int8",
+    }  # fmt: skip
+    columns = (*asked[:3], Int4Array(asked.partition_ids), *asked[4:6])
+    return [row[9] is not None for row in call(connection, Function("acquire_records", arguments), *columns)]
+
+
+def test_what_is_small_is_in_the_answer(connection: Connection, group: ShareGroup) -> None:
+    """One round trip for a worker that polls one record."""
+    for size in (100, 10_000, 3_000, 4_000, 100):
+        plain(connection, group.partition, bytes(size))
+    assert inline(connection, asking(group, "a"))[:4] == [True, True, True, False]
+
+
+def test_a_large_record_is_not_small_since_others_of_its_row_are(connection: Connection, group: ShareGroup) -> None:
+    plain(connection, group.partition, bytes(3 * INLINE), *[b"s"] * 99)
+    assert inline(connection, asking(group, "a", 1)) == [False]
+    assert inline(connection, asking(group, "b", 1)) == [True]
+    found = acquire_records_together(connection, [asking(group, "c", 1)])
+    assert group.spans[-1][2:] == ("acquired", 1)
+    assert found == [None] or found[0] is not None
+
+
+def test_a_repeated_call_has_what_it_left_out(connection: Connection, group: ShareGroup) -> None:
+    plain(connection, group.partition, *[bytes(INLINE)] * 3)
+    asked = asking(group, "a", 2)
+    found = acquire_records(connection, asked)
+    assert [len(each.values or ()) for each in found.records] == [2]
+    assert acquire_records(connection, asked._replace(is_again=True)).records == found.records
+
+
+def columns_of(each: Acquired) -> tuple[Any, ...]:
+    return (
+        each.range, each.offsets, each.keys, [bytes(value or b"-") for value in each.values or ()],
+        each.timestamps or each.max_timestamp, each.headers(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_what_is_read_behind_an_acquisition_is_what_it_would_have_returned(
+    connection: Connection, isolation: str, seed: int
+) -> None:
+    """Whatever part of a row it is, with and without keys, times and headers, also of a compacted log."""
+    drawn = random.Random(seed)
+    partition = compacted_topic(connection)
+    group = ShareGroup(connection, partition, isolation=isolation)
+    for row in range(12):
+        count = drawn.randint(1, 9)
+        plain(
+            connection,
+            partition,
+            *[b"%d.%d" % (row, at) for at in range(count)],
+            keys=[b"k%d" % drawn.randint(0, 15) for _ in range(count)],
+            timestamps=None if drawn.random() < 0.5 else [1_000 + at for at in range(count)],
+            headers=None if drawn.random() < 0.5 else [[("h", b"%d" % at)] * drawn.randint(0, 2) for at in range(count)],
+        )
+        if row == 7:
+            compact(connection)
+    while True:
+        found = acquire_records(connection, asking(group, drawn.choice("ab"), drawn.randint(1, 12))).records
+        if not found:
+            break
+        ranges = [each.range for each in found]
+        rows = call(
+            connection,
+            READ,
+            *(
+                kind(column)
+                for kind, column in zip((Int4Array, Int8Array, Int8Array), zip(*ranges, strict=True), strict=True)
+            ),
+        )
+        assert [place for place, *_ in rows] == list(range(1, len(found) + 1))
+        for each, (_, first, last, max_timestamp, offsets, keys, values, timestamps, *headers) in zip(
+            found, rows, strict=True
+        ):
+            assert (first, last) == each.range[1:]
+            again = replace(
+                each, max_timestamp=max_timestamp, offsets=offsets, keys=keys, values=values, timestamps=timestamps,
+                header_counts=headers[0], header_keys=headers[1], header_values=headers[2],
+            )  # fmt: skip
+            assert columns_of(again) == columns_of(each)
+
+
+def test_what_compaction_removes_before_it_is_read_is_not_delivered(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = ShareGroup(connection, compacted_topic(connection))
+    plain(connection, group.partition, bytes(INLINE), bytes(INLINE), keys=[b"a", b"b"])
+    plain(connection, group.partition, b"newer", keys=[b"a"])
+    plain(connection, group.partition, b"last", keys=[b"z"])
+
+    def compacted_meanwhile(over: Connection, function: Function, *arguments: object) -> Any:
+        if function is READ:
+            compact(connection)
+        return call(over, function, *arguments)
+
+    monkeypatch.setattr("msgtx.store.shares.call", compacted_meanwhile)
+    found = acquire_records(connection, asking(group, "a", 2)).records
+    assert [(each.offsets, len(each.values or ())) for each in found] == [([1], 1)]
