@@ -476,7 +476,7 @@ class ShareConsumer:
             acquired.offsets or range(acquired.range.first, acquired.range.last + 1),
             acquired.timestamps or repeat(acquired.max_timestamp),
             acquired.keys or repeat(None),
-            acquired.values,
+            acquired.values or (),
             acquired.headers() or repeat(()),
             repeat(acquired.delivery_count),
         )
