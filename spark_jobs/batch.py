@@ -14,7 +14,16 @@ from msgtx.database.pool import Engine
 from msgtx.rules.partitioner import PARTITIONERS
 from msgtx.spark_jobs.writing.attempt import Target, again, explained, persevering
 from msgtx.store.installation import require_incarnation
-from msgtx.store.spark import Attempt, BatchName, BatchRange, DecidedBatch, abort_batch, decide_batch, is_batch_committed
+from msgtx.store.spark import (
+    AT_ONCE,
+    Attempt,
+    BatchName,
+    BatchRange,
+    DecidedBatch,
+    abort_batch,
+    decide_batch,
+    is_batch_committed,
+)
 from msgtx.store.topics import require_topics
 from msgtx.store.transactions import transaction_outcome
 from msgtx.types import Outcome, Snapshot, TransactionId
@@ -124,16 +133,17 @@ def decide(
         decided = again(ask)
     except _SkippedError:
         decided = DecidedBatch(skipped=True, aborted=abort(engine, batch), error=None)
+    aborted = decided.aborted + (abort(engine, batch) if decided.aborted == AT_ONCE else 0)
     if decided.skipped and not (asked > 1 and _were_accepted(engine, accepted)):
         log.info("%s is committed already: skipped", batch)
-        return BatchReport(batch.app_id, batch.batch_id, skipped=True, records=0, attempts=0, aborted=decided.aborted)
+        return BatchReport(batch.app_id, batch.batch_id, skipped=True, records=0, attempts=0, aborted=aborted)
     return BatchReport(
         batch.app_id,
         batch.batch_id,
         skipped=False,
         records=sum(attempt.records for attempt in accepted),
         attempts=len(accepted),
-        aborted=decided.aborted,
+        aborted=aborted,
     )
 
 

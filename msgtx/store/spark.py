@@ -31,7 +31,7 @@ DECIDE: Final = Function(
     },
 )
 RENEW: Final = Function("renew_attempts", {**_BATCH, "session_ms": "int4", "in_timeout_ms": "int4"})
-ABORT: Final = Function("abort_batch", _BATCH)
+ABORT: Final = Function("abort_batch", {**_BATCH, "most": "int4"})
 RECORD_RANGE: Final = Function(
     "record_range",
     {
@@ -46,6 +46,9 @@ RECORD_RANGE: Final = Function(
     },
 )
 
+AT_ONCE: Final = (
+    250  # attempts that one SQL transaction aborts, each with a place of the lock table; also in decide_batch.sql
+)
 ANYWHERE: Final = -1  # a start that is not compared
 
 
@@ -87,7 +90,10 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class DecidedBatch:
-    """How a decision went. `skipped`: the batch was committed before. `aborted`: attempts that were not accepted."""
+    """How a decision went. `skipped`: the batch was committed before. `aborted`: attempts that were not accepted.
+
+    As many as `AT_ONCE`: there may be more, which `abort_batch` ends.
+    """
 
     skipped: bool
     aborted: int
@@ -126,10 +132,11 @@ def decide_batch(
     run_id: str = "",
     whole_query: bool = False,
 ) -> DecidedBatch:
-    """Commit the accepted attempts, abort all others, commit the group's offsets, insert the fence row: all or nothing.
+    """Commit the accepted attempts, abort others, commit the group's offsets, insert the fence row: all or nothing.
 
     `ranges` by partition id; None: as the source of the query recorded them. `run_id`: of the query, which writes each batch
-    once; `whole_query`: it writes nothing else. An error is an answer: nothing is decided.
+    once; `whole_query`: it writes nothing else. An error is an answer: nothing is decided. Raise `InvalidRequest` for more
+    accepted attempts than half of PostgreSQL's lock table.
     """
     tails = [(attempt.producer_id, *tail) for attempt in accepted for tail in attempt.tails.items()]
     known = None if ranges is None else sorted(ranges.items())
@@ -152,9 +159,14 @@ def decide_batch(
 
 
 def abort_batch(connection: RawConnection, batch: BatchName, *, of_any_query: bool = False) -> int:
-    """Abort what attempts of this batch, and of earlier ones, left undecided. Returns how many there were."""
-    ((aborted,),) = call(connection, ABORT, batch.app_id, None if of_any_query else batch.query_id, batch.batch_id)
-    return int(aborted)
+    """Abort what attempts of this batch, and of earlier ones, left undecided, in steps. Returns how many there were."""
+    query_id = None if of_any_query else batch.query_id
+    total = 0
+    while True:
+        ((aborted,),) = call(connection, ABORT, batch.app_id, query_id, batch.batch_id, AT_ONCE)
+        total += int(aborted)
+        if aborted < AT_ONCE:
+            return total
 
 
 def renew_attempts(connection: RawConnection, batch: BatchName, *, session_ms: int, timeout_ms: int) -> int:

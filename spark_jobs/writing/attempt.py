@@ -143,11 +143,12 @@ class AttemptWriter:
                         self._flush_what_is_full()
             self._flush(self._lanes())
         except BaseException as error:
-            if isinstance(error, errors.MsgtxError) and self._is_committed():
-                return None  # another attempt was accepted meanwhile, and this one aborted with that decision
             self._give_up()
+            if isinstance(error, errors.MsgtxError) and self._is_committed():
+                return None  # another attempt was accepted meanwhile
             raise
         if self._is_committed():
+            self._give_up()  # of many attempts the decision leaves some to its driver, which may be gone
             return None
         return Attempt(producer_id, {partition: n - 1 for partition, n in self._sequences.items()}, self._records)
 

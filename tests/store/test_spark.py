@@ -9,7 +9,9 @@ import pytest
 from msgtx import errors
 from msgtx.store.append import append
 from msgtx.store.groups import committed_offsets
+from msgtx.store.server import describe_lock_table
 from msgtx.store.spark import (
+    AT_ONCE,
     Attempt,
     BatchName,
     BatchRange,
@@ -512,6 +514,91 @@ def test_a_batch_of_a_program_leaves_the_attempts_of_queries_alone(connection: C
     of_a_query = attempt(connection, of._replace(query_id=unique("query"), batch_id=3), new_partition(connection), b"a")
     assert abort_batch(connection, of) == 0
     assert outcome(connection, of_a_query) is Outcome.OPEN
+
+
+def test_a_batch_that_is_committed_is_not_kept_alive(connection: Connection) -> None:
+    """I12: what its decision has left open holds readers for a session, also where tasks still work on it."""
+    partition = new_partition(connection)
+    of = name()
+    accepted, left = attempt(connection, of, partition, b"a"), begin_many(connection, of, AT_ONCE + 1)
+    assert decide_batch(connection, of, [accepted]).aborted == AT_ONCE
+    (late,) = undecided(connection, left)
+    write(connection, late, partition, b"late")
+    assert renew_attempts(connection, of, session_ms=100_000, timeout_ms=100_000) == 0
+
+
+def test_attempts_whose_ids_are_gone_are_in_nobodys_way(connection: Connection, clock: Callable[..., None]) -> None:
+    """They began and wrote nothing, for as long as ids are kept: no decision can be about them, and none is needed."""
+    of = name()
+    gone, fenced, left = begin_many(connection, of, 3)
+    connection.execute("delete from msgtx.producer where producer_id = %s", [gone])
+    connection.execute("update msgtx.producer set epoch = 1 where producer_id = %s", [fenced])
+    assert abort_batch(connection, of) == 1
+    assert undecided(connection, [gone, fenced, left]) == [gone, fenced]
+    clock("1 year")
+    connection.execute("select msgtx.remove_spark_history()")
+    assert count(connection, "spark_attempt", "app_id = %s", of.app_id) == 0
+
+
+# ── many attempts ──
+
+
+def begin_many(connection: Connection, of: BatchName, number: int) -> list[int]:
+    """Begin attempts that write nothing. Returns their producer ids."""
+    begun = connection.execute(
+        "select msgtx.begin_attempt(%s, %s, %s, %s) from generate_series(1, %s)", [*of, TIMEOUT_MS, number]
+    )
+    return [producer for (producer,) in begun]
+
+
+def undecided(connection: Connection, producers: list[int]) -> list[int]:
+    return [
+        each for each in producers if transaction_outcome(connection, TransactionId(each, 0, 0)).outcome is Outcome.UNKNOWN
+    ]
+
+
+def locks_held(connection: Connection) -> int:
+    ((held,),) = connection.execute("select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()")
+    return int(held)
+
+
+def test_an_abort_locks_few_attempts_at_a_time(connection: Connection) -> None:
+    """A full lock table is everybody's."""
+    of = name()
+    begun = begin_many(connection, of, 2 * AT_ONCE + 1)
+    assert abort_batch(connection, of) == len(begun)
+    assert undecided(connection, begun) == []
+    steps = connection.execute(
+        "select count(*) from msgtx.transaction_decision where producer_id = any(%s) group by xmin order by 1", [begun]
+    )
+    assert steps.fetchall() == [(1,), (AT_ONCE,), (AT_ONCE,)]
+
+
+def test_a_decision_locks_what_it_accepts_and_few_others(connection: Connection) -> None:
+    """What it leaves is nobody's part: aborted by name afterwards (I5, I8)."""
+    partition = new_partition(connection)
+    of = name()
+    others = begin_many(connection, of, AT_ONCE + 2)
+    accepted = [attempt(connection, of, partition, b"a"), attempt(connection, of, partition, b"b")]
+    with connection.transaction():
+        decided = decide_batch(connection, of, accepted)
+        assert (decided.error, decided.aborted, locks_held(connection)) == (None, AT_ONCE, 1 + len(accepted) + AT_ONCE)
+    write(connection, undecided(connection, others)[0], partition, b"late")
+    plain(connection, partition, b"behind")
+    assert values(connection, partition) == [b"a", b"b"]
+    assert abort_batch(connection, of) == 2
+    assert values(connection, partition) == [b"a", b"b", b"behind"]
+    with pytest.raises(errors.InvalidTransactionState):
+        write(connection, others[-1], partition, b"later")
+
+
+def test_a_batch_of_more_tasks_than_locks_is_refused(connection: Connection) -> None:
+    """I16: all that it accepts is decided in one SQL transaction."""
+    of = name()
+    accepted = [Attempt(n, {}, 0) for n in range(describe_lock_table(connection).places // 2 + 1)]
+    with pytest.raises(errors.InvalidRequest, match=r"tasks of a batch .* max_locks_per_transaction"):
+        decide_batch(connection, of, accepted)
+    assert not is_batch_committed(connection, of)
 
 
 # ── at once ──

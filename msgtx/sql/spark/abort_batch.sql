@@ -1,9 +1,10 @@
--- abort_batch(app_id, query_id, batch_id) aborts what attempts of this batch, and of earlier ones, left undecided; → how many.
+-- abort_batch(app_id, query_id, batch_id, most) aborts what attempts of this batch, and of earlier ones, left undecided; → how many.
+-- As many as `most`: there may be more, for the next call. Each takes a place of the lock table until the end of the SQL transaction.
 -- A committed batch has none: a driver that takes its own commit for failed undoes nothing (P20). query_id null: a driver that
 -- does not know it aborts for every query of the application. A stream's batch also ends what other queries of its application
 -- left.
 -- Locks the application (exclusive), producers (exclusive, ascending). Writes transaction_decision. Flushed.
-create function msgtx.abort_batch(in_app_id text, in_query_id text, in_batch_id bigint)
+create function msgtx.abort_batch(in_app_id text, in_query_id text, in_batch_id bigint, most int default 250)
 returns int language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare
@@ -16,7 +17,7 @@ begin
         ignored := msgtx.require_names('transactional_id', array[in_app_id]);
     end if;
     ignored := msgtx.flush_at_commit();
-    for attempt in select a.producer_id from msgtx.undecided_attempts(in_app_id, in_query_id, in_batch_id) a loop
+    for attempt in select a.producer_id from msgtx.undecided_attempts(in_app_id, in_query_id, in_batch_id) a limit most loop
         perform msgtx.decide(attempt, 0, 0, 'ABORT');
         perform msgtx.wake_readers(d.partitions) from msgtx.transaction_decision d
         where d.producer_id = attempt and d.producer_epoch = 0 and d.transaction_number = 0

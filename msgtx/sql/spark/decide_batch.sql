@@ -1,5 +1,6 @@
--- decide_batch(app_id, query_id, batch_id, accepted attempts, …) ends a batch: the accepted attempts commit, all others that
--- are registered abort, the group's offsets and the fence row are inserted, in one SQL transaction, or nothing of it.
+-- decide_batch(app_id, query_id, batch_id, accepted attempts, …) ends a batch: the accepted attempts commit, up to 250 others that
+-- are registered abort, the group's offsets and the fence row are inserted, in one SQL transaction, or nothing of it. What others
+-- there are is left for abort_batch, or for their timeouts, which nothing prolongs behind the fence row.
 --   accepted            producer ids; tail_owners, tail_partitions, tail_sequences: the last sequence that each sent there
 --   offset_partitions, start_offsets, end_offsets   what the batch read, for in_group_name; null: as its source recorded it.
 --                       A start that is not −1 must be where the group is (or it has no offset there yet): else another run
@@ -7,7 +8,7 @@
 --   in_run_id           the run of a query, in which each of its batches is written once for each application
 --   whole_query         this is all that the query writes: every group that a source of it reads for is in_group_name
 --   skipped             the batch was committed before; what this run wrote is aborted
---   aborted             how many attempts were
+--   aborted             how many attempts were; 250: there may be more
 --   error, detail       why nothing is decided
 -- An application that has batches of other queries only has lost its checkpoint: its batches are counted anew, and only what
 -- was read, compared with the group's offsets, shows whether one is new. What a program counted itself (query '') is a query's
@@ -25,6 +26,7 @@ create function msgtx.decide_batch(
 ) language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare
+    aborted_at_once constant int := 250;  -- each takes a place of the lock table
     attempt bigint;
     answer record;
     moved record;
@@ -57,7 +59,7 @@ begin
             detail := format('batch %s of application %s was written before in this run of the query: each write of one batch'
                              ' needs an application of its own (app_id, txnAppId)', in_batch_id, in_app_id);
         else
-            aborted := msgtx.abort_batch(in_app_id, in_query_id, in_batch_id);
+            aborted := msgtx.abort_batch(in_app_id, in_query_id, in_batch_id, aborted_at_once);
         end if;
         return;
     end if;
@@ -105,9 +107,11 @@ begin
     ignored := msgtx.require_lock_places(cardinality(accepted), 'tasks of a batch');
     begin
         for attempt in
-            select a from (select u from unnest(accepted) u
-                           union select ua.producer_id from msgtx.undecided_attempts(in_app_id, in_query_id, in_batch_id) ua
-                           ) every(a) order by (a << 32) >> 32
+            select a from (
+                select unnest(accepted)
+                union (select ua.producer_id from msgtx.undecided_attempts(in_app_id, in_query_id, in_batch_id) ua
+                       where not exists (select from unnest(accepted) u where u = ua.producer_id) limit aborted_at_once)
+            ) every(a) order by (a << 32) >> 32
         loop
             ignored := msgtx.lock_producer(attempt);
         end loop;
@@ -148,7 +152,7 @@ begin
             insert into msgtx.spark_batch (app_id, query_id, batch_id, decided_at, run_id)
             values (in_app_id, in_query_id, in_batch_id, msgtx.clock(), in_run_id);
         end if;
-        aborted := msgtx.abort_batch(in_app_id, in_query_id, in_batch_id);
+        aborted := msgtx.abort_batch(in_app_id, in_query_id, in_batch_id, aborted_at_once);
     exception when sqlstate 'MX120' then
         get stacked diagnostics error = column_name, detail = message_text;
     end;

@@ -1,7 +1,8 @@
 -- renew_attempts(app_id, query_id, batch_id, session_ms, timeout_ms) gives the open transactions of a batch's attempts session_ms
 -- from now on, at most timeout_ms in all; → how many. Every task of a batch and its driver call it again and again, for all
--- attempts: those that have ended wait for the others. So what no task works on any more is overdue session_ms later (I12).
--- Passes by rows that are locked. Reads spark_attempt. Updates transaction. Not flushed: what a crash takes back is overdue
+-- attempts: those that have ended wait for the others. So what no task works on any more is overdue session_ms later (I12), and so
+-- is what the decision of the batch has left to be aborted.
+-- Passes by rows that are locked. Reads spark_attempt, spark_batch. Updates transaction. Not flushed: what a crash takes back is overdue
 -- earlier.
 create function msgtx.renew_attempts(
     in_app_id text, in_query_id text, in_batch_id bigint, session_ms int, in_timeout_ms int
@@ -13,6 +14,9 @@ begin
     ignored := msgtx.check_timeout(in_timeout_ms);
     if not msgtx.acts_for_owner() then
         ignored := msgtx.require_names('transactional_id', array[in_app_id]);
+    end if;
+    if msgtx.is_batch_committed(in_app_id, in_query_id, in_batch_id) then
+        return 0;
     end if;
     update msgtx.transaction t set timeout_ms = due.timeout_ms
     from (

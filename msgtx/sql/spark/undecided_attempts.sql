@@ -1,7 +1,8 @@
 -- undecided_attempts(app_id, query_id, batch_id) → the producer ids of attempts that have no decision and that this batch may end,
 -- in the order of producers' locks: its own and those of earlier batches; of a stream's batch also those of other queries of
--- the application, which one query at a time writes for. query_id null: of every query, up to this batch.
--- Reads spark_attempt, transaction_decision.
+-- the application, which one query at a time writes for. query_id null: of every query, up to this batch. An id that has expired or
+-- is fenced writes nothing any more, and no decision can be about it.
+-- Reads spark_attempt, producer, transaction_decision.
 create function msgtx.undecided_attempts(in_app_id text, in_query_id text, in_batch_id bigint)
 returns table (producer_id bigint) language sql stable as $$
     select a.producer_id from msgtx.spark_attempt a
@@ -10,5 +11,6 @@ returns table (producer_id bigint) language sql stable as $$
            or in_query_id <> '' and a.query_id not in ('', in_query_id))
       and (select true from msgtx.transaction_decision d
            where d.producer_id = a.producer_id and d.producer_epoch = 0 and d.transaction_number = 0) is null
+      and exists (select from msgtx.producer p where p.producer_id = a.producer_id and p.epoch = 0)
     order by (a.producer_id << 32) >> 32
 $$;

@@ -1,10 +1,10 @@
 -- remove_spark_history(after, most) removes what Spark's batches leave behind, at most 10,000 rows of each table in one call:
--- fence rows below the newest of their query, attempts that are decided and belong to a committed batch or are past the
--- history, ranges below the newest committed batch of their query, and those that two later batches of it have followed: the
+-- fence rows below the newest of their query, attempts that are decided (or can never be: their id has expired or is fenced) and
+-- belong to a committed batch or are past the history, ranges below the newest committed batch of their query, and those that two later batches of it have followed: the
 -- last two expose a query that fell behind. What no batch was committed of goes with the history. → how many rows.
 --   in_after, next_after   null: this was the end; else there is more
 --   shards, epochs         those of a coordinator; null: all
--- Locks the leases (share); passes by rows that are locked. Reads transaction_decision. Deletes from spark_batch, spark_attempt,
+-- Locks the leases (share); passes by rows that are locked. Reads producer, transaction_decision. Deletes from spark_batch, spark_attempt,
 -- spark_range. Not flushed by itself.
 create function msgtx.remove_spark_history(
     in_after bigint[] default null, most int default 500, shards int[] default null, epochs int[] default null,
@@ -23,8 +23,9 @@ begin
         select s.app_id, s.query_id, s.batch_id, s.producer_id from msgtx.spark_attempt s
         where (s.begun_at < oldest or msgtx.is_batch_committed(s.app_id, s.query_id, s.batch_id))
           and (shards is null or msgtx.shard_of(s.app_id, null) = any(shards))
-          and exists (select from msgtx.transaction_decision d
-                      where d.producer_id = s.producer_id and d.producer_epoch = 0 and d.transaction_number = 0)
+          and (exists (select from msgtx.transaction_decision d
+                       where d.producer_id = s.producer_id and d.producer_epoch = 0 and d.transaction_number = 0)
+               or not exists (select from msgtx.producer p where p.producer_id = s.producer_id and p.epoch = 0))
         limit rows_at_once for update skip locked);
     get diagnostics removed = row_count;
     delete from msgtx.spark_range r
