@@ -197,6 +197,7 @@ class Client:
             self.engine,
             resolve(ConsumerConfig, settings, config),
             topics=self._topic,
+            topics_now=self._topics_now,
             all_topics=self.topics.list,
             listener=self._listener,
             key_deserializer=key_deserializer,
@@ -556,15 +557,20 @@ class Client:
         with self._lock:
             if not fresh and name in self._known:
                 return self._known[name]
-        with self.engine.connection() as connection:
-            found = describe_topics(connection, [name]).get(name)
-            if found is None and not fresh:
+        found = self._topics_now([name]).get(name)
+        if found is None and not fresh:
+            with self.engine.connection() as connection:
                 raise unknown_topic(connection, name)
+        return found
+
+    def _topics_now(self, names: Sequence[str]) -> dict[str, Topic]:
+        """Return topics as they are now, by one call; those that are gone are absent."""
+        with self.engine.connection() as connection:
+            found = describe_topics(connection, names)
         with self._lock:
-            if found is None:
+            for name in names:
                 self._known.pop(name, None)
-            else:
-                self._known[name] = found
+            self._known.update(found)
         return found
 
     def _look_at_topics(self, connection: RawConnection) -> None:

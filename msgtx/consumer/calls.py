@@ -1,7 +1,7 @@
 """What a consumer asks the database, by calls that may be repeated, and the names by which it asks."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
 from msgtx.config import ConsumerConfig
@@ -10,7 +10,7 @@ from msgtx.database.pool import Engine
 from msgtx.database.retry import retried
 from msgtx.errors import IllegalState
 from msgtx.store.groups import commit_offsets
-from msgtx.store.topics import Topic, Topics, unknown_topic
+from msgtx.store.topics import Topic, Topics, TopicsNow, unknown_topic
 from msgtx.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 
 Answer = TypeVar("Answer")
@@ -19,10 +19,11 @@ Answer = TypeVar("Answer")
 class Calls:
     """Repeats calls until they are answered or `request_timeout_ms` are over."""
 
-    def __init__(self, engine: Engine, config: ConsumerConfig, topics: Topics) -> None:
+    def __init__(self, engine: Engine, config: ConsumerConfig, topics: Topics, topics_now: TopicsNow) -> None:
         self._engine = engine
         self._config = config
         self._topics = topics
+        self._topics_now = topics_now
 
     def answered(self, attempt: Callable[[], Answer]) -> Answer:
         """Return the answer to a call that may be repeated."""
@@ -50,13 +51,20 @@ class Calls:
             raise IllegalState("this consumer has no group: give it one (group=…) to commit offsets")
         return self._config.group
 
-    def topic(self, name: str, *, fresh: bool = False) -> Topic:
-        """Return a topic; `fresh`: as it is now. Raise `UnknownTopicOrPartition`."""
-        topic = self.answered(lambda: self._topics(name, fresh))
-        if topic is None:
-            raise self.asked(lambda connection: unknown_topic(connection, name))
-        return topic
+    def topics_now(self, names: Collection[str]) -> dict[str, Topic]:
+        """Return topics as they are now, by one call; unknown ones are absent."""
+        return self.answered(lambda: self._topics_now(sorted(set(names)))) if names else {}
+
+    def require_topics(self, names: Collection[str]) -> dict[str, Topic]:
+        """Return topics as they are now. Raise `UnknownTopicOrPartition` for the first name that is absent."""
+        topics = self.topics_now(names)
+        for name in names:
+            if name not in topics:
+                raise self.asked(lambda connection: unknown_topic(connection, name))  # noqa: B023 - at once
+        return topics
 
     def partition_id(self, partition: TopicPartition) -> int:
         """Return the id of a partition. Raise `UnknownTopicOrPartition`."""
-        return self.topic(partition[0]).partition_id(partition[1])
+        topic = self.answered(lambda: self._topics(partition[0], False))
+        assert topic is not None
+        return topic.partition_id(partition[1])

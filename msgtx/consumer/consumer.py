@@ -25,7 +25,7 @@ from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState, MsgtxError
 from msgtx.observer import Observers
 from msgtx.session.enlistment import UserSession
-from msgtx.store.topics import Topics
+from msgtx.store.topics import Topics, TopicsNow
 from msgtx.types import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, Record, TopicPartition
 
 log = logging.getLogger("msgtx.consumer")
@@ -42,6 +42,7 @@ class Consumer:
         config: ConsumerConfig,
         *,
         topics: Topics,
+        topics_now: TopicsNow,
         all_topics: Callable[[], Iterable[str]],
         listener: Listener,
         key_deserializer: Deserializer | None = None,
@@ -50,7 +51,7 @@ class Consumer:
     ) -> None:
         self.config = config
         self._engine = engine
-        calls = Calls(engine, config, topics)
+        calls = Calls(engine, config, topics, topics_now)
         self._fetcher = Fetcher(engine, config)
         self._commits = Commits(calls.commit_offsets, timeout=config.request_timeout_ms / 1000)
         self._positions = Positions(config, calls, self._fetcher, self._commits)

@@ -153,8 +153,7 @@ class Positions:
             if not missing:
                 return {tp: found[partition_id] for partition_id, tp in wanted.items()}
             if attempt == "as it is known":
-                for name in {tp.topic for tp in missing}:
-                    self._calls.topic(name, fresh=True)
+                self._calls.require_topics({tp.topic for tp in missing})
         raise errors.UnknownTopicOrPartition(f"{missing[0]} does not exist (any more)")
 
     # ── the partitions ──

@@ -76,8 +76,7 @@ class SubscriptionState:
             raise IllegalState("this consumer subscribed: its group gives it partitions; assign is for another one")
         self._subscribed = None
         wanted = [TopicPartition(*partition) for partition in partitions]
-        for name in {topic for topic, _ in wanted}:
-            self._calls.topic(name, fresh=True)  # it may have been deleted and made again
+        self._calls.require_topics({topic for topic, _ in wanted})  # one may have been deleted and made again
         self._take(wanted)
         self._fetcher.forget_starts()
 
@@ -118,8 +117,7 @@ class SubscriptionState:
                 re.compile(pattern)
             except re.error as error:
                 raise errors.ConfigError(f"pattern {pattern!r}: {error}") from error
-        for name in topics:
-            self._calls.topic(name)
+        self._calls.require_topics(topics)
         self._told = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
         subscription = Subscription(None if pattern is not None else list(topics), pattern)
         if self._config.group is None:
@@ -137,8 +135,8 @@ class SubscriptionState:
         names = subscription.topics
         if names is None:
             names = sorted(subscribed(None, subscription.pattern, list(self._all_topics())))
-        counts = {name: len(self._calls.topic(name, fresh=True).partition_ids) for name in names}
-        return [TopicPartition(name, at) for name, count in counts.items() for at in range(count)]
+        topics = self._calls.require_topics(names)
+        return [TopicPartition(name, at) for name in dict.fromkeys(names) for at in range(len(topics[name].partition_ids))]
 
     def _look_for_partitions(self) -> None:
         """Without a group, what is new in the topics that were subscribed to is looked for now and then."""
@@ -153,12 +151,12 @@ class SubscriptionState:
     def take_made_again(self) -> bool:
         """Read topics that were deleted and made again, from their beginning. Returns whether there are any."""
         assigned = self._fetcher.assigned
-        again: list[TopicPartition] = []
-        for name in {tp.topic for tp in assigned}:
-            with contextlib.suppress(errors.UnknownTopicOrPartition):
-                ids = self._calls.topic(name, fresh=True).partition_ids
-                of_topic = [tp for tp in assigned if tp.topic == name and tp.partition < len(ids)]
-                again += [tp for tp in of_topic if ids[tp.partition] != assigned[tp].partition_id]
+        ids = {name: topic.partition_ids for name, topic in self._calls.topics_now({tp.topic for tp in assigned}).items()}
+        again = [
+            tp
+            for tp, known in assigned.items()
+            if tp.partition < len(ids.get(tp.topic, ())) and ids[tp.topic][tp.partition] != known.partition_id
+        ]
         if again:
             log.warning("%s: deleted and made again, reading from the beginning", ", ".join(map(str, again)))
             self._take([*assigned], new=again)

@@ -55,6 +55,7 @@ class Topic:
 
 
 Topics = Callable[[str, bool], Topic | None]  # a topic by its name; True: as it is now, not as it is remembered
+TopicsNow = Callable[[Sequence[str]], dict[str, Topic]]  # several as they are now; unknown ones are absent
 
 
 def create_topic(connection: RawConnection, name: str, partitions: int, settings: Mapping[str, object]) -> None:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -12,8 +12,10 @@ import msgtx
 import msgtx.consumer.membership
 from msgtx import Client, Consumer, OffsetAndMetadata, TopicPartition, errors
 from msgtx.consumer import subscription as assignments
+from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.store.members import leave_group
+from msgtx.store.topics import Topic, describe_topics
 from tests.databases import Connection
 from tests.faults import Faults, lose_connection
 
@@ -356,6 +358,36 @@ def test_a_consumer_without_a_group_picks_up_new_topics(
             found += [record.value for record in consumer.poll(0.05)]
     assert sorted(filter(None, found)) == values
     assert told == [TopicPartition(f"{stem}.a", 0), TopicPartition(f"{stem}.b", 0), TopicPartition(f"{stem}.b", 1)]
+
+
+@pytest.mark.parametrize("by", ["names", "pattern"])
+def test_a_consumer_without_a_group_looks_up_its_topics_together(
+    client: msgtx.Client, unique: Unique, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """However many there are; those that match a pattern are found among all by a call before."""
+    stem = unique("stem")
+    names = [f"{stem}.{n}" for n in range(5)]
+    for name in names:
+        client.topics.create(name, partitions=2)
+    asked: list[list[str]] = []
+
+    def describe(connection: RawConnection, names: Sequence[str]) -> dict[str, Topic]:
+        asked.append(list(names))
+        return describe_topics(connection, names)
+
+    monkeypatch.setattr("msgtx.client.describe_topics", describe)
+    monkeypatch.setattr(assignments, "LOOK_SECONDS", 0.0)
+    with client.consumer() as consumer:
+        if by == "names":
+            consumer.subscribe([*names[::-1], names[0]])
+        else:
+            consumer.subscribe(pattern=rf"{stem}\..*")
+        assert sorted(tp.topic for tp in consumer.assignment()) == sorted(names * 2)
+        asked.clear()
+        consumer.poll(0)
+        assert asked == [names]
+        consumer.assign([TopicPartition(name, 0) for name in names])
+        assert asked == [names] * 2
 
 
 @pytest.mark.parametrize("polls_between", [False, True])
