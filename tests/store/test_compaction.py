@@ -37,6 +37,7 @@ from tests.store.steps import (
     read,
     spoiled,
 )
+from tests.store.test_growth import looks_of
 from tests.store.test_retention import now_ms, retain, topic_of, verified
 
 Clock = Callable[[object], None]
@@ -330,6 +331,48 @@ def test_a_pass_is_worth_it_when_half_of_the_log_is_dirty(connection: Connection
     put(connection, partition, "h2")
     assert compact(connection, min_dirty_ratio=MIN_DIRTY_RATIO) == 8
     assert place(connection, partition) == (16, False)
+
+
+def rows_behind(connection: Connection, partition: int, rows: int) -> None:
+    connection.execute(
+        """insert into msgtx.record_batch (partition_id, base_offset, last_offset, appended_at, max_timestamp, record_count,
+               byte_size, keys, "values")
+           select %s, e.at + i, e.at + i, now(), 0, 1, 2, array['k'::bytea], array['v'::bytea]
+           from (select max(last_offset) + 1 as at from msgtx.record_batch where partition_id = %s) e
+           cross join generate_series(0, %s - 1) i""",
+        [partition, partition, rows],
+    )
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+def test_what_lies_behind_an_open_transaction_counts_for_nothing(connection: Connection, policy: str) -> None:
+    """Neither as a part of the log that is compacted nor as one that is not; retention by size has counted it."""
+    partition, writer = compacted_topic(connection, cleanup_policy=policy, retention_bytes=10**9), Writer(connection)
+    for key in "abcdefgh":
+        put(connection, partition, f"{key}1")
+    assert compact(connection, min_dirty_ratio=MIN_DIRTY_RATIO) == 0
+    for key in "abcdefg":
+        put(connection, partition, f"{key}2")
+    writer.send(partition, b"open", keys=[b"o"])
+    rows_behind(connection, partition, 2_000)
+    retain(connection)
+    assert compact(connection, min_dirty_ratio=MIN_DIRTY_RATIO) == 0
+    assert place(connection, partition) == (8, False)
+    writer.abort()
+    assert compact(connection, min_dirty_ratio=MIN_DIRTY_RATIO) == 7 + 1 + 1_999
+
+
+def test_a_search_does_not_read_what_lies_behind_an_open_transaction(connection: Connection) -> None:
+    """It may be much, and is no less the next time."""
+    partition, writer = compacted_topic(connection), Writer(connection)
+    put(connection, partition, "a1 b1")
+    assert compact(connection, min_dirty_ratio=MIN_DIRTY_RATIO) == 0
+    put(connection, partition, "a2")
+    writer.send(partition, b"open", keys=[b"o"])
+    rows_behind(connection, partition, 10_000)
+    connection.execute("analyze msgtx.record_batch")
+    search = "select * from msgtx.find_dirty_log(null, 500, %s)"
+    assert looks_of(connection, search, MIN_DIRTY_RATIO) <= 100
 
 
 def test_a_small_window_takes_several_passes(connection: Connection, client: msgtx.Client) -> None:

@@ -1,8 +1,9 @@
--- count_bytes(partition) → the bytes of all rows of a log (their byte_size); null while more rows are uncounted than one call
--- does not come to the end. What was counted is kept, for many rows at once, so that the next call reads only what came since.
+-- count_bytes(partition, until) → the bytes of all rows of a log (their byte_size), or of those in front of an offset and whatever
+-- was counted behind it before; null while one call does not come to the end. What was counted is kept, for many rows at once, so
+-- that the next call reads only what came since.
 -- The caller has locked the partition's row.
 -- Reads record_batch. Writes partition.
-create function msgtx.count_bytes(in_partition_id int) returns bigint language plpgsql volatile
+create function msgtx.count_bytes(in_partition_id int, until_offset bigint default 9223372036854775807) returns bigint language plpgsql volatile
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 declare
     rows_at_once constant int := 10000;  -- some milliseconds
@@ -14,6 +15,7 @@ begin
     select count(*) as batches, coalesce(sum(r.byte_size), 0)::bigint as bytes, max(r.last_offset) + 1 as next_offset into more
     from (select b.byte_size, b.last_offset from msgtx.record_batch b
           where b.partition_id = in_partition_id and b.base_offset >= counted.counted_offset
+            and b.base_offset < until_offset
           order by b.base_offset limit rows_at_once) r;
     if more.batches >= rows_uncounted then
         update msgtx.partition p set counted_offset = more.next_offset, counted_bytes = p.counted_bytes + more.bytes

@@ -20,7 +20,6 @@ declare
     place record;
     total bigint;
     bound bigint;
-    undecided_bytes bigint;
     looked_at int := 0;
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
@@ -44,19 +43,21 @@ begin
         select p.compacted_offset, p.tombstones_since into place
         from msgtx.partition p where p.partition_id = candidate.partition_id for no key update skip locked;
         continue when not found;
-        total := msgtx.count_bytes(candidate.partition_id);
+        bound := msgtx.decided_end(candidate.partition_id);
+        -- What is behind an open transaction, and may be much, is not read: it is counted when it is decided.
+        total := msgtx.count_bytes(candidate.partition_id, bound);
         if total is null then
             next_after := array[candidate.partition_id - 1];  -- on with this partition
             return;
         end if;
-        bound := msgtx.decided_end(candidate.partition_id);
-        undecided_bytes := (
-            select coalesce(sum(r.byte_size), 0) from msgtx.record_batch r
-            where r.partition_id = candidate.partition_id and r.base_offset >= bound);
         if extract(epoch from now_at - place.tombstones_since) * 1000 > candidate.delete_retention_ms
            or (bound > place.compacted_offset and (
-               select total - undecided_bytes - p.compacted_bytes >= min_dirty_ratio * (total - undecided_bytes)
-               from msgtx.partition p where p.partition_id = candidate.partition_id)) then
+               select d.bytes - p.compacted_bytes >= min_dirty_ratio * d.bytes
+               from msgtx.partition p
+               cross join lateral (  -- retention by size has counted further
+                   select total - coalesce(sum(r.byte_size), 0) as bytes from msgtx.record_batch r
+                   where r.partition_id = p.partition_id and r.base_offset >= bound and r.base_offset < p.counted_offset) d
+               where p.partition_id = candidate.partition_id)) then
             partition_id := candidate.partition_id;
             compacted_offset := place.compacted_offset;
             until_offset := greatest(bound, place.compacted_offset);
