@@ -1,10 +1,12 @@
 """What the database holds, read when Prometheus asks: the figures behind `msgtx doctor`."""
 
+import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, TypeVar
 
+import psycopg
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -12,11 +14,10 @@ from msgtx.database.connection import RawConnection, until
 from msgtx.database.pool import Engine
 from msgtx.errors import MsgtxError
 from msgtx.store.coordinators import list_shards
-from msgtx.store.groups import list_groups
 from msgtx.store.measures import (
     MeasuredPartition,
-    MeasuredShare,
     measure_dead_letters,
+    measure_groups,
     measure_lags,
     measure_partitions,
     measure_shares,
@@ -24,43 +25,61 @@ from msgtx.store.measures import (
 from msgtx.store.server import describe_server, snapshot_holders, table_statistics
 from msgtx.store.undecided import undecided_seals, undecided_transactions, unfinished_decisions
 
+log = logging.getLogger("msgtx.coordinator")
 MOST_HELD: Final = 1_000  # partitions of which the records that wait are counted
 UNFINISHED_AFTER_MS: Final = 10_000  # markers follow a decision within some seconds
 MOST_PARTITIONS: Final = 100_000  # that are measured; some 7 s
+MOST_GROUPS: Final = 10_000  # of which members are counted; some 0.2 s
 MOST_LAGS: Final = 50_000  # pairs of a group and a partition of which the lag is measured; some 5 s
 MOST_SHARES: Final = 10_000  # the same of share groups, some 3 s; and share groups of which dead letters are counted
 MOST_SHOWN: Final = 1_000  # partitions: with more of them there are figures of topics alone
 MEASURING_SECONDS: Final = 6.0  # after which what is left is left out: Prometheus waits 10 s
 READING_SECONDS: Final = 9.0  # for a database that does not answer
 PREFIX: Final = "msgtx_"
+T = TypeVar("T")
 
 
 class Gauges(Collector):
-    """Read afresh at each request; while the database is away there is `msgtx_database_up 0` alone."""
+    """Read afresh at each request; while the database is away there is `msgtx_database_up 0` alone.
+
+    Figures that cannot be read leave the others there.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._told: set[str] = set()  # of which figures the log says that they cannot be read
 
     def collect(self) -> Iterator[Metric]:
         """Return the figures of this moment. It takes no lock, and each statement has a bound, however much there is."""
         began = time.monotonic()
-        found: list[Metric] = []
-        try:
-            with until(began + READING_SECONDS), self._engine.connection() as connection:
-                found += [
-                    *_transactions(connection),
-                    *_server(connection),
-                    *_measured(connection, began + MEASURING_SECONDS),
-                ]
-        except MsgtxError:
-            found = []
-        yield _gauge("database_up", "Whether the database answers.", int(bool(found)))
-        if found:
-            yield _gauge("database_reading_seconds", "How long it took to read these figures.", time.monotonic() - began)
-        yield from found
+        found: list[Metric | None] = []
+        failed: dict[str, Exception] = {}
+        for name, figures in FIGURES.items():
+            try:
+                with until(began + READING_SECONDS), self._engine.connection() as connection:
+                    found += list(figures(connection, began + MEASURING_SECONDS))
+            except (MsgtxError, psycopg.Error) as error:
+                failed[name] = error
+        is_up = len(failed) < len(FIGURES)
+        yield _gauge("database_up", "Whether the database answers.", int(is_up))
+        if not is_up:
+            return
+        for name in failed.keys() - self._told:
+            log.warning("the figures of %s cannot be read: %s", name, failed[name])
+        self._told = set(failed)
+        yield _labelled(
+            "database_reading_failed",
+            "1: these figures could not be read.",
+            {(name,): int(name in failed) for name in FIGURES},
+        )
+        yield _gauge("database_reading_seconds", "How long it took to read these figures.", time.monotonic() - began)
+        yield _gauge(
+            "database_reading_complete", "0: there are more topics or groups than were measured.", int(None not in found)
+        )
+        yield from (metric for metric in found if metric is not None)
 
 
-def _transactions(connection: RawConnection) -> Iterator[Metric]:
+def _transactions(connection: RawConnection, _: float) -> Iterator[Metric]:
     held, partitions = undecided_transactions(connection, each_partition=1, most=MOST_HELD)
     ages = [(one.checked_at - one.opened_at).total_seconds() for one in held if one.opened_at is not None]
     waiting = sum(max(0, one.log_end_offset - one.first_offset) for one in held if one.log_end_offset is not None)
@@ -76,7 +95,7 @@ def _transactions(connection: RawConnection) -> Iterator[Metric]:
     yield _gauge("shards_without_coordinator", "Shards without a living lease.", unled)
 
 
-def _server(connection: RawConnection) -> Iterator[Metric]:
+def _server(connection: RawConnection, _: float) -> Iterator[Metric]:
     server = describe_server(connection)
     ages = [holder.age for holder in snapshot_holders(connection) if holder.age is not None]
     yield _gauge(
@@ -94,26 +113,12 @@ def _server(connection: RawConnection) -> Iterator[Metric]:
     yield dead
 
 
-def _measured(connection: RawConnection, deadline: float) -> Iterator[Metric]:
-    partitions = list(measure_partitions(connection, most=MOST_PARTITIONS, deadline=deadline))
-    lags = list(measure_lags(connection, most=MOST_LAGS, deadline=deadline))
-    shares = list(measure_shares(connection, most=MOST_SHARES, deadline=deadline))
-    letters = list(measure_dead_letters(connection, most=MOST_SHARES, deadline=deadline))
-    complete = None not in [*partitions[-1:], *lags[-1:], *shares[-1:], *letters[-1:]]
-    yield _gauge("database_reading_complete", "0: there are more topics or groups than were measured.", int(complete))
-    known = [one for one in partitions if one is not None]
-    yield from _topics(known)
-    if len(known) <= MOST_SHOWN:
-        yield from _partitions(known)
-    records: dict[tuple[str, str], int] = defaultdict(int)
-    seconds: dict[tuple[str, str], float] = defaultdict(float)
-    for lag in lags:
-        if lag is not None:
-            records[lag.group, lag.topic] += lag.records
-            seconds[lag.group, lag.topic] = max(seconds[lag.group, lag.topic], (lag.age_ms or 0) / 1000)
-    yield _labelled("group_lag_records", "Records behind the committed offsets, aborted ones among them.", records)
-    yield _labelled("group_lag_seconds", "Age of the oldest batch that is not read to its end.", seconds)
-    groups = list_groups(connection, None)
+# ── what is measured, until the deadline. None among the metrics: there is more ──
+
+
+def _groups(connection: RawConnection, deadline: float) -> Iterator[Metric | None]:
+    groups, more = _split(measure_groups(connection, most=MOST_GROUPS, deadline=deadline))
+    yield from more
     yield _labelled("group_members", "Living members.", {(one.name,): one.members for one in groups})
     yield _labelled(
         "group_overdue_members",
@@ -123,13 +128,31 @@ def _measured(connection: RawConnection, deadline: float) -> Iterator[Metric]:
     yield _labelled(
         "group_settled", "Whether each partition is where it belongs.", {(one.name,): int(one.settled) for one in groups}
     )
-    yield from _shares([one for one in shares if one is not None])
-    yield _labelled(
-        "share_dead_letters", "That were not sent back.", {(one[0],): one[1] for one in letters if one is not None}
-    )
 
 
-def _shares(shares: list[MeasuredShare]) -> Iterator[Metric]:
+def _topics(connection: RawConnection, deadline: float) -> Iterator[Metric | None]:
+    partitions, more = _split(measure_partitions(connection, most=MOST_PARTITIONS, deadline=deadline))
+    yield from more
+    yield from _of_topics(partitions)
+    if len(partitions) <= MOST_SHOWN:
+        yield from _of_partitions(partitions)
+
+
+def _lags(connection: RawConnection, deadline: float) -> Iterator[Metric | None]:
+    lags, more = _split(measure_lags(connection, most=MOST_LAGS, deadline=deadline))
+    yield from more
+    records: dict[tuple[str, str], int] = defaultdict(int)
+    seconds: dict[tuple[str, str], float] = defaultdict(float)
+    for lag in lags:
+        records[lag.group, lag.topic] += lag.records
+        seconds[lag.group, lag.topic] = max(seconds[lag.group, lag.topic], (lag.age_ms or 0) / 1000)
+    yield _labelled("group_lag_records", "Records behind the committed offsets, aborted ones among them.", records)
+    yield _labelled("group_lag_seconds", "Age of the oldest batch that is not read to its end.", seconds)
+
+
+def _shares(connection: RawConnection, deadline: float) -> Iterator[Metric | None]:
+    shares, more = _split(measure_shares(connection, most=MOST_SHARES, deadline=deadline))
+    yield from more
     records: dict[tuple[str, str], int] = defaultdict(int)
     in_flight: dict[tuple[str, str], int] = defaultdict(int)
     parked: dict[tuple[str, str], int] = defaultdict(int)
@@ -147,7 +170,31 @@ def _shares(shares: list[MeasuredShare]) -> Iterator[Metric]:
     yield _labelled("share_members", "Living members.", {(one.group,): one.members for one in shares})
 
 
-def _topics(partitions: list[MeasuredPartition]) -> Iterator[Metric]:
+def _dead_letters(connection: RawConnection, deadline: float) -> Iterator[Metric | None]:
+    letters, more = _split(measure_dead_letters(connection, most=MOST_SHARES, deadline=deadline))
+    yield from more
+    yield _labelled("share_dead_letters", "That were not sent back.", {(group,): count for group, count in letters})
+
+
+# In this order: what takes long comes last, and what is left out then are figures of its own.
+FIGURES: Final[Mapping[str, Callable[[RawConnection, float], Iterator[Metric | None]]]] = {
+    "transactions": _transactions,
+    "server": _server,
+    "groups": _groups,
+    "topics": _topics,
+    "lags": _lags,
+    "shares": _shares,
+    "dead_letters": _dead_letters,
+}
+
+
+def _split(measured: Iterable[T | None]) -> tuple[list[T], list[None]]:
+    """Return what was measured, and a None if there is more."""
+    found = list(measured)
+    return [one for one in found if one is not None], [None] * found.count(None)
+
+
+def _of_topics(partitions: list[MeasuredPartition]) -> Iterator[Metric]:
     def total(value: Callable[[MeasuredPartition], int]) -> dict[tuple[str, ...], int]:
         found: dict[tuple[str, ...], int] = defaultdict(int)
         for one in partitions:
@@ -171,7 +218,7 @@ def _topics(partitions: list[MeasuredPartition]) -> Iterator[Metric]:
     yield _labelled("topic_bytes", "Bytes of the records, of long logs an estimate.", total(lambda one: one.bytes))
 
 
-def _partitions(partitions: list[MeasuredPartition]) -> Iterator[Metric]:
+def _of_partitions(partitions: list[MeasuredPartition]) -> Iterator[Metric]:
     by_name = {(one.topic, str(one.index)): one for one in partitions}
     for name, help_text in {
         "log_start_offset": "The first offset.",
@@ -184,6 +231,7 @@ def _partitions(partitions: list[MeasuredPartition]) -> Iterator[Metric]:
 
 
 LABELS: Final = {
+    "database_reading": ("figures",),
     "group_lag": ("group", "topic"),
     "share_lag": ("group", "topic"),
     "share_in_flight": ("group", "topic"),

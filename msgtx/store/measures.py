@@ -10,13 +10,25 @@ from msgtx.database.calls import Function, call
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int4Array
 
+GROUPS: Final = Function("measure_groups", {"in_after": "int4[]", "most": "int4"})
 PARTITIONS: Final = Function("measure_partitions", {"in_after": "int4", "most": "int4"})
 LAGS: Final = Function("measure_lags", {"in_after": "int4[]", "most": "int4"})
 SHARES: Final = Function("measure_shares", {"in_after": "int4[]", "most": "int4"})
 DEAD_LETTERS: Final = Function("measure_dead_letters", {"in_after": "int4[]", "most": "int4"})
+GROUPS_AT_ONCE: Final = 250  # in one call: some 5 ms
 PARTITIONS_AT_ONCE: Final = 1_000  # in one call: some 100 ms
 LAGS_AT_ONCE: Final = 250  # pairs of a group and a partition; in a call each is compared with each partition
 SHARES_AT_ONCE: Final = 50  # the same of share groups; up to 10,000 rows of each are counted
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredGroup:
+    """A consumer group: living members, those whose session is over, and whether each partition is where it belongs."""
+
+    name: str
+    members: int
+    overdue: int
+    settled: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +93,12 @@ def measure_lags(connection: RawConnection, *, most: int, deadline: float = math
     """
     for row in _pages(connection, LAGS, LAGS_AT_ONCE, most=most, deadline=deadline):
         yield None if row is None else MeasuredLag(*row)
+
+
+def measure_groups(connection: RawConnection, *, most: int, deadline: float = math.inf) -> Iterator[MeasuredGroup | None]:
+    """Yield consumer groups; `most` counts share groups, too. Otherwise as `measure_lags`."""
+    for row in _pages(connection, GROUPS, GROUPS_AT_ONCE, most=most, deadline=deadline):
+        yield None if row is None else MeasuredGroup(*row)
 
 
 def measure_shares(connection: RawConnection, *, most: int, deadline: float = math.inf) -> Iterator[MeasuredShare | None]:

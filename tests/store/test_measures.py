@@ -300,6 +300,7 @@ def test_a_measurement_looks_at_few_rows_however_long_the_logs_are(
     )
     for statement, arguments in (
         ("select * from msgtx.measure_partitions(%s, 1)", [after]),
+        ("select * from msgtx.measure_groups(array[%s], 1)", [group_id - 1]),
         ("select * from msgtx.measure_lags(array[%s, -1], 1)", [group_id]),
         ("select * from msgtx.measure_shares(array[%s, -1], 1)", [share_id]),
     ):

@@ -11,9 +11,11 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 import msgtx
+from msgtx import errors
 from msgtx.coordinator import metrics as shown
 from msgtx.coordinator.gauges import Gauges
 from msgtx.coordinator.metrics import Metrics
@@ -203,6 +205,77 @@ def test_more_than_is_measured_is_told(metrics: Metrics, monkeypatch: pytest.Mon
     again = Metrics()
     again.watch(metrics._engine)  # type: ignore[arg-type]
     assert "msgtx_database_reading_complete 0.0" in again.text().decode()
+
+
+@pytest.mark.parametrize(
+    ("figures", "broken", "gone"),
+    [
+        ("transactions", "unfinished_decisions", "msgtx_held_partitions"),
+        ("server", "table_statistics", "msgtx_sessions"),
+        ("groups", "measure_groups", "msgtx_group_members"),
+        ("topics", "measure_partitions", "msgtx_topic_bytes"),
+        ("lags", "measure_lags", "msgtx_group_lag_records"),
+        ("shares", "measure_shares", "msgtx_share_lag_records"),
+        ("dead_letters", "measure_dead_letters", "msgtx_share_dead_letters"),
+    ],
+)
+@pytest.mark.parametrize("error", [errors.LockTimeout("planted"), psycopg.errors.DivisionByZero("planted")])
+def test_figures_that_cannot_be_read_leave_all_others_there(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    figures: str, broken: str, gone: str, error: Exception,
+) -> None:  # fmt: skip
+    """And are told, by a metric each time and in the log once."""
+
+    def fail(*_: object, **__: object) -> object:
+        raise error
+
+    def told(gauges: Gauges) -> dict[str, float]:
+        return {
+            sample.name + "".join(sample.labels.values()): sample.value
+            for each in gauges.collect()
+            for sample in each.samples
+        }
+
+    def names(gauges: Gauges) -> set[str]:
+        return {family.name for family in gauges.collect()}
+
+    gauges = Gauges(engine)
+    before = names(gauges)
+    monkeypatch.setattr(f"msgtx.coordinator.gauges.{broken}", fail)
+    assert gone in before - names(gauges)
+    assert len(before - names(gauges)) <= 9
+    found = told(gauges)
+    failed = {name: value for name, value in found.items() if name.startswith("msgtx_database_reading_failed")}
+    assert failed.pop(f"msgtx_database_reading_failed{figures}") == 1
+    assert len(failed) == 6
+    assert set(failed.values()) == {0}
+    assert found["msgtx_database_up"] == 1
+    assert [record.getMessage() for record in caplog.records] == [f"the figures of {figures} cannot be read: planted"]
+    monkeypatch.undo()
+    assert names(gauges) == before
+
+
+def test_more_groups_than_are_measured_are_left_out(
+    client: msgtx.Client, engine: Engine, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, stem = unique("topic"), unique("group")
+    client.topics.create(topic)
+    client.admin.shares.configure(f"{stem}-share", {})
+    groups = {f"{stem}-{n}" for n in range(4)}
+    for group in groups:
+        client.admin.groups.reset(group, {TopicPartition(topic, 0): 0})
+    client.admin.shares.configure(f"{stem}-another", {})
+
+    def shown() -> tuple[set[str], float]:
+        found = {family.name: family.samples for family in Gauges(engine).collect()}
+        members = {sample.labels["group"] for sample in found["msgtx_group_members"]}
+        return {name for name in members if name.startswith(stem)}, found["msgtx_database_reading_complete"][0].value
+
+    monkeypatch.setattr("msgtx.store.measures.GROUPS_AT_ONCE", 1)
+    assert shown() == (groups, 1)
+    monkeypatch.setattr("msgtx.coordinator.gauges.MOST_GROUPS", 2)
+    some, complete = shown()
+    assert (len(some) <= 2, complete) == (True, 0)
 
 
 def test_requests_at_the_same_time_and_soon_after_read_the_database_once(

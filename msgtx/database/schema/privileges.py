@@ -104,7 +104,7 @@ EVERYWHERE: Final = frozenset(
         *("configure_share_group", "describe_share_groups", "share_group_names", "reset_share_offsets"),
         *("describe_server", "describe_sessions", "lock_holders", "snapshot_holders", "table_statistics"),
         *("describe_lock_table", "describe_notifications", "describe_place"),
-        *("measure_partitions", "measure_lags", "measure_shares", "measure_dead_letters"),
+        *("measure_groups", "measure_partitions", "measure_lags", "measure_shares", "measure_dead_letters"),
         *("verify_partition", "verify_batches", "verify_beginnings", "verify_markers", "verify_decisions", "verify_offsets"),
         *("verify_cut", "verify_assignments"),
     }

@@ -2,34 +2,13 @@
 --   members, overdue   how many members live, and of how many the session is over
 --   settled            the assignment was made of these members and of today's topics, members with a pattern have said which of them match, and each owner is the one that is to own
 --   has_offsets        something is committed, or waits for a decision
--- Reads consumer_group, share_group, installation, group_member, group_heartbeat, group_assignment, group_offset.
+-- Reads consumer_group and what shown_groups does.
 create function msgtx.list_groups(names text[] default null)
 returns table (
     group_name text, generation int, strategy text, members int, overdue int, settled boolean, has_offsets boolean)
-language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set enable_hashjoin = off
-set enable_mergejoin = off set enable_bitmapscan = off as $$
-#variable_conflict use_column
-declare
-    moment timestamptz := msgtx.clock();
-begin
-    return query
-    select g.name, g.generation, g.strategy, (m.members - o.overdue)::int, o.overdue::int,
-           not g.stale and g.topics_version = i.topics_version and unsettled.found is null and behind.found is null, offsets.found is not null
-    from msgtx.consumer_group g
-    cross join msgtx.installation i
-    cross join lateral (
-        select count(*) as members from msgtx.group_member m where m.group_id = g.group_id) m
-    cross join lateral (
-        select count(*) as overdue from msgtx.overdue_members(g.group_id, moment) o) o
-    left join lateral (
-        select true as found from msgtx.group_assignment a
-        where a.group_id = g.group_id and a.owner is distinct from a.target limit 1) unsettled on true
-    left join lateral (
-        select true as found from msgtx.group_member m
-        where m.group_id = g.group_id and m.topics_version <> i.topics_version limit 1) behind on true
-    left join lateral (
-        select true as found from msgtx.group_offset o where o.group_id = g.group_id limit 1) offsets on true
-    where (names is null or g.name = any(names)) and not exists (select from msgtx.share_group s where s.group_id = g.group_id)
-    order by g.name;
-end $$;
+language sql stable security definer set search_path = pg_catalog, pg_temp as $$
+    select s.group_name, s.generation, s.strategy, s.members, s.overdue, s.settled, s.has_offsets
+    from msgtx.shown_groups(array(
+        select g.group_id from msgtx.consumer_group g where names is null or g.name = any(names))) s
+    order by s.group_name
+$$;
