@@ -102,7 +102,7 @@ def test_settings_come_back_and_the_rest_keeps_its_defaults(client: msgtx.Client
         ({"record_lock_duration_ms": None}, "record_lock_duration_ms reads like 10s"),
         ({"record_lock_duration_ms": "0s"}, "a number from 1"),
         ({"auto_offset_reset": "by_duration:1 hour"}, "by_duration reads like"),
-        ({"dead_letter_topic": "a b"}, "no name of a topic"),
+        *(({"dead_letter_topic": name}, "no name of a topic") for name in ("a b", "", ".", "..", "x" * 250)),
         ({"ordering": "value"}, "none or key"),
         ({"release_backoff_ms": -1}, "a number from 0"),
         ({"release_backoff_max_ms": "long"}, "release_backoff_max_ms reads like"),

@@ -37,8 +37,9 @@ begin
             when setting.key in ('record_lock_duration_ms', 'delivery_count_limit', 'max_record_locks')
                  and (setting.value ~ '^[0-9]{1,9}$' and setting.value::int > 0) is not true then format(
                 '%s is a number from 1 to 999999999, not %s', setting.key, quote_nullable(setting.value))
-            when setting.key = 'dead_letter_topic' and setting.value !~ '^[a-zA-Z0-9._-]{1,249}$' then format(
-                'dead_letter_topic %s is no name of a topic', quote_nullable(setting.value))
+            when setting.key = 'dead_letter_topic' and not msgtx.is_topic_name(setting.value) then format(
+                'dead_letter_topic %s is no name of a topic: use 1 to 249 of a-z A-Z 0-9 . _ - (and not . or ..)',
+                quote_nullable(setting.value))
             when setting.key = 'dead_letter_topic' and exists (
                  select from msgtx.topic t where t.name = setting.value and t.cleanup_policy <> 'delete') then format(
                 'dead_letter_topic %s is compacted: it would keep one dead letter for each key', setting.value) end);

@@ -7,7 +7,7 @@ declare
     ignored boolean;
 begin
     ignored := msgtx.check_topic_settings(settings);
-    if topic_name is null or topic_name !~ '^[a-zA-Z0-9._-]{1,249}$' or topic_name in ('.', '..') then
+    if msgtx.is_topic_name(topic_name) is not true then
         raise exception using errcode = 'MX017', message = format(
             'topic name %s is not allowed: use 1 to 249 of a-z A-Z 0-9 . _ - (and not . or ..)', quote_nullable(topic_name));
     end if;
