@@ -177,6 +177,29 @@ def test_a_group_is_described_with_what_is_in_flight(client: msgtx.Client, topic
         client.complete(token, commit=True)
 
 
+@pytest.mark.parametrize(("isolation", "lag"), [("read_committed", 0), ("read_uncommitted", 3)])
+def test_a_groups_lag_is_what_it_may_read(
+    client: msgtx.Client, topic: str, group: str, unique: Unique, isolation: str, lag: int
+) -> None:
+    """In the second partition: each one's end is its own."""
+    client.admin.shares.configure(group, {"isolation": isolation})
+    with member(client, topic, group) as one:
+        for record in one.poll(5):
+            one.acknowledge(record)
+        one.commit()
+    with client.producer(transactional_id=unique("id")) as producer:
+        producer.begin_transaction()
+        for _ in range(3):
+            producer.send(topic, b"open", partition=1)
+        producer.flush()
+        found = client.admin.shares.describe(group)
+        assert [each.lag for each in found.partitions] == [0, lag]
+        producer.abort_transaction()
+    with client.producer() as producer:
+        producer.send(topic, b"more", partition=0).result()
+    assert [each.lag for each in client.admin.shares.describe(group).partitions] == [1, lag]
+
+
 def test_a_group_goes_on_where_it_is_put(client: msgtx.Client, topic: str, group: str) -> None:
     with member(client, topic, group) as one:
         one.poll(5, max_records=2)

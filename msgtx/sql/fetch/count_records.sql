@@ -4,7 +4,8 @@
 create function msgtx.count_records(partition_ids int[], positions bigint[], isolation text)
 returns table (partition_id int, records bigint)
 language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp set enable_sort = off set jit = off as $$
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off set enable_sort = off
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
     ignored boolean;

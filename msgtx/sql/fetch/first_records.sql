@@ -4,8 +4,8 @@
 create function msgtx.first_records(partition_ids int[], positions bigint[])
 returns table (partition_id int, record_offset bigint, record_timestamp bigint, age_ms bigint)
 language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off
-set enable_bitmapscan = off set enable_seqscan = off set jit = off as $$
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off set enable_sort = off
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
     now_ms bigint := (extract(epoch from msgtx.clock()) * 1000)::bigint;

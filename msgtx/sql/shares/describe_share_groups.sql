@@ -3,8 +3,8 @@
 --   start_offset   the first one that is not done
 --   lag            what is in flight or parked, and the records behind it that the group may read; lag_ms: how old the first one of them is
 --   parked         delayed, or waiting for their key
--- Reads consumer_group, share_group, group_member, share_state, share_parked, partition and, through count_records and first_records, the
--- log.
+-- Reads consumer_group, share_group, group_member, share_state, share_parked, partition and, through fetch_batches, count_records and
+-- first_records, the log.
 create function msgtx.describe_share_groups(names text[] default null)
 returns table (
     group_name text, settings jsonb, members int, partition_id int, start_offset bigint, next_offset bigint,
@@ -16,16 +16,25 @@ declare
     moment timestamptz := msgtx.clock();
 begin
     return query
-    select c.name, to_jsonb(s) - 'group_id' || jsonb_build_object('dead_letter_topic', msgtx.dead_letter_topic_of(c.name)),
-           (select count(*)::int from msgtx.living_members(s.group_id)),
-           n.partition_id, coalesce(least(f.start_offset, w.start_offset), n.next_offset), n.next_offset, f.available, f.acquired, f.pending,
+    select c.name, g.settings, g.members, n.partition_id, coalesce(least(f.start_offset, w.start_offset), n.next_offset), n.next_offset, f.available, f.acquired, f.pending,
            f.rejected, l.lag, w.parked, case when l.lag > 0 then (
                select r.age_ms from msgtx.first_records(
                    array[n.partition_id], array[coalesce(least(f.start_offset, w.start_offset), n.next_offset)]) r) end
     from msgtx.share_group s
     join msgtx.consumer_group c on c.group_id = s.group_id
+    cross join lateral (  -- once for a group, not for each of its partitions; ends: up to where it may read, by their numbers
+        select to_jsonb(s) - 'group_id' || jsonb_build_object('dead_letter_topic', msgtx.dead_letter_topic_of(c.name)) as settings,
+               (select count(*)::int from msgtx.living_members(s.group_id)) as members,
+               array(select case s.isolation when 'read_committed' then e.last_stable_offset else e.log_end_offset end
+                     from msgtx.fetch_batches(k.ids, array_fill(0::bigint, array[cardinality(k.ids)]),
+                                              array_fill(null::text, array[cardinality(k.ids)]), s.isolation, 0, 0) e
+                     order by e.partition_id) as ends
+        from (select coalesce(array_agg(p.partition_id), '{}') as ids
+              from msgtx.newest_share_states(s.group_id) v
+              join msgtx.partition p on p.partition_id = v.partition_id) k
+        offset 0) g
     left join lateral (
-        select v.partition_id, v.next_offset, v.spans, p.log_start_offset
+        select v.partition_id, v.next_offset, v.spans, p.log_start_offset, row_number() over (order by v.partition_id) as number
         from msgtx.newest_share_states(s.group_id) v
         join msgtx.partition p on p.partition_id = v.partition_id) n on true
     left join lateral (
@@ -42,8 +51,8 @@ begin
         where p.group_id = s.group_id and p.partition_id = n.partition_id and p.last_offset >= n.log_start_offset
         ) w on n.partition_id is not null
     left join lateral (
-        select f.available + f.acquired + f.pending + f.rejected + w.parked + coalesce((
-            select r.records from msgtx.count_records(array[n.partition_id], array[n.next_offset], s.isolation) r), 0) as lag
+        select f.available + f.acquired + f.pending + f.rejected + w.parked + case when n.next_offset < g.ends[n.number] then (
+            select r.records from msgtx.count_records(array[n.partition_id], array[n.next_offset], s.isolation) r) else 0 end as lag
         ) l on n.partition_id is not null
     where names is null or c.name = any(names)
     order by c.name, n.partition_id;
