@@ -10,7 +10,8 @@ from msgtx.database.wire import Int4Array, Int8Array
 from msgtx.rules.boundary import Span
 from msgtx.types import TransactionId
 
-CUT: Final = Function("consistent_cut", {"partition_ids": "int4[]"})
+CUT: Final = Function("consistent_cut", {"partition_ids": "int4[]", "positions": "int8[]"})
+NO_POSITIONS: Final[Mapping[int, int]] = {}
 SPANS: Final = Function(
     "spans_of_transactions", {"partition_ids": "int4[]", "start_offsets": "int8[]", "end_offsets": "int8[]"}
 )
@@ -25,9 +26,16 @@ class CutPartition:
     held_by: TransactionId | None
 
 
-def consistent_cut(connection: RawConnection, partition_ids: Iterable[int]) -> dict[int, CutPartition]:
-    """Return the greatest consistent cut of these partitions, by id; unknown ones are absent."""
-    rows = call(connection, CUT, Int4Array(partition_ids))
+def consistent_cut(
+    connection: RawConnection, partition_ids: Iterable[int], positions: Mapping[int, int] = NO_POSITIONS
+) -> dict[int, CutPartition]:
+    """Return the greatest consistent cut of these partitions, by id; unknown ones are absent.
+
+    `positions`: where a reader goes on, by partition id. What lies below does not count, so this is a cut for that reader
+    alone, unless they are an earlier cut.
+    """
+    asked = list(partition_ids)
+    rows = call(connection, CUT, Int4Array(asked), Int8Array(positions.get(each, 0) for each in asked))
     return {row[0]: CutPartition(row[1], row[2], None if row[3] is None else TransactionId(*row[3:6])) for row in rows}
 
 

@@ -65,11 +65,13 @@ def stable_ends(connection: RawConnection, times: Mapping[int, int], isolation: 
     return found
 
 
-def stable_cut(connection: RawConnection, partition_ids: Iterable[int]) -> dict[int, cuts.CutPartition]:
-    """Return the greatest consistent cut of these partitions, behind what is overdue."""
+def stable_cut(
+    connection: RawConnection, partition_ids: Iterable[int], positions: Mapping[int, int] = cuts.NO_POSITIONS
+) -> dict[int, cuts.CutPartition]:
+    """Return the greatest consistent cut of these partitions, as `consistent_cut`, behind what is overdue."""
     asked = list(partition_ids)
     expire_holders(connection, asked)
-    return cuts.consistent_cut(connection, asked)
+    return cuts.consistent_cut(connection, asked, positions)
 
 
 def stable_offsets(

@@ -321,6 +321,14 @@ def seal(
         )
 
 
+def forget(connection: Connection, name: TransactionId) -> None:
+    """Remove what history removes of a transaction, but for the markers of an ABORT."""
+    its = "(producer_id, producer_epoch, transaction_number) = (%s, %s, %s)"
+    for table in ("transaction_decision", "transaction", "transaction_partition"):
+        connection.execute(f"delete from msgtx.{table} where {its}", name)
+    connection.execute(f"delete from msgtx.transaction_marker where {its} and outcome = 'COMMIT'", name)
+
+
 def delete_topic_of(connection: Connection, partition: int) -> None:
     """Delete the topic of a partition."""
     row = connection.execute(

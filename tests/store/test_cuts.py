@@ -8,21 +8,12 @@ from msgtx.rules.boundary import lowered
 from msgtx.store.cuts import consistent_cut, spans_of_transactions
 from msgtx.store.decide import Ending
 from msgtx.store.transactions import mark
-from msgtx.types import TransactionId
 from tests.databases import Connection
-from tests.store.steps import Writer, new_partition, new_topic, plain, read
+from tests.store.steps import Writer, forget, new_partition, new_topic, plain, read
 
 
 def cut(connection: Connection, partitions: list[int]) -> dict[int, int]:
     return {partition: at.end for partition, at in consistent_cut(connection, partitions).items()}
-
-
-def forget(connection: Connection, name: TransactionId) -> None:
-    """Remove what history removes of a transaction, but for the markers of an ABORT."""
-    its = "(producer_id, producer_epoch, transaction_number) = (%s, %s, %s)"
-    for table in ("transaction_decision", "transaction", "transaction_partition"):
-        connection.execute(f"delete from msgtx.{table} where {its}", name)
-    connection.execute(f"delete from msgtx.transaction_marker where {its} and outcome = 'COMMIT'", name)
 
 
 def test_what_is_decided_everywhere_is_in_the_cut(connection: Connection) -> None:
