@@ -17,7 +17,7 @@ from msgtx.database.pool import Engine
 from msgtx.rules.ranges import OffsetRange, limit, ordered, split
 from msgtx.spark_jobs.reading.read_options import EARLIEST, LATEST, AtTime, ReadOptions, log
 from msgtx.store import fetch
-from msgtx.store.cuts import CutPartition
+from msgtx.store.cuts import NO_POSITIONS, CutPartition
 from msgtx.store.fetch import ListedOffset, list_offsets
 from msgtx.store.holders import stable_cut, stable_ends, stable_offsets
 from msgtx.store.installation import require_incarnation
@@ -83,13 +83,16 @@ def begin(engine: Engine, options: ReadOptions) -> Snapshot:
         return look.ranges(starts, ends, incarnation).start
 
 
-def latest(engine: Engine, options: ReadOptions) -> Snapshot:
-    """Return how far a stream may read now: a consistent cut. Raise `UnknownTopicOrPartition`."""
+def latest(engine: Engine, options: ReadOptions, positions: Mapping[int, int] = NO_POSITIONS) -> Snapshot:
+    """Return how far a stream may read now: a consistent cut. Raise `UnknownTopicOrPartition`.
+
+    `positions`: where it stands, by partition id. It may have read a part of a transaction; the rest is not divided.
+    """
     with engine.connection() as connection:
         incarnation = require_incarnation(connection)
         places = _chosen(connection, options)
         names = {partition_id: partition for partition, partition_id in places.items()}
-        cut = stable_cut(connection, names)
+        cut = stable_cut(connection, names, positions)
     return Snapshot({names[partition_id]: at.end for partition_id, at in cut.items()}, incarnation)
 
 
@@ -218,9 +221,11 @@ class _Look:
         self._committed: dict[int, int] | None = None
 
     def cut(self, partition: TopicPartition) -> int:
-        """Return the end of a consistent cut of all chosen partitions."""
+        """Return the end of a consistent cut of all chosen partitions; of a group's, from where it stands."""
         if self._cut is None:
-            self._cut = stable_cut(self._connection, self.places.values())
+            group = None if self.options.start is not None else self.options.group
+            positions = NO_POSITIONS if group is None else self._of_group(group)
+            self._cut = stable_cut(self._connection, self.places.values(), positions)
         found = self._cut.get(self.places[partition])
         return self._gone(partition) if found is None else found.end
 
@@ -243,8 +248,10 @@ class _Look:
         options = self.options
         if options.start is not None:
             return options.start.ends.get(partition, self._listed[partition].log_start_offset)
-        if options.group is not None and (committed := self._of_group(partition, options.group)) is not None:
-            return committed
+        if options.group is not None:
+            committed = self._of_group(options.group).get(self.places[partition])
+            if committed is not None:
+                return committed
         match options.starting:
             case AtTime() as time:
                 found = self._found(time, partition)
@@ -321,7 +328,7 @@ class _Look:
             raise errors.ConfigError(f"{name} names every partition (-1: latest, -2: earliest): {said}")
         return offsets[partition]
 
-    def _of_group(self, partition: TopicPartition, group: str) -> int | None:
+    def _of_group(self, group: str) -> dict[int, int]:
         if self._committed is None:
             rows, holders = stable_offsets(self._connection, group, list(self.places.values()))
             for name, partition_id in self.places.items():
@@ -331,7 +338,7 @@ class _Look:
                         f"the offset of group {group!r} on {name} is part of {holder}: wait, or end it"
                     )
             self._committed = {partition_id: row.at.offset for partition_id, row in rows.items() if row.at is not None}
-        return self._committed.get(self.places[partition])
+        return self._committed
 
     def _found(self, time: AtTime, partition: TopicPartition) -> int | None:
         if id(time) not in self._at:

@@ -70,7 +70,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where the next batch ends: a consistent cut if there is one in time; `start` when there is nothing."""
         begun, ids = parsed(start)
         self._follow(start)
-        target = self._target or again(lambda: offsets.latest(self._database(), self.options))
+        positions = {ids[partition]: end for partition, end in begun.ends.items() if partition in ids}
+        target = self._target or again(lambda: offsets.latest(self._database(), self.options, positions))
         if begun.incarnation != target.incarnation:
             raise errors.IncarnationChanged(
                 f"the stream has read incarnation {begun.incarnation}, the database has {target.incarnation} since a"

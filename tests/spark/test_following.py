@@ -121,6 +121,23 @@ def test_the_progress_tells_the_lag(source: Source) -> None:
         assert told["lag"] == lag
 
 
+def test_what_was_read_of_a_transaction_holds_nothing_back(source: Source) -> None:
+    """I15: a stream that did not wait for the rest has a part of it already; what lies behind that is not late."""
+    start = source.reader.initialOffset()
+    with source.client.producer(transactional_id=unique("open")) as one:
+        one.begin_transaction()
+        one.send(source.topic, b"open", partition=1).result(10)
+        with source.client.producer(transactional_id=unique("torn")) as torn, torn.transaction():
+            for partition in range(2):
+                torn.send(source.topic, b"torn", partition=partition)
+        assert list(parsed(source.reader.latestOffset(start, ALL))[0].ends.values()) == [0, 0]
+        with source.client.producer() as plain:
+            plain.send(source.topic, b"later", partition=0)
+        inside = {**start, "topics": {source.topic: {"0": 1, "1": 0}}}
+        assert list(parsed(source.reader.latestOffset(inside, ALL))[0].ends.values()) == [2, 0]
+        one.abort_transaction()
+
+
 @pytest.mark.parametrize(("partitions", "tasks"), [(3, 3), (64, LEAST_TASKS)])
 def test_small_ranges_share_a_task_and_each_notes_all(
     client: msgtx.Client, engine: Engine, database_url: str, partitions: int, tasks: int

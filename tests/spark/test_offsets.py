@@ -221,6 +221,26 @@ def test_a_group_goes_on_where_it_has_committed(engine: Engine, client: msgtx.Cl
     assert begin(engine, parse({"subscribe": wide, "group": "reader"}, streaming=True)).ends[TopicPartition(wide, 1)] == 2
 
 
+def test_a_group_that_stands_inside_a_transaction_is_not_held_back_by_it(
+    engine: Engine, client: msgtx.Client, wide: str
+) -> None:
+    """I15: what it has not read of it is not divided."""
+    with client.producer(transactional_id=unique("open")) as one, client.producer(transactional_id=unique("torn")) as torn:
+        one.begin_transaction()
+        one.send(wide, b"open", partition=0).result(10)
+        with torn.transaction():
+            for partition in range(3):
+                torn.send(wide, b"torn", partition=partition)
+        with client.consumer(group="inside", enable_auto_commit=False) as consumer:
+            consumer.assign([TopicPartition(wide, 1)])
+            consumer.commit({TopicPartition(wide, 1): 4})
+        with client.producer() as producer:
+            producer.send(wide, b"later", partition=1)
+        assert planned(engine, subscribe=wide) == {0: (0, 2), 1: (0, 3), 2: (0, 4)}
+        assert planned(engine, subscribe=wide, group="inside") == {0: (0, 2), 1: (4, 5), 2: (0, 4)}
+        one.abort_transaction()
+
+
 def test_a_snapshot_is_the_end_and_an_earlier_one_the_start(engine: Engine, client: msgtx.Client, wide: str) -> None:
     early = client.snapshot([wide])
     with client.producer() as producer:
