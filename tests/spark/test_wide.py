@@ -1,4 +1,4 @@
-"""Topics of many partitions, batches of many attempts: what one call locks is bounded (decisions 0068, 0124)."""
+"""Topics of many partitions, batches of many attempts: what one call locks is bounded (decisions 0068, 0122)."""
 
 import pyarrow as pa
 import pytest
