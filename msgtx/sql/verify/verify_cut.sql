@@ -10,24 +10,29 @@ create function msgtx.verify_cut(
 ) language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    ids int[];  -- ascending, so that a partition's place is found without going through them
+    cut_ends bigint[];
 begin
+    select array_agg(u.id order by u.id), array_agg(u.cut_end order by u.id) into ids, cut_ends
+    from unnest(partition_ids, ends) u(id, cut_end);
     with chunk as materialized (
         select d.producer_id, d.producer_epoch, d.transaction_number, d.outcome, d.partitions, d.first_offsets, d.last_offsets,
-               d.partitions && partition_ids as concerned
+               exists (select from unnest(d.partitions) u(id) where ids[width_bucket(u.id, ids)] = u.id) as concerned
         from msgtx.transaction_decision d
         where (d.producer_id, d.producer_epoch, d.transaction_number)
               > (coalesce(in_after[1], -1), coalesce(in_after[2], -1), coalesce(in_after[3], -1))
         order by d.producer_id, d.producer_epoch, d.transaction_number limit most),
     span as (
         select c.producer_id, c.producer_epoch, c.transaction_number, s.partition_id, s.first_offset, s.last_offset,
-               ends[array_position(partition_ids, s.partition_id)] as cut_end,
-               greatest(s.first_offset, p.log_start_offset) < ends[array_position(partition_ids, s.partition_id)] as below,
-               s.last_offset >= ends[array_position(partition_ids, s.partition_id)] as above
+               at.cut_end, greatest(s.first_offset, p.log_start_offset) < at.cut_end as below, s.last_offset >= at.cut_end as above
         from chunk c
         cross join lateral unnest(c.partitions, c.first_offsets, c.last_offsets) s(partition_id, first_offset, last_offset)
+        cross join lateral (
+            select cut_ends[w.at] as cut_end from (select width_bucket(s.partition_id, ids) as at offset 0) w
+            where ids[w.at] = s.partition_id offset 0) at
         join msgtx.partition p on p.partition_id = s.partition_id
-        where c.concerned and c.outcome = 'COMMIT' and s.partition_id = any(partition_ids)
-          and s.last_offset >= p.log_start_offset),
+        where c.concerned and c.outcome = 'COMMIT' and s.last_offset >= p.log_start_offset),
     looked as (
         select s.*, case when bool_or(s.below) over whole and bool_or(s.above) over whole then '{torn}' else '{}' end::text[]
                     as rules

@@ -12,9 +12,15 @@ create function msgtx.verify_decisions(
 ) language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    -- So that a partition is found without going through them.
+    ids constant int[] := array(select u.id from unnest(partition_ids) u(id) order by u.id);
 begin
     with chunk as materialized (
-        select d.*, d.partitions && partition_ids as concerned from msgtx.transaction_decision d
+        select d.*, exists (select from unnest(d.partitions) u(id) where ids[width_bucket(u.id, ids)] = u.id) as concerned,
+               cardinality(d.partitions) <> cardinality(d.first_offsets)
+               or cardinality(d.partitions) <> cardinality(d.last_offsets) as uneven
+        from msgtx.transaction_decision d
         where (d.producer_id, d.producer_epoch, d.transaction_number)
               > (coalesce(in_after[1], -1), coalesce(in_after[2], -1), coalesce(in_after[3], -1))
         order by d.producer_id, d.producer_epoch, d.transaction_number limit most),
@@ -23,10 +29,7 @@ begin
                log.stable_floor,
                array_remove(array[
                    case when c.outcome not in ('COMMIT', 'ABORT') then 'decision_outcome' end,
-                   case when cardinality(c.partitions) <> cardinality(c.first_offsets)
-                          or cardinality(c.partitions) <> cardinality(c.last_offsets) or s.last_offset < s.first_offset
-                          or s.ordinal > array_position(c.partitions, s.partition_id)
-                        then 'decision_arrays' end,
+                   case when c.uneven or s.last_offset < s.first_offset or s.time > 1 then 'decision_arrays' end,
                    case when s.first_offset >= log.first_offset and not exists (
                             select from msgtx.record_batch r
                             where r.partition_id = s.partition_id and r.base_offset = s.first_offset
@@ -45,8 +48,10 @@ begin
                               and m.producer_epoch = c.producer_epoch and m.transaction_number = c.transaction_number)
                         then 'marker_missing' end], null) as rules
         from chunk c
-        cross join lateral unnest(c.partitions, c.first_offsets, c.last_offsets)
-            with ordinality s(partition_id, first_offset, last_offset, ordinal)
+        cross join lateral (
+            select u.*, row_number() over (partition by u.partition_id order by u.ordinal) as time
+            from unnest(c.partitions, c.first_offsets, c.last_offsets)
+                with ordinality u(partition_id, first_offset, last_offset, ordinal)) s
         join msgtx.partition p on p.partition_id = s.partition_id
         cross join lateral (
             select coalesce((select r.base_offset from msgtx.record_batch r
@@ -54,7 +59,7 @@ begin
                             p.log_start_offset) as first_offset,
                    (select f.stable_floor from msgtx.partition_floor f
                     where f.partition_id = s.partition_id order by f.stable_floor desc limit 1) as stable_floor) log
-        where c.concerned and s.partition_id = any(partition_ids))
+        where c.concerned and ids[width_bucket(s.partition_id, ids)] = s.partition_id)
     select (select max(array[c.producer_id, c.producer_epoch, c.transaction_number]) from chunk c),
            (select count(*) from chunk c), (select count(*) from chunk c where c.concerned),
            coalesce(jsonb_agg(to_jsonb(l) order by l.partition_id, l.first_offset) filter (where l.rules <> '{}'), '[]')
