@@ -178,9 +178,9 @@ class TransactionAborted(AbortableError):
 
 
 class RecordTooLarge(AbortableError):
-    """The record is larger than the topic's `max_message_bytes` (or the client's own limit).
+    """The record is larger than the topic's `max_message_bytes`, or a call larger than the client or PostgreSQL takes.
 
-    Send less, or raise the limit of the topic.
+    Send or commit less at once, or raise the limit of the topic (to 1 GB at most).
     """
 
     code = 10

@@ -54,7 +54,10 @@ _OUT_OF_MEMORY: Final = "53200"
 _LOCK_TABLE: Final = "max_locks_per_transaction"  # a setting's name: never translated
 _SERIALIZATION: Final = "40001"
 _TOO_LARGE: Final = "54000"
+_INTERNAL: Final = "XX000"
 _OF_AN_INDEX: Final = {"_bt_check_third_page", "index_form_tuple_context", "index_form_tuple"}  # never translated
+# Where PostgreSQL itself refuses to build what is larger than it can hold, with 54000 or XX000: allocations, texts, arrays.
+_OF_1_GB: Final = {"mcxt.c", "stringinfo.c", "arrayfuncs.c"}  # never translated
 _LOGIN: Final = re.compile(r'authentication failed|no password supplied|no pg_hba.conf entry|role "[^"]*" does not exist')
 _FULL: Final = re.compile("too many (connections|clients)|connection slots are reserved")  # a refused one has no SQLSTATE
 # What a call says that was looking for a function by its number while an upgrade created it again: never translated texts.
@@ -70,7 +73,7 @@ def translate(error: Exception, connection: RawConnection | None = None) -> Exce
     state = original.sqlstate or ""
     text = (original.diag.message_primary or str(original)).strip().splitlines()
     message = text[0] if text else type(original).__name__
-    if state in {"42883", "XX000"} and _RENEWED.search(message):
+    if state in {"42883", _INTERNAL} and _RENEWED.search(message):
         return errors.DatabaseUnavailable(f"the functions were renewed during the call ({message})")
     if state in _NO_SCHEMA:
         return errors.ConfigError(
@@ -95,6 +98,8 @@ def translate(error: Exception, connection: RawConnection | None = None) -> Exce
         return sqlalchemy.exc.DBAPIError.instance(None, None, original, psycopg.Error)
     if state == _TOO_LARGE and original.diag.source_function in _OF_AN_INDEX:
         return errors.InvalidRequest(f"a name is too long: {message}")
+    if state in {_TOO_LARGE, _INTERNAL} and original.diag.source_file in _OF_1_GB:
+        return errors.RecordTooLarge(f"PostgreSQL holds no value of more than 1 GB ({message}): send or commit less at once")
     if not state and isinstance(original, psycopg.DataError):
         return errors.InvalidRequest(message)  # psycopg cannot say it: a NUL character in a text
     if state in BY_SQLSTATE:

@@ -22,6 +22,8 @@ from psycopg.errors import error_from_result
 from psycopg.types.numeric import Int8
 from psycopg.waiting import Wait
 
+from msgtx import errors
+
 INT4, INT8, TEXT, BYTEA = 23, 20, 25, 17
 INT4_ARRAY, INT8_ARRAY, TEXT_ARRAY, BYTEA_ARRAY = 1007, 1016, 1009, 1001
 NULL = b"\xff\xff\xff\xff"
@@ -29,6 +31,9 @@ EMPTY_ARRAY = struct.Struct(">iiI")
 ARRAY_HEADER = struct.Struct(">iiIii")
 # Lengths below this are looked up, not packed: nearly every key and value.
 LENGTHS = [length.to_bytes(4, "big") for length in range(1 << 16)]
+# PostgreSQL takes no message and holds no value of 1 GiB (MaxAllocSize). It ends the connection of who sends one, which is
+# like any other lost connection: the call would be repeated. The rest is for small arguments beside this one.
+ARGUMENT_BYTES: Final = 0x3FFFFFFF - 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +170,23 @@ class _BinaryDumper(Dumper):
         return "utf-8" if self.connection is None else self.connection.info.encoding
 
 
-class _BatchArrayDumper(_BinaryDumper):
-    def dump(self, obj: BatchArray) -> Buffer:
+class _ArrayDumper(_BinaryDumper):
+    def encode(self, obj: Any) -> Buffer:
+        """Return the binary form."""
+        raise NotImplementedError
+
+    def dump(self, obj: Any) -> Buffer:
+        """Return the binary form. Raise `RecordTooLarge` if PostgreSQL cannot take it."""
+        data = self.encode(obj)
+        if len(data) > ARGUMENT_BYTES:
+            raise errors.RecordTooLarge(
+                f"a call with an argument of {len(data)} bytes: PostgreSQL takes at most {ARGUMENT_BYTES}; send less at once"
+            )
+        return data
+
+
+class _BatchArrayDumper(_ArrayDumper):
+    def encode(self, obj: BatchArray) -> Buffer:
         parts = [_header(obj.type_oid, len(obj.batches), has_nulls=False)]
         encoding = self.encoding
         for batch in obj.batches:
@@ -176,31 +196,31 @@ class _BatchArrayDumper(_BinaryDumper):
         return b"".join(parts)
 
 
-class _Int8ArrayDumper(_BinaryDumper):
+class _Int8ArrayDumper(_ArrayDumper):
     oid = INT8_ARRAY
 
-    def dump(self, obj: Int8Array) -> Buffer:
+    def encode(self, obj: Int8Array) -> Buffer:
         return encode_int8_array(obj)
 
 
-class _Int4ArrayDumper(_BinaryDumper):
+class _Int4ArrayDumper(_ArrayDumper):
     oid = INT4_ARRAY
 
-    def dump(self, obj: Int4Array) -> Buffer:
+    def encode(self, obj: Int4Array) -> Buffer:
         return encode_int4_array(obj)
 
 
-class _TextArrayDumper(_BinaryDumper):
+class _TextArrayDumper(_ArrayDumper):
     oid = TEXT_ARRAY
 
-    def dump(self, obj: TextArray) -> Buffer:
+    def encode(self, obj: TextArray) -> Buffer:
         return encode_text_array(obj, self.encoding)
 
 
-class _ByteaArrayDumper(_BinaryDumper):
+class _ByteaArrayDumper(_ArrayDumper):
     oid = BYTEA_ARRAY
 
-    def dump(self, obj: ByteaArray) -> Buffer:
+    def encode(self, obj: ByteaArray) -> Buffer:
         return encode_bytea_array(obj)
 
 

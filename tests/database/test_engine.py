@@ -246,6 +246,23 @@ def test_what_is_not_ours_goes_through() -> None:
     assert translate(error) is error
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "select pg_catalog.array_fill(0::float8, array[134217727])",
+        "select pg_catalog.octet_length(pg_catalog.string_agg(pg_catalog.repeat('x', 100000000), '')) from"
+        " pg_catalog.generate_series(1, 11)",
+        "select pg_catalog.octet_length(pg_catalog.repeat('x', n) || pg_catalog.repeat('y', n)) from"
+        " (values (540000000)) v(n)",
+    ],
+    ids=["an array", "a text that grows", "an allocation"],
+)
+def test_what_postgresql_cannot_hold_is_too_large_and_not_tried_again(engine: Engine, asked: str) -> None:
+    with engine.connection() as lent, pytest.raises(errors.RecordTooLarge, match="1 GB") as refused:
+        query(lent, asked)
+    assert not refused.value.retriable
+
+
 def test_a_password_is_never_shown() -> None:
     shown = public_url("postgresql://user:secret@host:5432/database")
     assert "secret" not in shown

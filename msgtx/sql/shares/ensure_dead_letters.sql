@@ -17,7 +17,7 @@ begin
                where s.group_id = (select c.group_id from msgtx.consumer_group c where c.name = group_name))
        and not exists (select from msgtx.topic t where t.name = topic) then
         begin
-            ignored := msgtx.insert_topic(topic, 1, '{"retention_ms": -1, "max_message_bytes": 1073741824}') is not null;
+            ignored := msgtx.insert_topic(topic, 1, '{"retention_ms": -1, "max_message_bytes": 1000000000}') is not null;
         exception when sqlstate 'MX036' then
             null;  -- another member was faster
         end;

@@ -1,5 +1,6 @@
 -- check_topic_settings(settings) raises if one of a topic's settings, as JSON, is unknown or out of range. What is not named is
--- not looked at; the table's own constraints hold the rest.
+-- not looked at; the table's own constraints hold the rest. A record has at most 1,000,000,000 bytes: PostgreSQL holds no value of
+-- 1 GiB, and what is left of it is for the batches that go with the record in one call (append_staged: 32 MiB), and for lengths.
 create function msgtx.check_topic_settings(settings jsonb) returns boolean language plpgsql stable as $$
 declare
     unknown text := (
@@ -17,6 +18,11 @@ begin
     if found then
         raise exception using errcode = 'MX040', message = format(
             '%s must be at least %s, not %s', wrong.name, wrong.least, wrong.given);
+    end if;
+    if (settings ->> 'max_message_bytes')::bigint > 1000000000 then
+        raise exception using errcode = 'MX040', message = format(
+            'max_message_bytes must be at most 1000000000 (PostgreSQL holds no larger values), not %s',
+            settings ->> 'max_message_bytes');
     end if;
     return true;
 end $$;
