@@ -337,7 +337,7 @@ def _rollback_savepoint(connection: sqlalchemy.Connection, name: str, _: None) -
 def _failed(context: sqlalchemy.engine.ExceptionContext) -> Exception | None:
     """Handle that a statement failed; if it was the COMMIT, the transaction is over, and whose it was must know.
 
-    Returns the error that msgtx has for what its own functions refused at COMMIT.
+    Returns the error that msgtx has for what its own functions refused at COMMIT; None: SQLAlchemy's is as good.
     """
     connection = context.connection
     if connection is None or context.statement is not None or (enlistment := _written.pop(connection, None)) is None:
@@ -348,7 +348,8 @@ def _failed(context: sqlalchemy.engine.ExceptionContext) -> Exception | None:
     original = context.original_exception
     if isinstance(original, psycopg.Error) and "msgtx." in (original.diag.context or ""):
         driver: Any = connection.connection.driver_connection
-        return translate(original, driver)
+        translated = translate(original, driver)
+        return None if translated is original else translated
     return None
 
 

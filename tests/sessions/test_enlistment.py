@@ -480,3 +480,20 @@ def test_the_first_use_of_an_engine_by_many_threads_at_once_loses_nothing(
     values, numbers = seen(topic)
     assert numbers == list(range(8))
     assert sorted(values) == [b"%d" % number for number in range(8)]  # type: ignore[type-var]  # none is null
+
+
+def test_an_error_at_commit_that_msgtx_does_not_know_is_sqlalchemys(
+    app: sqlalchemy.Engine, topic: str, connection: Connection
+) -> None:
+    """It was psycopg's own, and its own cause."""
+    connection.execute("create function fails() returns trigger language plpgsql as $$ begin return 1 / 0; end $$")
+    connection.execute("create trigger fails before insert on msgtx.record_batch for each row execute function fails()")
+    try:
+        with Session(app) as session:
+            orm.publish(session, topic, b"x")
+            with pytest.raises(sqlalchemy.exc.DataError, match="division by zero") as failed:
+                session.commit()
+        assert failed.value.__cause__ is not failed.value
+    finally:
+        connection.execute("drop trigger fails on msgtx.record_batch")
+        connection.execute("drop function fails")
