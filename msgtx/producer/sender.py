@@ -32,12 +32,18 @@ from msgtx.producer.wake import Wake
 from msgtx.rules.transaction import Call
 from msgtx.session.answers import Answers
 from msgtx.store.answers import acknowledge_in_transaction
-from msgtx.store.append import APPEND, APPEND_UNFLUSHED, PARTITIONS_AT_ONCE, append_arguments, read_appended
+from msgtx.store.append import (
+    APPEND,
+    APPEND_UNFLUSHED,
+    CALL_BYTES,
+    PARTITIONS_AT_ONCE,
+    append_arguments,
+    read_appended,
+)
 from msgtx.store.producers import init_producer_id
 from msgtx.store.topics import Topic
 
 log = logging.getLogger("msgtx.producer")
-CALL_BYTES: Final = 2 * 1024 * 1024  # of batches in one call: enough to share a flush, little enough to hold locks shortly
 AWAKE_SECONDS: Final = 0.2  # without work, before the thread sleeps until it is woken
 MIN_WAIT_SECONDS: Final = 0.001
 # Of a transactional producer, between two looks for a batch that has lingered: nothing of it is visible before the commit,

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from msgtx.database.wire import BatchColumns
+from msgtx.store.append import CALL_BYTES, PARTITIONS_AT_ONCE
 from msgtx.store.rows import Headers, OpenRow, record_bytes
 from msgtx.store.topics import Topic
 
@@ -22,7 +23,10 @@ class Published:
 
 
 def calls_of(records: Iterable[Published]) -> Iterator[list[BatchColumns]]:
-    """Yield what goes in one call: a row for each partition, ascending; further rows of a partition in further calls."""
+    """Yield what goes in one call: a row for each of some partitions, ascending; further rows of them in further calls.
+
+    Beside the session each call is a SQL transaction of its own; in the session, no call locks anything before the COMMIT.
+    """
     rows: dict[int, list[OpenRow]] = {}
     drawn: dict[str, int] = {}
     for record in records:
@@ -30,10 +34,18 @@ def calls_of(records: Iterable[Published]) -> Iterator[list[BatchColumns]]:
         index = record.partition
         if index is None:
             index = drawn.setdefault(record.topic.name, random.randrange(len(ids)))  # noqa: S311 - spreads load
-        size = record_bytes(record.value, record.key)
+        size = record_bytes(record.value, record.key, record.headers)
         of_partition = rows.setdefault(ids[index], [])
         if not of_partition or not of_partition[-1].takes(size):
             of_partition.append(OpenRow())
         of_partition[-1].add(record.value, record.key, record.timestamp, record.headers, size=size)
     for at in range(max(map(len, rows.values()), default=0)):
-        yield [left[at].stored_as(partition_id) for partition_id, left in sorted(rows.items()) if at < len(left)]
+        call: list[BatchColumns] = []
+        size = 0
+        for partition_id, row in sorted((partition_id, left[at]) for partition_id, left in rows.items() if at < len(left)):
+            if call and (size + row.size > CALL_BYTES or len(call) == PARTITIONS_AT_ONCE):
+                yield call
+                call, size = [], 0
+            call.append(row.stored_as(partition_id))
+            size += row.size
+        yield call

@@ -16,6 +16,8 @@ from msgtx.types import TransactionId
 
 # Each is a lock to the end of the call, of which PostgreSQL has 6,400 by default; more partitions are more calls.
 PARTITIONS_AT_ONCE: Final = 256
+# Of batches: enough to share a flush and a round trip, little enough to hold locks shortly; one batch may be larger.
+CALL_BYTES: Final = 2 * 1024 * 1024
 _ARGUMENTS: Final = {
     "batches": "msgtx.batch[]",
     "durable": "bool",

@@ -1,0 +1,184 @@
+"""How what one COMMIT publishes is divided into calls: PostgreSQL takes no message of 1 GiB (internals: sessions)."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import sqlalchemy
+from sqlalchemy.orm import Session
+
+import msgtx
+from msgtx import errors, orm
+from msgtx.config import ROW_BYTES
+from msgtx.database.wire import BatchColumns
+from msgtx.session import enlistment, side_connection
+from msgtx.session.published import Published, calls_of
+from msgtx.store.append import CALL_BYTES, PARTITIONS_AT_ONCE
+from msgtx.store.rows import Headers
+from msgtx.store.topics import Topic
+from tests.databases import Connection
+from tests.sessions.conftest import LEVELS, MakeEngine, Order
+
+Seen = Callable[[str], tuple[list[bytes | None], list[int]]]
+SECONDS = 30.0
+MANY = Topic("many", tuple(range(1, 601)), {})
+
+
+@pytest.fixture(params=LEVELS)
+def leveled(request: pytest.FixtureRequest, make_engine: MakeEngine) -> sqlalchemy.Engine:
+    """The application's engine, at each isolation level."""
+    return make_engine(pool_size=1, max_overflow=0, pool_timeout=5, isolation_level=request.param)
+
+
+@pytest.fixture
+def small_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of 100 bytes, or of two partitions."""
+    monkeypatch.setattr("msgtx.session.published.CALL_BYTES", 100)
+    monkeypatch.setattr("msgtx.session.published.PARTITIONS_AT_ONCE", 2)
+
+
+Sent = list[list[int]]
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
+    """The partitions of each call: in the session, and above READ COMMITTED beside it."""
+    calls: Sent = []
+    for room, name in ((enlistment, "commit_in_session"), (side_connection, "append")):
+        original = getattr(room, name)
+
+        def counted(connection: Any, batches: Any, *rest: Any, _original: Any = original, **named: Any) -> Any:
+            calls.append([batch.partition_id for batch in batches])
+            return _original(connection, batches, *rest, **named)
+
+        monkeypatch.setattr(room, name, counted)
+    return calls
+
+
+def published(partition: int, value: bytes, headers: Headers = ()) -> Published:
+    return Published(MANY, partition, None, value, 0, headers)
+
+
+def sizes(calls: list[list[BatchColumns]]) -> list[int]:
+    return [
+        sum(len(item or b"") for batch in call for item in (*batch.values, *(batch.header_values or ()))) for call in calls
+    ]
+
+
+# ── what goes into one call ──
+
+
+def test_a_call_has_so_many_bytes_and_no_more() -> None:
+    calls = list(calls_of(published(partition, bytes(ROW_BYTES)) for partition in range(20)))
+    assert [len(call) for call in calls] == [5, 5, 5, 5]
+    assert max(sizes(calls)) <= CALL_BYTES
+
+
+def test_a_record_that_is_larger_goes_alone() -> None:
+    values = [b"a", bytes(CALL_BYTES + 1), b"b", b"c"]
+    calls = list(calls_of(published(partition, value) for partition, value in enumerate(values)))
+    assert [[len(batch.values[0] or b"") for batch in call] for call in calls] == [[1], [CALL_BYTES + 1], [1, 1]]
+
+
+def test_a_call_has_so_many_partitions_and_no_more() -> None:
+    calls = list(calls_of(published(partition, b"x") for partition in range(600)))
+    assert [len(call) for call in calls] == [PARTITIONS_AT_ONCE, PARTITIONS_AT_ONCE, 600 - 2 * PARTITIONS_AT_ONCE]
+
+
+def test_headers_count() -> None:
+    """A hundred records of one byte, with 100 KB of headers each, were one row and one call."""
+    calls = list(calls_of(published(0, b"x", [("h", bytes(100_000))]) for _ in range(100)))
+    assert max(sizes(calls)) <= ROW_BYTES
+    assert sum(len(batch.values) for call in calls for batch in call) == 100
+
+
+def test_calls_are_ascending_and_keep_the_order_of_a_partition(small_calls: None) -> None:
+    calls = list(calls_of(published(partition, b"%d" % at) for at in range(3) for partition in (4, 1, 3)))
+    assert [[batch.partition_id for batch in call] for call in calls] == [[2, 4], [5]]
+    large = [published(partition, b"%d" % at + bytes(ROW_BYTES)) for at in range(3) for partition in (4, 1)]
+    calls = list(calls_of(large))
+    assert [(batch.partition_id, (batch.values[0] or b"")[:1]) for call in calls for batch in call] == [
+        (partition, b"%d" % at) for at in range(3) for partition in (2, 5)
+    ]
+
+
+# ── and yet one COMMIT ──
+
+
+def publish_each(session: Any, topic: str, partitions: Any, size: int = 60) -> None:
+    session.execute(sqlalchemy.insert(Order).values(number=1))
+    for partition in partitions:
+        orm.publish(session, topic, b"%d" % partition + bytes(size), partition=partition)
+
+
+def test_calls_of_one_commit_are_there_together(
+    leveled: sqlalchemy.Engine, client: msgtx.Client, unique: Callable[[str], str], seen: Seen, small_calls: None, sent: Sent
+) -> None:
+    topic = unique("topic")
+    client.topics.create(topic, partitions=5)
+    with Session(leveled) as session:
+        publish_each(session, topic, [4, 0, 3, 1, 2])
+        session.commit()
+    assert seen(topic) == ([b"%d" % partition + bytes(60) for partition in range(5)], [1])
+    assert [len(call) for call in sent[-5:]] == [1] * 5
+    assert sent[-5:] == sorted(sent[-5:])
+
+
+@pytest.mark.parametrize("kind", [Session, sqlalchemy.Connection])
+@pytest.mark.parametrize("why", ["refused", "not sent"])
+def test_a_later_call_that_fails_takes_all_of_them_back(
+    leveled: sqlalchemy.Engine,
+    client: msgtx.Client,
+    connection: Connection,
+    unique: Callable[[str], str],
+    seen: Seen,
+    small_calls: None,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: Any,
+    why: str,
+) -> None:
+    """Also if it never came to the server, whose SQL transaction is in good order then; and if COMMIT is called again."""
+    topic, other = unique("topic"), unique("other")
+    for name in (topic, other):
+        client.topics.create(name, partitions=3)
+    with Session(leveled) if kind is Session else leveled.connect() as session:
+        publish_each(session, topic, [0, 1, 2])
+        orm.publish(session, other, bytes(90))
+        if why == "refused":
+            client.topics.alter(other, max_message_bytes=10)
+        else:
+            monkeypatch.setattr("msgtx.database.wire.ARGUMENT_BYTES", 235)
+        with pytest.raises(errors.RecordTooLarge):
+            session.commit()
+        monkeypatch.undo()
+        assert seen(topic) == ([], [])
+        try:
+            session.commit()
+        except (errors.MsgtxError, sqlalchemy.exc.SQLAlchemyError):
+            session.rollback()
+        assert seen(topic) == ([], [])
+        publish_each(session, topic, [0, 1, 2])
+        session.commit()
+    assert seen(topic) == ([b"%d" % partition + bytes(60) for partition in range(3)], [1])
+    assert connection.execute("select from msgtx.transactions where state in ('Ongoing', 'Prepared')").fetchall() == []
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_sessions_that_publish_crosswise_in_several_calls_do_not_deadlock(
+    make_engine: MakeEngine, client: msgtx.Client, topic: str, seen: Seen, small_calls: None, background: Any, level: str
+) -> None:
+    """Their partitions are locked in one ascending round, whatever the number of calls."""
+    engine, together = make_engine(pool_size=3, isolation_level=level), threading.Barrier(3)
+
+    def work(partitions: list[int]) -> None:
+        together.wait(SECONDS)
+        for _ in range(6):
+            with Session(engine) as session:
+                for partition in partitions:
+                    orm.publish(session, topic, bytes(90), partition=partition)
+                session.commit()
+
+    for done in [background.submit(work, order) for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0])]:
+        done.result(SECONDS)
+    assert len(seen(topic)[0]) == 54
