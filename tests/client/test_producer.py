@@ -768,3 +768,31 @@ def test_close_ends_while_the_database_is_away(database_url: str, topic: str, co
         closing.start()
         closing.join(5)
         assert not closing.is_alive()
+
+
+@pytest.mark.parametrize("how", ["alone", "once", "in a transaction"])
+def test_a_batch_that_postgresql_cannot_take_is_refused_at_once_and_the_producer_goes_on(
+    client: msgtx.Client, topic: str, read: Read, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """It was sent again and again until `delivery_timeout_ms`: the server ends the connection of who sends 1 GiB."""
+    transactional_id = unique("id") if how == "in a transaction" else None
+    with client.producer(transactional_id=transactional_id) as producer:
+
+        def send(value: bytes) -> None:
+            if transactional_id is None:
+                producer.send(topic, value, partition=0, dedup_key=value[:1].decode() if how == "once" else None).result(
+                    SECONDS
+                )
+                return
+            with producer.transaction():
+                producer.send(topic, value, partition=0)
+
+        send(b"before")
+        monkeypatch.setattr("msgtx.database.wire.ARGUMENT_BYTES", 1_000)
+        began = time.monotonic()
+        with pytest.raises(errors.RecordTooLarge, match="PostgreSQL takes at most 1000"):
+            send(b"x" * 1_001)
+        assert time.monotonic() - began < 10
+        monkeypatch.undo()
+        send(b"after")
+    assert [record.value for record in read(topic)] == [b"before", b"after"]
