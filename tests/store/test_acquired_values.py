@@ -12,7 +12,7 @@ from msgtx.database.wire import Int4Array, Int8Array
 from msgtx.store.shares import READ, Acquired, Acquiring, acquire_records, acquire_records_together
 from tests.databases import Connection, backend, wait_until
 from tests.store.sharing import ANYTHING, ShareGroup
-from tests.store.steps import new_partition, plain
+from tests.store.steps import new_partition, new_topic, plain
 from tests.store.test_compaction import compact, compacted_topic
 
 Sessions = Callable[[], Connection]
@@ -112,6 +112,18 @@ def test_a_large_record_is_not_small_since_others_of_its_row_are(connection: Con
     found = acquire_records_together(connection, [asking(group, "c", 1)])
     assert group.spans[-1][2:] == ("acquired", 1)
     assert found == [None] or found[0] is not None
+
+
+def test_what_is_small_is_small_over_all_partitions(connection: Connection) -> None:
+    partitions = new_topic(connection, 12)
+    group = ShareGroup(connection, partitions[0])
+    for partition in partitions:
+        plain(connection, partition, bytes(INLINE // 2), *[b"s"] * 499)
+        acquire_records(connection, asking(group, "a")._replace(partition_ids=[partition]))
+    group.expire_locks("a")
+    found = inline(connection, asking(group, "b", 12)._replace(partition_ids=partitions))
+    assert len(found) == 12
+    assert sum(found) <= 2
 
 
 def test_a_repeated_call_has_what_it_left_out(connection: Connection, group: ShareGroup) -> None:

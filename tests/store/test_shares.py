@@ -547,6 +547,18 @@ def test_what_compaction_removes_while_it_is_held_is_delivered_no_more(connectio
     assert group.spans == []
 
 
+def test_a_dead_letter_that_compaction_has_removed_is_forgotten(connection: Connection) -> None:
+    group = ShareGroup(connection, compacted_topic(connection), delivery_count_limit=1)
+    for pairs in ("a1 b1", "a2"):
+        put(connection, group.partition, pairs)
+    group.acquire("a")
+    assert group.answer("a", {1: "accept", 2: "accept"}) == []
+    group.expire_locks("a")
+    compact(connection)
+    assert group.acquire("a") == {}
+    assert (group.spans, group.letters) == ([], [])
+
+
 def test_a_topic_that_is_deleted_takes_what_is_in_flight_with_it(connection: Connection, group: ShareGroup) -> None:
     group.acquire("a")
     delete_topic_of(connection, group.partition)
@@ -924,6 +936,17 @@ def test_deleting_a_group_waits_for_no_call_of_a_member_that_is_gone(
     assert starts(connection, group.group_id) == []
     again = ShareGroup(connection, group.partition, name=group.name)
     assert again.acquire("a") == {0: 1, 1: 1, 2: 1, 3: 1}
+
+
+def test_what_a_member_answers_while_its_group_is_deleted_is_settled(connection: Connection, group: ShareGroup) -> None:
+    """Its state is there for a moment, and the group is not."""
+    writer = Writer(connection)
+    group.acquire("a", 1)
+    group.answer_in(writer.name, "a", {0: "accept"})
+    writer.commit()
+    for table in ("share_group", "group_member", "consumer_group"):
+        connection.execute(f"delete from msgtx.{table} where group_id = %s".encode(), [group.group_id])
+    assert settle(connection) == 1
 
 
 @pytest.mark.parametrize("outcome", ["COMMIT", "ABORT"])

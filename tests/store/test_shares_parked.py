@@ -393,6 +393,41 @@ def test_what_is_given_back_comes_with_its_key_and_is_seen_to(
     assert keyed.acquire("a") == {0: 2, 1: 2}
 
 
+@pytest.mark.parametrize("why", ["locked", "too many"])
+def test_a_dead_letter_that_is_not_written_yet_holds_nothing_back(
+    connection: Connection, partition: int, keyed: ShareGroup, open_connection: Callable[[], Connection], why: str
+) -> None:
+    """It does not come again, so what is delivered behind it may be done."""
+    configure_share_group(connection, keyed.name, {"delivery_count_limit": 1})
+    fill(connection, partition, "x" * 503)
+    assert len(keyed.acquire("a", 1 if why == "locked" else 501)) in (1, 501)
+    keyed.expire_locks("a")
+    letters = 1 if why == "locked" else 501
+    connection.execute("select msgtx.ensure_dead_letters(%s)", [keyed.name])
+    with open_connection().transaction() as other:
+        if why == "locked":
+            other.connection.execute(
+                "select msgtx.lock_partition(msgtx.dead_letter_partition(%s, %s))", [keyed.name, partition]
+            )
+        assert keyed.acquire("a", 1) == {letters: 1}
+        assert keyed.answer("a", {letters: "accept"}) == []
+    assert keyed.acquire("a", 1) == {letters + 1: 1}
+    assert keyed.answer("a", {letters + 1: "accept"}) == []
+    assert [offset for _, offset, _, _ in keyed.letters] == list(range(letters))
+
+
+def test_a_record_that_retention_has_removed_gives_nothing_back(
+    connection: Connection, partition: int, keyed: ShareGroup
+) -> None:
+    fill(connection, partition, "xxx")
+    for _ in range(3):
+        keyed.acquire("a", 1)
+    lock_expires(connection, keyed, 0)
+    delete_records(connection, {partition: 1})
+    assert keyed.acquire("b") == {}
+    assert keyed.answer("a", {1: "accept"}) == []
+
+
 def test_a_record_that_was_sent_for_later_gives_nothing_back(
     connection: Connection, partition: int, keyed: ShareGroup, clock: Clock
 ) -> None:

@@ -72,7 +72,7 @@ begin
     else
         next_offset := greatest(state.next_offset, log_start);
         next_token := case when next_offset = state.next_offset then state.next_token end;
-        spans := msgtx.current_spans(id, g.ordering, state.spans, log_start, moment);
+        spans := msgtx.current_spans(g, id, state.spans, log_start, moment);
         for f in
             select distinct s.producer_id, s.producer_epoch, s.transaction_number from unnest(spans) s
             cross join lateral (
@@ -87,7 +87,7 @@ begin
             expired := msgtx.expire_transaction(f.producer_id, f.producer_epoch, f.transaction_number) or expired;
         end loop;
         if expired then
-            spans := msgtx.current_spans(id, g.ordering, spans, log_start, moment);
+            spans := msgtx.current_spans(g, id, spans, log_start, moment);
         end if;
     end if;
     next_due := state.next_due;
@@ -134,8 +134,8 @@ begin
         if dead <> '{}' then
             select b.* into left_over, record_count, byte_size from msgtx.bury_records(group_name, id, dead, letters, max_bytes) b;
             ignored := msgtx.flush_at_commit();
+            is_met := is_met or left_over is distinct from dead;
             if record_count > 0 then
-                is_met := true;
                 bytes_left := bytes_left - byte_size;
                 return next;
             end if;
@@ -258,8 +258,7 @@ begin
         delivery_count := left_over[place].delivery_count;
         max_timestamp := f.max_timestamp;
         -- Other records of the row may be the smaller ones.
-        inline_bytes := inline_bytes - pg_column_size(f."values") - coalesce(pg_column_size(f.keys), 0)
-            - coalesce(pg_column_size(f.header_keys) + pg_column_size(f.header_values), 0);
+        inline_bytes := inline_bytes - msgtx.bytes_of_columns(f.keys, f."values", f.header_keys, f.header_values);
         is_inline := inline_bytes >= 0;
         offsets := case when is_inline then f.offsets end;
         keys := case when is_inline then f.keys end;

@@ -161,7 +161,7 @@ begin
                 return next;
                 room := room - (last_offset - first_offset + 1)::int;
                 max_bytes := max_bytes - f.byte_size;
-                inline_bytes := case when "values" is null then 0 else inline_bytes - f.byte_size end;
+                inline_bytes := coalesce(inline_bytes - msgtx.bytes_of_columns(keys, "values", header_keys, header_values), 0);
             end loop;
         end if;
         continue when is_usual;
@@ -210,7 +210,7 @@ begin
             lock_ms := g.record_lock_duration_ms;
             return next;
             room := room - records;
-            inline_bytes := case when "values" is null then 0 else inline_bytes - bytes end;
+            inline_bytes := coalesce(inline_bytes - msgtx.bytes_of_columns(keys, "values", header_keys, header_values), 0);
             is_repeated := again;
         end loop;
     end loop;

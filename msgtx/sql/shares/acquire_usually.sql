@@ -164,8 +164,7 @@ begin
                         header_values := f.header_values[headers_from + 1:headers_from + headers];
                     end if;
                     -- Other records of the row may be the smaller ones.
-                    inline_bytes := inline_bytes - pg_column_size("values") - coalesce(pg_column_size(keys), 0)
-                        - coalesce(pg_column_size(header_keys) + pg_column_size(header_values), 0);
+                    inline_bytes := inline_bytes - msgtx.bytes_of_columns(keys, "values", header_keys, header_values);
                     is_inline := inline_bytes >= 0;
                 end if;
                 if not is_inline then

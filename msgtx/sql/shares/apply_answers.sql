@@ -91,7 +91,7 @@ begin
         select case (c.span).status when 'pending' then 'TransactionConflict' else 'InvalidRecordState' end,
                asked.group_name, asked.partition_id, c.first_offset, c.last_offset
         from msgtx.cut_spans(coalesce((
-                select msgtx.current_spans(s.partition_id, g.ordering, s.spans, 0, msgtx.clock()) from msgtx.share_state s
+                select msgtx.current_spans(g, s.partition_id, s.spans, 0, msgtx.clock()) from msgtx.share_state s
                 where s.group_id = g.group_id and s.partition_id = asked.partition_id order by s.version desc limit 1), '{}'),
             asked.firsts, asked.lasts, asked.answers) c
         where c.answer is not null
@@ -119,7 +119,7 @@ begin
         select s.version, s.next_offset, s.next_token, s.spans, s.next_due, s.waiting_keys into state from msgtx.share_state s
         where s.group_id = g.group_id and s.partition_id = asked.partition_id order by s.version desc limit 1;
         moment := msgtx.clock();
-        spans := msgtx.current_spans(asked.partition_id, g.ordering, state.spans, 0, moment);
+        spans := msgtx.current_spans(g, asked.partition_id, state.spans, 0, moment);
         if g.ordering = 'key' and array_position(asked.answers, 'release') is not null then
             -- What the member holds behind it with the same key goes with it: nobody does that first.
             select array_agg(u.first_offset order by u.first_offset), array_agg(u.last_offset order by u.first_offset),

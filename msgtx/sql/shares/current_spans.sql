@@ -1,12 +1,14 @@
--- current_spans(partition, ordering, spans, log_start, moment) → what of a share partition's spans is true now, ascending. A record whose lock has
+-- current_spans(group, partition, spans, log_start, moment) → what of a share partition's spans is true now, ascending. A record whose lock has
 -- expired, or whose member's session is over, is available; what is pending in a transaction is as that was decided: acknowledged, which
 -- is in no span, rejected, or available. The last member and the reason stay with it, for a dead letter. What retention has removed is gone.
 -- With ordering=key a member holds nothing behind an earlier record of the same key that is to be delivered again: that is available, too.
+-- What is to become a dead letter, or was removed by retention, holds nothing back.
 -- Reads group_member, group_heartbeat, transaction_decision, record_batch.
 create function msgtx.current_spans(
-    in_partition_id int, ordering text, spans msgtx.share_span[], log_start bigint, moment timestamptz)
+    g msgtx.share_group, in_partition_id int, spans msgtx.share_span[], log_start bigint, moment timestamptz)
 returns msgtx.share_span[] language plpgsql volatile as $$
 declare
+    again msgtx.share_span[];
     behind bigint[];
 begin
     if spans = '{}' then
@@ -45,11 +47,17 @@ begin
                 else s.status end offset 0) holds(outcome, status)
         where holds.status <> 'acknowledged' and s.last_offset >= log_start
         order by s.first_offset);
-    if ordering = 'key' and exists (select from unnest(spans) s where s.status = 'available' and s.delivery_count > 0) then
+    if g.ordering = 'key' then
+        again := array(
+            select s from unnest(spans) s
+            where s.status = 'available' and s.delivery_count > 0 and s.delivery_count < g.delivery_count_limit
+              and s.last_offset >= (select p.log_start_offset from msgtx.partition p where p.partition_id = in_partition_id));
+    end if;
+    if again <> '{}' then
         behind := array(
             select h.offset_behind
             from (select array_agg(s.first_offset) as firsts, array_agg(s.last_offset) as lasts, array_agg('release'::text) as answers
-                  from unnest(spans) s where s.status = 'available' and s.delivery_count > 0) a
+                  from unnest(again) s) a
             cross join lateral msgtx.held_behind(spans, in_partition_id, a.firsts, a.lasts, a.answers) h(offset_behind)
             order by h.offset_behind);
         if behind <> '{}' then

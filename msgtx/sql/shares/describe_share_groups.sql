@@ -43,7 +43,7 @@ begin
                coalesce(sum(u.last_offset - u.first_offset + 1) filter (where u.status = 'acquired'), 0)::bigint as acquired,
                coalesce(sum(u.last_offset - u.first_offset + 1) filter (where u.status = 'pending'), 0)::bigint as pending,
                coalesce(sum(u.last_offset - u.first_offset + 1) filter (where u.status = 'rejected'), 0)::bigint as rejected
-        from unnest(msgtx.current_spans(n.partition_id, s.ordering, n.spans, n.log_start_offset, moment)) u) f on n.partition_id is not null
+        from unnest(msgtx.current_spans(s, n.partition_id, n.spans, n.log_start_offset, moment)) u) f on n.partition_id is not null
     left join lateral (
         select min(greatest(p.first_offset, n.log_start_offset)) as start_offset,
                coalesce(sum(p.last_offset - greatest(p.first_offset, n.log_start_offset) + 1), 0)::bigint as parked

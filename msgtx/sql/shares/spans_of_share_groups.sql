@@ -26,7 +26,7 @@ begin
     cross join lateral (
         select c.first_offset, c.last_offset, c.status, c.delivery_count, c.member_number, c.locked_until, null::timestamptz as due_at,
                c.producer_id, c.producer_epoch, c.transaction_number, c.answer, c.reason
-        from unnest(msgtx.current_spans(v.partition_id, s.ordering, v.spans, p.log_start_offset, moment)) c
+        from unnest(msgtx.current_spans(s, v.partition_id, v.spans, p.log_start_offset, moment)) c
         union all
         select greatest(k.first_offset, p.log_start_offset), k.last_offset,
                case when k.due_at is null then 'waiting' else 'delayed' end, k.delivery_count, k.member_number, null, k.due_at,

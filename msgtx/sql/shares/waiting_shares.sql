@@ -34,7 +34,7 @@ begin
     join msgtx.topic t on t.topic_id = p.topic_id
     cross join lateral (select greatest(v.next_offset, p.log_start_offset) as at) next
     cross join lateral (
-        select msgtx.current_spans(v.partition_id, s.ordering, v.spans, p.log_start_offset, moment) as spans offset 0) now
+        select msgtx.current_spans(s, v.partition_id, v.spans, p.log_start_offset, moment) as spans offset 0) now
     cross join lateral (
         select case s.isolation when 'read_committed' then b.last_stable_offset else b.log_end_offset end as readable_end
         from msgtx.fetch_batches(array[v.partition_id], array[0::bigint], array[null::text], s.isolation, 0, 0) b limit 1) e

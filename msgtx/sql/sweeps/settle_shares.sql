@@ -75,11 +75,11 @@ begin
                            and u.producer_epoch = waiting.producer_epoch
                            and u.transaction_number = waiting.transaction_number) then
                     select d.spans, d.next_due into spans, state.next_due
-                    from msgtx.share_group g
+                    from (select waiting.group_id) w
+                    left join msgtx.share_group g on g.group_id = w.group_id  -- it may be gone
                     cross join lateral msgtx.park_delayed(
-                        g.group_id, waiting.partition_id, g.ordering, msgtx.clock(),
-                        msgtx.current_spans(waiting.partition_id, g.ordering, state.spans, 0, msgtx.clock()), state.next_due) d
-                    where g.group_id = waiting.group_id;
+                        w.group_id, waiting.partition_id, g.ordering, msgtx.clock(),
+                        msgtx.current_spans(g, waiting.partition_id, state.spans, 0, msgtx.clock()), state.next_due) d;
                     dead := array(select u from unnest(spans) u where u.status = 'rejected');
                     if dead <> '{}' then
                         select b.left_over, b.buried, b.bytes into written from msgtx.bury_records((
