@@ -126,10 +126,17 @@ class Holdings:
         if refused is None:
             refused = [("InvalidRecordState", self._held[key]) for key in answers]
         if refused:
-            bad = [key for key in answers if any(_overlap(self._held[key], each) for _, each in refused)]
-            for key in bad:
-                del self._held[key]
-                self._answers.pop(key, None)
+            lost = [each for _, each in refused]
+            bad: list[Key] = []
+            for key in answers:
+                held = self._held[key]
+                hit = [each for each in lost if _overlap(held, each)]
+                if hit:
+                    del self._held[key]
+                    self._answers.pop(key, None)
+                    bad.append((*key[:2], max(held.first, hit[0].first)) if self._implicit else key)
+                    left = without([held], hit) if self._implicit else []  # else it is one record
+                    self._held |= {(*key[:2], rest.first): rest for rest in left}
             raise errors.BY_NAME[refused[0][0]](
                 f"share group {self._group!r}: {_named(bad)}: the lock has expired, or the"
                 " session of this member is over: others get them. Nothing was committed; call again for the rest"

@@ -126,6 +126,27 @@ def test_implicit_mode_accepts_what_was_handed_out_before(client: msgtx.Client, 
     assert seen(with_care.poll(5)) == [(b"2", 2)], "the last poll is released by close"
 
 
+def test_in_implicit_mode_too_the_next_commit_applies_the_rest(
+    client: msgtx.Client, connection: Connection, topic: str, share: Share, group: str
+) -> None:
+    """Of a row of the log of which a part is not held any more, as with an order by key."""
+    fill(client, topic, 6)
+    implicit, other = share(acknowledgement_mode="implicit"), share()
+    assert len(implicit.poll(5)) == 6
+    connection.execute(
+        "select msgtx.acknowledge_records(array[%s], array[m.member_number], array[p.partition_id], array[2::bigint],"
+        " array[3::bigint], array['release'], array[null::text], array[null::int]) from msgtx.group_member m"
+        " join msgtx.consumer_group g using (group_id), msgtx.partition p join msgtx.topic t using (topic_id)"
+        " where g.name = %s and t.name = %s and p.partition_index = 0",
+        [group, group, topic],
+    )
+    with pytest.raises(errors.InvalidRecordState, match="offset 2"):
+        implicit.commit()
+    implicit.commit()
+    time.sleep(0.6)
+    assert seen(other.poll(5)) == [(b"2", 2), (b"3", 2)]
+
+
 def test_a_waiting_member_is_woken(client: msgtx.Client, topic: str, share: Share) -> None:
     one = share(fetch_max_wait_ms=60_000)
     got: list[msgtx.ShareRecord] = []
