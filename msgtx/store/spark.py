@@ -46,9 +46,8 @@ RECORD_RANGE: Final = Function(
     },
 )
 
-AT_ONCE: Final = (
-    250  # attempts that one SQL transaction aborts, each with a place of the lock table; also in decide_batch.sql
-)
+# Attempts that one SQL transaction aborts, each with a place of the lock table; also in decide_batch.sql.
+AT_ONCE: Final = 250
 ANYWHERE: Final = -1  # a start that is not compared
 
 
