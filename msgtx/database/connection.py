@@ -22,6 +22,7 @@ from ipaddress import ip_address
 from typing import Any, Final, Self
 
 import psycopg
+from psycopg import pq
 from psycopg.abc import RV, PQGen
 from psycopg.conninfo import conninfo_to_dict
 
@@ -81,12 +82,20 @@ def readable(descriptors: Sequence[int], seconds: float) -> set[int]:
 
 
 class Pipeline(psycopg.Pipeline):
-    """A pipeline that says nothing behind its last Sync.
+    """A pipeline that says nothing behind its last Sync, and in which a COMMIT may fail.
 
     psycopg's own sends a Flush there when the answer to that Sync is still to come. A pooler in transaction mode, which has
     taken the session back with the answer, gives the client another one for the Flush, and has it back with the next Sync
     only: of a client that is idle then, never.
+
+    The COMMIT of a Sync that fails has two answers, its error and the end of the Sync. psycopg expects one; whatever it
+    expects next would get the other.
     """
+
+    def _process_results(self, queued: Any, results: list[pq.abc.PGresult]) -> None:
+        if queued is None and results[0].status == pq.ExecStatus.FATAL_ERROR:
+            self.result_queue.appendleft(None)
+        super()._process_results(queued, results)
 
     def _exit_gen(self) -> PQGen[None]:
         if not self.command_queue and not self.result_queue:
