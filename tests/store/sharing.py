@@ -125,12 +125,13 @@ class ShareGroup:
         ).fetchone()
         return row[0] if row else 0
 
-    def expire_locks(self, *members: str) -> None:
-        """Let the locks of these members be over."""
+    def expire_locks(self, *members: str, offset: int | None = None) -> None:
+        """Let the locks of these members be over; `offset`: only those that begin there."""
         self.connection.execute(
             "update msgtx.share_state s set spans = array(select row(u.first_offset, u.last_offset, u.status,"
             " u.delivery_count, u.member_number, u.call_number, u.locked_until - case when u.member_number = any(%s)"
+            " and u.first_offset = coalesce(%s::bigint, u.first_offset)"
             " then interval '1 hour' else interval '0' end, u.producer_id, u.producer_epoch, u.transaction_number,"
             " u.answer, u.reason)::msgtx.share_span from unnest(s.spans) u) where s.group_id = %s",
-            [[self.numbers[member] for member in members], self.group_id],
+            [[self.numbers[member] for member in members], offset, self.group_id],
         )

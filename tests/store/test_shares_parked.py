@@ -326,22 +326,6 @@ def test_a_pending_acknowledgement_holds_the_key_until_the_decision(
     assert keyed.acquire("b", 1) == ({1: 1} if outcome == "COMMIT" else {0: 2})
 
 
-def pending(connection: Connection, keyed: ShareGroup, offset: int) -> Writer:
-    writer = Writer(connection)
-    keyed.answer_in(writer.name, "a", {offset: "accept"})
-    return writer
-
-
-def lock_expires(connection: Connection, keyed: ShareGroup, offset: int) -> None:
-    connection.execute(
-        "update msgtx.share_state s set spans = array(select row(u.first_offset, u.last_offset, u.status,"
-        " u.delivery_count, u.member_number, u.call_number, u.locked_until - case when u.first_offset = %s"
-        " then interval '1 hour' else interval '0' end, u.producer_id, u.producer_epoch, u.transaction_number,"
-        " u.answer, u.reason)::msgtx.share_span from unnest(s.spans) u) where s.group_id = %s",
-        [offset, keyed.group_id],
-    )
-
-
 @pytest.mark.parametrize("how", ["aborted", "released in a transaction", "lock expired"])
 @pytest.mark.parametrize("answer", ["accept", "reject", "renew", "accept and acquire", "accept in a transaction"])
 def test_a_member_holds_nothing_behind_a_record_of_the_key_that_comes_again(
@@ -362,7 +346,7 @@ def test_a_member_holds_nothing_behind_a_record_of_the_key_that_comes_again(
             writer.commit()
         case _:
             assert keyed.answer("a", {4: "accept"}) == []
-            lock_expires(connection, keyed, 0)
+            keyed.expire_locks("a", offset=0)
     if answer == "accept and acquire":
         asked = Acquiring(
             keyed.name, keyed.join("a"), keyed.call(), [partition], 1, ANYTHING, keyed.answers("a", {2: "accept"})
@@ -385,7 +369,9 @@ def test_what_is_given_back_comes_with_its_key_and_is_seen_to(
     """Whoever looks: a member, the views, the sweep."""
     fill(connection, partition, "xx")
     keyed.acquire("a", 2)
-    pending(connection, keyed, 0).abort()
+    writer = Writer(connection)
+    keyed.answer_in(writer.name, "a", {0: "accept"})
+    writer.abort()
     (state,) = (each for each in describe_share_groups(connection, [keyed.name]) if each.partition_id == partition)
     assert (state.available, state.acquired) == (2, 0)
     connection.execute("select msgtx.settle_shares()")
@@ -422,7 +408,7 @@ def test_a_record_that_retention_has_removed_gives_nothing_back(
     fill(connection, partition, "xxx")
     for _ in range(3):
         keyed.acquire("a", 1)
-    lock_expires(connection, keyed, 0)
+    keyed.expire_locks("a", offset=0)
     delete_records(connection, {partition: 1})
     assert keyed.acquire("b") == {}
     assert keyed.answer("a", {1: "accept"}) == []
