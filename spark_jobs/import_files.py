@@ -2,10 +2,13 @@
 
 Files are written in batches, each of which is one transaction. With a batch, a fence row for each of its files is committed:
 the file's address is an application of its own, whose batch is the time of the file's last change. So it does not matter how
-files are divided over batches, nor whether files came since, nor whether two imports run at once.
+files are divided over batches, nor whether files came since, nor whether two imports run at once. The batches are of an
+application that only this run has: two of them that write the same files do not end each other's transactions, and the
+first commit counts. What a killed run left ends with its session, as that of any batch (`SESSION_MS`).
 """
 
-import hashlib
+import itertools
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -88,6 +91,7 @@ def import_files(
     `InvalidRequest` for a column that is missing, a malformed row, or a file that was changed after its import.
     """
     app = app_id or f"import:{topic}"
+    names = (BatchName(f"{app}#{uuid.uuid4().hex}", "", number) for number in itertools.count())
     files = files_of(spark, [paths] if isinstance(paths, str) else list(paths))
     kind = format or _format(files)
     with connect_client(url) as client:
@@ -98,20 +102,20 @@ def import_files(
         while missing:
             told(total - sum(file.size for file in missing), total)
             batch = next(divided(missing, batch_bytes))
+            name = next(names)  # of no other try: that one may be committed
             try:
                 with translated():
                     rows = read_files(spark, [file.uri for file in batch], kind, columns=columns, options=options or {})
                     written = write_transactional(
                         rows,
                         topic,
-                        app_id=_batch_app(app, batch),
-                        batch_id=0,
+                        app_id=name.app_id,
+                        batch_id=name.batch_id,
                         url=client.secret_url,
-                        statements=_fences(app, batch),
+                        statements=_fences(app, name, batch),
                         transaction_timeout_ms=transaction_timeout_ms,
                     )
-                if written.skipped:
-                    raise _FasterError
+                assert not written.skipped, f"{name} is this run's own, and new"
             except _FasterError:
                 left = _not_imported(client.engine, app, missing)
                 assert len(left) < len(missing), "whoever was faster has imported a file of this batch"
@@ -162,12 +166,6 @@ def _file_app(app: str, file: File) -> str:
     return f"{app}:{file.uri}"
 
 
-def _batch_app(app: str, batch: Sequence[File]) -> str:
-    """Return the application of a batch: the same for the same files, so that what a killed run left is aborted at once."""
-    text = "\n".join(f"{file.uri} {file.modified_ms}" for file in batch)
-    return f"{app}#{hashlib.sha256(text.encode()).hexdigest()[:32]}"
-
-
 def _not_imported(engine: Engine, app: str, files: Sequence[File]) -> list[File]:
     """Return the files that are not imported. Raise `InvalidRequest` for one that was changed after its import."""
     missing = []
@@ -185,13 +183,15 @@ def _not_imported(engine: Engine, app: str, files: Sequence[File]) -> list[File]
     return missing
 
 
-def _fences(app: str, batch: Sequence[File]) -> Callable[[sqlalchemy.Connection], None]:
+def _fences(app: str, name: BatchName, batch: Sequence[File]) -> Callable[[sqlalchemy.Connection], None]:
     """Return what commits, with the batch, that its files are imported."""
 
     def insert(connection: sqlalchemy.Connection) -> None:
         for file in batch:
             decided = decide_batch(driver_of(connection), BatchName(_file_app(app, file), "", file.modified_ms), [])
             if decided.skipped:
+                if is_batch_committed(driver_of(connection), name):
+                    return  # this run's own: the answer to its first COMMIT was lost
                 raise _FasterError
 
     return insert

@@ -3,22 +3,30 @@
 import collections
 import concurrent.futures
 import gzip
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 import msgtx
 from msgtx import Record, errors
+from msgtx.spark_jobs import batch as batch_module
 from msgtx.spark_jobs import import_files as import_module
+from msgtx.spark_jobs import sink
+from msgtx.spark_jobs.batch import BatchReport
 from msgtx.spark_jobs.import_files import BATCH_FILES, Columns, ImportReport, divided, import_files
 from msgtx.spark_jobs.runtime.folder import File
+from msgtx.store.spark import DecidedBatch
+from tests.databases import wait_until
 from tests.store.steps import unique
 
 PATIENCE_SECONDS = 120.0
@@ -101,7 +109,10 @@ def test_a_file_is_imported_once(spark: SparkSession, client: msgtx.Client, topi
 
 
 def test_a_run_that_is_killed_is_gone_on_with(spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path) -> None:
-    """SIGKILL after a batch's tasks have written, before its decision; earlier batches are committed."""
+    """SIGKILL after a batch's tasks have written, before its decision; earlier batches are committed.
+
+    What they wrote is overdue soon, and then holds back nobody.
+    """
     written = write_lines(tmp_path / "in", files=4)
     program = f"""
 import itertools, os, signal
@@ -114,7 +125,8 @@ def decide(*arguments, **settings):
     return real(*arguments, **settings)
 sink.decide = decide
 spark = session(master="local[2]")
-module.import_files(spark, {topic!r}, {str(tmp_path / "in")!r}, url=os.environ["URL"], batch_bytes=1)
+module.import_files(spark, {topic!r}, {str(tmp_path / "in")!r}, url=os.environ["URL"], batch_bytes=1,
+                    transaction_timeout_ms=5_000)
 """
     done = subprocess.run(
         [sys.executable, "-c", program], env={**os.environ, "URL": client.secret_url}, check=False, timeout=PATIENCE_SECONDS
@@ -122,25 +134,42 @@ module.import_files(spark, {topic!r}, {str(tmp_path / "in")!r}, url=os.environ["
     assert done.returncode == -signal.SIGKILL
     report = import_files(spark, topic, str(tmp_path / "in"), url=client.secret_url, batch_bytes=1)
     assert report == ImportReport(files=2, skipped=2, batches=2, records=20)
-    assert values(client, topic) == written
+    wait_until(lambda: values(client, topic) == written, "what the killed run left is overdue")
 
 
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 1_000_000)], ids=["the same batches", "other batches"])
 def test_two_imports_at_once_write_each_file_once(
-    spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    client: msgtx.Client,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sizes: tuple[int, int],
 ) -> None:
+    """The second one begins when the first has written, and has written before that one commits."""
     written = write_lines(tmp_path / "in", files=4)
-    both_have_looked = threading.Barrier(2)
-    real = import_module._not_imported
-    first_looks = threading.Semaphore(2)
+    begun, decisions = itertools.count(), itertools.count()
+    wrote = [threading.Event(), threading.Event()]
+    first_decided = threading.Event()
+    begin, decide = sink.begins_again, sink.decide
 
-    def look(*arguments: object) -> list[File]:
-        found = real(*arguments)  # type: ignore[arg-type]
-        if first_looks.acquire(blocking=False):
-            both_have_looked.wait(PATIENCE_SECONDS)
-        return found
+    def begins_again(*arguments: Any, **settings: Any) -> bool:
+        if next(begun) == 1:
+            wrote[0].wait(PATIENCE_SECONDS)
+        return begin(*arguments, **settings)
 
-    monkeypatch.setattr(import_module, "_not_imported", look)
-    sizes = [1, 1_000_000]  # they divide the files differently
+    def decided(*arguments: Any, **settings: Any) -> BatchReport:
+        place = next(decisions)
+        if place < 2:
+            wrote[place].set()
+            (wrote[1] if place == 0 else first_decided).wait(PATIENCE_SECONDS)
+        try:
+            return decide(*arguments, **settings)
+        finally:
+            first_decided.set()
+
+    monkeypatch.setattr(sink, "begins_again", begins_again)
+    monkeypatch.setattr(sink, "decide", decided)
 
     def run(size: int) -> ImportReport:
         return import_files(spark, topic, str(tmp_path / "in"), url=client.secret_url, batch_bytes=size)
@@ -149,6 +178,29 @@ def test_two_imports_at_once_write_each_file_once(
         reports = list(executor.map(run, sizes))
     assert values(client, topic) == written
     assert sum(report.records for report in reports) == len(written)
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["its own", "anybody's"])
+def test_a_batch_whose_answer_was_lost_is_written_once(
+    spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    """The decision is repeated. The files that are imported by then are this run's own, or taken for another one's."""
+    written = write_lines(tmp_path / "in", files=2)
+
+    def twice(work: Callable[[], DecidedBatch]) -> DecidedBatch:
+        work()
+        return work()
+
+    committed = import_module.is_batch_committed
+    monkeypatch.setattr(batch_module, "again", twice)
+    monkeypatch.setattr(
+        import_module,
+        "is_batch_committed",
+        lambda connection, name: committed(connection, name) and (is_known or "#" not in name.app_id),
+    )
+    report = import_files(spark, topic, str(tmp_path / "in"), url=client.secret_url, batch_bytes=1)
+    assert (report.files, report.records) == ((2, 20) if is_known else (0, 0))
+    assert values(client, topic) == written
 
 
 def test_a_file_that_was_changed_after_its_import_is_refused(
