@@ -1,7 +1,8 @@
 -- held_behind(spans, partition, ranges, answers) → offsets of records that are acquired and in none of these ranges, and that lie behind one
 -- that is released and that has the same key: so the same member has them.
 create function msgtx.held_behind(
-    spans msgtx.share_span[], in_partition_id int, first_offsets bigint[], last_offsets bigint[], answers text[]) returns setof bigint language sql stable as $$
+    spans msgtx.share_span[], in_partition_id int, first_offsets bigint[], last_offsets bigint[], answers text[])
+returns setof bigint language sql stable set enable_hashjoin = on as $$
     with released as materialized (
         select r.key_hash, min(r.record_offset) as record_offset
         from unnest(first_offsets, last_offsets, answers) a(first_offset, last_offset, answer)
