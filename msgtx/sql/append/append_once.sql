@@ -79,8 +79,12 @@ begin
                 r(topic_id, dedup_key, partition_id, "timestamp", ordinal)
             where taken[r.ordinal]),
         refused as (
-            delete from msgtx.dedup_key d using placed p
-            where d.topic_id = p.topic_id and d.dedup_key = p.dedup_key and p.base_offset < 0)
+            delete from msgtx.dedup_key d where d.ctid = any(array(
+                select k.ctid from placed p
+                cross join lateral (
+                    select k.ctid from msgtx.dedup_key k
+                    where k.topic_id = p.topic_id and k.dedup_key = p.dedup_key limit 1) k
+                where p.base_offset < 0)))
         update msgtx.dedup_key d
         set record_offset = p.base_offset + p.behind,
             record_timestamp = case when s.timestamps is null then s.max_timestamp else p."timestamp" end
@@ -88,7 +92,9 @@ begin
         cross join lateral (
             select b.timestamps, b.max_timestamp from msgtx.record_batch b
             where b.partition_id = p.partition_id and b.base_offset = p.base_offset limit 1) s
-        where d.topic_id = p.topic_id and d.dedup_key = p.dedup_key;
+        cross join lateral (
+            select k.ctid from msgtx.dedup_key k where k.topic_id = p.topic_id and k.dedup_key = p.dedup_key limit 1) k
+        where d.ctid = k.ctid;
     end if;
 
     return query

@@ -43,8 +43,8 @@ language sql stable as $$
            1 + case when known.epoch = in_epoch then known.last_sequence else -1 end,
            known.epoch, t.name || '-' || p.partition_index, t.max_message_bytes
     from (select in_partition_id as partition_id offset 0) asked
-    left join msgtx.partition p on p.partition_id = asked.partition_id
-    left join msgtx.topic t on t.topic_id = p.topic_id
+    left join lateral (select p.* from msgtx.partition p where p.partition_id = asked.partition_id limit 1) p on true
+    left join lateral (select t.* from msgtx.topic t where t.topic_id = p.topic_id limit 1) t on true
     left join lateral (
         select r.last_offset, r.appended_at from msgtx.record_batch r
         where r.partition_id = asked.partition_id order by r.base_offset desc limit 1) tail on true

@@ -10,12 +10,14 @@ begin
             case when p.partition_id is not null then coalesce(newest.last_sequence, kept.last_sequence, -1) end
             order by asked.ordinal), '{}')
         from unnest(partition_ids) with ordinality asked(partition_id, ordinal)
-        left join msgtx.partition p on p.partition_id = asked.partition_id
+        left join lateral (select p.* from msgtx.partition p where p.partition_id = asked.partition_id limit 1) p on true
         left join lateral (
             select r.last_sequence, r.transaction_number from msgtx.record_batch r
             where r.partition_id = asked.partition_id and r.producer_id = in_producer_id
               and r.producer_epoch = in_producer_epoch
             order by r.base_sequence desc limit 1) newest on in_number is null or newest.transaction_number = in_number
-        left join msgtx.producer_state kept on in_number is null and kept.partition_id = asked.partition_id
-            and kept.producer_id = in_producer_id and kept.producer_epoch = in_producer_epoch);
+        left join lateral (
+            select k.last_sequence from msgtx.producer_state k
+            where k.partition_id = asked.partition_id and k.producer_id = in_producer_id
+              and k.producer_epoch = in_producer_epoch limit 1) kept on in_number is null);
 end $$;

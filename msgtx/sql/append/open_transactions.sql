@@ -15,7 +15,7 @@ begin
     from unnest(batches) with ordinality
         b(partition_id, producer_id, producer_epoch, transaction_number, base_sequence, max_timestamp, keys, "values",
           timestamps, header_counts, header_keys, header_values, ordinal)
-    join msgtx.producer p on p.producer_id = b.producer_id
+    cross join lateral (select p.* from msgtx.producer p where p.producer_id = b.producer_id limit 1) p
     where b.transaction_number is not null and base_offsets[b.ordinal] is not null
     order by b.producer_id
     on conflict do nothing;

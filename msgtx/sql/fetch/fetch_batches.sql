@@ -131,7 +131,7 @@ begin
                    blocking.transaction_number as blocking_number,
                    count(case when asked.position < bound.readable_end then true end) over () as readers
             from unnest(partition_ids, positions, tokens) asked(partition_id, position, token)
-            join msgtx.partition p on p.partition_id = asked.partition_id
+            cross join lateral (select p.* from msgtx.partition p where p.partition_id = asked.partition_id limit 1) p
             left join lateral (
                 select b.base_offset, b.last_offset, msgtx.batch_identity(
                            b.base_offset, b.producer_id, b.producer_epoch, b.base_sequence, b.appended_at) as identity

@@ -28,7 +28,7 @@ begin
                r.base_offset, r.last_offset, r.record_count, r.byte_size, r.max_timestamp, r.timestamps, r.offset_deltas,
                r.producer_id, r.producer_epoch, r.transaction_number
         from unnest(partition_ids, starts, ends) a(partition_id, range_start, range_end)
-        join msgtx.partition p on p.partition_id = a.partition_id
+        cross join lateral (select p.* from msgtx.partition p where p.partition_id = a.partition_id limit 1) p
         cross join lateral (
             select coalesce((
                 select w.base_offset from msgtx.record_batch w

@@ -37,6 +37,6 @@ begin
     where a.group_id = assigned and (select true from msgtx.partition p where p.partition_id = a.partition_id) is null;
     update msgtx.group_assignment a set target = null
     where a.group_id = assigned and a.target is not null
-      and not exists (select from unnest(named) n where n = a.partition_id);
+      and a.partition_id not in (select unnest(named));
     return true;
 end $$;

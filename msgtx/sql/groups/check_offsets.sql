@@ -34,7 +34,7 @@ begin
         from unnest(group_names, partition_ids, offsets, metadata, member_ids, generations, instance_ids, read_identities)
             with ordinality o(group_name, partition_id, committed_offset, note, member_id, generation, instance_id,
                               read_identity, ordinal)
-        left join msgtx.partition p on p.partition_id = o.partition_id
+        left join lateral (select p.* from msgtx.partition p where p.partition_id = o.partition_id limit 1) p on true
         left join lateral (
             select c.group_id, c.generation from msgtx.consumer_group c where c.name = o.group_name limit 1) g on true
         left join lateral (

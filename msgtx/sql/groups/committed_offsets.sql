@@ -36,14 +36,14 @@ begin
         order by o.commit_sequence desc limit 1) newest on true
     left join lateral (
         select true as pending from msgtx.group_offset o
-        join msgtx.transaction_seal s on s.producer_id = o.producer_id and s.producer_epoch = o.producer_epoch
-            and s.transaction_number = o.transaction_number
         where o.group_id = g.group_id and o.partition_id = p.partition_id
           and o.commit_sequence > coalesce(newest.commit_sequence, 0)
-          and not exists (
-              select from msgtx.transaction_decision d
-              where d.producer_id = o.producer_id and d.producer_epoch = o.producer_epoch
-                and d.transaction_number = o.transaction_number)
+          and (select true from msgtx.transaction_seal s
+               where s.producer_id = o.producer_id and s.producer_epoch = o.producer_epoch
+                 and s.transaction_number = o.transaction_number)
+          and (select true from msgtx.transaction_decision d
+               where d.producer_id = o.producer_id and d.producer_epoch = o.producer_epoch
+                 and d.transaction_number = o.transaction_number) is null
         limit 1) waiting on true
     where g.name = group_name and (newest.commit_sequence is not null or waiting.pending);
 end $$;

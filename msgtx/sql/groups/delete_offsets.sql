@@ -21,8 +21,8 @@ begin
     select format('group %s: member %s owns %s-%s', group_name, m.described, t.name, p.partition_index) into detail
     from msgtx.group_assignment a
     join msgtx.living_members(found_group) m on m.member_number = a.owner
-    join msgtx.partition p on p.partition_id = a.partition_id
-    join msgtx.topic t on t.topic_id = p.topic_id
+    cross join lateral (select p.* from msgtx.partition p where p.partition_id = a.partition_id limit 1) p
+    cross join lateral (select t.* from msgtx.topic t where t.topic_id = p.topic_id limit 1) t
     where a.group_id = found_group and a.partition_id = any(partition_ids)
     order by a.partition_id limit 1;
     if found then

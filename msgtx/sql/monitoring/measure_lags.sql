@@ -54,9 +54,9 @@ begin
                                else l.last_stable_offset - greatest(unread.base_offset, l.position) end)::bigint,
            max(case when unread.max_timestamp is not null then greatest(now_ms - unread.max_timestamp, 0) end), came_to
     from positions l
-    join msgtx.consumer_group g on g.group_id = l.group_id
-    join msgtx.partition p on p.partition_id = l.partition_id
-    join msgtx.topic t on t.topic_id = p.topic_id
+    cross join lateral (select g.* from msgtx.consumer_group g where g.group_id = l.group_id limit 1) g
+    cross join lateral (select p.* from msgtx.partition p where p.partition_id = l.partition_id limit 1) p
+    cross join lateral (select t.* from msgtx.topic t where t.topic_id = p.topic_id limit 1) t
     left join lateral msgtx.first_unread_batch(l.partition_id, l.position, l.last_stable_offset, 'read_committed') unread
         on l.position < l.last_stable_offset
     group by g.name, t.name;

@@ -25,8 +25,8 @@ begin
     from msgtx.fetch_batches(
         ids, array_fill(0::bigint, array[cardinality(ids)]), array_fill(null::text, array[cardinality(ids)]),
         'read_committed', 0, 0) f
-    join msgtx.partition p on p.partition_id = f.partition_id
-    join msgtx.topic t on t.topic_id = p.topic_id
+    cross join lateral (select p.* from msgtx.partition p where p.partition_id = f.partition_id limit 1) p
+    cross join lateral (select t.* from msgtx.topic t where t.topic_id = p.topic_id limit 1) t
     cross join lateral (
         select count(*) as batches, coalesce(sum(front.byte_size), 0)::bigint as bytes
         from (select r.byte_size from msgtx.record_batch r

@@ -77,9 +77,9 @@ begin
                then greatest(now_ms - coalesce(oldest.max_timestamp, unread.max_timestamp), 0) end),
            max((select count(*)::int from msgtx.living_members(l.group_id))), came_to
     from positions l
-    join msgtx.consumer_group g on g.group_id = l.group_id
-    join msgtx.partition p on p.partition_id = l.partition_id
-    join msgtx.topic t on t.topic_id = p.topic_id
+    cross join lateral (select g.* from msgtx.consumer_group g where g.group_id = l.group_id limit 1) g
+    cross join lateral (select p.* from msgtx.partition p where p.partition_id = l.partition_id limit 1) p
+    cross join lateral (select t.* from msgtx.topic t where t.topic_id = p.topic_id limit 1) t
     left join lateral msgtx.first_unread_batch(l.partition_id, l.next_offset, l.readable_end, l.isolation) unread
         on l.next_offset < l.readable_end
     left join lateral (

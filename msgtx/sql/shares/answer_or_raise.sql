@@ -13,8 +13,8 @@ begin
     into refused
     from msgtx.apply_answers(group_names, member_numbers, partition_ids, first_offsets, last_offsets, answers, reasons,
                              delays_ms, in_call_number, in_producer_id, in_producer_epoch, in_transaction_number) r
-    left join msgtx.partition p on p.partition_id = r.partition_id
-    left join msgtx.topic t on t.topic_id = p.topic_id
+    left join lateral (select p.* from msgtx.partition p where p.partition_id = r.partition_id limit 1) p on true
+    left join lateral (select t.* from msgtx.topic t where t.topic_id = p.topic_id limit 1) t on true
     order by r.partition_id, r.first_offset limit 1;
     if found then
         raise exception using errcode = 'MX000', column = refused.error, message = format(

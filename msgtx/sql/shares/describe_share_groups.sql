@@ -21,7 +21,7 @@ begin
                select r.age_ms from msgtx.first_records(
                    array[n.partition_id], array[coalesce(least(f.start_offset, w.start_offset), n.next_offset)]) r) end
     from msgtx.share_group s
-    join msgtx.consumer_group c on c.group_id = s.group_id
+    cross join lateral (select c.* from msgtx.consumer_group c where c.group_id = s.group_id limit 1) c
     cross join lateral (  -- once for a group, not for each of its partitions; ends: up to where it may read, by their numbers
         select to_jsonb(s) - 'group_id' || jsonb_build_object('dead_letter_topic', msgtx.dead_letter_topic_of(c.name)) as settings,
                (select count(*)::int from msgtx.living_members(s.group_id)) as members,
@@ -31,12 +31,12 @@ begin
                      order by e.partition_id) as ends
         from (select coalesce(array_agg(p.partition_id), '{}') as ids
               from msgtx.newest_share_states(s.group_id) v
-              join msgtx.partition p on p.partition_id = v.partition_id) k
+              cross join lateral (select p.* from msgtx.partition p where p.partition_id = v.partition_id limit 1) p) k
         offset 0) g
     left join lateral (
         select v.partition_id, v.next_offset, v.spans, p.log_start_offset, row_number() over (order by v.partition_id) as number
         from msgtx.newest_share_states(s.group_id) v
-        join msgtx.partition p on p.partition_id = v.partition_id) n on true
+        cross join lateral (select p.* from msgtx.partition p where p.partition_id = v.partition_id limit 1) p) n on true
     left join lateral (
         select min(u.first_offset) as start_offset,
                coalesce(sum(u.last_offset - u.first_offset + 1) filter (where u.status = 'available'), 0)::bigint as available,

@@ -28,7 +28,7 @@ begin
     end if;
     detail := (
         select format('partition %s does not exist (any more)', u) from unnest(partition_ids) u
-        where not exists (select from msgtx.partition p where p.partition_id = u) limit 1);
+        where (select true from msgtx.partition p where p.partition_id = u) is null limit 1);
     if detail is not null then
         error := 'UnknownTopicOrPartition';
         return;

@@ -12,7 +12,7 @@ begin
     if g.auto_offset_reset = 'earliest' then
         return query
         select p.partition_id, p.log_start_offset from unnest(partition_ids) u
-        join msgtx.partition p on p.partition_id = u;
+        cross join lateral (select p.* from msgtx.partition p where p.partition_id = u limit 1) p;
     elsif g.auto_offset_reset = 'latest' then
         return query
         select f.partition_id, f.last_stable_offset

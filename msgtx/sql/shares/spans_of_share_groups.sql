@@ -19,10 +19,10 @@ begin
            m.member_id, m.client_host, m.client_process, case when u.status = 'acquired' then u.locked_until end, u.due_at, u.producer_id, u.producer_epoch, u.transaction_number,
            u.answer, p.partition_id
     from msgtx.share_group s
-    join msgtx.consumer_group c on c.group_id = s.group_id
+    cross join lateral (select c.* from msgtx.consumer_group c where c.group_id = s.group_id limit 1) c
     cross join lateral msgtx.newest_share_states(s.group_id) v
-    join msgtx.partition p on p.partition_id = v.partition_id
-    join msgtx.topic t on t.topic_id = p.topic_id
+    cross join lateral (select p.* from msgtx.partition p where p.partition_id = v.partition_id limit 1) p
+    cross join lateral (select t.* from msgtx.topic t where t.topic_id = p.topic_id limit 1) t
     cross join lateral (
         select c.first_offset, c.last_offset, c.status, c.delivery_count, c.member_number, c.locked_until, null::timestamptz as due_at,
                c.producer_id, c.producer_epoch, c.transaction_number, c.answer, c.reason

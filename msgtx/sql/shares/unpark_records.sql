@@ -12,21 +12,19 @@ create function msgtx.unpark_records(
 declare
     waiting bigint;
     still_waiting bigint[] := '{}';
-    taken bigint[];
+    taken int;
     found_spans msgtx.share_span[];
     found_keys bigint[];
 begin
     spans := '{}';
     if next_due <= moment and most > 0 then
         -- From the time on at which something is due: rows that were deleted lie before it, however long they stay in the index.
-        taken := array(
-            select p.first_offset from msgtx.share_parked p
-            where p.group_id = in_group_id and p.partition_id = in_partition_id and p.due_at >= next_due and p.due_at <= moment
-            order by p.due_at, p.first_offset limit most);
         with gone as (
-            delete from msgtx.share_parked p using unnest(taken) t(first_offset)
-            where p.group_id = in_group_id and p.partition_id = in_partition_id and p.first_offset = t.first_offset
-            returning p.*)
+            delete from msgtx.share_parked o where o.ctid = any(array(
+                select p.ctid from msgtx.share_parked p
+                where p.group_id = in_group_id and p.partition_id = in_partition_id and p.due_at >= next_due and p.due_at <= moment
+                order by p.due_at, p.first_offset limit most))
+            returning o.*)
         select array_agg(row(greatest(g.first_offset, log_start), g.last_offset, 'available', g.delivery_count, g.member_number,
                              null, null, null, null, null, null, g.reason)::msgtx.share_span)
                    filter (where g.last_offset >= log_start),
@@ -45,24 +43,23 @@ begin
             still_waiting := still_waiting || waiting;
             continue;
         end if;
-        taken := array(
-            select p.first_offset from msgtx.share_parked p
-            where p.group_id = in_group_id and p.partition_id = in_partition_id and p.key_hash = waiting and p.due_at is null
-              and p.first_offset < coalesce((
-                  select d.first_offset from msgtx.share_parked d
-                  where d.group_id = in_group_id and d.partition_id = in_partition_id and d.key_hash = waiting
-                    and d.due_at is not null order by d.first_offset limit 1), 9223372036854775807)
-            order by p.first_offset limit most - cardinality(spans));
-        if taken <> '{}' then
-            with gone as (
-                delete from msgtx.share_parked p using unnest(taken) t(first_offset)
-                where p.group_id = in_group_id and p.partition_id = in_partition_id and p.first_offset = t.first_offset
-                returning p.*)
-            select array_agg(row(greatest(g.first_offset, log_start), g.last_offset, 'available', g.delivery_count,
-                                 g.member_number, null, null, null, null, null, null, g.reason)::msgtx.share_span)
-                       filter (where g.last_offset >= log_start)
-            into found_spans
-            from gone g;
+        with gone as (
+            delete from msgtx.share_parked o where o.ctid = any(array(
+                select p.ctid from msgtx.share_parked p
+                where p.group_id = in_group_id and p.partition_id = in_partition_id and p.key_hash = waiting and p.due_at is null
+                  and p.first_offset < coalesce((
+                      select d.first_offset from msgtx.share_parked d
+                      where d.group_id = in_group_id and d.partition_id = in_partition_id and d.key_hash = waiting
+                        and d.due_at is not null order by d.first_offset limit 1), 9223372036854775807)
+                order by p.first_offset limit most - cardinality(spans)))
+            returning o.*)
+        select array_agg(row(greatest(g.first_offset, log_start), g.last_offset, 'available', g.delivery_count,
+                             g.member_number, null, null, null, null, null, null, g.reason)::msgtx.share_span)
+                   filter (where g.last_offset >= log_start),
+               count(*)
+        into found_spans, taken
+        from gone g;
+        if taken > 0 then
             spans := spans || coalesce(found_spans, '{}');
             still_waiting := still_waiting || waiting;  -- whoever finds nothing more forgets the key
         end if;

@@ -27,11 +27,11 @@ begin
            waits.producer_id, waits.producer_epoch, waits.transaction_number, w.transactional_id, o.opened_at, o.timeout_ms,
            o.client_host, o.client_process, o.database_backend, l.kind, moment, count(*) over ()
     from msgtx.share_group s
-    join msgtx.consumer_group c on c.group_id = s.group_id
+    cross join lateral (select c.* from msgtx.consumer_group c where c.group_id = s.group_id limit 1) c
     cross join lateral (select count(*)::int as members from msgtx.living_members(s.group_id)) n
     cross join lateral msgtx.newest_share_states(s.group_id) v
-    join msgtx.partition p on p.partition_id = v.partition_id
-    join msgtx.topic t on t.topic_id = p.topic_id
+    cross join lateral (select p.* from msgtx.partition p where p.partition_id = v.partition_id limit 1) p
+    cross join lateral (select t.* from msgtx.topic t where t.topic_id = p.topic_id limit 1) t
     cross join lateral (select greatest(v.next_offset, p.log_start_offset) as at) next
     cross join lateral (
         select msgtx.current_spans(s, v.partition_id, v.spans, p.log_start_offset, moment) as spans offset 0) now

@@ -110,7 +110,7 @@ begin
             select a from (
                 select unnest(accepted)
                 union (select ua.producer_id from msgtx.undecided_attempts(in_app_id, in_query_id, in_batch_id) ua
-                       where not exists (select from unnest(accepted) u where u = ua.producer_id) limit aborted_at_once)
+                       where ua.producer_id not in (select unnest(accepted)) limit aborted_at_once)
             ) every(a) order by (a << 32) >> 32
         loop
             ignored := msgtx.lock_producer(attempt);

@@ -11,7 +11,8 @@ create function msgtx.record_range(
     in_run_id text default '', in_source_id text default '',
     out error text, out detail text
 ) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s'
+set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     ambiguous constant bigint := -1;  -- several sources without a group read it: not compared
     newest bigint;
@@ -30,8 +31,8 @@ begin
     newest := (select max(b.batch_id) from msgtx.spark_batch b where b.query_id = in_query_id);
     if newest > in_batch_id and exists (
         select from unnest(partition_ids) u(partition_id)
-        where not exists (select from msgtx.spark_range r where r.query_id = in_query_id and r.batch_id = in_batch_id
-                          and r.group_name = in_group_name and r.partition_id = u.partition_id)) then
+        where (select true from msgtx.spark_range r where r.query_id = in_query_id and r.batch_id = in_batch_id
+               and r.group_name = in_group_name and r.partition_id = u.partition_id) is null) then
         error := 'BatchConflict';
         detail := format('query %s is to read batch %s, and has committed batch %s: the checkpoint fell behind; start with a'
                          ' new one', in_query_id, in_batch_id, newest)
@@ -46,23 +47,27 @@ begin
     order by u.partition_id
     on conflict on constraint spark_range_pkey do nothing;
     if in_group_name = '' then
-        -- Without a group a batch that is not committed may be planned anew, and several sources may read a partition.
+        -- Without a group a batch that is not committed may be planned anew, and several sources may read a partition. Locked first:
+        -- behind the lock the rows are as they stay.
+        perform from (select u from unnest(partition_ids) u order by u) u(id)
+        cross join lateral (
+            select from msgtx.spark_range o where o.query_id = in_query_id and o.batch_id = in_batch_id and o.group_name = ''
+            and o.partition_id = u.id and (o.run_id, o.source_id) <> (in_run_id, in_source_id) limit 1 for update) o;
         update msgtx.spark_range r
         set start_offset = case when r.run_id = in_run_id and r.source_id <> in_source_id then ambiguous else u.start_offset end,
             end_offset = case when r.run_id = in_run_id and r.source_id <> in_source_id then ambiguous else u.end_offset end,
             run_id = in_run_id, source_id = in_source_id
-        from (select u.partition_id, u.start_offset, u.end_offset
-              from unnest(partition_ids, start_offsets, end_offsets) u(partition_id, start_offset, end_offset)
-              join msgtx.spark_range o on o.query_id = in_query_id and o.batch_id = in_batch_id and o.group_name = ''
-                  and o.partition_id = u.partition_id
-              where (o.run_id, o.source_id) <> (in_run_id, in_source_id)
-              order by u.partition_id for update of o) u
-        where r.query_id = in_query_id and r.batch_id = in_batch_id and r.group_name = '' and r.partition_id = u.partition_id
-          and coalesce(newest, -1) < in_batch_id and r.start_offset <> ambiguous;
+        from unnest(partition_ids, start_offsets, end_offsets) u(partition_id, start_offset, end_offset)
+        cross join lateral (
+            select o.ctid as place from msgtx.spark_range o
+            where o.query_id = in_query_id and o.batch_id = in_batch_id and o.group_name = ''
+              and o.partition_id = u.partition_id and (o.run_id, o.source_id) <> (in_run_id, in_source_id) limit 1) o
+        where r.ctid = o.place and coalesce(newest, -1) < in_batch_id and r.start_offset <> ambiguous;
     else
         select r.partition_id into other from unnest(partition_ids) u(partition_id)
-        join msgtx.spark_range r on r.query_id = in_query_id and r.batch_id = in_batch_id
-            and r.group_name = in_group_name and r.partition_id = u.partition_id
+        cross join lateral (
+            select r.* from msgtx.spark_range r where r.query_id = in_query_id and r.batch_id = in_batch_id
+            and r.group_name = in_group_name and r.partition_id = u.partition_id limit 1) r
         where in_run_id <> '' and r.run_id = in_run_id and r.source_id <> in_source_id
         order by r.partition_id limit 1;
         if found then
@@ -75,8 +80,9 @@ begin
     end if;
     select r.partition_id, r.start_offset, r.end_offset, u.start_offset as asked_start, u.end_offset as asked_end into other
     from unnest(partition_ids, start_offsets, end_offsets) u(partition_id, start_offset, end_offset)
-    join msgtx.spark_range r on r.query_id = in_query_id and r.batch_id = in_batch_id
-        and r.group_name = in_group_name and r.partition_id = u.partition_id
+    cross join lateral (
+        select r.* from msgtx.spark_range r where r.query_id = in_query_id and r.batch_id = in_batch_id
+        and r.group_name = in_group_name and r.partition_id = u.partition_id limit 1) r
     where (r.start_offset, r.end_offset) <> (u.start_offset, u.end_offset) and r.start_offset <> ambiguous
     order by r.partition_id limit 1;
     if found then

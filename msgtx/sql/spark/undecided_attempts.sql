@@ -11,6 +11,6 @@ returns table (producer_id bigint) language sql stable as $$
            or in_query_id <> '' and a.query_id not in ('', in_query_id))
       and (select true from msgtx.transaction_decision d
            where d.producer_id = a.producer_id and d.producer_epoch = 0 and d.transaction_number = 0) is null
-      and exists (select from msgtx.producer p where p.producer_id = a.producer_id and p.epoch = 0)
+      and (select p.epoch = 0 from msgtx.producer p where p.producer_id = a.producer_id)
     order by (a.producer_id << 32) >> 32
 $$;

@@ -26,7 +26,9 @@ begin
     where p.partition_id = in_partition_id and t.cleanup_policy like 'compact%' for no key update of p skip locked;
     if not found or exists (
         select from unnest(base_offsets, identities, record_counts) a(base_offset, identity, record_count)
-        join msgtx.record_batch r on r.partition_id = in_partition_id and r.base_offset = a.base_offset
+        cross join lateral (
+            select r.* from msgtx.record_batch r
+            where r.partition_id = in_partition_id and r.base_offset = a.base_offset limit 1) r
         where r.record_count <> a.record_count or a.identity <> msgtx.batch_identity(
             r.base_offset, r.producer_id, r.producer_epoch, r.base_sequence, r.appended_at)) then
         return;
@@ -35,9 +37,11 @@ begin
     where r.partition_id = in_partition_id and r.base_offset = any(seen) and r.compacted_at is null;
 
     with made as materialized (
-        select r.base_offset, r.byte_size as bytes_before, a.waiting = 1 as waits, left_over.*, headers.*
+        select r.place, r.byte_size as bytes_before, a.waiting = 1 as waits, left_over.*, headers.*
         from unnest(base_offsets, stay, waiting) a(base_offset, stay, waiting)
-        join msgtx.record_batch r on r.partition_id = in_partition_id and r.base_offset = a.base_offset
+        cross join lateral (
+            select r.ctid as place, r.* from msgtx.record_batch r
+            where r.partition_id = in_partition_id and r.base_offset = a.base_offset limit 1) r
         cross join lateral (
             select coalesce(array_agg(u.record_key order by u.ordinal), '{}') as keys,
                    coalesce(array_agg(u.record_value order by u.ordinal), '{}') as "values",
@@ -74,7 +78,7 @@ begin
                 case when r.header_values is not null then m.header_values end),
             compacted_at = case when m.waits then coalesce(r.compacted_at, done_at) end
         from made m
-        where r.partition_id = in_partition_id and r.base_offset = m.base_offset
+        where r.ctid = m.place
         returning r.base_offset, r.byte_size - m.bytes_before as difference)
     update msgtx.partition p
     set counted_bytes = p.counted_bytes + (

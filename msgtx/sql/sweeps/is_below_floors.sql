@@ -5,5 +5,5 @@ create function msgtx.is_below_floors(in_partitions int[], last_offsets bigint[]
         select f.stable_floor from msgtx.partition_floor f
         where f.partition_id = s.partition_id order by f.stable_floor desc limit 1), 0)), true)
     from unnest(in_partitions, last_offsets) s(partition_id, last_offset)
-    join msgtx.partition p on p.partition_id = s.partition_id
+    cross join lateral (select from msgtx.partition p where p.partition_id = s.partition_id limit 1) p
 $$;

@@ -11,7 +11,8 @@ create function msgtx.purge_transactions(
     out purged int, out next_after bigint[]
 ) language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set plan_cache_mode = force_generic_plan
-set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off
+set enable_sort = off as $$
 declare
     -- Not before the ids that it could be asked for have expired.
     before timestamptz := msgtx.clock() - interval '1 ms' * greatest(

@@ -10,7 +10,7 @@ create function msgtx.remove_decided_seals(
     out removed int, out next_after bigint[]
 ) language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '10s'
-set jit = off set enable_hashjoin = off set enable_mergejoin = off as $$
+set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     ids bigint[];
     sealed_epochs int[];
@@ -30,26 +30,31 @@ begin
     end if;
     with gone as (
         delete from msgtx.transaction_seal s
-        where (s.producer_id, s.producer_epoch, s.transaction_number) in (
-            select x.producer_id, x.producer_epoch, x.transaction_number
-            from unnest(ids, sealed_epochs, numbers) a(producer_id, producer_epoch, transaction_number)
-            join msgtx.transaction_seal x on x.producer_id = a.producer_id and x.producer_epoch = a.producer_epoch
-                and x.transaction_number = a.transaction_number
-            where exists (select from msgtx.transaction_decision d
-                          where d.producer_id = x.producer_id and d.producer_epoch = x.producer_epoch
-                            and d.transaction_number = x.transaction_number)
-              and (shards is null or coalesce((select p.shard from msgtx.producer p where p.producer_id = x.producer_id),
-                                              x.producer_id % 50) = any(shards))
-            for update of x skip locked)
+        where s.ctid = any(array(
+            select x.ctid from unnest(ids, sealed_epochs, numbers) a(producer_id, producer_epoch, transaction_number)
+            cross join lateral (
+                select x.ctid from msgtx.transaction_seal x
+                where x.producer_id = a.producer_id and x.producer_epoch = a.producer_epoch
+                  and x.transaction_number = a.transaction_number
+                  and (select true from msgtx.transaction_decision d
+                       where d.producer_id = x.producer_id and d.producer_epoch = x.producer_epoch
+                         and d.transaction_number = x.transaction_number)
+                limit 1 for update skip locked) x
+            where shards is null or coalesce((select p.shard from msgtx.producer p where p.producer_id = a.producer_id),
+                                             a.producer_id % 50) = any(shards)))
         returning s.*),
     undone as (
-        delete from msgtx.group_offset o using (
-            select w.group_id, w.partition_id, w.commit_sequence
+        delete from msgtx.group_offset o where o.ctid = any(array(
+            select x.ctid
             from gone g
-            join msgtx.transaction_decision d on d.producer_id = g.producer_id and d.producer_epoch = g.producer_epoch
-                and d.transaction_number = g.transaction_number and d.outcome = 'ABORT'
             cross join lateral unnest(g.group_ids, g.group_partitions, g.commit_sequences)
-                w(group_id, partition_id, commit_sequence)) w
-        where o.group_id = w.group_id and o.partition_id = w.partition_id and o.commit_sequence = w.commit_sequence)
+                w(group_id, partition_id, commit_sequence)
+            cross join lateral (
+                select x.ctid from msgtx.group_offset x
+                where x.group_id = w.group_id and x.partition_id = w.partition_id
+                  and x.commit_sequence = w.commit_sequence limit 1) x
+            where (select d.outcome = 'ABORT' from msgtx.transaction_decision d
+                   where d.producer_id = g.producer_id and d.producer_epoch = g.producer_epoch
+                     and d.transaction_number = g.transaction_number))))
     select count(*) into removed from gone;
 end $$;

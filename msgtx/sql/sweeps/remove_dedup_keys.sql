@@ -16,10 +16,10 @@ declare
 begin
     ignored := msgtx.require_leases(shards, epochs);
     delete from msgtx.dedup_key d
-    where (d.topic_id, d.dedup_key) in (
-        select k.topic_id, k.dedup_key from msgtx.dedup_key k
+    where d.ctid = any(array(
+        select k.ctid from msgtx.dedup_key k
         where k.appended_at <= oldest and (shards is null or k.topic_id % 50 = any(shards))
-        order by k.appended_at limit rows_at_once for update skip locked);
+        order by k.appended_at limit rows_at_once for update skip locked));
     get diagnostics removed = row_count;
     next_after := case when removed >= rows_at_once then array[removed] end;
 end $$;

@@ -57,14 +57,18 @@ begin
 
     ignored := msgtx.flush_at_commit();
     ignored := msgtx.keep_producers(in_partition_id, upto);
-    delete from msgtx.transaction_marker m using (
-        select distinct r.producer_id, r.producer_epoch, r.transaction_number from msgtx.record_batch r
-        where r.partition_id = in_partition_id and r.base_offset <= upto and r.transaction_number is not null) gone
-    where m.partition_id = in_partition_id and m.producer_id = gone.producer_id and m.producer_epoch = gone.producer_epoch
-      and m.transaction_number = gone.transaction_number and m.last_offset <= upto
-      and (select true from msgtx.transaction_decision d
-           where d.producer_id = m.producer_id and d.producer_epoch = m.producer_epoch
-             and d.transaction_number = m.transaction_number) is null;
+    delete from msgtx.transaction_marker m where m.ctid = any(array(
+        select x.ctid
+        from (select distinct r.producer_id, r.producer_epoch, r.transaction_number from msgtx.record_batch r
+              where r.partition_id = in_partition_id and r.base_offset <= upto and r.transaction_number is not null) gone
+        cross join lateral (
+            select x.ctid, x.last_offset from msgtx.transaction_marker x
+            where x.partition_id = in_partition_id and x.producer_id = gone.producer_id
+              and x.producer_epoch = gone.producer_epoch and x.transaction_number = gone.transaction_number limit 1) x
+        where x.last_offset <= upto
+          and (select true from msgtx.transaction_decision d
+               where d.producer_id = gone.producer_id and d.producer_epoch = gone.producer_epoch
+                 and d.transaction_number = gone.transaction_number) is null));
     with gone as (
         delete from msgtx.record_batch r where r.partition_id = in_partition_id and r.base_offset <= upto
         returning r.base_offset, r.byte_size)

@@ -39,10 +39,10 @@ begin
         if newest.lowest < newest.highest and (shards is null or newest.member_number % 50 = any(shards)) then
             begin
                 delete from msgtx.group_heartbeat h
-                where (h.member_number, h.heartbeat_number) in (
-                    select s.member_number, s.heartbeat_number from msgtx.group_heartbeat s
+                where h.ctid = any(array(
+                    select s.ctid from msgtx.group_heartbeat s
                     where s.member_number = newest.member_number and s.heartbeat_number < newest.highest
-                    order by s.heartbeat_number limit rows_at_once - removed for update skip locked);
+                    order by s.heartbeat_number limit rows_at_once - removed for update skip locked));
                 get diagnostics removed_now = row_count;
                 removed := removed + removed_now;
             exception when others then

@@ -10,7 +10,7 @@ create function msgtx.remove_spark_history(
     in_after bigint[] default null, most int default 500, shards int[] default null, epochs int[] default null,
     out removed int, out next_after bigint[]
 ) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set jit = off set enable_seqscan = off as $$
 declare
     rows_at_once constant int := 10000;  -- in one SQL transaction
     oldest constant timestamptz := msgtx.clock() - msgtx.setting_value('transaction_history_ms') * interval '1 ms';
@@ -19,32 +19,32 @@ declare
 begin
     ignored := msgtx.require_leases(shards, epochs);
     delete from msgtx.spark_attempt a
-    where (a.app_id, a.query_id, a.batch_id, a.producer_id) in (
-        select s.app_id, s.query_id, s.batch_id, s.producer_id from msgtx.spark_attempt s
+    where a.ctid = any(array(
+        select s.ctid from msgtx.spark_attempt s
         where (s.begun_at < oldest or msgtx.is_batch_committed(s.app_id, s.query_id, s.batch_id))
           and (shards is null or msgtx.shard_of(s.app_id, null) = any(shards))
           and (exists (select from msgtx.transaction_decision d
                        where d.producer_id = s.producer_id and d.producer_epoch = 0 and d.transaction_number = 0)
                or not exists (select from msgtx.producer p where p.producer_id = s.producer_id and p.epoch = 0))
-        limit rows_at_once for update skip locked);
+        limit rows_at_once for update skip locked));
     get diagnostics removed = row_count;
     delete from msgtx.spark_range r
-    where (r.query_id, r.batch_id, r.group_name, r.partition_id) in (
-        select s.query_id, s.batch_id, s.group_name, s.partition_id from msgtx.spark_range s
+    where r.ctid = any(array(
+        select s.ctid from msgtx.spark_range s
         where (exists (select from msgtx.spark_range n where n.query_id = s.query_id and n.batch_id > s.batch_id + 1)
                or exists (select from msgtx.spark_batch b where b.query_id = s.query_id and b.batch_id > s.batch_id)
                or s.recorded_at < oldest and not exists (select from msgtx.spark_batch b where b.query_id = s.query_id))
           and (shards is null or msgtx.shard_of(s.query_id, null) = any(shards))
-        limit rows_at_once for update skip locked);
+        limit rows_at_once for update skip locked));
     get diagnostics removed_now = row_count;
     removed := removed + removed_now;
     delete from msgtx.spark_batch b
-    where (b.app_id, b.query_id, b.batch_id) in (
-        select s.app_id, s.query_id, s.batch_id from msgtx.spark_batch s
-        where exists (select from msgtx.spark_batch n
-                      where n.app_id = s.app_id and n.query_id = s.query_id and n.batch_id > s.batch_id)
+    where b.ctid = any(array(
+        select s.ctid from msgtx.spark_batch s
+        where (select true from msgtx.spark_batch n
+               where n.app_id = s.app_id and n.query_id = s.query_id and n.batch_id > s.batch_id limit 1)
           and (shards is null or msgtx.shard_of(s.app_id, null) = any(shards))
-        limit rows_at_once for update skip locked);
+        limit rows_at_once for update skip locked));
     get diagnostics removed_now = row_count;
     removed := removed + removed_now;
     next_after := case when removed >= rows_at_once then array[removed] end;

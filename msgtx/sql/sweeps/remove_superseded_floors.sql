@@ -39,10 +39,10 @@ begin
         if newest.lowest < newest.highest and (shards is null or newest.partition_id % 50 = any(shards)) then
             begin
                 delete from msgtx.partition_floor f
-                where (f.partition_id, f.stable_floor) in (
-                    select s.partition_id, s.stable_floor from msgtx.partition_floor s
+                where f.ctid = any(array(
+                    select s.ctid from msgtx.partition_floor s
                     where s.partition_id = newest.partition_id and s.stable_floor < newest.highest
-                    order by s.stable_floor limit rows_at_once - removed for update skip locked);
+                    order by s.stable_floor limit rows_at_once - removed for update skip locked));
                 get diagnostics removed_now = row_count;
                 removed := removed + removed_now;
             exception when others then

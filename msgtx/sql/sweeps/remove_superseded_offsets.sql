@@ -51,26 +51,27 @@ begin
         left join lateral (
             select (select true from msgtx.group_member m where m.group_id = k.group_id limit 1) is null
                    and (select true from msgtx.group_offset o
-                        join msgtx.transaction_seal s on s.producer_id = o.producer_id
-                            and s.producer_epoch = o.producer_epoch and s.transaction_number = o.transaction_number
                         where o.group_id = k.group_id and o.partition_id = k.partition_id
                           and o.commit_sequence > newest.commit_sequence
+                          and (select true from msgtx.transaction_seal s
+                               where s.producer_id = o.producer_id and s.producer_epoch = o.producer_epoch
+                                 and s.transaction_number = o.transaction_number)
                           and (select true from msgtx.transaction_decision d
                                where d.producer_id = o.producer_id and d.producer_epoch = o.producer_epoch
                                  and d.transaction_number = o.transaction_number) is null limit 1) is null as is_so
             from msgtx.consumer_group g
-            where g.group_id = k.group_id and greatest(g.emptied_at, newest.committed_at) < expired_before) expired on true
+            where g.group_id = k.group_id and greatest(g.emptied_at, newest.committed_at) < expired_before limit 1) expired on true
         limit most
     loop
         looked_at := looked_at + 1;
         begin
             if shards is null or key.group_id % 50 = any(shards) then
                 delete from msgtx.group_offset o
-                where (o.group_id, o.partition_id, o.commit_sequence) in (
-                    select s.group_id, s.partition_id, s.commit_sequence from msgtx.group_offset s
+                where o.ctid = any(array(
+                    select s.ctid from msgtx.group_offset s
                     where s.group_id = key.group_id and s.partition_id = key.partition_id
                       and s.commit_sequence < key.commit_sequence
-                    order by s.commit_sequence limit rows_at_once - removed for update skip locked);
+                    order by s.commit_sequence limit rows_at_once - removed for update skip locked));
                 get diagnostics removed_now = row_count;
                 removed := removed + removed_now;
             end if;

@@ -46,19 +46,19 @@ begin
                 begin
                     if newest.highest = 9223372036854775807 then
                         delete from msgtx.share_parked o
-                        where (o.group_id, o.partition_id, o.first_offset) in (
-                            select p.group_id, p.partition_id, p.first_offset from msgtx.share_parked p
+                        where o.ctid = any(array(
+                            select p.ctid from msgtx.share_parked p
                             where p.group_id = newest.group_id and p.partition_id = newest.partition_id
-                            order by p.first_offset limit rows_at_once - removed for update skip locked);
+                            order by p.first_offset limit rows_at_once - removed for update skip locked));
                         get diagnostics removed_now = row_count;
                         removed := removed + removed_now;
                     end if;
                     delete from msgtx.share_state o
-                    where (o.group_id, o.partition_id, o.version) in (
-                        select s.group_id, s.partition_id, s.version from msgtx.share_state s
+                    where o.ctid = any(array(
+                        select s.ctid from msgtx.share_state s
                         where s.group_id = newest.group_id and s.partition_id = newest.partition_id
                           and s.version < newest.highest
-                        order by s.version limit rows_at_once - removed for update skip locked);
+                        order by s.version limit rows_at_once - removed for update skip locked));
                     get diagnostics removed_now = row_count;
                     removed := removed + removed_now;
                 exception when others then
@@ -99,10 +99,10 @@ begin
         if newest.lowest < newest.highest and (shards is null or newest.member_number % 50 = any(shards)) then
             begin
                 delete from msgtx.share_call o
-                where (o.member_number, o.call_number) in (
-                    select c.member_number, c.call_number from msgtx.share_call c
+                where o.ctid = any(array(
+                    select c.ctid from msgtx.share_call c
                     where c.member_number = newest.member_number and c.call_number < newest.highest
-                    order by c.call_number limit rows_at_once - removed for update skip locked);
+                    order by c.call_number limit rows_at_once - removed for update skip locked));
                 get diagnostics removed_now = row_count;
                 removed := removed + removed_now;
             exception when others then

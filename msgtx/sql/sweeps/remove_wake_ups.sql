@@ -7,7 +7,7 @@ create function msgtx.remove_wake_ups(
     in_after bigint[] default null, most int default 500, shards int[] default null, epochs int[] default null,
     out removed int, out next_after bigint[]
 ) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set jit = off set enable_seqscan = off as $$
 declare
     rows_at_once constant int := 10000;  -- in one SQL transaction
     ignored boolean;

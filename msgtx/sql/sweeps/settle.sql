@@ -38,7 +38,8 @@ begin
         insert into msgtx.partition_floor (partition_id, stable_floor)
         select p.partition_id, least(blocking.first_offset, log_end.next_offset)
         from unnest(touched) t(partition_id)
-        join msgtx.partition p on p.partition_id = t.partition_id
+        cross join lateral (
+            select p.partition_id, p.log_start_offset from msgtx.partition p where p.partition_id = t.partition_id limit 1) p
         cross join lateral (
             select coalesce(max(f.stable_floor), 0) as stable_floor from msgtx.partition_floor f
             where f.partition_id = p.partition_id) f

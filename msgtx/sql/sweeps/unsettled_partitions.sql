@@ -14,7 +14,8 @@ begin
     return query
     select a.partition_id, coalesce(floor.stable_floor, 0)
     from unnest(asked) a(partition_id)
-    left join msgtx.partition p on p.partition_id = a.partition_id
+    left join lateral (
+        select p.log_start_offset from msgtx.partition p where p.partition_id = a.partition_id limit 1) p on true
     left join lateral (
         select true as is_known from msgtx.transaction_partition tp
         where tp.partition_id = a.partition_id limit 1) began on true

@@ -43,5 +43,5 @@ begin
     return query
     select a.partition_id, p.log_start_offset
     from unnest(partition_ids) with ordinality a(partition_id, ordinal)
-    join msgtx.partition p on p.partition_id = a.partition_id order by a.ordinal;
+    cross join lateral (select p.* from msgtx.partition p where p.partition_id = a.partition_id limit 1) p order by a.ordinal;
 end $$;

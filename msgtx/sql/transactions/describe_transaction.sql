@@ -16,8 +16,8 @@ begin
         select coalesce(array_agg(t.name order by u.ordinal), '{}') as topics,
                coalesce(array_agg(k.partition_index order by u.ordinal), '{}') as indexes
         from unnest(v.partitions) with ordinality u(partition_id, ordinal)
-        join msgtx.partition k on k.partition_id = u.partition_id
-        join msgtx.topic t on t.topic_id = k.topic_id) places
+        cross join lateral (select k.* from msgtx.partition k where k.partition_id = u.partition_id limit 1) k
+        cross join lateral (select t.* from msgtx.topic t where t.topic_id = k.topic_id limit 1) t) places
     where v.producer_id = (select p.producer_id from msgtx.producer p where p.transactional_id = in_transactional_id)
       and v.transactional_id = in_transactional_id;
 end $$;

@@ -19,11 +19,7 @@ begin
     next_after := case when cardinality(ids) = most then array[ids[most]] end;
     for one in select i.producer_id from unnest(ids) i(producer_id) order by (i.producer_id << 32) >> 32 loop
         ignored := msgtx.lock_producer(one.producer_id);
-        if not exists (
-            select from msgtx.transaction_seal s
-            where s.producer_id = one.producer_id and s.kind = 'external' and not exists (
-                select from msgtx.transaction_decision d where d.producer_id = s.producer_id
-                and d.producer_epoch = s.producer_epoch and d.transaction_number = s.transaction_number)) then
+        if not exists (select from msgtx.undecided_prepared(one.producer_id)) then
             ignored := msgtx.abort_undecided(one.producer_id, 'fence');
         end if;
         update msgtx.producer p set epoch = p.epoch + 1, epoch_before = null where p.producer_id = one.producer_id;

@@ -8,38 +8,54 @@ set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_se
 declare
     forgotten int;
     sealed msgtx.transaction_decision[];
+    one msgtx.transaction_decision;
 begin
     sealed := array(
         select d from unnest(decisions) d
-        join msgtx.transaction_seal s on s.producer_id = d.producer_id and s.producer_epoch = d.producer_epoch
-            and s.transaction_number = d.transaction_number
-        where d.outcome = 'ABORT');
+        where d.outcome = 'ABORT'
+          and (select true from msgtx.transaction_seal s where s.producer_id = d.producer_id
+               and s.producer_epoch = d.producer_epoch and s.transaction_number = d.transaction_number));
     if sealed <> '{}' then  -- the others' offsets were never inserted
-        delete from msgtx.group_offset o using unnest(sealed) d
-        where o.producer_id = d.producer_id and o.producer_epoch = d.producer_epoch
-          and o.transaction_number = d.transaction_number;
+        -- One pass over the table, and no join: what is compared with true is looked up in a hash.
+        delete from msgtx.group_offset o
+        where ((o.producer_id, o.producer_epoch, o.transaction_number) in (
+            select d.producer_id, d.producer_epoch, d.transaction_number from unnest(sealed) d)) is true;
     end if;
-    delete from msgtx.transaction_marker m
-    using unnest(decisions) d cross join lateral unnest(d.partitions) s(partition_id)
-    where m.partition_id = s.partition_id and m.producer_id = d.producer_id and m.producer_epoch = d.producer_epoch
-      and m.transaction_number = d.transaction_number
-      and (m.outcome = 'COMMIT' or (
-          -- Retention removes from the front, so the last batch is the last to go.
-          select r.last_offset from msgtx.record_batch r
-          where r.partition_id = m.partition_id and r.base_offset <= m.last_offset
-          order by r.base_offset desc limit 1) >= m.last_offset is not true);
-    delete from msgtx.transaction_partition tp using unnest(decisions) d
-    where tp.producer_id = d.producer_id and tp.producer_epoch = d.producer_epoch
-      and tp.transaction_number = d.transaction_number;
-    delete from msgtx.transaction_seal s using unnest(decisions) d
-    where s.producer_id = d.producer_id and s.producer_epoch = d.producer_epoch
-      and s.transaction_number = d.transaction_number;
-    delete from msgtx.transaction t using unnest(decisions) d
-    where t.producer_id = d.producer_id and t.producer_epoch = d.producer_epoch
-      and t.transaction_number = d.transaction_number;
-    delete from msgtx.transaction_decision o using unnest(decisions) d
-    where o.producer_id = d.producer_id and o.producer_epoch = d.producer_epoch
-      and o.transaction_number = d.transaction_number;
+    delete from msgtx.transaction_marker m where m.ctid = any(array(
+        select x.ctid from unnest(decisions) d cross join lateral unnest(d.partitions) s(partition_id)
+        cross join lateral (
+            select x.ctid, x.outcome, x.last_offset from msgtx.transaction_marker x
+            where x.partition_id = s.partition_id and x.producer_id = d.producer_id and x.producer_epoch = d.producer_epoch
+              and x.transaction_number = d.transaction_number limit 1) x
+        where x.outcome = 'COMMIT' or (
+            -- Retention removes from the front, so the last batch is the last to go.
+            select r.last_offset from msgtx.record_batch r
+            where r.partition_id = s.partition_id and r.base_offset <= x.last_offset
+            order by r.base_offset desc limit 1) >= x.last_offset is not true));
+    delete from msgtx.transaction_partition tp where tp.ctid = any(array(
+        select x.ctid from unnest(decisions) d
+        cross join lateral (
+            select x.ctid from msgtx.transaction_partition x
+            where x.producer_id = d.producer_id and x.producer_epoch = d.producer_epoch
+              and x.transaction_number = d.transaction_number offset 0) x));
+    delete from msgtx.transaction_seal s where s.ctid = any(array(
+        select x.ctid from unnest(decisions) d
+        cross join lateral (
+            select x.ctid from msgtx.transaction_seal x
+            where x.producer_id = d.producer_id and x.producer_epoch = d.producer_epoch
+              and x.transaction_number = d.transaction_number limit 1) x));
+    -- By their names, one by one: such a row may be changed meanwhile (renew_attempts), and then has another place.
+    foreach one in array decisions loop
+        delete from msgtx.transaction t
+        where t.producer_id = one.producer_id and t.producer_epoch = one.producer_epoch
+          and t.transaction_number = one.transaction_number;
+    end loop;
+    delete from msgtx.transaction_decision o where o.ctid = any(array(
+        select x.ctid from unnest(decisions) d
+        cross join lateral (
+            select x.ctid from msgtx.transaction_decision x
+            where x.producer_id = d.producer_id and x.producer_epoch = d.producer_epoch
+              and x.transaction_number = d.transaction_number limit 1) x));
     get diagnostics forgotten = row_count;
     return forgotten;
 end $$;

@@ -30,7 +30,7 @@ returns table (status text, outcome text, decided_by text, current_epoch int) la
                else 'new' end,
            own.outcome, own.decided_by, coalesce(p.epoch, 0)
     from (select in_producer_id as producer_id offset 0) asked
-    left join msgtx.producer p on p.producer_id = asked.producer_id
+    left join lateral (select p.* from msgtx.producer p where p.producer_id = asked.producer_id limit 1) p on true
     left join lateral (
         select t.producer_epoch, t.transaction_number, t.opened_at from msgtx.transaction t
         where t.producer_id = p.producer_id order by t.producer_epoch desc, t.transaction_number desc limit 1) t on true

@@ -28,8 +28,8 @@ begin
             select a.partition_id from unnest(in_partition_ids) a(partition_id)
             union
             select x.partition_id from msgtx.unsettled_partitions() x where in_partition_ids is null) asked
-        join msgtx.partition p on p.partition_id = asked.partition_id
-        join msgtx.topic t on t.topic_id = p.topic_id
+        cross join lateral (select p.* from msgtx.partition p where p.partition_id = asked.partition_id limit 1) p
+        cross join lateral (select t.* from msgtx.topic t where t.topic_id = p.topic_id limit 1) t
         cross join lateral (
             select coalesce(max(f.stable_floor), 0) as stable_floor from msgtx.partition_floor f
             where f.partition_id = p.partition_id) floor

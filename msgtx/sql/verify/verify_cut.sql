@@ -31,7 +31,7 @@ begin
         cross join lateral (
             select cut_ends[w.at] as cut_end from (select width_bucket(s.partition_id, ids) as at offset 0) w
             where ids[w.at] = s.partition_id offset 0) at
-        join msgtx.partition p on p.partition_id = s.partition_id
+        cross join lateral (select p.* from msgtx.partition p where p.partition_id = s.partition_id limit 1) p
         where c.concerned and c.outcome = 'COMMIT' and s.last_offset >= p.log_start_offset),
     looked as (
         select s.*, case when bool_or(s.below) over whole and bool_or(s.above) over whole then '{torn}' else '{}' end::text[]

@@ -52,7 +52,7 @@ begin
             select u.*, row_number() over (partition by u.partition_id order by u.ordinal) as time
             from unnest(c.partitions, c.first_offsets, c.last_offsets)
                 with ordinality u(partition_id, first_offset, last_offset, ordinal)) s
-        join msgtx.partition p on p.partition_id = s.partition_id
+        cross join lateral (select p.* from msgtx.partition p where p.partition_id = s.partition_id limit 1) p
         cross join lateral (
             select coalesce((select r.base_offset from msgtx.record_batch r
                              where r.partition_id = s.partition_id order by r.base_offset limit 1),

@@ -30,7 +30,7 @@ begin
                    case when d.outcome is null and s.kind is null and t.opened_at is not null
                         then 'offset_of_undecided' end], null) as rules
         from chunk c
-        join msgtx.partition p on p.partition_id = c.partition_id
+        cross join lateral (select p.* from msgtx.partition p where p.partition_id = c.partition_id limit 1) p
         cross join lateral (
             select greatest(p.log_start_offset, (
                 select r.last_offset + 1 from msgtx.record_batch r
