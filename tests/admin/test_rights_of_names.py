@@ -288,6 +288,19 @@ def test_nobody_says_that_somebody_else_decided(
             caller.execute(statement)
 
 
+def test_who_administers_nothing_ends_no_transaction_as_an_administrator(
+    guest: Callable[..., Connection], connection: Connection, partition: int
+) -> None:
+    """Not even its own: `decided_by` would say what is not so. Who administers every topic ends any."""
+    for rights, refused in ((("produce",), True), (("produce", "admin"), False)):
+        caller = guest(*rights)
+        writer = Writer(caller)
+        writer.send(partition, b"own")
+        with pytest.raises(errors.AuthorizationFailed, match="--can admin") if refused else contextlib.nullcontext():
+            assert end_transaction(caller, writer.name, "admin").value == "ABORTED"
+        assert end_transaction(caller, writer.name, "resolve").value == "ABORTED"
+
+
 def test_where_a_partition_ends_is_told_to_who_administers_it(guest: Callable[..., Connection], partition: int) -> None:
     """A refusal because of an offset names the topic and both ends."""
     with pytest.raises(psycopg.errors.InsufficientPrivilege, match=f"admin on the topic of partition {partition}"):

@@ -11,6 +11,7 @@ from msgtx.store.append import append, append_and_decide
 from msgtx.store.decide import decide
 from msgtx.store.groups import committed_offsets, offset_columns
 from msgtx.store.producers import fence_producer, init_producer_id
+from msgtx.store.seal import seal
 from msgtx.store.topics import delete_topic
 from msgtx.store.transactions import end_transaction
 from msgtx.types import GroupMetadata, OffsetAndMetadata, Outcome, ProducerId, TransactionId
@@ -688,3 +689,68 @@ def test_a_transaction_over_thousands_of_partitions_can_end(
             assert expire_transaction(connection, name)
         case "fence":
             init_producer_id(connection, None, timeout_ms=60_000, expected=producer)
+
+
+# ── what is not asked for ──
+
+
+def test_an_abort_judges_no_offsets_and_stores_none(connection: Connection) -> None:
+    """I10: what an abort names is not committed, and need not be right."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    before = count(connection, "group_offset")
+    answer = writer.decide(ABORT, offsets=offsets_of(("group", partition, 10**9), ("group", 2**31 - 1, 0)))
+    assert (answer.error, answer.outcome) == (None, ABORT)
+    assert count(connection, "group_offset") == before
+
+
+def test_a_commit_that_becomes_an_abort_stores_no_offsets(connection: Connection) -> None:
+    """P27: outputs and offsets, or neither."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    before = count(connection, "group_offset")
+    answer = writer.decide(COMMIT, tails={partition: 7}, offsets=offsets_of(("group", partition, 1)))
+    assert isinstance(answer.error, errors.TransactionAborted)
+    assert count(connection, "group_offset") == before
+
+
+def test_what_is_sealed_is_committed_as_it_was_sealed(connection: Connection) -> None:
+    """Tails and offsets were judged by the seal, and are not asked for again."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    group = unique("group")
+    sealed = seal(connection, writer.name, "external", tails=writer.tails, offsets=offsets_of((group, partition, 1)))
+    assert sealed.error is None
+    before = count(connection, "group_offset")
+    for offsets in (offsets_of((group, partition, 10**9)), offsets_of((group, partition, 0))):
+        answer = writer.decide(COMMIT, tails={partition: 99}, offsets=offsets)
+        assert (answer.error, answer.outcome) == (None, COMMIT)
+    assert count(connection, "group_offset") == before
+    found = committed_offsets(connection, group, [partition])[partition]
+    assert found.at is not None
+    assert (found.at.offset, found.pending) == (1, False)
+
+
+def test_a_refusal_says_what_is_wrong(connection: Connection) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    committed = writer.commit()
+    told = writer.decide(ABORT, name=committed).error
+    assert str(told) == f"transaction {committed} is committed and cannot be aborted"
+    old = writer.name
+    writer.init()
+    assert str(writer.decide(COMMIT, name=old).error).startswith(f"producer {old.producer_id} is at epoch 1; epoch 0 was")
+    with pytest.raises(errors.InvalidRequest, match="'coordinator' is no reason to decide transaction"):
+        decide(connection, writer.name, ABORT, tails={}, decided_by="coordinator")  # type: ignore[arg-type]
+
+
+def test_a_commit_behind_an_undecided_one_whose_records_are_missing_aborts(connection: Connection) -> None:
+    """P25: what it sent is not there; that it may not begin yet is no reason to wait."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"open")
+    behind = TransactionId(*writer.id, 1)
+    waits = writer.decide(COMMIT, name=behind, tails={}, offsets=offsets_of(("group", partition, 0)))
+    assert isinstance(waits.error, errors.ConcurrentTransactions)
+    answer = writer.decide(COMMIT, name=behind, tails={partition: 1})
+    assert isinstance(answer.error, errors.TransactionAborted)
+    assert decisions(connection, behind) == [("ABORT", "tail")]

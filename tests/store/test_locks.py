@@ -12,7 +12,7 @@ from msgtx.store import sweeps
 from msgtx.store.append import append, append_and_decide
 from msgtx.store.coordinators import lease_shards, release_shards
 from msgtx.store.groups import commit_offsets, delete_group, delete_offsets, reset_offsets
-from msgtx.store.installation import change_incarnation
+from msgtx.store.installation import change_incarnation, fence_everybody
 from msgtx.store.producers import fence_producer, init_producer_id, lock_producers
 from msgtx.store.seal import commit_in_session, complete_prepared, decide_sealed, seal
 from msgtx.store.spark import Attempt, BatchName, abort_batch, begin_attempt, decide_batch
@@ -136,6 +136,10 @@ CALLS: Final[dict[str, tuple[Callable[[World], Callable[[], Any]], dict[str, str
         {"first": "exclusive"},
     ),
     "fence": (at_once(lambda w: fence_producer(w.connection, w.first.transactional_id)), {"first": "exclusive"}),
+    "fence_everybody": (
+        at_once(lambda w: fence_everybody(w.connection, plain=False)),
+        {"first": "exclusive", "second": "exclusive", "attempt": "exclusive"},
+    ),
     "lock_producers": (
         at_once(lambda w: lock_producers(w.connection, [w.first.id.producer_id, w.second.id.producer_id])),
         {"first": "exclusive", "second": "exclusive"},

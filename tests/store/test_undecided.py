@@ -43,6 +43,30 @@ def test_what_is_decided_ends_in_front_of_the_first_open_transaction_of_the_same
     assert found == (0, 2)
 
 
+def test_what_is_decided_ends_by_the_partitions_own_floor(connection: Connection) -> None:
+    """Not by another one's, which may be higher (P29)."""
+    first, second = new_topic(connection, 2)
+    writer = Writer(connection)
+    for _ in range(3):
+        writer.send(first, b"done")
+        writer.commit()
+    mark(connection)
+    writer.send(second, b"open")
+    plain(connection, second, b"plain")
+    found = connection.execute("select msgtx.decided_end(%s), msgtx.decided_end(%s)", [first, second]).fetchone()
+    assert found == (3, 0)
+
+
+def test_what_is_decided_ends_in_front_of_a_number_that_an_earlier_epoch_has_decided(connection: Connection) -> None:
+    """The numbers of an epoch begin anew: by producer and number alone, it would be taken for decided."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"done")
+    writer.commit()
+    writer.init()
+    writer.send(partition, b"open")
+    assert connection.execute("select msgtx.decided_end(%s)", [partition]).fetchone() == (1,)
+
+
 # ── producers ──
 
 
