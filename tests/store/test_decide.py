@@ -740,6 +740,11 @@ def test_a_refusal_says_what_is_wrong(connection: Connection) -> None:
     old = writer.name
     writer.init()
     assert str(writer.decide(COMMIT, name=old).error).startswith(f"producer {old.producer_id} is at epoch 1; epoch 0 was")
+    writer.send(partition, b"open")
+    earlier = append_one(connection, batch(partition, b"b", producer=writer.id, number=1, sequence=1)).error
+    assert str(earlier) == f"an earlier transaction of producer {old.producer_id} is undecided"
+    outside = append_one(connection, batch(partition, b"b", producer=writer.id, sequence=1)).error
+    assert str(outside) == f"producer {old.producer_id} has a transaction open; an append outside it is refused"
     with pytest.raises(errors.InvalidRequest, match="'coordinator' is no reason to decide transaction"):
         decide(connection, writer.name, ABORT, tails={}, decided_by="coordinator")  # type: ignore[arg-type]
 

@@ -429,6 +429,24 @@ def test_a_refused_seal_seals_nothing(
         assert undecided_prepared(connection, writer.id.producer_id) == (writer.name if kind == "external" else None)
 
 
+def test_a_seal_without_what_was_sent_is_an_abort_and_tells_what_is_stored(connection: Connection) -> None:
+    partition, untouched = new_topic(connection, 2)
+    writer = Writer(connection)
+    writer.send(partition, b"a")
+    answer = seal(connection, writer.name, "external", tails={partition: 7, untouched: 0})
+    assert isinstance(answer.error, errors.TransactionAborted)
+    assert str(answer.error) == f"transaction {writer.name} was aborted (reason: tail)"
+    assert (answer.sealed, answer.last_sequences) == (None, {partition: 0, untouched: -1})
+
+
+@pytest.mark.parametrize("kind", ["another", None])
+def test_what_is_no_kind_of_a_seal_is_refused(connection: Connection, kind: Any) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    with pytest.raises(errors.InvalidRequest, match="is no kind of a seal"):
+        seal(connection, writer.name, kind, tails=writer.tails)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_seal_past_the_timeout_is_an_abort(connection: Connection, clock: Clock, kind: Kind) -> None:
     partition, writer = new_partition(connection), Writer(connection, timeout_ms=1_000)
