@@ -237,6 +237,9 @@ CALLS = {
     "rows of the log": """select f.partition_id from msgtx.fetch_batches(
         array(select generate_series(1, {n}))::int[], array_fill(0::bigint, array[{n}]),
         array_fill(null::text, array[{n}]), 'read_committed') f""",
+    "log starts": """select * from msgtx.delete_records(
+        array(select generate_series(1, {n}))::int[], array_fill(1::bigint, array[{n}]))""",
+    "a log": "select * from msgtx.remove_front({n}, 100, 1000000)",
     "parked": "select * from msgtx.unpark_records(1, 1, 0, now(), {n}, '{{}}', '-infinity', '{{}}')",
 }
 

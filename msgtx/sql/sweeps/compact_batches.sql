@@ -22,7 +22,8 @@ begin
     done_at := msgtx.clock();
     ignored := msgtx.require_leases(shards, epochs);
     select p.counted_offset, p.compacted_offset into place
-    from msgtx.partition p join msgtx.topic t on t.topic_id = p.topic_id
+    from msgtx.partition p
+    cross join lateral (select t.* from msgtx.topic t where t.topic_id = p.topic_id limit 1) t
     where p.partition_id = in_partition_id and t.cleanup_policy like 'compact%' for no key update of p skip locked;
     if not found or exists (
         select from unnest(base_offsets, identities, record_counts) a(base_offset, identity, record_count)

@@ -30,7 +30,7 @@ begin
                    tail.last_offset >= p.compacted_offset
                    or extract(epoch from now_at - p.tombstones_since) * 1000 > t.delete_retention_ms) as may_be
         from msgtx.partition p
-        join msgtx.topic t on t.topic_id = p.topic_id
+        cross join lateral (select t.* from msgtx.topic t where t.topic_id = p.topic_id limit 1) t
         left join lateral (
             select r.last_offset from msgtx.record_batch r
             where r.partition_id = p.partition_id order by r.base_offset desc limit 1) tail on true

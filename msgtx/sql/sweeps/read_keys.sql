@@ -26,7 +26,8 @@ begin
                    order by b.base_offset rows between unbounded preceding and 1 preceding), 0) as bytes_before
         from (
             select msgtx.clock() as now_at, t.delete_retention_ms
-            from msgtx.partition p join msgtx.topic t on t.topic_id = p.topic_id
+            from msgtx.partition p
+            cross join lateral (select t.* from msgtx.topic t where t.topic_id = p.topic_id limit 1) t
             where p.partition_id = in_partition_id) t
         cross join lateral (
             select r.* from msgtx.record_batch r

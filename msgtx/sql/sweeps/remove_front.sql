@@ -24,7 +24,8 @@ begin
     bytes := 0;
     is_more := false;
     select p.log_start_offset, t.cleanup_policy <> 'compact' as deletes, t.retention_ms, t.retention_bytes into place
-    from msgtx.partition p join msgtx.topic t on t.topic_id = p.topic_id
+    from msgtx.partition p
+    cross join lateral (select t.* from msgtx.topic t where t.topic_id = p.topic_id limit 1) t
     where p.partition_id = in_partition_id for no key update of p skip locked;
     if not found then
         return;

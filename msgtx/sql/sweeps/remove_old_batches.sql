@@ -30,7 +30,7 @@ begin
                        t.retention_bytes >= 0
                        or msgtx.is_old(first.max_timestamp, first.appended_at, t.retention_ms, now_at)))) as is_worth_it
         from msgtx.partition p
-        join msgtx.topic t on t.topic_id = p.topic_id
+        cross join lateral (select t.* from msgtx.topic t where t.topic_id = p.topic_id limit 1) t
         left join lateral (
             select r.last_offset, r.max_timestamp, r.appended_at from msgtx.record_batch r
             where r.partition_id = p.partition_id order by r.base_offset limit 1) first on true

@@ -21,7 +21,8 @@ begin
                    select r.last_offset + 1 from msgtx.record_batch r
                    where r.partition_id = p.partition_id order by r.base_offset desc limit 1)) as log_end_offset
         into place
-        from msgtx.partition p join msgtx.topic t on t.topic_id = p.topic_id
+        from msgtx.partition p
+        cross join lateral (select t.* from msgtx.topic t where t.topic_id = p.topic_id limit 1) t
         where p.partition_id = asked.partition_id for no key update of p;
         if not found then
             raise exception using errcode = 'MX003',
