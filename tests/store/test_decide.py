@@ -722,7 +722,7 @@ def test_what_is_sealed_is_committed_as_it_was_sealed(connection: Connection) ->
     sealed = seal(connection, writer.name, "external", tails=writer.tails, offsets=offsets_of((group, partition, 1)))
     assert sealed.error is None
     before = count(connection, "group_offset")
-    for offsets in (offsets_of((group, partition, 10**9)), offsets_of((group, partition, 0))):
+    for offsets in (offsets_of((group, 2**31 - 1, 0)), offsets_of((group, partition, 0))):
         answer = writer.decide(COMMIT, tails={partition: 99}, offsets=offsets)
         assert (answer.error, answer.outcome) == (None, COMMIT)
     assert count(connection, "group_offset") == before

@@ -594,3 +594,22 @@ def test_an_open_transaction_that_only_touched_a_deleted_topic_is_still_expired(
     assert count(connection, "transaction_decision", "producer_id = %s and outcome = 'ABORT'", writer.id.producer_id) == 1
     mark(connection, everything=True)
     assert state(connection, writer) == "CompleteAbort"
+
+
+def test_a_marker_hides_its_own_transaction_alone(connection: Connection) -> None:
+    """I5: not those of other producers and epochs that have the same number."""
+    partition, aborted, other = new_partition(connection), Writer(connection), Writer(connection)
+    aborted.send(partition, b"a")
+    aborted.abort()
+    other.send(partition, b"b")
+    other.commit()
+    aborted.init()
+    aborted.send(partition, b"c")
+    aborted.commit()
+    mark(connection)
+    found = connection.execute(
+        "select b.base_offset, msgtx.is_committed(b.partition_id, b.base_offset, b.producer_id, b.producer_epoch,"
+        " b.transaction_number) from msgtx.record_batch b where b.partition_id = %s order by b.base_offset",
+        [partition],
+    ).fetchall()
+    assert found == [(0, False), (1, True), (2, True)]
