@@ -359,6 +359,24 @@ def test_with_an_abort_go_its_own_offsets_and_no_others(connection: Connection, 
     assert _offsets(connection, "aborted", partition) == []
 
 
+def test_with_a_transaction_goes_its_own_seal_and_no_others(connection: Connection, clock: Clock) -> None:
+    """P42: what another producer, or a later epoch, has prepared under the same number stays prepared."""
+    others, writer = [Writer(connection) for _ in range(2)], Writer(connection)
+    others.append(Writer(connection))
+    others[1].commit(offsets_of(("group", new_partition(connection), 0)))
+    others[1].init()
+    for each in (*others, writer):
+        seal(connection, each.name, "external")
+    complete_prepared(connection, writer.name, "COMMIT")
+    writer.next()
+    writer.commit()
+    mark(connection)
+    clock(LATER)
+    assert purge(connection) == 2
+    left = connection.execute("select producer_id from msgtx.transaction_seal order by producer_id").fetchall()
+    assert left == [(each.id.producer_id,) for each in others]
+
+
 def _offsets(connection: Connection, group: str, partition: int) -> list[Any]:
     found = committed_offsets(connection, group, [partition])
     return [(each.at, each.pending) for each in found.values()]
