@@ -377,6 +377,21 @@ def test_with_a_transaction_goes_its_own_seal_and_no_others(connection: Connecti
     assert left == [(each.id.producer_id,) for each in others]
 
 
+def test_an_abort_marker_stays_as_long_as_its_own_partition_has_the_batch(connection: Connection, clock: Clock) -> None:
+    """I5, P29: whatever lies at its offsets elsewhere."""
+    partition, other = new_topic(connection, 2)
+    writer = Writer(connection)
+    writer.send(partition, *[b"aborted"] * 4)
+    writer.abort()
+    for _ in range(3):
+        plain(connection, other, b"plain")
+    writer.commit()
+    mark(connection)
+    clock(LATER)
+    assert purge(connection) == 1
+    assert values(connection, partition) == []
+
+
 def _offsets(connection: Connection, group: str, partition: int) -> list[Any]:
     found = committed_offsets(connection, group, [partition])
     return [(each.at, each.pending) for each in found.values()]

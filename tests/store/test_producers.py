@@ -1,12 +1,15 @@
 """init and fence: ids and epochs (internals: producers)."""
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from msgtx import errors
 from msgtx.store.producers import fence_producer, init_producer_id
 from msgtx.store.transactions import Decision, transaction_outcome
 from msgtx.types import Outcome, ProducerId
-from tests.databases import Connection
+from tests.databases import Connection, backend, wait_for_lock
 from tests.store.steps import Writer, count, ends, new_partition, unique, values
 
 
@@ -181,3 +184,28 @@ def test_a_fence_raises_the_epoch_and_aborts(connection: Connection) -> None:
 def test_a_fence_of_an_unknown_id_says_so(connection: Connection) -> None:
     with pytest.raises(errors.TransactionalIdNotFound):
         fence_producer(connection, "nobody")
+
+
+def test_a_transactional_id_is_not_empty(connection: Connection) -> None:
+    """Also by SQL."""
+    with pytest.raises(errors.InvalidRequest, match="has 1 to 1000 bytes"):
+        init_producer_id(connection, "", timeout_ms=60_000)
+    with pytest.raises(Exception, match="a transactional id cannot be empty"):
+        connection.execute("select * from msgtx.init_producer_id('', 60000)")
+
+
+def test_an_id_that_expires_while_its_next_owner_waits_begins_anew(
+    connection: Connection, open_connection: Callable[[], Connection], background: ThreadPoolExecutor
+) -> None:
+    """I13: the sweep has removed it by the time the lock is free."""
+    writer = Writer(connection)
+    sweeping, waiting = open_connection(), open_connection()
+    with sweeping.transaction():
+        sweeping.execute("select msgtx.lock_producer(%s)", [writer.id.producer_id])
+        sweeping.execute("delete from msgtx.producer where producer_id = %s", [writer.id.producer_id])
+        found = background.submit(init_producer_id, waiting, writer.transactional_id, timeout_ms=60_000)
+        wait_for_lock(connection, backend(waiting))
+    begun = found.result(30)
+    assert begun.producer_id != writer.id.producer_id
+    assert begun.epoch == 0
+    assert count(connection, "producer", "transactional_id = %s", writer.transactional_id) == 1
