@@ -1,5 +1,6 @@
 """A seal whose session is gone is aborted at once, not after its timeout (I12)."""
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -73,9 +74,7 @@ class Worker(Writer):
         self.send(self.partition, b"x")
 
     def seal(self, kind: Kind = "session", *, seat: int | None) -> Sealing:
-        sealing = seal(
-            self.connection, self.name, kind, tails={self.partition: 0}, offsets=NO_OFFSETS, timeout_ms=60_000, seat=seat
-        )
+        sealing = seal(self.connection, self.name, kind, tails=self.tails, offsets=NO_OFFSETS, timeout_ms=60_000, seat=seat)
         assert sealing.error is None
         return sealing
 
@@ -143,6 +142,38 @@ def test_a_lock_of_another_kind_on_the_same_number_is_no_seat(connection: Connec
     worker.seal(seat=seat)
     session.rollback()
     session.execute("select pg_advisory_xact_lock(1836279553, %s), pg_advisory_xact_lock(%s)", [seat, seat])
+    assert worker.is_overdue()
+
+
+def test_a_seat_is_of_one_session_of_one_database(
+    connection: Connection, session: Connection, open_connection: Callable[[], Connection], make_database: Callable[..., str]
+) -> None:
+    """Who sits on another one, or on the same number elsewhere, does not sit on this one."""
+    worker, seat, other = Worker(connection), take_seat(session), open_connection()
+    worker.seal(seat=seat)
+    with contextlib.closing(connect(make_database())) as elsewhere, other.transaction():
+        assert take_seat(other) is not None
+        elsewhere.execute("select pg_advisory_lock(1836279560, %s)", [seat])
+        assert not worker.is_overdue()
+        session.rollback()
+        assert worker.is_overdue()
+
+
+@pytest.mark.parametrize("again", [Writer.next, Writer.init], ids=["number", "epoch"])
+def test_a_seat_is_of_one_transaction(
+    connection: Connection, session: Connection, open_connection: Callable[[], Connection], again: Callable[[Writer], None]
+) -> None:
+    """That the producer's last one was decided, and its session has left, does not desert this one."""
+    worker, other = Worker(connection), open_connection()
+    sealed = worker.seal(seat=take_seat(session)).sealed
+    assert sealed is not None
+    decide_sealed(session, sealed)
+    session.commit()
+    again(worker)
+    worker.send(worker.partition, b"y")
+    with other.transaction():
+        worker.seal(seat=take_seat(other))
+        assert not worker.is_overdue()
     assert worker.is_overdue()
 
 

@@ -11,7 +11,7 @@ from msgtx.store.append import append, append_and_decide
 from msgtx.store.decide import decide
 from msgtx.store.groups import committed_offsets, offset_columns
 from msgtx.store.producers import fence_producer, init_producer_id
-from msgtx.store.seal import seal
+from msgtx.store.seal import complete_prepared, seal
 from msgtx.store.topics import delete_topic
 from msgtx.store.transactions import end_transaction
 from msgtx.types import GroupMetadata, OffsetAndMetadata, Outcome, ProducerId, TransactionId
@@ -759,3 +759,30 @@ def test_a_commit_behind_an_undecided_one_whose_records_are_missing_aborts(conne
     answer = writer.decide(COMMIT, name=behind, tails={partition: 1})
     assert isinstance(answer.error, errors.TransactionAborted)
     assert decisions(connection, behind) == [("ABORT", "tail")]
+
+
+def test_a_decision_names_the_last_row_of_its_own_epoch(connection: Connection) -> None:
+    """The sequences of an epoch begin anew, and so do its numbers."""
+    partition, writer = new_partition(connection), Writer(connection)
+    for _ in range(3):
+        writer.send(partition, b"a", b"b")
+    writer.commit()
+    writer.init()
+    writer.send(partition, b"c")
+    name = writer.commit()
+    found = connection.execute(
+        "select first_offsets, last_offsets from msgtx.transaction_decision"
+        " where (producer_id, producer_epoch, transaction_number) = (%s, %s, %s)",
+        name,
+    ).fetchall()
+    assert found == [([6], [6])]
+
+
+def test_what_an_outside_party_has_committed_is_told_as_committed(connection: Connection) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    assert seal(connection, writer.name, "external", tails=writer.tails).error is None
+    complete_prepared(connection, writer.name, "COMMIT")
+    late = append_one(connection, writer.row(partition, b"b")).error
+    assert isinstance(late, errors.InvalidTransactionState)
+    assert str(late) == f"transaction {writer.name} is over: it ended with COMMIT"

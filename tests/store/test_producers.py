@@ -209,3 +209,19 @@ def test_an_id_that_expires_while_its_next_owner_waits_begins_anew(
     assert begun.producer_id != writer.id.producer_id
     assert begun.epoch == 0
     assert count(connection, "producer", "transactional_id = %s", writer.transactional_id) == 1
+
+
+def test_of_two_that_take_a_new_id_at_once_the_later_one_owns_it(
+    connection: Connection, open_connection: Callable[[], Connection], background: ThreadPoolExecutor
+) -> None:
+    """I7: it waits for the other one's COMMIT, and fences it; no third one is touched."""
+    others = [Writer(connection) for _ in range(2)]
+    first, second, name = open_connection(), open_connection(), unique("new")
+    with first.transaction():
+        begun = init_producer_id(first, name, timeout_ms=60_000)
+        found = background.submit(init_producer_id, second, name, timeout_ms=60_000)
+        wait_for_lock(connection, backend(second))
+    assert found.result(30) == ProducerId(begun.producer_id, 1)
+    assert [init_producer_id(connection, each.transactional_id, timeout_ms=60_000) for each in others] == [
+        ProducerId(each.id.producer_id, 1) for each in others
+    ]

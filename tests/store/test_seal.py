@@ -439,6 +439,35 @@ def test_a_seal_without_what_was_sent_is_an_abort_and_tells_what_is_stored(conne
     assert (answer.sealed, answer.last_sequences) == (None, {partition: 0, untouched: -1})
 
 
+def test_readers_are_woken_by_a_seal_that_becomes_an_abort(connection: Connection, open_connection: Sessions) -> None:
+    listener, partition, writer = open_connection(), new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    plain(connection, partition, b"behind")
+    snapshot, _ = woken_since(listener, None)
+    seal(connection, writer.name, "external", tails={partition: 7})
+    assert woken_since(listener, snapshot)[1] == str(partition)
+
+
+def test_a_seal_names_the_offsets_of_each_of_its_groups(connection: Connection) -> None:
+    """P43: they are what goes with an abort."""
+    partition, writer = new_partition(connection), Writer(connection)
+    groups = [unique("group") for _ in range(2)]
+    seal(connection, writer.name, "external", tails={}, offsets=offsets_of(*((each, partition, 0) for each in groups)))
+    named = connection.execute(
+        "select o.group_id, o.partition_id, o.commit_sequence from msgtx.transaction_seal s"
+        " cross join unnest(s.group_ids, s.group_partitions, s.commit_sequences) o(group_id, partition_id, commit_sequence)"
+        " where s.producer_id = %s order by o.commit_sequence",
+        [writer.id.producer_id],
+    ).fetchall()
+    stored = connection.execute(
+        "select o.group_id, o.partition_id, o.commit_sequence from msgtx.group_offset o where o.producer_id = %s"
+        " order by o.commit_sequence",
+        [writer.id.producer_id],
+    ).fetchall()
+    assert named == stored
+    assert len(named) == 2
+
+
 @pytest.mark.parametrize("kind", ["another", None])
 def test_what_is_no_kind_of_a_seal_is_refused(connection: Connection, kind: Any) -> None:
     partition, writer = new_partition(connection), Writer(connection)
