@@ -786,3 +786,16 @@ def test_what_an_outside_party_has_committed_is_told_as_committed(connection: Co
     late = append_one(connection, writer.row(partition, b"b")).error
     assert isinstance(late, errors.InvalidTransactionState)
     assert str(late) == f"transaction {writer.name} is over: it ended with COMMIT"
+
+
+def test_the_outcome_of_a_number_is_that_of_its_epoch(connection: Connection) -> None:
+    """I4: the numbers of an epoch begin anew, and a repeated decision is answered by its own name."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    aborted = writer.abort()
+    writer.init()
+    writer.send(partition, b"b")
+    committed = writer.commit()
+    assert aborted.transaction_number == committed.transaction_number
+    answer = writer.decide(COMMIT, name=committed, tails={partition: 0})
+    assert (answer.error, answer.outcome) == (None, COMMIT)

@@ -257,3 +257,52 @@ def test_of_decisions_with_many_partitions_the_newest_are_looked_at(connection: 
         " last_offsets = last_offsets[:1] where producer_id = any(%s)",
         [[name.producer_id for name in names]],
     )
+
+
+def test_each_undecided_transaction_is_told_with_what_is_its_own(connection: Connection, clock: Clock) -> None:
+    """Its partition's end, and its producer's newest row and marker there."""
+    partitions = new_topic(connection, 2)
+    marked, other = Writer(connection), Writer(connection)
+    marked.send(partitions[0], b"done")
+    marked.commit()
+    connection.execute(
+        "update msgtx.coordinator_shard set coordinator_epoch = 7 where shard ="
+        " (select shard from msgtx.producer where producer_id = %s)",
+        [marked.id.producer_id],
+    )
+    mark(connection)
+    times = {}
+    for number, (writer, partition) in enumerate(
+        [(marked, partitions[0]), (other, partitions[1]), (marked, partitions[1]), (other, partitions[0])], 1
+    ):
+        clock(f"{number} seconds")
+        writer.send(partition, b"open")
+        times[partition, writer.id.producer_id] = connection.execute("select msgtx.clock()").fetchone()
+    for _ in range(2):
+        plain(connection, partitions[1], b"plain")
+    ids = dict(enumerate(partitions))
+    found = undecided(connection, *partitions, each=2)
+    assert len(found) == 4
+    for one in found:
+        partition = ids[one.partition.partition]
+        assert one.log_end_offset == {partitions[0]: 3, partitions[1]: 4}[partition]
+        assert one.last_appended_at is not None
+        last = times[partition, one.transaction_id.producer_id]
+        assert last is not None
+        assert abs((one.last_appended_at - last[0]).total_seconds()) < 0.5
+        is_marked = one.transaction_id.producer_id == marked.id.producer_id and partition == partitions[0]
+        assert one.coordinator_epoch == (7 if is_marked else -1)
+    connection.execute("update msgtx.coordinator_shard set coordinator_epoch = 0")
+
+
+@pytest.mark.usefixtures("bare")
+def test_each_prepared_transaction_is_told_with_its_own_producer(connection: Connection) -> None:
+    writers = [Writer(connection, timeout_ms=timeout_ms) for timeout_ms in (30_000, 40_000, 50_000)]
+    for writer in writers:
+        writer.send(new_partition(connection), b"x", timeout_ms=writer.timeout_ms)
+        seal(connection, writer.name)
+    found, total = undecided_seals(connection, most=10)
+    assert total == 3
+    assert {one.transaction_id: (one.transactional_id, one.timeout_ms) for one in found} == {
+        writer.name: (writer.transactional_id, writer.timeout_ms) for writer in writers
+    }
