@@ -288,6 +288,18 @@ def test_nobody_says_that_somebody_else_decided(
             caller.execute(statement)
 
 
+def test_a_producer_id_tells_whose_it_is(guest: Callable[..., Connection], connection: Connection) -> None:
+    """The owner's are small; those of another role have a part of their own, and no two roles the same."""
+    roles = [guest("produce") for _ in range(2)]
+    for transactional_id in (None, "tagged"):
+        tags = set()
+        for number, caller in enumerate([connection, *roles]):
+            name = None if transactional_id is None else f"{transactional_id}-{number}"
+            tags.add(init_producer_id(caller, name, timeout_ms=60_000).producer_id >> 40)
+        assert len(tags) == 3
+        assert 0 in tags
+
+
 def test_who_administers_nothing_ends_no_transaction_as_an_administrator(
     guest: Callable[..., Connection], connection: Connection, partition: int
 ) -> None:

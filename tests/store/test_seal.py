@@ -430,13 +430,27 @@ def test_a_refused_seal_seals_nothing(
 
 
 def test_a_seal_without_what_was_sent_is_an_abort_and_tells_what_is_stored(connection: Connection) -> None:
-    partition, untouched = new_topic(connection, 2)
+    partition, earlier, untouched = new_topic(connection, 3)
     writer = Writer(connection)
+    writer.send(earlier, b"before")
+    writer.commit()
     writer.send(partition, b"a")
-    answer = seal(connection, writer.name, "external", tails={partition: 7, untouched: 0})
+    answer = seal(connection, writer.name, "external", tails={partition: 7, earlier: 1, untouched: 0})
     assert isinstance(answer.error, errors.TransactionAborted)
     assert str(answer.error) == f"transaction {writer.name} was aborted (reason: tail)"
-    assert (answer.sealed, answer.last_sequences) == (None, {partition: 0, untouched: -1})
+    assert (answer.sealed, answer.last_sequences) == (None, {partition: 0, earlier: 0, untouched: -1})
+
+
+def test_a_refused_seal_says_why(connection: Connection) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    nowhere = offsets_of(("group", 2**31 - 1, 0))
+    unknown = seal(connection, writer.name, "external", tails=writer.tails, offsets=nowhere).error
+    assert str(unknown) == "group group: partition 2147483647 does not exist (any more)"
+    old = writer.name
+    writer.init()
+    fenced = seal(connection, old, "external", tails={}).error
+    assert str(fenced).startswith(f"transaction {old} was aborted when a newer producer took over")
 
 
 def test_readers_are_woken_by_a_seal_that_becomes_an_abort(connection: Connection, open_connection: Sessions) -> None:

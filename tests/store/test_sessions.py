@@ -544,3 +544,16 @@ def test_no_lock_outlives_the_call(connection: Connection) -> None:
         "select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()"
     ).fetchone()
     assert held == (0,)
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_who_has_another_level_by_default_is_told_where_to_set_it(open_connection: Sessions, level: str) -> None:
+    """Who has begun the transaction so knows where."""
+    for default, told in (("read committed", False), (level, True)):
+        session = open_connection()
+        session.execute(f"set default_transaction_isolation = '{default}'")
+        session.execute(f"begin isolation level {level}")
+        with pytest.raises(Exception, match=f"this transaction is {level.upper()}") as caught:
+            session.execute("select msgtx.refuse_stale_snapshot()")
+        assert ("set default_transaction_isolation" in str(caught.value)) is told
+        session.execute("rollback")

@@ -9,7 +9,7 @@ from msgtx.store.transactions import end_transaction, mark, transaction_outcome
 from msgtx.store.undecided import Undecided, undecided_seals, undecided_transactions, unfinished_decisions
 from msgtx.types import Outcome, ProducerId, TransactionId
 from tests.databases import Connection
-from tests.store.steps import Writer, append_one, batch, ends, new_partition, new_topic, plain, values
+from tests.store.steps import Writer, append_one, batch, delete_topic_of, ends, new_partition, new_topic, plain, values
 
 Clock = Callable[..., None]
 
@@ -231,6 +231,27 @@ def test_a_decision_without_markers_is_unfinished_after_a_while(connection: Conn
     assert total == 2
     mark(connection)
     assert unfinished_decisions(connection, older_than_ms=5_000, most=10) == ([], 0)
+
+
+def test_what_misses_no_marker_is_not_unfinished(connection: Connection, clock: Clock) -> None:
+    """Below the floor a COMMIT needs none; above it, it has its own; of a deleted topic nobody asks."""
+    below, held, gone = (new_partition(connection) for _ in range(3))
+    settled, stalled, lost = (Writer(connection) for _ in range(3))
+    settled.send(below, b"below")
+    committed = settled.commit()
+    stalled.send(held, b"open")
+    settled.send(held, b"behind it")
+    settled.commit()
+    mark(connection)
+    lost.send(gone, b"gone")
+    lost.commit()
+    delete_topic_of(connection, gone)
+    connection.execute("delete from msgtx.transaction_marker where producer_id = %s and partition_id = %s",
+                       [committed.producer_id, below])  # fmt: skip
+    clock("1 minute")
+    assert unfinished_decisions(connection, older_than_ms=5_000, most=10) == ([], 0)
+    clock(None)
+    stalled.abort()
 
 
 def test_of_decisions_with_many_partitions_the_newest_are_looked_at(connection: Connection, clock: Clock) -> None:
