@@ -91,7 +91,8 @@ def import_files(
     `InvalidRequest` for a column that is missing, a malformed row, or a file that was changed after its import.
     """
     app = app_id or f"import:{topic}"
-    names = (BatchName(f"{app}#{uuid.uuid4().hex}", "", number) for number in itertools.count())
+    run = f"{app}#{uuid.uuid4().hex}"
+    numbers = itertools.count()
     files = files_of(spark, [paths] if isinstance(paths, str) else list(paths))
     kind = format or _format(files)
     with connect_client(url) as client:
@@ -102,7 +103,7 @@ def import_files(
         while missing:
             told(total - sum(file.size for file in missing), total)
             batch = next(divided(missing, batch_bytes))
-            name = next(names)  # of no other try: that one may be committed
+            name = BatchName(run, "", next(numbers))  # of no other try: that one may be committed
             try:
                 with translated():
                     rows = read_files(spark, [file.uri for file in batch], kind, columns=columns, options=options or {})

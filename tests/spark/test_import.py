@@ -201,6 +201,11 @@ def test_a_batch_whose_answer_was_lost_is_written_once(
     report = import_files(spark, topic, str(tmp_path / "in"), url=client.secret_url, batch_bytes=1)
     assert (report.files, report.records) == ((2, 20) if is_known else (0, 0))
     assert values(client, topic) == written
+    with client.engine.connection() as connection:
+        names = connection.execute(
+            "select distinct app_id from msgtx.spark_batch where app_id like %s", [f"import:{topic}#%"]
+        ).fetchall()
+    assert len(names) == 1, "a run has one application, however many batches"
 
 
 def test_a_file_that_was_changed_after_its_import_is_refused(
