@@ -32,30 +32,22 @@ begin
             select r.last_offset from msgtx.record_batch r
             where r.partition_id = s.partition_id and r.base_offset <= x.last_offset
             order by r.base_offset desc limit 1) >= x.last_offset is not true));
-    delete from msgtx.transaction_partition tp where tp.ctid = any(array(
-        select x.ctid from unnest(decisions) d
-        cross join lateral (
-            select x.ctid from msgtx.transaction_partition x
-            where x.producer_id = d.producer_id and x.producer_epoch = d.producer_epoch
-              and x.transaction_number = d.transaction_number offset 0) x));
-    delete from msgtx.transaction_seal s where s.ctid = any(array(
-        select x.ctid from unnest(decisions) d
-        cross join lateral (
-            select x.ctid from msgtx.transaction_seal x
-            where x.producer_id = d.producer_id and x.producer_epoch = d.producer_epoch
-              and x.transaction_number = d.transaction_number limit 1) x));
-    -- By their names, one by one: such a row may be changed meanwhile (renew_attempts), and then has another place.
+    -- By their names, one by one: a row of transaction may be changed meanwhile (renew_attempts), and then has another place.
+    forgotten := 0;
     foreach one in array decisions loop
+        delete from msgtx.transaction_partition tp
+        where tp.producer_id = one.producer_id and tp.producer_epoch = one.producer_epoch
+          and tp.transaction_number = one.transaction_number;
+        delete from msgtx.transaction_seal s
+        where s.producer_id = one.producer_id and s.producer_epoch = one.producer_epoch
+          and s.transaction_number = one.transaction_number;
         delete from msgtx.transaction t
         where t.producer_id = one.producer_id and t.producer_epoch = one.producer_epoch
           and t.transaction_number = one.transaction_number;
+        delete from msgtx.transaction_decision o
+        where o.producer_id = one.producer_id and o.producer_epoch = one.producer_epoch
+          and o.transaction_number = one.transaction_number;
+        forgotten := forgotten + found::int;
     end loop;
-    delete from msgtx.transaction_decision o where o.ctid = any(array(
-        select x.ctid from unnest(decisions) d
-        cross join lateral (
-            select x.ctid from msgtx.transaction_decision x
-            where x.producer_id = d.producer_id and x.producer_epoch = d.producer_epoch
-              and x.transaction_number = d.transaction_number limit 1) x));
-    get diagnostics forgotten = row_count;
     return forgotten;
 end $$;
