@@ -479,6 +479,26 @@ def test_each_of_several_whole_transactions_again_has_its_own_offsets(connection
         assert (again.error, again.base_offset, again.duplicate) == (None, at, True)
 
 
+def test_a_whole_transaction_again_is_not_taken_for_one_of_an_older_epoch(connection: Connection) -> None:
+    """I1: numbers start again with each epoch."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.commit_whole(writer.row(partition, b"older", b"older"))
+    writer.init()
+    row = writer.row(partition, b"newer")
+    before, again = writer.whole(row), writer.whole(row)
+    assert [(a.error, a.base_offset, a.duplicate) for a in (*before, *again)] == [(None, 2, False), (None, 2, True)]
+
+
+def test_a_transaction_that_has_rows_is_not_committed_as_a_whole(connection: Connection) -> None:
+    """I8: what was appended in steps has tails, which a whole transaction does not name."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"in steps")
+    (refused,) = writer.whole(writer.row(partition, b"whole"))
+    assert isinstance(refused.error, errors.InvalidTransactionState)
+    assert f"transaction {writer.id.producer_id}.{writer.id.epoch}.0 has rows" in str(refused.error)
+    assert ends(connection, partition) == (0, 0, 1)
+
+
 def test_what_is_refused_as_a_whole_tells_of_each_batch_what_would_have_become_of_it(connection: Connection) -> None:
     first, second, third = new_topic(connection, 3, max_message_bytes=5)
     writer = Writer(connection)
@@ -486,6 +506,7 @@ def test_what_is_refused_as_a_whole_tells_of_each_batch_what_would_have_become_o
     rows = (writer.row(first, b"too large"), writer.row(second, b"too large"), writer.row(third, b"c"))
     answers = writer.whole(*rows)
     assert [type(answer.error) for answer in answers] == [errors.RecordTooLarge, errors.RecordTooLarge, type(None)]
+    assert all("at most 5 bytes" in str(answer.error) for answer in answers[:2])
     assert [answer.base_offset for answer in answers] == [0, 0, 2]
     assert min(answer.timestamp for answer in answers) > 1_600_000_000_000
 

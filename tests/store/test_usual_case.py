@@ -36,7 +36,7 @@ from msgtx.store.retention import LOG_END, delete_records
 from msgtx.store.transactions import mark
 from msgtx.types import Isolation
 from tests.databases import Connection
-from tests.store.steps import NO_OFFSETS, Writer, batch, new_partition, offsets_of, plain, unique
+from tests.store.steps import NO_OFFSETS, Writer, append_one, batch, new_partition, new_topic, offsets_of, plain, unique
 
 SQL: Final = Path(msgtx.__file__).parent / "sql"
 TOPICS: Final[tuple[dict[str, object], ...]] = (
@@ -77,6 +77,16 @@ def general_append(engine: Engine) -> Iterator[str]:
 def general_fetch(engine: Engine) -> Iterator[str]:
     usual = "usual boolean := max_rows > 0"
     yield from without_usual_case(engine, "fetch", "fetch_batches", (usual, usual.replace(":=", ":= false and")))
+
+
+def clean(connection: Connection, partition: int) -> None:
+    """Remove what is in a log; of its producers their last sequences are kept."""
+    delete_records(connection, {partition: LOG_END})
+    after = None
+    while True:
+        after = sweeps.remove_old_batches(connection, after, None).after
+        if after is None:
+            return
 
 
 @dataclass
@@ -192,13 +202,7 @@ class World:
         plain(self.connection, self.partitions[partition], b"p", keys=[b"k"])
 
     def clean(self, partition: int) -> None:
-        """Remove what is in a log; of its producers their last sequences are kept."""
-        delete_records(self.connection, {self.partitions[partition]: LOG_END})
-        after = None
-        while True:
-            after = sweeps.remove_old_batches(self.connection, after, None).after
-            if after is None:
-                return
+        clean(self.connection, self.partitions[partition])
 
     def named(self, what: object) -> object:
         """Without what differs between worlds: ids, names, times."""
@@ -419,6 +423,22 @@ def test_a_whole_transaction_is_judged_by_its_own_producers_sequences(connection
     assert isinstance(refused.error, msgtx.errors.OutOfOrderSequence)
     (stored,) = own.whole(own.row(partition, b"x"))
     assert (stored.error, stored.base_offset) == (None, 7)
+
+
+def test_a_sequence_that_retention_has_noted_is_that_of_its_own_partition_and_producer(connection: Connection) -> None:
+    """I1: what another producer, or this one elsewhere, has come to makes no gap into the next batch."""
+    one, other = new_topic(connection, 2)
+    first, second = (init_producer_id(connection, None, timeout_ms=60_000) for _ in range(2))
+    counts = {(one, first): 2, (one, second): 3, (other, first): 4, (other, second): 5}
+    for (partition, producer), batches in counts.items():
+        for sequence in range(batches):
+            append_one(connection, batch(partition, b"x", producer=producer, sequence=sequence))
+        clean(connection, partition)
+    for (partition, producer), batches in counts.items():
+        for sequence in {*counts.values()} - {batches}:
+            gap = append_one(connection, batch(partition, b"x", producer=producer, sequence=sequence))
+            assert gap.error is not None or gap.duplicate
+        assert append_one(connection, batch(partition, b"x", producer=producer, sequence=batches)).base_offset >= 0
 
 
 def forbid_general_rules(connection: Connection, function: str) -> None:
