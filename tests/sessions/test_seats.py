@@ -142,6 +142,7 @@ def test_a_lock_of_another_kind_on_the_same_number_is_no_seat(connection: Connec
     worker.seal(seat=seat)
     session.rollback()
     session.execute("select pg_advisory_xact_lock(1836279553, %s), pg_advisory_xact_lock(%s)", [seat, seat])
+    session.execute("select pg_advisory_xact_lock(1836279560::bigint << 32 | %s)", [seat])
     assert worker.is_overdue()
 
 

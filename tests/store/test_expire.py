@@ -15,21 +15,25 @@ from msgtx.store.transactions import (
 )
 from msgtx.types import Isolation, Outcome, TransactionId
 from tests.databases import Connection, backend, wait_until
-from tests.store.steps import Writer, append_one, count, ends, expire_transaction, new_partition, new_topic, unique, values
+from tests.store.steps import (
+    Writer,
+    append_one,
+    count,
+    ends,
+    expire_transaction,
+    new_partition,
+    new_topic,
+    plain,
+    seal,
+    unique,
+    values,
+)
 
 Clock = Callable[[object], None]
 Sessions = Callable[[], Connection]
 
 
 pytestmark = pytest.mark.usefixtures("nothing_left_open")
-
-
-def seal(connection: Connection, name: TransactionId, kind: str) -> None:
-    connection.execute(
-        "insert into msgtx.transaction_seal (producer_id, producer_epoch, transaction_number, kind, sealed_at,"
-        " partitions, first_offsets, last_offsets) values (%s, %s, %s, %s, msgtx.clock(), '{}', '{}', '{}')",
-        [*name, kind],
-    )
 
 
 def test_each_transaction_has_its_own_timeout(connection: Connection, clock: Clock) -> None:
@@ -270,6 +274,28 @@ def test_resolve_leaves_what_is_decided_over_stale_or_unknown(connection: Connec
     writer.init()
     assert end_transaction(connection, next_name, "resolve") is Outcome.UNKNOWN
     assert end_transaction(connection, TransactionId(2**50, 0, 0), "resolve") is Outcome.UNKNOWN
+
+
+@pytest.mark.parametrize("how", ["an administrator", "a timeout"])
+@pytest.mark.parametrize("records", [0, 1])
+def test_what_a_producer_that_is_gone_has_left_open_can_be_ended(
+    connection: Connection, clock: Clock, records: int, how: str
+) -> None:
+    """I12: nobody else would, and readers would wait for ever. Without records, its offsets hold up a group."""
+    partition, writer = new_partition(connection), Writer(connection)
+    if records:
+        writer.send(partition, b"a")
+    else:
+        seal(connection, writer.name, "session")
+    connection.execute("delete from msgtx.producer where producer_id = %s", [writer.id.producer_id])
+    assert not expire_transaction(connection, writer.name)
+    if how == "a timeout":
+        clock("1 hour")
+        assert expire_transaction(connection, writer.name)
+    else:
+        assert end_transaction(connection, writer.name, "admin") is Outcome.ABORTED
+    plain(connection, partition, b"b")
+    assert values(connection, partition) == [b"b"]
 
 
 def test_an_administrator_does_not_decide_what_has_no_rows(connection: Connection) -> None:

@@ -25,13 +25,14 @@ def test_producers_without_a_transactional_id_get_new_ids_at_epoch_zero(connecti
     assert second.producer_id > first.producer_id
 
 
-def test_a_plain_init_draws_a_transaction_id_so_that_a_crash_cannot_hand_its_id_out_again(
-    connection: Connection,
-) -> None:
-    """P41."""
+def test_a_plain_init_writes_to_the_wal_so_that_a_crash_cannot_hand_its_id_out_again(connection: Connection) -> None:
+    """P41: a transaction id alone is not flushed, and the sequence writes one time in 32."""
     with connection.transaction():
-        init(connection, None)
-        assert connection.execute("select pg_current_xact_id_if_assigned() is not null").fetchone() == (True,)
+        for _ in range(3):
+            before = connection.execute("select pg_current_wal_insert_lsn()").fetchone()
+            init(connection, None)
+            written = "select pg_current_xact_id_if_assigned() is not null, pg_current_wal_insert_lsn() > %s::pg_lsn"
+            assert connection.execute(written, before).fetchone() == (True, True)
 
 
 def test_a_known_id_keeps_its_producer_id_and_raises_its_epoch(connection: Connection) -> None:

@@ -1,5 +1,6 @@
 -- expire_transaction(name) aborts a transaction that is past its own timeout, or whose session is gone (I12), by name: its producer
--- lives on. Tries the producer's lock and never waits. → whether it is aborted for that now, or was before.
+-- lives on. One whose producer is gone has a timeout, too. Tries the producer's lock and never waits. → whether it is aborted for
+-- that now, or was before.
 -- Writes transaction_decision. Flushed.
 create function msgtx.expire_transaction(in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint)
 returns boolean language plpgsql volatile as $$
@@ -16,7 +17,7 @@ begin
         return state.decided_by in ('timeout', 'session');
     end if;
     is_left := state.status = 'sealed' and msgtx.is_deserted(in_producer_id, in_producer_epoch, in_transaction_number);
-    if state.status not in ('open', 'sealed', 'fenced') or not exists (
+    if not exists (
         select from msgtx.transaction t
         where t.producer_id = in_producer_id and t.producer_epoch = in_producer_epoch
           and t.transaction_number = in_transaction_number
