@@ -106,12 +106,8 @@ def sweep(engine: Engine, *, only: Iterable[str] = (), dry_run: bool = False) ->
     `dry_run`: do it in one SQL transaction, and take that back. Raise the first failure of a step, after the others.
     """
     sweeper = Sweeper(only)
-    if dry_run:
-        with engine.rolled_back() as connection:
-            report = sweeper.round(connection)
-    else:
-        with engine.connection() as connection:
-            report = sweeper.round(connection)
-    for error in sweeper.failures.values():
-        raise error
+    with engine.rolled_back() if dry_run else engine.connection() as connection:
+        report = sweeper.round(connection)
+        for error in sweeper.failures.values():
+            raise error
     return report

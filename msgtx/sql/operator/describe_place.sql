@@ -5,10 +5,10 @@ create function msgtx.describe_place(
     out found_system bigint, out found_database bigint, out found_timeline int)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
-    select i.system_identifier, i.database_oid, i.timeline, s.system_identifier, d.oid::bigint, c.timeline_id
+    select i.system_identifier, i.database_oid, i.timeline, s.system_identifier, d.oid::bigint, msgtx.timeline_of_server()
     into noted_system, noted_database, noted_timeline, found_system, found_database, found_timeline
-    from msgtx.installation i cross join pg_control_system() s cross join pg_control_checkpoint() c
+    from msgtx.installation i cross join pg_control_system() s
     join pg_database d on d.datname = current_database();
-exception when insufficient_privilege then
+exception when insufficient_privilege or feature_not_supported then
     null;
 end $$;

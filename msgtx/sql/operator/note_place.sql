@@ -6,10 +6,10 @@ create function msgtx.note_place() returns boolean language plpgsql volatile sec
 set search_path = pg_catalog, pg_temp as $$
 begin
     update msgtx.installation i
-    set system_identifier = s.system_identifier, timeline = c.timeline_id,
+    set system_identifier = s.system_identifier, timeline = msgtx.timeline_of_server(),
         database_oid = (select d.oid from pg_database d where d.datname = current_database())
-    from pg_control_system() s cross join pg_control_checkpoint() c;
+    from pg_control_system() s;
     return true;
-exception when insufficient_privilege then
+exception when insufficient_privilege or feature_not_supported then
     return false;
 end $$;

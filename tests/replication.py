@@ -1,0 +1,127 @@
+"""A primary and a standby that follows it: two servers, of which one may be promoted."""
+
+import contextlib
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import sqlalchemy
+
+from msgtx.database import embedded
+from msgtx.database.embedded import binaries, postmaster
+from tests.databases import PATIENCE_SECONDS, Server, scratch, use_server, wait_until
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two servers with the same databases. `url` names a database of the primary, as `Server.url` returns it."""
+
+    primary: Server
+    home: Path
+    primary_port: int
+    standby_port: int
+
+    def on_standby(self, url: str) -> str:
+        """Return the address of the same database on the standby."""
+        return sqlalchemy.make_url(url).set(port=self.standby_port).render_as_string(hide_password=False)
+
+    def on_either(self, url: str) -> str:
+        """Return an address that leads to whichever of them takes writes, as a user configures it."""
+        address = sqlalchemy.make_url(url)
+        hosts = f"{address.host}:{self.primary_port},{address.host}:{self.standby_port}"
+        user = f"{address.username}:{address.password}"
+        return f"postgresql://{user}@{hosts}/{address.database}?target_session_attrs=read-write"
+
+    def catch_up(self) -> None:
+        """Wait until the standby shows all that the primary has written."""
+        with self.primary.administrator() as primary, self._standby() as standby:
+            primary.execute("select pg_logical_emit_message(true, 'tests', '')")  # commits, and so flushes what is unflushed
+            written = primary.execute("select pg_current_wal_flush_lsn()").fetchone()
+            wait_until(
+                lambda: standby.execute("select pg_last_wal_replay_lsn() >= %s::pg_lsn", written).fetchone() == (True,),
+                "the standby has replayed it",
+            )
+
+    def fall_behind(self) -> None:
+        """Let the standby receive nothing from here on: it never gets what the primary acknowledges now."""
+        with self._standby() as standby:
+            standby.execute("alter system set primary_conninfo = ''")
+            standby.execute("select pg_reload_conf()")
+            receivers = "select count(*) from pg_stat_wal_receiver"
+            wait_until(lambda: standby.execute(receivers).fetchone() == (0,), "the standby receives nothing")
+
+    @contextlib.contextmanager
+    def replay_paused(self) -> Iterator[Callable[[], object]]:
+        """Let the standby show nothing new, until the end or until what it yields is called."""
+        with self._standby() as standby:
+            standby.execute("select pg_wal_replay_pause()")
+            state = "select pg_get_wal_replay_pause_state()"
+            wait_until(lambda: standby.execute(state).fetchone() == ("paused",), "the standby replays nothing")
+            try:
+                yield lambda: standby.execute("select pg_wal_replay_resume()")
+            finally:
+                standby.execute("select pg_wal_replay_resume()")
+
+    def switch_over(self) -> None:
+        """Stop the primary in order, which sends the standby the rest, and promote that."""
+        assert embedded.stop(self.home / "primary")
+        self._promote()
+
+    def fail_over(self) -> None:
+        """Kill the primary, and promote the standby with what it has."""
+        _kill(self.home / "primary")
+        self._promote()
+
+    def _promote(self) -> None:
+        with self._standby() as standby:
+            assert standby.execute("select pg_promote(true, %s)", [int(PATIENCE_SECONDS)]).fetchone() == (True,)
+
+    def _standby(self) -> psycopg.Connection[tuple[object, ...]]:
+        return psycopg.connect(embedded.superuser_url(self.home / "standby"), autocommit=True)
+
+
+@contextlib.contextmanager
+def replicated() -> Iterator[Pair]:
+    """Run a primary and a standby in a folder of their own."""
+    folder = scratch("msgtx-replicated-")
+    primary, standby = folder / "primary", folder / "standby"
+    try:
+        made = embedded.start(primary)
+        server = use_server(embedded.superuser_url(primary))
+        with (primary / "data" / "pg_hba.conf").open("a") as rules:
+            rules.write("host replication all 127.0.0.1/32 scram-sha-256\n")
+        with server.administrator() as administrator:
+            administrator.execute("select pg_reload_conf()")
+        _copy(primary, standby, made.binaries)
+        yield Pair(server, folder, made.port, embedded.start(standby).port)
+    finally:
+        for home in (standby, primary):
+            _kill(home)
+        shutil.rmtree(folder)
+
+
+def _kill(home: Path) -> None:
+    """Stop a server at once, if it runs."""
+    if (running := postmaster.read(home / "data")) is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(running.pid, signal.SIGQUIT)
+        wait_until(lambda: not postmaster.works_in(home / "data", running.pid), "the server is gone")
+
+
+def _copy(primary: Path, standby: Path, programs: Path) -> None:
+    """Copy a running server into the home of a standby: `embedded.start` then runs it, with the same passwords."""
+    user = binaries.account(primary / "data")
+    for folder in (standby, standby / "log"):
+        folder.mkdir(mode=0o700)
+        user.own(folder)
+    address = sqlalchemy.make_url(embedded.superuser_url(primary)).set(drivername="postgresql", query={})
+    source = address.render_as_string(hide_password=False)
+    options = ("-R", "-X", "stream", "-c", "fast", "-d", source)
+    ended = user.run(programs / "pg_basebackup", "-D", standby / "data", *options, cwd=standby)
+    assert ended.returncode == 0, ended.stderr
+    for name in ("password", "superuser-password"):
+        shutil.copy2(primary / name, standby / name)
