@@ -177,6 +177,7 @@ def test_any_stored_batch_that_is_repeated_is_answered_with_its_original_offset_
         pytest.param(3, 2, id="overlaps the end"),
         pytest.param(0, 5, id="longer than a stored batch"),
         pytest.param(1, 1, id="inside a stored batch"),
+        pytest.param(0, 1, id="shorter than a stored batch"),
         pytest.param(-1, 1, id="negative"),
         pytest.param(-2, 2, id="negative, as long as a stored batch"),
         pytest.param(None, 1, id="missing"),
@@ -487,10 +488,14 @@ def test_the_first_append_opens_the_transaction_with_its_own_timeout(connection:
     assert opened == [(1_234, True, connection.info.backend_pid)]
 
 
-def test_without_a_timeout_of_its_own_it_takes_the_producers(connection: Connection) -> None:
-    partition, writer = new_partition(connection), Writer(connection, timeout_ms=5_000)
-    writer.send(partition, b"a")
-    assert count(connection, "transaction", "producer_id = %s and timeout_ms = 5000", writer.id.producer_id) == 1
+def test_without_a_timeout_of_its_own_it_takes_its_producers(connection: Connection) -> None:
+    partition = new_partition(connection)
+    writers = [Writer(connection, timeout_ms=timeout_ms) for timeout_ms in (5_000, 7_000)]
+    for writer in writers:
+        writer.send(partition, b"a")
+    for writer in writers:
+        own = ("producer_id = %s and timeout_ms = %s", writer.id.producer_id, writer.timeout_ms)
+        assert count(connection, "transaction", *own) == 1
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])

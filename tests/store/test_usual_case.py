@@ -34,9 +34,9 @@ from msgtx.store.fetch import FETCH, Position, fetch
 from msgtx.store.producers import init_producer_id
 from msgtx.store.retention import LOG_END, delete_records
 from msgtx.store.transactions import mark
-from msgtx.types import Isolation
+from msgtx.types import Isolation, ProducerId
 from tests.databases import Connection
-from tests.store.steps import NO_OFFSETS, Writer, append_one, batch, new_partition, new_topic, offsets_of, plain, unique
+from tests.store.steps import NO_OFFSETS, Writer, batch, new_partition, new_topic, offsets_of, plain, unique
 
 SQL: Final = Path(msgtx.__file__).parent / "sql"
 TOPICS: Final[tuple[dict[str, object], ...]] = (
@@ -425,20 +425,31 @@ def test_a_whole_transaction_is_judged_by_its_own_producers_sequences(connection
     assert (stored.error, stored.base_offset) == (None, 7)
 
 
-def test_a_sequence_that_retention_has_noted_is_that_of_its_own_partition_and_producer(connection: Connection) -> None:
-    """I1: what another producer, or this one elsewhere, has come to makes no gap into the next batch."""
-    one, other = new_topic(connection, 2)
+@pytest.mark.parametrize("batches", [1, 2])
+def test_a_sequence_that_retention_has_noted_is_that_of_its_own_partition_and_producer(
+    connection: Connection, batches: int
+) -> None:
+    """I1: what another producer, or this one elsewhere, has come to makes no gap into the next batch.
+
+    A call of one batch is judged by the usual case, one of two by the general rules.
+    """
+    one, other, aside = new_topic(connection, 3)
     first, second = (init_producer_id(connection, None, timeout_ms=60_000) for _ in range(2))
     counts = {(one, first): 2, (one, second): 3, (other, first): 4, (other, second): 5}
-    for (partition, producer), batches in counts.items():
-        for sequence in range(batches):
-            append_one(connection, batch(partition, b"x", producer=producer, sequence=sequence))
+
+    def send(partition: int, producer: ProducerId, sequence: int) -> Appended:
+        rows = [batch(partition, b"x", producer=producer, sequence=sequence), batch(aside, b"x")]
+        return append(connection, rows[:batches])[0]
+
+    for (partition, producer), sent in counts.items():
+        for sequence in range(sent):
+            assert send(partition, producer, sequence).error is None
         clean(connection, partition)
-    for (partition, producer), batches in counts.items():
-        for sequence in {*counts.values()} - {batches}:
-            gap = append_one(connection, batch(partition, b"x", producer=producer, sequence=sequence))
+    for (partition, producer), sent in counts.items():
+        for sequence in {*counts.values()} - {sent}:
+            gap = send(partition, producer, sequence)
             assert gap.error is not None or gap.duplicate
-        assert append_one(connection, batch(partition, b"x", producer=producer, sequence=batches)).base_offset >= 0
+        assert send(partition, producer, sent).base_offset >= 0
 
 
 def forbid_general_rules(connection: Connection, function: str) -> None:
