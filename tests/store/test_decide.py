@@ -500,13 +500,13 @@ def test_a_transaction_that_has_rows_is_not_committed_as_a_whole(connection: Con
 
 
 def test_what_is_refused_as_a_whole_tells_of_each_batch_what_would_have_become_of_it(connection: Connection) -> None:
-    first, second, third = new_topic(connection, 3, max_message_bytes=5)
+    first, second, third = new_topic(connection, 3, max_message_bytes=100)
     writer = Writer(connection)
     writer.commit_whole(writer.row(third, b"a", b"b"))
-    rows = (writer.row(first, b"too large"), writer.row(second, b"too large"), writer.row(third, b"c"))
+    rows = (writer.row(first, b"x" * 101), writer.row(second, b"x" * 101), writer.row(third, b"c"))
     answers = writer.whole(*rows)
     assert [type(answer.error) for answer in answers] == [errors.RecordTooLarge, errors.RecordTooLarge, type(None)]
-    assert all("at most 5 bytes" in str(answer.error) for answer in answers[:2])
+    assert all("at most 100 bytes" in str(answer.error) for answer in answers[:2])
     assert [answer.base_offset for answer in answers] == [0, 0, 2]
     assert min(answer.timestamp for answer in answers) > 1_600_000_000_000
 

@@ -482,6 +482,31 @@ def test_a_seal_names_the_offsets_of_each_of_its_groups(connection: Connection) 
     assert len(named) == 2
 
 
+def test_a_seal_names_its_own_offset_where_another_producer_commits_one_meanwhile(connection: Connection) -> None:
+    """P43: offsets of several producers may come to one group at once; the trigger stands for the other one."""
+    partition, writer, other, group = new_partition(connection), Writer(connection), Writer(connection), unique("group")
+    connection.execute(
+        f"create function msgtx.meanwhile() returns trigger language plpgsql as $$ begin"
+        f" insert into msgtx.group_offset (group_id, partition_id, commit_sequence, committed_offset, producer_id,"
+        f" producer_epoch, transaction_number, committed_at) values (new.group_id, new.partition_id,"
+        f" nextval('msgtx.commit_sequence'), 7, {other.id.producer_id}, 0, 0, msgtx.clock()); return null; end $$"
+    )
+    connection.execute(
+        "create trigger meanwhile after insert on msgtx.group_offset for each row"
+        f" when (new.producer_id = {writer.id.producer_id}) execute function msgtx.meanwhile()"
+    )
+    try:
+        seal(connection, writer.name, "external", tails={}, offsets=offsets_of((group, partition, 3)))
+    finally:
+        connection.execute("drop function msgtx.meanwhile() cascade")
+    sealed = connection.execute(
+        "select o.committed_offset from msgtx.transaction_seal s cross join unnest(s.commit_sequences) c"
+        " join msgtx.group_offset o on o.commit_sequence = c where s.producer_id = %s",
+        [writer.id.producer_id],
+    ).fetchall()
+    assert sealed == [(3,)]
+
+
 @pytest.mark.parametrize("kind", ["another", None])
 def test_what_is_no_kind_of_a_seal_is_refused(connection: Connection, kind: Any) -> None:
     partition, writer = new_partition(connection), Writer(connection)

@@ -1,4 +1,4 @@
-"""Reads on a real standby, a switchover to it, and a failover that loses what was acknowledged (operations/backup#replicas)."""
+"""Reads on a real standby, a switchover to it, and a failover that loses what was acknowledged (operations/backup)."""
 
 import contextlib
 from collections.abc import Callable, Iterator
