@@ -5,6 +5,7 @@ INPUT ?=
 SPARK ?=
 MINUTES ?= 60
 ONLY ?=
+POSTGRES ?= wheel
 # A day has one sample.
 TEST_SEED ?= $(shell date -u +%Y%m%d)
 VENV := .venv
@@ -23,7 +24,7 @@ MISSING = $$( \
 	fi )
 
 .DEFAULT_GOAL := help
-.PHONY: help check compiler demo docs wheels test test-all test-compiled test-oldest test-spark test-mutants test-mutants-all test-long lint format lock clean
+.PHONY: help check compiler demo docs wheels test test-all test-compiled test-oldest test-postgres test-spark test-mutants test-mutants-all test-long lint format lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -81,6 +82,10 @@ $(VENV)-oldest/installed: tests/oldest.py $(VENV)/installed
 
 test-oldest: $(VENV)-oldest/installed ## what touches SQLAlchemy, click and the like, with the oldest versions that pyproject.toml allows
 	@$(VENV)-oldest/bin/python -m tests --sample "$(TEST_SEED)" tests/database tests/sessions tests/orm tests/aio tests/cli
+
+test-postgres: $(VENV)/installed ## what depends on the server, on the PostgreSQL of the extra `embedded` (POSTGRES=FOLDER: on that one)
+	@MSGTX_POSTGRES="$(POSTGRES)" $(BIN)/python -m tests --sample "$(TEST_SEED)" \
+		tests/store tests/database tests/admin tests/sessions tests/system/test_standby.py
 
 docs: $(VENV)/docs ## build/site: the documentation, with every link checked
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir build/site

@@ -51,7 +51,7 @@ FILL = (
     """insert into msgtx.group_offset (group_id, partition_id, commit_sequence, committed_offset, committed_at)
         select g.group_id, 1, g.group_id, 0, now() from msgtx.consumer_group g""",
     """insert into msgtx.group_member (group_id, member_id, session_timeout_ms, topics, joined_at)
-        select 1, 'member-' || i, 60000, array['wide'], now() from generate_series(1, {n}) i""",
+        select 1, 'member-' || i, 1800000, array['wide'], now() from generate_series(1, {n}) i""",
     """insert into msgtx.group_heartbeat (member_number, heartbeat_number, heartbeat_at)
         select m.member_number, 1, now() from msgtx.group_member m""",
     """insert into msgtx.share_state (group_id, partition_id, version, next_offset, spans)
