@@ -5,6 +5,7 @@ the same kind of transaction. All answers, and how the group stands afterwards, 
 """
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pytest
@@ -15,7 +16,6 @@ from msgtx.store.groups import delete_group, delete_offsets, list_groups, neglec
 from msgtx.store.members import release_partitions
 from msgtx.store.seal import seal
 from tests.databases import set_clock
-from tests.store.conftest import Clock
 from tests.store.roster import Roster
 from tests.store.steps import Writer, committed_at, offsets_of, unique
 
@@ -182,37 +182,46 @@ SWEEPS: Final[dict[str, Callable[[Scene], object]]] = {
 }
 
 
+NOW: Final = datetime.now(UTC)  # the clock stands still: how long the tests take ends no session
+
+
 @pytest.fixture(scope="module")
 def scenes(engine: Engine, database_url: str) -> Iterator[dict[str, list[Scene]]]:
     """Each state of a group: alone, beside one that lives, and beside one whose members are dead."""
     connection = engine.dedicated()
-    kinds = (None, None), ("two", None), ("static", None), ("two", "-1 hour")
+    kinds = (None, NOW), ("two", NOW), ("static", NOW), ("two", NOW - timedelta(hours=1))
+    set_clock(database_url, NOW)
     made: dict[str, list[Scene]] = {
         state: [Scene(Roster(connection, 2), Roster(connection, 1) if kind else None) for kind, _ in kinds]
         for state in STATES
     }
     for state, beside in made.items():
-        for scene, (kind, clock) in zip(beside, kinds, strict=True):
+        for scene, (kind, moment) in zip(beside, kinds, strict=True):
             if scene.other is not None and kind is not None:
-                set_clock(database_url, clock)
+                set_clock(database_url, moment)
                 scene.settle(scene.other, kind)
                 scene.sealed(scene.other, 7)
-                set_clock(database_url)
+                set_clock(database_url, NOW)
             scene.settle(scene.group, state)
     yield made
     connection.close()
 
 
-@pytest.mark.parametrize("later", [False, True])
+@pytest.fixture(params=[False, True], ids=["now", "later"])
+def moment(request: pytest.FixtureRequest, database_url: str) -> Iterator[None]:
+    """Now, or later, when the members' sessions are over."""
+    if request.param:
+        set_clock(database_url, NOW + timedelta(minutes=1))
+    yield
+    if request.param:
+        set_clock(database_url, NOW)
+
+
+@pytest.mark.usefixtures("moment")
 @pytest.mark.parametrize("act", [*ACTS, *SWEEPS])
 @pytest.mark.parametrize("state", STATES)
-def test_a_group_is_the_same_beside_another_one(
-    scenes: dict[str, list[Scene]], clock: Clock, state: str, act: str, later: bool
-) -> None:
-    """`later`: when the members' sessions are over."""
+def test_a_group_is_the_same_beside_another_one(scenes: dict[str, list[Scene]], state: str, act: str) -> None:
     found = []
-    if later:
-        clock("1 minute")
     for scene in scenes[state]:
         group = scene.group
         kept = dict(group.numbers), dict(group.instances)
