@@ -238,13 +238,14 @@ def test_the_embedded_server_counts_its_sessions(client: Client) -> None:
     [
         (("topics", "create", "units-a", "--retention-ms", "7d", "--retention-bytes", "10GiB"), b"604800000"),
         (("db", "settings", "lease_ms", "10s"), b"10000"),
-        (("consume", "units-a", "--timeout-ms", "0.1s"), b""),
+        (("consume", "units", "--timeout-ms", "0.1s"), b""),
         (("transactions", "list", "--longer-than-ms", "1h"), b""),
         (("transactions", "find-hanging", "--max-transaction-timeout", "90s"), b""),
-        (("topics", "create", "units-a", "--if-not-exists"), b"units-a"),
+        (("topics", "create", "units", "--if-not-exists"), b"units"),
     ],
 )
 def test_durations_and_sizes_have_units(msgtx: Msgtx, arguments: tuple[str, ...], shown: bytes) -> None:
+    msgtx("topics", "create", "units", "--if-not-exists")
     done = msgtx(*arguments, "-o", "jsonl")
     assert (done.code, done.err) == (0, "")
     assert shown in done.out

@@ -175,7 +175,7 @@ def touched(connection: Connection, statement: str, parameters: list[Any] | None
     """Return how a statement reads the log, and how many of its rows it reads."""
     plan = [line for (line,) in connection.execute(f"explain (analyze, costs off, timing off) {statement}", parameters)]
     at = next(number for number, line in enumerate(plan) if " on record_batch" in line)
-    rows = re.search(r"actual rows=(\d+) loops=(\d+)", plan[at])
+    rows = re.search(r"actual rows=(\d+)(?:\.\d\d)? loops=(\d+)", plan[at])
     assert rows is not None
     removed = sum(int(line.rsplit(" ", 1)[1]) for line in plan[at + 1 : at + 4] if "Rows Removed by Filter" in line)
     return "\n".join(plan[at : at + 2]), int(rows[1]) * int(rows[2]) + removed
