@@ -27,7 +27,7 @@ class Roles:
 
     def make(self, *granted: str, options: str = "login") -> str:
         """Make a role and grant it rights. Returns its name."""
-        role = f"{self.owner}_{next(_number)}"
+        role = f"{self.owner}_{next(_number):06}"  # names sort as they are made, also behind _9
         self.sql(f"create role {role} {options} password '{PASSWORD}'")
         self.made.append(role)
         self.grant(role, *granted)
