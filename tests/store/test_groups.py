@@ -75,6 +75,7 @@ def test_groups_are_listed_by_name_and_unknown_ones_are_not(connection: Connecti
 def test_a_group_is_listed_as_its_rows_are(connection: Connection, clock: Callable[..., None]) -> None:
     first, second = new_topic(connection, 2)
     group = unique("group")
+    join(connection, unique("another"), "behind", pattern="t.*", topics_version=0)
     one = join(connection, group, "one")
     assert listed(connection, group) == ListedGroup(group, one.generation, "cooperative-sticky", 1, 0, False, False)
     assigned(connection, group, {first: one.member_number, second: one.member_number})

@@ -23,6 +23,7 @@ from msgtx.store.wakeups import woken_since
 from msgtx.types import GroupMetadata, OffsetAndMetadata
 from tests.databases import Connection
 from tests.store.roster import Roster, join
+from tests.store.sharing import ShareGroup
 from tests.store.steps import count, delete_topic_of, new_partition, unique
 
 Clock = Callable[[object], None]
@@ -194,6 +195,14 @@ def test_a_join_with_another_strategy_than_the_others_is_refused(group: Roster) 
     group.join("b", strategy="range")
     with pytest.raises(errors.ConfigError, match="member a asks for roundrobin"):
         group.join("a", strategy="roundrobin")
+
+
+def test_who_joins_a_share_group_by_mistake_is_no_member_of_it(connection: Connection) -> None:
+    share = ShareGroup(connection, new_partition(connection))
+    before = describe_members(connection, share.name)
+    with pytest.raises(errors.ConfigError, match=f"{share.name} is a share group"):
+        join(connection, share.name, "mistaken")
+    assert describe_members(connection, share.name) == before
 
 
 def test_who_is_alone_chooses_the_strategy(group: Roster) -> None:
