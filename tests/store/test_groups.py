@@ -76,6 +76,10 @@ def test_a_group_is_listed_as_its_rows_are(connection: Connection, clock: Callab
     first, second = new_topic(connection, 2)
     group = unique("group")
     join(connection, unique("another"), "behind", pattern="t.*", topics_version=0)
+    moving = Roster(connection, 1)
+    moving.join("a")
+    for targets in ({moving.partitions[0]: "a"}, {}):
+        assert moving.assign(targets)
     one = join(connection, group, "one")
     assert listed(connection, group) == ListedGroup(group, one.generation, "cooperative-sticky", 1, 0, False, False)
     assigned(connection, group, {first: one.member_number, second: one.member_number})
@@ -94,6 +98,7 @@ def test_a_group_is_listed_as_its_rows_are(connection: Connection, clock: Callab
 
 def test_a_group_without_members_keeps_its_name_and_its_offsets_are_told(connection: Connection) -> None:
     group, partition = unique("group"), new_partition(connection)
+    commit(connection, unique("another"), partition, 1)
     join(connection, group, "one")
     assert leave_group(connection, group, "one")
     assert (listed(connection, group).members, listed(connection, group).has_offsets) == (0, False)
