@@ -120,6 +120,7 @@ def test_a_group_is_for_those_that_were_granted_it(
     watching = guest("admin:topic*")
     assert {name for (name,) in watching.execute(seen)} >= {"billing", "billing-2", "exact", "bill"}
     assert committed_offsets(watching, "billing", [partition])
+    assert committed_offsets(everybody, "billing", None) == {}, "of all topics: of those of which it may be told"
     assert expire_holders(watching, [partition], "billing") == []
     elsewhere = guest("consume", "admin:another*")
     with pytest.raises(errors.AuthorizationFailed):

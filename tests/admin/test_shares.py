@@ -231,7 +231,7 @@ def test_resets_that_cannot_be_are_refused(client: msgtx.Client, topic: str, gro
         shares.reset_offsets(group, {TopicPartition(topic, 2): 0})
     with pytest.raises(errors.InvalidRequest, match="earliest, latest"):
         shares.reset_offsets(group, "soon", topics=[topic])  # type: ignore[arg-type]
-    with pytest.raises(errors.ConfigError, match="is a share group"):
+    with pytest.raises(errors.ConfigError, match="is a share group, whose offsets are reset as one"):
         client.admin.groups.reset(group, "earliest", topics=[topic])
 
 

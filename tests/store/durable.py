@@ -271,6 +271,14 @@ def join_again_for_the_same(stage: Stage) -> None:
     group.join("b", "instance")
 
 
+def join_again_with_another_timeout(stage: Stage) -> None:
+    """The generation stays."""
+    group = Roster(stage.aside)
+    group.join("a")
+    group.connection = stage.session
+    group.join("a", session_timeout_ms=6_000)
+
+
 def join_to_share(stage: Stage) -> None:
     join_share_group(
         stage.session,
@@ -548,7 +556,7 @@ CASES: Final[dict[str, tuple[Callable[[Stage], None], ...]]] = {
     "find_dirty_log": (search_for_a_dirty_log,),
     "init_producer_id": (new_producer_id, new_transactional_id, next_epoch),
     "insert_decision": (bare_decision,),
-    "join_group": (join, join_again_for_the_same),
+    "join_group": (join, join_again_for_the_same, join_again_with_another_timeout),
     "answer_or_raise": (acknowledgement_of_a_session, pending_acknowledgement),
     "acknowledge_in_session": (acknowledgement_of_a_session,),
     "acknowledge_in_transaction": (pending_acknowledgement,),

@@ -2,25 +2,29 @@
 
 import concurrent.futures
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from msgtx import errors
 from msgtx.store.groups import (
     ListedGroup,
+    Neglected,
     commit_offsets,
     committed_offsets,
     delete_group,
     delete_offsets,
     list_groups,
+    neglected_groups,
     reset_offsets,
 )
 from msgtx.store.members import assign_partitions, describe_members, leave_group, release_partitions
 from msgtx.store.records import first_records
+from msgtx.store.topics import create_topic, describe_topics
 from msgtx.types import GroupMetadata, OffsetAndMetadata, TransactionId
 from tests.databases import Connection, backend, wait_for_lock
-from tests.store.roster import join
+from tests.store.roster import Roster, join
+from tests.store.sharing import ShareGroup
 from tests.store.steps import Writer, count, new_partition, new_topic, plain, seal, unique
 
 
@@ -71,6 +75,11 @@ def test_groups_are_listed_by_name_and_unknown_ones_are_not(connection: Connecti
 def test_a_group_is_listed_as_its_rows_are(connection: Connection, clock: Callable[..., None]) -> None:
     first, second = new_topic(connection, 2)
     group = unique("group")
+    join(connection, unique("another"), "behind", pattern="t.*", topics_version=0)
+    moving = Roster(connection, 1)
+    moving.join("a")
+    for targets in ({moving.partitions[0]: "a"}, {}):
+        assert moving.assign(targets)
     one = join(connection, group, "one")
     assert listed(connection, group) == ListedGroup(group, one.generation, "cooperative-sticky", 1, 0, False, False)
     assigned(connection, group, {first: one.member_number, second: one.member_number})
@@ -89,11 +98,44 @@ def test_a_group_is_listed_as_its_rows_are(connection: Connection, clock: Callab
 
 def test_a_group_without_members_keeps_its_name_and_its_offsets_are_told(connection: Connection) -> None:
     group, partition = unique("group"), new_partition(connection)
+    commit(connection, unique("another"), partition, 1)
     join(connection, group, "one")
     assert leave_group(connection, group, "one")
     assert (listed(connection, group).members, listed(connection, group).has_offsets) == (0, False)
     commit(connection, group, partition, 1)
     assert listed(connection, group).has_offsets
+
+
+@pytest.mark.usefixtures("bare")
+def test_groups_in_which_nobody_does_what_is_to_be_done_are_told(connection: Connection, clock: Callable[..., None]) -> None:
+    """Each by its own members, their own heartbeats and timeouts; those that are in order are not told."""
+    start = datetime(2030, 1, 1, tzinfo=UTC)
+    clock(start)
+    patient, well, halved, stale = (Roster(connection) for _ in range(4))
+    ShareGroup(connection, new_partition(connection))
+    patient.join("a", session_timeout_ms=60_000)
+    well.join("a", session_timeout_ms=10_000)
+    halved.join("dead", session_timeout_ms=10_000)
+    halved.join("lives", session_timeout_ms=30_000)
+    halved.beat("dead", 99)
+    for name, timeout_ms in (("a", 12_000), ("b", 22_000), ("over", 24_000)):
+        stale.join(name, session_timeout_ms=timeout_ms)
+    assert patient.assign(dict.fromkeys(patient.partitions, "a"))
+    assert well.assign(dict.fromkeys(well.partitions, "a"))
+    assert halved.assign(dict(zip(halved.partitions, ("dead", "dead", "dead", "lives"), strict=True)))
+    clock(start + timedelta(seconds=20))
+    for group, name in ((well, "a"), (stale, "a"), (stale, "b")):
+        group.beat(name)
+    assert neglected_groups(connection, most=9) == ([], 0)
+    now = start + timedelta(seconds=25)
+    clock(now)
+    expected = [
+        Neglected(halved.name, halved.generation, 1, 30_000, None, 1, 3, start, now),
+        Neglected(stale.name, stale.generation, 2, 22_000, start, 0, None, None, now),
+    ]
+    expected.sort(key=lambda one: one.name)
+    assert neglected_groups(connection, most=9) == (expected, 2)
+    assert neglected_groups(connection, most=1) == (expected[:1], 2)
 
 
 # ── delete ──
@@ -109,6 +151,7 @@ def test_a_group_is_deleted_with_its_offsets_and_another_one_is_not(connection: 
     assert list_groups(connection, [group]) == []
     committed_by_hand(connection, writer.name)
     assert committed_offsets(connection, group, None) == {}, "P17: a pending one does not come back"
+    assert count(connection, "group_offset", "partition_id = %s", partition) == 1, "the other one's"
     assert offsets(connection, other) == {partition: 2}
     commit(connection, group, partition, 7)
     assert offsets(connection, group) == {partition: 7}
@@ -130,12 +173,16 @@ def test_a_group_with_members_is_not_deleted_until_their_sessions_are_over(
     join(connection, group, "two")
     with pytest.raises(errors.GroupNotEmpty, match=r"has 2 members \(one on here, …\)"):
         delete_group(connection, group)
+    join(connection, group, "three", session_timeout_ms=90_000)
     clock("1 minute")
+    with pytest.raises(errors.GroupNotEmpty, match=r"has a member \(three on here\)"):
+        delete_group(connection, group)
+    clock("2 minutes")
     delete_group(connection, group)
     assert list_groups(connection, [group]) == []
     for table in ("group_member", "group_assignment", "group_offset"):
         assert count(connection, table, "group_id = %s", one.group_id) == 0
-    again = join(connection, group, "three")
+    again = join(connection, group, "four")
     assert again.member_number > one.member_number
     metadata = GroupMetadata(group, "one", one.generation)
     with pytest.raises(errors.UnknownMember):  # P16
@@ -156,7 +203,7 @@ def test_offsets_are_deleted_with_the_pending_ones_and_others_stay(connection: C
     committed_by_hand(connection, writer.name)
     assert offsets(connection, group) == {second: 2}
     assert delete_offsets(connection, group, [first]) == []
-    with pytest.raises(errors.GroupNotFound):
+    with pytest.raises(errors.GroupNotFound, match="there is no consumer group nowhere"):
         delete_offsets(connection, "nowhere", [first])
 
 
@@ -170,18 +217,20 @@ def test_an_offset_that_only_waits_for_a_decision_is_deleted(connection: Connect
 
 
 def test_offsets_that_a_living_member_owns_are_not_deleted(connection: Connection, clock: Callable[..., None]) -> None:
-    first, second = new_topic(connection, 2)
-    group = unique("group")
+    topic, group = unique("topic"), unique("group")
+    create_topic(connection, topic, 2, {})
+    first, second = describe_topics(connection, [topic])[topic].partition_ids
     commit(connection, group, first, 1)
     commit(connection, group, second, 1)
     one = join(connection, group, "one")
+    join(connection, group, "two", session_timeout_ms=90_000)
     assigned(connection, group, {second: one.member_number})
-    with pytest.raises(errors.GroupSubscribedToTopic, match=rf"group {group}: member one on here owns topic-\d+-1"):
+    with pytest.raises(errors.GroupSubscribedToTopic, match=f"group {group}: member one on here owns {topic}-1"):
         delete_offsets(connection, group, [first, second])
     assert offsets(connection, group) == {first: 1, second: 1}
     assert delete_offsets(connection, group, [first]) == [first]
     clock("1 minute")
-    assert delete_offsets(connection, group, [first, second]) == [second]
+    assert delete_offsets(connection, group, [first, second]) == [second], "the member that lives owns nothing"
 
 
 # ── reset ──
@@ -225,13 +274,19 @@ def test_a_group_with_members_is_not_reset_and_those_whose_session_is_over_are_r
         commit_offsets(connection, {GroupMetadata(group, "one", state.generation): {partition: OffsetAndMetadata(1)}})
 
 
-@pytest.mark.parametrize(("offset", "refusal"), [(-1, errors.InvalidRequest), (1, errors.UnknownTopicOrPartition)])
+@pytest.mark.parametrize(
+    ("offset", "refusal", "words"),
+    [
+        (-1, errors.InvalidRequest, "offset -1 cannot be committed"),
+        (1, errors.UnknownTopicOrPartition, "partition 2147483647 does not exist"),
+    ],
+)
 def test_a_reset_that_cannot_be_changes_nothing(
-    connection: Connection, offset: int, refusal: type[errors.MsgtxError]
+    connection: Connection, offset: int, refusal: type[errors.MsgtxError], words: str
 ) -> None:
     partition, group = new_partition(connection), unique("group")
     other = partition if offset < 0 else 2**31 - 1
-    with pytest.raises(refusal):
+    with pytest.raises(refusal, match=words):
         reset_offsets(connection, group, {partition: 1} | {other: offset})
     assert committed_offsets(connection, group, None) == {}
 

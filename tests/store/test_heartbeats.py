@@ -196,6 +196,11 @@ def test_nobody_removes_itself_nor_members_of_other_groups(group: Roster, clock:
     clock("1 hour")
     assert group.beat("a", 4) == Beat(1, stale=True)
     assert (group.members, other.members) == (["a"], ["a"])
+    clock(None)
+    group.join("dead")
+    clock("1 hour")
+    assert group.beat("a", 4) == Beat(3, stale=True)
+    assert (group.members, other.members) == (["a"], ["a"])
 
 
 @pytest.mark.parametrize("dead", [0, 1, 21, 44])

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -22,6 +23,7 @@ from msgtx.store.wakeups import woken_since
 from msgtx.types import GroupMetadata, OffsetAndMetadata
 from tests.databases import Connection
 from tests.store.roster import Roster, join
+from tests.store.sharing import ShareGroup
 from tests.store.steps import count, delete_topic_of, new_partition, unique
 
 Clock = Callable[[object], None]
@@ -66,6 +68,7 @@ def test_groups_do_not_see_each_other(connection: Connection) -> None:
     other.join("a")
     assert other.assign({one.partitions[0]: "a"})
     assert (one.owners, other.owners) == ({}, {one.partitions[0]: "a"})
+    assert (one.state.stale, other.state.stale) == (True, False)
     with pytest.raises(errors.UnknownMember):
         member_assignment(one.connection, one.name, other.numbers["a"])
     assert other.leave("a")
@@ -161,6 +164,21 @@ def test_the_database_refuses_names_that_a_client_would_not_send(
     assert count(connection, "consumer_group", "name = %s", group) == 0
 
 
+@pytest.mark.parametrize(
+    ("strategy", "topics", "error"), [("range", ["topic", None], "InvalidRequest"), (None, ["topic"], "ConfigError")]
+)
+def test_the_database_refuses_nulls_that_a_client_would_not_send(
+    connection: Connection, strategy: str | None, topics: list[str | None], error: str
+) -> None:
+    """Every member reads what the others subscribe to, and divides by the strategy (I16)."""
+    name = unique("group")
+    row = connection.execute(
+        "select error from msgtx.join_group(%s, 'a', null, 'here', 1, 45000, %s, %s, null, null)", [name, strategy, topics]
+    ).fetchone()
+    assert row == (error,)
+    assert count(connection, "consumer_group", "name = %s", name) == 0
+
+
 def test_an_unknown_strategy_is_refused(connection: Connection) -> None:
     name = unique("group")
     with pytest.raises(errors.ConfigError, match="strategy 'sticky'; known are range, roundrobin, cooperative-sticky"):
@@ -177,6 +195,14 @@ def test_a_join_with_another_strategy_than_the_others_is_refused(group: Roster) 
     group.join("b", strategy="range")
     with pytest.raises(errors.ConfigError, match="member a asks for roundrobin"):
         group.join("a", strategy="roundrobin")
+
+
+def test_who_joins_a_share_group_by_mistake_is_no_member_of_it(connection: Connection) -> None:
+    share = ShareGroup(connection, new_partition(connection))
+    before = describe_members(connection, share.name)
+    with pytest.raises(errors.ConfigError, match=f"{share.name} is a share group"):
+        join(connection, share.name, "mistaken")
+    assert describe_members(connection, share.name) == before
 
 
 def test_who_is_alone_chooses_the_strategy(group: Roster) -> None:
@@ -257,7 +283,7 @@ def test_a_static_member_comes_back_as_itself_also_when_its_session_is_over(grou
     assert not group.state.members[0].session_over
 
 
-@pytest.mark.parametrize(("before", "after"), [(None, "i"), ("i", None), ("i", "j")])
+@pytest.mark.parametrize(("before", "after"), [(None, "i"), (None, "k"), ("i", None), ("i", "j")])
 def test_a_member_keeps_its_instance_id(group: Roster, before: str | None, after: str | None) -> None:
     group.join("other", "k")
     group.join("a", before)
@@ -276,18 +302,30 @@ def test_two_static_members_are_two_members(group: Roster) -> None:
 # ── joining removes whose session is over ──
 
 
-def test_a_join_removes_others_whose_session_is_over(group: Roster, clock: Clock) -> None:
+@pytest.mark.parametrize(("instance", "dead"), [(None, None), ("i", None), ("i", "j")])
+def test_a_join_removes_others_whose_session_is_over(
+    group: Roster, clock: Clock, instance: str | None, dead: str | None
+) -> None:
     first, second, third, _ = group.partitions
-    group.join("dead", session_timeout_ms=10_000)
+    group.join("dead", dead, session_timeout_ms=10_000)
     group.join("alive")
     assert group.assign({first: "dead", second: "dead", third: "dead"})
     assert group.assign({first: "dead", second: "alive"})
     clock("11 seconds")
-    joined = group.join("new")
+    joined = group.join("new", instance)
     assert group.members == ["alive", "new"]
     assert group.owners == {second: "alive"}, "what another one shall own is its own, the rest is free"
     assert group.assignment("alive").owned == {second: joined.generation - 1}
     assert group.state.stale
+
+
+def test_who_joins_again_is_no_other_though_its_session_is_over(group: Roster, clock: Clock) -> None:
+    """It was not removed yet: it keeps what it had."""
+    joined = group.join("a")
+    assert group.assign({group.partitions[0]: "a"})
+    clock("1 hour")
+    assert group.join("a") == replace(joined, generation=2)
+    assert group.assignment("a").owned == {group.partitions[0]: 2}
 
 
 def test_a_join_that_is_refused_is_not_taken_into_the_group_of_the_dead(group: Roster, clock: Clock) -> None:
@@ -360,17 +398,23 @@ def test_nothing_is_given_to_who_is_no_member(group: Roster) -> None:
     group.numbers["stranger"] = other.numbers["stranger"]
     assert group.assign({first: "gone", second: "gone", third: "stranger"})
     assert (group.owners, group.targets) == ({first: "a"}, {})
+    assert group.assign(dict.fromkeys((first, second, third), "a"))
+    assert group.owners == dict.fromkeys((first, second, third), "a"), "all of it was free"
 
 
 def test_partitions_that_do_not_exist_have_no_owner(group: Roster) -> None:
     gone = new_partition(group.connection)
-    group.join("a")
-    assert group.assign({group.partitions[0]: "a", gone: "a"})
+    other = Roster(group.connection)
+    for each in (group, other):
+        each.join("a")
+        assert each.assign({group.partitions[0]: "a", gone: "a"})
     delete_topic_of(group.connection, gone)
     assert group.state.stale
+    before = other.rows()
     assert group.assign({group.partitions[0]: "a", gone: "a", 2**31 - 1: "a"})
     assert group.owners == {group.partitions[0]: "a"}
     assert not group.state.stale
+    assert other.rows() == before, "each group by itself"
 
 
 def _assign_the_same(group: Roster) -> None:
@@ -645,8 +689,10 @@ def test_a_group_has_no_more_members_than_the_installation_allows(connection: Co
         connection.execute("update msgtx.setting set value = 2 where name = 'group_max_members'")
         group.join("a")
         group.join("b", "static")
-        with pytest.raises(errors.GroupMaxSizeReached, match="group_max_members is 2"), connection.transaction():
+        before = group.rows()
+        with pytest.raises(errors.GroupMaxSizeReached, match="group_max_members is 2"):
             group.join("c")
+        assert group.rows() == before
         group.join("a", topics=["another"])
         group.join("b again", "static")
         assert group.members == ["a", "b again"]

@@ -24,6 +24,7 @@ from msgtx.store.topics import delete_topic
 from msgtx.types import GroupMetadata, OffsetAndMetadata, TransactionId
 from tests.databases import Connection, backend, wait_for_lock
 from tests.store.roster import Roster
+from tests.store.sharing import ShareGroup
 from tests.store.steps import Writer, count, look, new_partition, new_topic, offsets_of, plain, seal, unique
 
 
@@ -121,10 +122,11 @@ def test_a_deleted_topic_takes_its_offsets_along(connection: Connection) -> None
 
 
 def test_a_sealed_transactions_offset_is_pending_and_the_older_one_counts(connection: Connection) -> None:
-    partition, group, writer = new_partition(connection), unique("group"), Writer(connection)
-    commit(connection, group, partition, 1)
+    (partition, other), group, writer = new_topic(connection, 2), unique("group"), Writer(connection)
+    for each in (partition, other):
+        commit(connection, group, each, 1)
     seal_with_offset(connection, writer.name, group, partition, 5)
-    assert committed_offsets(connection, group, None) == {partition: at(1, pending=True)}
+    assert committed_offsets(connection, group, None) == {partition: at(1, pending=True), other: at(1)}
     assert committed_offsets(connection, group, [partition]) == {partition: at(1, pending=True)}
 
 
@@ -328,6 +330,7 @@ def test_a_member_commits_for_what_it_owns_since_it_got_it(
             assert said is None or said in str(raised.value)
         if refusal is errors.IllegalGeneration:
             assert re.search(rf"generation {generation}\b", str(raised.value))
+            assert ("is at generation 6" if generation > 6 else "since generation") in str(raised.value)
         assert committed_offsets(connection, group.name, None) == {}
 
 
@@ -368,6 +371,30 @@ def test_offsets_of_several_groups_are_checked_each_by_its_own(connection: Conne
     commit_offsets(connection, {group.metadata("a"): at_one, other.metadata("a"): at_one, GroupMetadata("free"): at_one})
     with pytest.raises(errors.UnknownMember, match=f"group {other.name} has members, which alone commit its offsets"):
         commit_offsets(connection, {group.metadata("a"): at_one, GroupMetadata(other.name): at_one})
+
+
+def test_without_a_member_a_commit_is_of_no_generation(connection: Connection) -> None:
+    """I11: nobody is fenced by one that a call by hand names while the group has no members."""
+    partition, group = new_partition(connection), unique("group")
+    plainly(connection, GroupMetadata(group), partition, 6)
+    row = connection.execute(
+        "select error from msgtx.commit_offsets(%s, %s, %s, %s, array[null]::text[], array[99])",
+        [[group], [partition], [7], [""]],
+    ).fetchone()
+    assert row == (None,)
+    assert committed_offsets(connection, group, None) == {partition: at(7)}
+
+
+def test_a_share_group_has_no_offsets_and_other_groups_do(connection: Connection) -> None:
+    """I16: also a commit of who was a member while the name was another group's: it joins again, and is told there."""
+    partition, group = new_partition(connection), unique("group")
+    share = ShareGroup(connection, partition)
+    for member, refusal in ((None, errors.ConfigError), ("stranger", errors.UnknownMember)):
+        with pytest.raises(refusal, match=f"{share.name} "):
+            plainly(connection, GroupMetadata(share.name, member, 1), partition, 7)
+    plainly(connection, GroupMetadata(group), partition, 7)
+    assert committed_offsets(connection, group, None) == {partition: at(7)}
+    assert committed_offsets(connection, share.name, None) == {}
 
 
 def test_a_client_of_before_says_no_instance_ids(connection: Connection, group: Roster) -> None:

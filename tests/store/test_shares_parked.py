@@ -13,6 +13,7 @@ from msgtx.database.pool import Engine
 from msgtx.store import sweeps
 from msgtx.store.append import append
 from msgtx.store.decide import decide
+from msgtx.store.groups import delete_group
 from msgtx.store.retention import delete_records
 from msgtx.store.shares import (
     Acquiring,
@@ -548,3 +549,20 @@ def test_keys_stay_in_order_whatever_happens(
         held.clear()
     assert done == set(range(300))
     assert parked(connection, keyed) == 0
+
+
+def test_a_deleted_group_takes_along_what_is_in_flight_and_what_waits_and_others_keep_theirs(
+    connection: Connection, partition: int, clock: Clock
+) -> None:
+    groups = [ShareGroup(connection, partition, record_lock_duration_ms=24 * 60 * MINUTE, ordering="key") for _ in range(3)]
+    fill(connection, partition, "xx")
+    for group in groups:
+        assert group.acquire("a", 1) == {0: 1}
+        assert group.acquire("b") == {}
+        assert parked(connection, group) == 1
+    clock("1 hour")  # no member lives
+    delete_group(connection, groups[1].name)
+    clock(None)
+    assert [(len(group.spans), parked(connection, group)) for group in groups] == [(1, 1), (0, 0), (1, 1)]
+    first, _, third = (group.name for group in groups)
+    assert [found.group for found in describe_share_groups(connection, [group.name for group in groups])] == [first, third]

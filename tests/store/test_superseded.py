@@ -135,7 +135,8 @@ def test_offsets_of_a_group_with_members_do_not_expire_and_then_count_from_the_l
     clock(days(0))
     commit(connection, "group", partition, 1)
     member = {"group_instance_id": None, "client_host": None, "client_process": None, "strategy": "range", "topics": ["t"]}
-    join_group(connection, "group", member_id="m", session_timeout_ms=60_000, pattern=None, **member)  # type: ignore[arg-type]
+    for group in ("group", "another"):
+        join_group(connection, group, member_id="m", session_timeout_ms=60_000, pattern=None, **member)  # type: ignore[arg-type]
     connection.execute("update msgtx.group_member set session_timeout_ms = 2147483647")  # longer than a join may ask for
     clock(days(RETENTION_DAYS + 1))
     assert remove_offsets(connection) == [0]
