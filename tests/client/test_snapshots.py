@@ -102,7 +102,9 @@ def test_a_saved_cut_is_found_again_by_every_client(
         assert other.snapshots.get(name) == cut
         assert saved in other.snapshots.list()
     assert client.snapshots.save(name, cut) == saved, "the same call again gets the same answer"
+    another = client.snapshots.save(unique("cut"), cut)
     client.snapshots.delete(name)
+    assert another in client.snapshots.list()
     with pytest.raises(errors.SnapshotNotFound, match=name):
         client.snapshots.get(name)
     with pytest.raises(errors.SnapshotNotFound, match=name):

@@ -75,6 +75,15 @@ def test_a_range_has_the_offsets_from_its_start_to_before_its_end(
     assert session.scalars(select(record.offset).order_by(record.offset)).all() == list(expected)
 
 
+def test_a_range_begins_in_a_row_of_its_own_partition(topic: str, connection: Connection) -> None:
+    """Rows of other partitions that begin nearer to its start do not count."""
+    first, second = ids_of(connection, topic)
+    plain(connection, first, *[b"x"] * 10)
+    for _ in range(10):
+        plain(connection, second, b"x")
+    assert offsets(connection, topic, 5, 8) == [5, 6, 7]
+
+
 def test_both_ends_may_be_left_out(filled: str, connection: Connection) -> None:
     assert connection.execute("select count(*) from msgtx.read(%s, 1)", [filled]).fetchone() == (ROWS * RECORDS,)
     row = connection.execute('select count(*) from msgtx.read(%s, 1, "end" => 3)', [filled]).fetchone()

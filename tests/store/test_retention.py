@@ -259,15 +259,20 @@ def counters(connection: Connection, partition: int) -> tuple[int, int]:
     return row[0], row[1]
 
 
+def fill(connection: Connection, partition: int, rows: int) -> None:
+    """Write rows of 100 bytes each."""
+    connection.execute(
+        "insert into msgtx.record_batch (partition_id, base_offset, last_offset, appended_at, max_timestamp, record_count,"
+        " byte_size, \"values\") select %s, n, n, msgtx.clock(), 0, 1, 100, array['x'::bytea]"
+        " from generate_series(0, %s - 1) n",
+        [partition, rows],
+    )
+
+
 def test_a_long_log_is_counted_once(connection: Connection) -> None:
     """What was counted is not read again; what goes is taken off."""
     partition = new_partition(connection, retention_bytes=1 << 40)
-    connection.execute(
-        "insert into msgtx.record_batch (partition_id, base_offset, last_offset, appended_at, max_timestamp, record_count,"
-        " byte_size, \"values\") select %s, n, n, msgtx.clock(), 0, 1, 100, array['x'::bytea] from generate_series(0, 11999)"
-        " n",
-        [partition],
-    )
+    fill(connection, partition, 12_000)
     assert sweeps.remove_old_batches(connection, None, None).after is not None
     assert counters(connection, partition) == (10_000, 1_000_000)
     assert retain(connection) == 0
@@ -282,6 +287,18 @@ def test_a_long_log_is_counted_once(connection: Connection) -> None:
     alter_topic(connection, topic, None, {"retention_bytes": 0})
     assert retain(connection) == 3_001
     assert counters(connection, partition) == (12_000, 0)
+
+
+def test_each_log_is_counted_by_its_own_rows(connection: Connection) -> None:
+    """Beside a log that is larger than this one may be."""
+    counted = {}
+    for rows, retention_bytes in ((3_000, 1 << 40), (1_001, 150_000)):
+        partition = new_partition(connection, retention_bytes=retention_bytes)
+        fill(connection, partition, rows)
+        counted[partition] = (rows, 100 * rows)
+    for _ in range(2):
+        assert retain(connection) == 0
+        assert {partition: counters(connection, partition) for partition in counted} == counted
 
 
 # ── what is undecided stays ──

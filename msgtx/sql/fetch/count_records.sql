@@ -22,8 +22,7 @@ begin
         from msgtx.fetch_batches(array[asked.partition_id], array[0::bigint], array[null::text], isolation, 0, 0) f) e
     left join lateral (
         select sum(case
-                   when b.offset_deltas is null and b.base_offset >= greatest(asked.position, e.log_start_offset)
-                       then b.record_count
+                   when b.base_offset >= greatest(asked.position, e.log_start_offset) then b.record_count
                    else (select count(*) from generate_series(1, b.record_count) i
                          where b.base_offset + coalesce(b.offset_deltas[i], i - 1)
                                >= greatest(asked.position, e.log_start_offset)
