@@ -110,10 +110,25 @@ def test_who_may_not_write_is_told_and_goes_on(
         reader.read_only = True
     else:
         reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    warned: list[str | None] = []
+    reader.add_notice_handler(lambda notice: warned.append(notice.message_primary))
     with reader.transaction():
         assert expire_holders(reader, [partition]) == [Holder(partition, writer.name, None, False)]
         assert stable_ends(reader, {partition: LATEST}, COMMITTED)[partition].offset == 0
-    assert not aborted(connection, writer)
+    assert (aborted(connection, writer), warned) == (False, []), "it was not tried"
+
+
+@pytest.mark.parametrize("again", [Writer.next, Writer.init], ids=["number", "epoch"])
+def test_each_transaction_of_a_producer_is_as_old_as_it_is(
+    connection: Connection, clock: Clock, again: Callable[[Writer], None]
+) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"patient", timeout_ms=600_000)
+    writer.decide("COMMIT")
+    again(writer)
+    writer.send(partition, b"x", timeout_ms=1_000)
+    clock("10 seconds")
+    assert expire_holders(connection, [partition]) == [Holder(partition, writer.name, None, True)]
 
 
 # ── offsets of groups ──
@@ -148,6 +163,19 @@ def test_a_seal_that_a_newer_commit_has_superseded_holds_nobody(connection: Conn
     assert Writer(connection).commit(offsets_of((group, partition, 9)))
     assert expire_holders(connection, [partition], group) == []
     assert expire_holders(connection, [partition], unique("no group")) == []
+
+
+def test_offsets_wait_for_their_own_groups_seals_on_their_own_partitions(connection: Connection) -> None:
+    """Beside another group, and where the same group has committed on another partition since."""
+    group, other = unique("group"), unique("group")
+    partition, second = new_topic(connection, 2)
+    writers = {
+        (name, each): sealed_offset(connection, name, each) for name in (other, group) for each in (second, partition)
+    }
+    third = new_partition(connection)
+    assert Writer(connection).commit(offsets_of((group, third, 9)))
+    found = expire_holders(connection, [partition, third], group)
+    assert found == [Holder(partition, writers[group, partition].name, "session", False)]
 
 
 def test_a_seal_whose_session_commits_now_is_left_to_it(

@@ -15,7 +15,7 @@ set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan s
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
-    may_write constant boolean := not pg_is_in_recovery() and current_setting('transaction_read_only') = 'off'
+    may_write constant boolean := current_setting('transaction_read_only') = 'off'  -- on a standby it is on
         and current_setting('transaction_isolation') = 'read committed';
     -- Who administers a topic sees how far each group has read it, and what holds it back there.
     cans constant text[] := case when group_name is null or msgtx.may_use('group', group_name)
