@@ -216,6 +216,16 @@ def test_nothing_comes_with_a_record_on_its_last_delivery(connection: Connection
     assert group.acquire("c") == {3: 2}
 
 
+def test_what_was_delivered_less_often_comes_behind_it(connection: Connection, partition: int) -> None:
+    group = ShareGroup(connection, partition, delivery_count_limit=3)
+    group.acquire("a")
+    group.answer("a", {0: "accept", 1: "release"})
+    assert group.acquire("b") == {1: 2}
+    group.expire_locks("a", "b")
+    assert group.acquire("c") == {1: 3}
+    assert group.acquire("c") == {2: 2, 3: 2}
+
+
 # ── dead letters ──
 
 
@@ -397,7 +407,5 @@ def test_what_retention_has_removed_is_waited_for_no_more(connection: Connection
     clock("61 s")
     for _ in range(2):
         assert group.acquire("b") == {}
-    assert connection.execute(
-        "select next_due, waiting_keys, spans = '{}' from msgtx.share_state where group_id = %s order by version desc limit 1",
-        [group.group_id],
-    ).fetchall() == [(None, [], True)]
+    newest = "select next_due, waiting_keys, spans = '{}' from msgtx.share_state where group_id = %s order by version desc"
+    assert connection.execute(newest, [group.group_id]).fetchone() == (None, [], True)

@@ -42,6 +42,7 @@ from tests.store.steps import (
     new_partition,
     new_topic,
     plain,
+    unique,
     values,
 )
 from tests.store.test_compaction import compact, compacted_topic, put
@@ -197,6 +198,60 @@ def test_a_whole_transaction_may_be_acknowledgements_alone(connection: Connectio
         assert append_and_decide(connection, writer.name, [], answers=group.answers("a", {0: "accept"})) == []
     assert transaction_outcome(connection, writer.name).outcome is Outcome.COMMITTED
     assert group.spans == [(1, 3, "acquired", 1)]
+
+
+@pytest.mark.parametrize("beside", ["another producer's", "an earlier epoch's", "an earlier one"])
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_whole_transaction_is_repeated_by_its_whole_name(
+    connection: Connection, group: ShareGroup, beside: str, rows: int
+) -> None:
+    """I4. Another one that is decided has nearly the same name, and these answers are not its."""
+    writer, out = Writer(connection), new_partition(connection)
+    group.acquire("a")
+    if beside == "another producer's":
+        other = Writer(connection)
+        other.commit_whole(other.row(out, b"other"))
+    else:
+        writer.commit_whole(writer.row(out, b"before"))
+        if beside == "an earlier epoch's":
+            writer.init()
+    answers = group.answers("a", {0: "accept"})
+    append_and_decide(connection, writer.name, [writer.row(out, b"out")] * rows, answers=answers)
+    assert group.spans == [(1, 3, "acquired", 1)]
+
+
+@pytest.mark.parametrize("answer", ["accept", "reject"])
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_a_whole_transaction_that_is_refused_answers_for_nothing(
+    connection: Connection, group: ShareGroup, answer: str, rows: int
+) -> None:
+    """I16. For a fenced producer (I7), or since one of its batches comes out of turn."""
+    writer, places = Writer(connection), new_topic(connection, 2)
+    group.acquire("a")
+    batches = [writer.row(place, b"out", sequence=at) for at, place in enumerate(places[2 - rows :], 2 - rows)]
+    if rows == 0:
+        Writer(connection, writer.transactional_id)
+    found = append_and_decide(connection, writer.name, batches, answers=group.answers("a", {0: answer}))
+    assert isinstance(found[-1].error, errors.OutOfOrderSequence if rows else errors.ProducerFenced)
+    assert group.spans == [(0, 3, "acquired", 1)]
+    assert group.letters == []
+
+
+def test_a_refusal_names_the_topic_and_the_range(connection: Connection) -> None:
+    """Of several topics, whichever is the first in the database."""
+    for _ in range(2):
+        name, partitions = unique("refused"), []
+        create_topic(connection, name, 2, {})
+        partitions = connection.execute(
+            "select p.partition_id from msgtx.partition p join msgtx.topic t using (topic_id) where t.name = %s"
+            " order by p.partition_index",
+            [name],
+        ).fetchall()
+        group = ShareGroup(connection, partitions[1][0])
+        one = group.answers("a", {3: "accept"})
+        for lasts, told in (((3,), "offset 3: "), ((5,), "offset 3 to 5: ")):
+            with pytest.raises(errors.InvalidRecordState, match=f"share group {group.name}: {name}-1 {told}the lock"):
+                acknowledge_in_transaction(connection, Writer(connection).name, replace(one, lasts=lasts), call_number=1)
 
 
 def test_a_transaction_that_is_over_takes_no_acknowledgement(connection: Connection, group: ShareGroup) -> None:
