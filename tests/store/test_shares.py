@@ -103,6 +103,60 @@ def test_what_is_pending_becomes_real_with_the_decision(
     assert group.acquire("b", 2) == (left or {3: 1})
 
 
+@pytest.mark.parametrize("beside", ["another producer's", "an earlier epoch's", "an earlier one"])
+@pytest.mark.parametrize("outcome", ["COMMIT", "ABORT"])
+def test_what_is_pending_is_not_decided_with_another_transaction(
+    connection: Connection, group: ShareGroup, beside: str, outcome: str
+) -> None:
+    """Which has nearly the same name."""
+    writer, elsewhere = Writer(connection), new_partition(connection)
+    other = Writer(connection) if beside == "another producer's" else writer
+    other.send(elsewhere, b"x")
+    other.commit() if outcome == "COMMIT" else other.abort()
+    if beside == "an earlier epoch's":
+        writer.init()
+    name = writer.name
+    group.acquire("a")
+    group.answer_in(name, "a", {0: "accept", 1: "release"})
+    group.expire_locks("a")
+    assert group.acquire("b") == {2: 2, 3: 2}
+    assert group.spans[:2] == [(0, 0, "pending", 1), (1, 1, "pending", 1)]
+    decide(connection, name, "COMMIT", tails={})
+    assert group.acquire("b") == {1: 2}
+
+
+@pytest.mark.parametrize("own", ["older", "newer"])
+def test_a_member_holds_records_as_long_as_its_own_session_lasts(
+    connection: Connection, partition: int, clock: Clock, own: str
+) -> None:
+    """Whatever the timeout of another member is, and whenever that was heard."""
+    group = ShareGroup(connection, partition, record_lock_duration_ms=900_000)
+    names = ["own", "long"] if own == "older" else ["long", "own"]
+    for name in names:
+        timeout_ms = 10_000 if name == "own" else 1_000_000
+        _, group.numbers[name] = join_share_group(
+            connection,
+            group.name,
+            member_id=name,
+            client_host=None,
+            client_process=None,
+            session_timeout_ms=timeout_ms,
+            topics=[],
+        )
+    heard = (
+        "insert into msgtx.group_heartbeat (member_number, heartbeat_number, heartbeat_at) values (%s, %s, msgtx.clock())"
+    )
+    assert (group.acquire("own", 2), group.acquire("long", 2)) == ({0: 1, 1: 1}, {2: 1, 3: 1})
+    clock("20 s")
+    connection.execute(heard, [group.numbers["own"], 1])
+    assert group.acquire("long") == {}
+    assert group.answer("own", {0: "accept"}) == []
+    clock("40 s")
+    connection.execute(heard, [group.numbers["long"], 1_000])
+    assert [name for name, _ in group.answer("own", {1: "accept"})] == ["InvalidRecordState"]
+    assert group.acquire("long") == {1: 2}
+
+
 def test_a_release_in_a_transaction_holds_with_its_commit(connection: Connection, group: ShareGroup) -> None:
     writer = Writer(connection)
     group.acquire("a")
