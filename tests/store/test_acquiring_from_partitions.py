@@ -3,6 +3,7 @@
 import concurrent.futures
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -246,6 +247,25 @@ def test_a_call_that_comes_again_has_what_it_had(members: Members, where: Sequen
         again = acquire_records(members.connection, asked._replace(is_again=True, **less))
         assert pieces(members, again) == pieces(members, before)
     assert {place for place, *_ in pieces(members, members.ask("b"))} >= set(since)
+
+
+def test_a_call_that_comes_again_has_also_what_it_had_of_a_partition_without_more(members: Members) -> None:
+    for place in (0, 1):
+        members.send(place, b"1")
+    asked = members.asking("a")
+    before = acquire_records(members.connection, asked)
+    assert pieces(members, before) == [(0, 1, 1, 1), (1, 1, 1, 1)]
+    assert acquire_records(members.connection, asked._replace(is_again=True)) == before
+
+
+def test_a_call_that_comes_again_answers_once(members: Members) -> None:
+    """I17. What it has released it may have acquired again: that is not released, nor counted as another delivery."""
+    members.send(0, b"1")
+    assert pieces(members, members.ask("a")) == [(0, 1, 1, 1)]
+    asked = members.asking("a", accepts=[(0, 1, 1)])
+    asked = asked._replace(answers=replace(asked.answers, answers=("release",)))
+    for is_again in (False, True, True):
+        assert pieces(members, acquire_records(members.connection, asked._replace(is_again=is_again))) == [(0, 1, 1, 2)]
 
 
 def test_a_call_that_comes_again_and_was_not_done_is_done(members: Members) -> None:

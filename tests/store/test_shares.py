@@ -916,7 +916,19 @@ def test_a_group_whose_dead_letters_could_have_no_topic_is_refused(connection: C
             )
 
 
-# ── a first try that is still on its way ──
+# ── a first try that is late, or still on its way ──
+
+
+def test_an_answer_that_comes_late_has_no_effect(connection: Connection, group: ShareGroup) -> None:
+    """I17. Its member has had the answer to a later call, and holds the record anew."""
+    group.acquire("a", 1)
+    late, number = group.answers("a", {0: "accept"}), group.call()
+    group.answer("a", {0: "release"})
+    assert group.acquire("a", 1) == {0: 2}
+    assert acknowledge_records(connection, late, call_number=number) == []
+    assert group.spans == [(0, 0, "acquired", 2)]
+    assert acknowledge_records(connection, late, call_number=group.call()) == []
+    assert group.spans == []
 
 
 @pytest.mark.parametrize(
