@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import copy
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -914,6 +915,69 @@ def test_a_group_whose_dead_letters_could_have_no_topic_is_refused(connection: C
             join_share_group(
                 connection, name, member_id="a", client_host=None, client_process=None, session_timeout_ms=45_000, topics=[]
             )
+
+
+# ── beside other groups, partitions and members ──
+
+KINDS: dict[str, dict[int, str]] = {
+    "one": {0: "accept"},
+    "several": {0: "accept", 2: "release"},
+    "rejecting": {0: "reject", 3: "reject"},
+    "renewing": {1: "renew"},
+    "releasing": {1: "release"},
+}
+
+
+@pytest.mark.parametrize(
+    ("how", "kind"),
+    [(how, kind) for how in ("at once", "in a whole one", "with a poll") for kind in KINDS]
+    + [("in a transaction", kind) for kind in KINDS if kind != "renewing"],
+)
+def test_an_answer_changes_what_its_group_has_of_its_partition(
+    connection: Connection, partition: int, kind: str, how: str
+) -> None:
+    """Though another group has newer states of that partition, and the group of another one; both hold the same offsets."""
+    answers = KINDS[kind]
+    elsewhere = new_partition(connection)
+    append(connection, [batch(elsewhere, b"0", b"1", b"2", b"3")])
+    group = ShareGroup(connection, partition, record_lock_duration_ms=900_000)
+    before, behind = (ShareGroup(connection, partition, record_lock_duration_ms=900_000) for _ in range(2))
+    there = copy.copy(group)
+    there.partition = elsewhere
+    ensure_dead_letters(connection, group.name)
+    for each in (before, there, behind):
+        for _ in range(5):
+            each.acquire("b")
+            each.answer("b", dict.fromkeys(range(4), "release"))
+        each.acquire("a")
+    group.acquire("a")
+    spans = {each: each.spans for each in (before, behind, there)}
+    assert group.versions > 0
+    writer = Writer(connection)
+    if how == "at once":
+        assert group.answer("a", answers) == []
+    elif how == "in a transaction":
+        group.answer_in(writer.name, "a", answers)
+        assert [span[:3] for span in group.spans if span[2] == "pending"] == [(at, at, "pending") for at in answers]
+        writer.commit()
+        settle(connection)
+    elif how == "in a whole one":
+        append_and_decide(connection, writer.name, [], answers=group.answers("a", answers))
+    else:
+        asked = Acquiring(group.name, group.join("a"), group.call(), [partition], 0, 1, group.answers("a", answers))
+        assert acquire_records(connection, asked) == ([], [], False)
+    left = {0: 1, 1: 1, 2: 1, 3: 1}
+    for offset, answer in answers.items():
+        if answer in ("accept", "reject"):
+            del left[offset]
+        elif answer == "release":
+            assert group.acquire("c", 1) == {offset: 2}
+            left[offset] = 2
+    assert group.acquire("c") == {}
+    assert {offset: deliveries for first, last, _, deliveries in group.spans for offset in range(first, last + 1)} == left
+    assert [offset for _, offset, *_ in group.letters] == [at for at, answer in answers.items() if answer == "reject"]
+    assert {each: each.spans for each in spans} == spans
+    assert (before.letters, behind.letters) == ([], [])
 
 
 # ── a first try that is late, or still on its way ──
