@@ -47,6 +47,7 @@ from tests.store.steps import (
     values,
 )
 from tests.store.test_compaction import compact, compacted_topic, put
+from tests.store.test_retention import retain
 
 Clock = Callable[..., None]
 Sessions = Callable[[], Connection]
@@ -893,6 +894,31 @@ def test_a_dead_letter_is_stored_whatever_its_size(connection: Connection, group
     group.acquire("a")
     group.answer("a", {0: "reject"})
     assert len(group.letters) == 1
+
+
+@pytest.mark.parametrize("how", ["answer", "transaction", "delivery limit"])
+def test_what_retention_has_left_of_a_range_becomes_dead_letters(connection: Connection, how: str) -> None:
+    """Though the range that is rejected, or was acquired, begins in front of the log."""
+    group = ShareGroup(connection, new_partition(connection), delivery_count_limit=1)
+    for value in (b"0", b"1", b"2"):
+        plain(connection, group.partition, value)
+    assert group.acquire("a") == {0: 1, 1: 1, 2: 1}
+    ensure_dead_letters(connection, group.name)
+    answers = group.answers("a", {0: "reject"})
+    whole = replace(answers, lasts=(2,))
+    if how == "transaction":
+        writer = Writer(connection)
+        acknowledge_in_transaction(connection, writer.name, whole, call_number=group.call())
+        writer.commit()
+    delete_records(connection, {group.partition: 1})
+    assert retain(connection) == 1
+    if how == "answer":
+        assert acknowledge_records(connection, whole, call_number=group.call()) == []
+    elif how == "delivery limit":
+        group.expire_locks("a")
+    assert group.acquire("b") == {}
+    assert [(value, offset) for value, offset, *_ in group.letters] == [(b"1", 1), (b"2", 2)]
+    assert group.spans == []
 
 
 def test_dead_letters_of_a_partition_go_to_the_one_of_its_number(connection: Connection) -> None:
