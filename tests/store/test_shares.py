@@ -236,6 +236,15 @@ def test_a_call_that_is_repeated_has_its_effect_once(connection: Connection, gro
         group.answer_in(writer.name, "a", {0: "release"}, call=77)
 
 
+def test_a_call_of_another_transaction_is_no_repeated_one(connection: Connection, group: ShareGroup) -> None:
+    """Whose producer has counted as far."""
+    one, two = Writer(connection), Writer(connection)
+    group.acquire("a")
+    group.answer_in(one.name, "a", {0: "accept"}, call=77)
+    with pytest.raises(errors.TransactionConflict):
+        group.answer_in(two.name, "a", {0: "accept"}, call=77)
+
+
 def test_a_whole_transaction_that_is_repeated_acknowledges_once(connection: Connection, group: ShareGroup) -> None:
     writer = Writer(connection)
     group.acquire("a", 1)
@@ -852,6 +861,25 @@ def test_dead_letters_wait_for_nobody(connection: Connection, group: ShareGroup,
         assert group.letters == []
     assert group.acquire("a", 1) == {2: 1}
     assert len(group.letters) == 1
+
+
+def test_who_rejects_waits_for_who_writes_dead_letters(
+    connection: Connection, group: ShareGroup, open_connection: Sessions
+) -> None:
+    """The letter is written with the answer. In a transaction it is not written yet, and nobody waits."""
+    group.acquire("a")
+    ensure_dead_letters(connection, group.name)
+    other, caller = open_connection(), open_connection()
+    answers = group.answers("a", {1: "reject"})
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        with other.transaction():
+            other.execute("select msgtx.lock_partition(msgtx.dead_letter_partition(%s, %s))", [group.name, group.partition])
+            group.answer_in(Writer(connection).name, "a", {0: "reject"})
+            assert group.answer("a", {2: "accept"}) == []
+            waits = threads.submit(acknowledge_records, caller, answers, call_number=group.call())
+            wait_for_lock(connection, backend(caller))
+        assert waits.result(20) == []
+    assert [offset for _, offset, *_ in group.letters] == [1]
 
 
 def test_many_dead_letters_are_written_in_parts(connection: Connection) -> None:

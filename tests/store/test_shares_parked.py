@@ -106,6 +106,7 @@ def test_a_released_record_comes_after_its_delay_and_others_before(
     fill(connection, partition, "----")
     group.acquire("a")
     assert group.answer("a", {0: "release", 1: "release"}, delay=MINUTE) == []
+    assert (group.spans, parked(connection, group)) == ([(2, 3, "acquired", 1)], 2)
     assert group.answer("a", {2: "release"}, delay=0) == []
     assert group.acquire("b") == {2: 2}
     clock("2 minutes")
