@@ -657,6 +657,15 @@ def test_compaction_below_and_above_the_start_offset(connection: Connection, in_
     assert group.spans == []
 
 
+def test_a_compacted_row_behind_what_is_asked_for_stops_nobody(connection: Connection) -> None:
+    group = ShareGroup(connection, compacted_topic(connection))
+    for pairs in ("a1", "b1", "c1 d1", "c2", "z1"):
+        put(connection, group.partition, pairs)
+    compact(connection)
+    assert [group.acquire("a", 1) for _ in range(2)] == [{0: 1}, {1: 1}]
+    assert group.acquire("a") == {3: 1, 4: 1, 5: 1}
+
+
 def test_what_compaction_removes_while_it_is_held_is_delivered_no_more(connection: Connection) -> None:
     group = ShareGroup(connection, compacted_topic(connection))
     for pairs in ("a1 b1", "a2", "b2", "z1"):

@@ -369,6 +369,16 @@ def test_who_releases_a_record_gives_back_what_it_holds_behind_it(
     assert keyed.acquire("a") == {2: 2, 4: 1}
 
 
+def test_without_an_order_who_releases_a_record_keeps_what_it_holds_behind_it(
+    connection: Connection, partition: int, group: ShareGroup
+) -> None:
+    fill(connection, partition, "kkk")
+    group.acquire("a")
+    assert group.answer("a", {0: "release"}) == []
+    assert group.acquire("b") == {0: 2}
+    accept(group, "a", 1, 2)
+
+
 def test_a_key_is_held_back_by_a_delayed_retry_and_not_by_a_record_for_later(
     connection: Connection, partition: int, keyed: ShareGroup, clock: Clock
 ) -> None:
