@@ -153,6 +153,20 @@ def test_a_release_in_a_transaction_is_delayed_by_its_commit(
     assert group.acquire("b") == ({0: 2} if outcome == "COMMIT" else {})
 
 
+def test_a_release_that_is_repeated_in_its_transaction_is_delayed_from_the_first_one(
+    connection: Connection, partition: int, group: ShareGroup, clock: Clock
+) -> None:
+    fill(connection, partition, "-")
+    writer = Writer(connection)
+    group.acquire("a")
+    for seconds in (0, 30):
+        clock(f"{seconds} seconds")
+        group.answer_in(writer.name, "a", {0: "release"}, delay=MINUTE, call=77)
+    writer.commit()
+    clock("61 seconds")
+    assert group.acquire("b") == {0: 2}
+
+
 def test_many_delayed_records_are_passed_and_then_cost_a_poll_nothing(
     connection: Connection, partition: int, group: ShareGroup, clock: Clock
 ) -> None:
