@@ -875,6 +875,34 @@ def test_dead_letters_wait_for_nobody(connection: Connection, group: ShareGroup,
     assert len(group.letters) == 1
 
 
+def test_a_dead_letter_says_which_of_several_partitions_and_members_it_was(connection: Connection) -> None:
+    """A redrive sends it back there. Of several records of a row it has its own key and headers."""
+    topics = [new_topic(connection, 2) for _ in range(3)]
+    group = ShareGroup(connection, topics[1][1])
+    row = batch(
+        group.partition, b"0", b"1", b"2", keys=[b"k", None, b"m"], headers=[[("h", b"0")], [], [("h", b"2"), ("i", b"3")]]
+    )
+    append(connection, [row])
+    for member in ("first", "own", "last"):
+        group.join(member)
+    group.acquire("own")
+    ensure_dead_letters(connection, group.name)
+    assert group.answer("own", {1: "reject", 2: "reject"}) == []
+    rows = connection.execute(
+        "select b.keys[1], b.values[1], b.header_keys, b.header_values from msgtx.record_batch b"
+        " join msgtx.partition using (partition_id) join msgtx.topic t using (topic_id) where t.name = %s"
+        " order by b.base_offset",
+        [f"{group.name}-dead-letters"],
+    ).fetchall()
+    assert [row[:2] for row in rows] == [(None, b"1"), (b"m", b"2")]
+    found = [dict(zip(keys, headers, strict=True)) for *_, keys, headers in rows]
+    for offset, headers in enumerate(found, 1):
+        told = [headers[f"msgtx.dead-letter.{name}"] for name in ("topic", "partition", "offset", "member")]
+        assert told == [topic_of(connection, group.partition).encode(), b"1", b"%d" % offset, b"own"]
+    assert [headers.get("h") for headers in found] == [None, b"2"]
+    assert [headers.get("i") for headers in found] == [None, b"3"]
+
+
 def test_who_rejects_waits_for_who_writes_dead_letters(
     connection: Connection, group: ShareGroup, open_connection: Sessions
 ) -> None:
