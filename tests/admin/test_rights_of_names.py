@@ -88,9 +88,9 @@ def test_members_of_a_share_group_are_those_that_may_use_it(
     guest: Callable[..., Connection], connection: Connection, partition: int
 ) -> None:
     """Who knows a member's number neither takes its records nor answers for them."""
-    group = ShareGroup(connection, partition, name="share-orders")
+    group = ShareGroup(connection, partition, name="orders-shared")
     plain(connection, partition, b"0")
-    billing, everybody = guest("consume:group:share-orders", "consume", "produce"), guest("consume", "produce")
+    billing, everybody = guest("consume:group:orders-shared", "consume", "produce"), guest("consume", "produce")
     member = group.join("a")
     asked = Acquiring(group.name, member, 1, [partition], 1, 1 << 20)
     answers = one_answer(group.name, member, partition)
@@ -103,7 +103,7 @@ def test_members_of_a_share_group_are_those_that_may_use_it(
     ]
     group.acquire("a", call=1)
     for step in steps:
-        with pytest.raises(errors.AuthorizationFailed, match="lacks the right to use group share-orders"):
+        with pytest.raises(errors.AuthorizationFailed, match="lacks the right to use group orders-shared"):
             step(everybody)
     assert group.spans == [(0, 0, "acquired", 1)]
     for step in steps:
