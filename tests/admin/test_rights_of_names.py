@@ -10,21 +10,22 @@ import pytest
 import msgtx
 from msgtx import errors
 from msgtx.cli.main import run
+from msgtx.store.answers import AnswerColumns, acknowledge_in_transaction, acknowledge_records
 from msgtx.store.append import append_and_decide
 from msgtx.store.decide import decide
 from msgtx.store.groups import commit_offsets, committed_offsets
 from msgtx.store.holders import expire_holders
 from msgtx.store.producers import init_producer_id
 from msgtx.store.seal import complete_prepared, seal
-from msgtx.store.shares import redrive_dead_letters
+from msgtx.store.shares import Acquiring, acquire_records, acquire_records_together, redrive_dead_letters
 from msgtx.store.spark import Attempt, BatchName, abort_batch, begin_attempt, decide_batch
 from msgtx.store.transactions import describe_transaction, end_transaction, mark, transaction_outcome
-from msgtx.types import GroupMetadata, OffsetAndMetadata, ProducerId
+from msgtx.types import GroupMetadata, OffsetAndMetadata, ProducerId, TransactionId
 from tests.databases import Connection, Server
 from tests.roles import Roles, open_roles
 from tests.store.roster import join
 from tests.store.sharing import ShareGroup
-from tests.store.steps import Writer, append_one, batch, new_topic, offsets_of, unique, values
+from tests.store.steps import Writer, append_one, batch, new_topic, offsets_of, plain, unique, values
 
 SECONDS = 30.0
 
@@ -73,6 +74,42 @@ def redrive(connection: Connection, group: str) -> None:
     """The names above are those of consumer groups, so what may use them finds no share group."""
     with contextlib.suppress(errors.GroupNotFound):
         redrive_dead_letters(connection, group, 0, upto=None, most=1, skip_missing=False)
+
+
+def answer_in(connection: Connection, name: TransactionId, group: str, partition: int) -> None:
+    acknowledge_in_transaction(connection, name, one_answer(group, 1, partition), call_number=1)
+
+
+def one_answer(group: str, member: int, partition: int) -> AnswerColumns:
+    return AnswerColumns((group,), (member,), (partition,), (0,), (0,), ("accept",), (None,), (None,))
+
+
+def test_members_of_a_share_group_are_those_that_may_use_it(
+    guest: Callable[..., Connection], connection: Connection, partition: int
+) -> None:
+    """Who knows a member's number neither takes its records nor answers for them."""
+    group = ShareGroup(connection, partition, name="orders-shared")
+    plain(connection, partition, b"0")
+    billing, everybody = guest("consume:group:orders-shared", "consume", "produce"), guest("consume", "produce")
+    member = group.join("a")
+    asked = Acquiring(group.name, member, 1, [partition], 1, 1 << 20)
+    answers = one_answer(group.name, member, partition)
+    steps: list[Callable[[Connection], object]] = [
+        lambda c: acquire_records_together(c, [asked._replace(call_number=2)]),
+        lambda c: acquire_records(c, asked._replace(answers=answers, call_number=3)),
+        lambda c: acknowledge_records(c, answers, call_number=4),
+        lambda c: answer_in(c, Writer(c).name, group.name, partition),
+        lambda c: append_and_decide(c, Writer(c).name, [], answers=answers),
+    ]
+    group.acquire("a", call=1)
+    for step in steps:
+        with pytest.raises(errors.AuthorizationFailed, match="lacks the right to use group orders-shared"):
+            step(everybody)
+    assert group.spans == [(0, 0, "acquired", 1)]
+    for step in steps:
+        with contextlib.suppress(errors.InvalidRecordState):  # the first answer has taken it
+            step(billing)
+    assert group.spans == []
 
 
 def test_what_is_in_flight_is_seen_by_those_who_may_use_the_group(
@@ -199,6 +236,7 @@ NAMED: dict[str, Forgery] = {
     "abort": lambda c, w, p: decide(c, w.name, "ABORT", tails={p: 0}),
     "append_and_decide": lambda c, w, p: append_and_decide(c, w.name, [w.row(p, b"forged")]),
     "seal": lambda c, w, p: seal(c, w.name, "external", tails={p: 0}),
+    "acknowledge": lambda c, w, p: answer_in(c, w.name, unique("share"), p),
     "complete": lambda c, w, p: complete_prepared(c, w.name, "COMMIT"),
     "resolve": lambda c, w, p: end_transaction(c, w.name, "resolve"),
     "as an administrator": lambda c, w, p: end_transaction(c, w.name, "admin"),

@@ -293,6 +293,7 @@ def join_to_share(stage: Stage) -> None:
 
 def acquisition_that_buries(stage: Stage) -> None:
     group = ShareGroup(stage.aside, stage.partition(), delivery_count_limit=1)
+    ensure_dead_letters(stage.aside, group.name)  # which is flushed itself
     group.acquire("a", 1)
     group.expire_locks("a")
     group.connection = stage.session

@@ -126,6 +126,19 @@ def test_what_is_small_is_small_over_all_partitions(connection: Connection) -> N
     assert sum(found) <= 2
 
 
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_what_is_new_is_small_over_all_partitions(connection: Connection, isolation: str) -> None:
+    partitions = new_topic(connection, 8)
+    group = ShareGroup(connection, partitions[0], isolation=isolation)
+    for partition in partitions:
+        plain(connection, partition, b"before")
+        acquire_records(connection, asking(group, "a")._replace(partition_ids=[partition]))
+    for partition in partitions:
+        plain(connection, partition, bytes(INLINE // 4), *[b"s"] * 9)
+    found = inline(connection, asking(group, "b")._replace(partition_ids=partitions))
+    assert found == [True] * 3 + [False] * 5
+
+
 def test_a_repeated_call_has_what_it_left_out(connection: Connection, group: ShareGroup) -> None:
     plain(connection, group.partition, *[bytes(INLINE)] * 3)
     asked = asking(group, "a", 2)

@@ -3,6 +3,7 @@
 import concurrent.futures
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,12 +12,14 @@ from msgtx import errors
 from msgtx.database.retry import retried
 from msgtx.store.answers import NO_ANSWERS, AnswerColumns
 from msgtx.store.append import PARTITIONS_AT_ONCE
+from msgtx.store.groups import delete_group
 from msgtx.store.members import leave_group
 from msgtx.store.retention import delete_records
-from msgtx.store.shares import Acquiring, Acquisition, acquire_records
+from msgtx.store.shares import Acquiring, Acquisition, acquire_records, acquire_records_together, join_share_group
 from tests.databases import Connection, backend, wait_for_lock
 from tests.store.sharing import ANYTHING, ShareGroup
 from tests.store.steps import Writer, delete_topic_of, new_topic, plain
+from tests.store.test_compaction import compact, compacted_topic
 
 Clock = Callable[..., None]
 Sessions = Callable[[], Connection]
@@ -120,6 +123,72 @@ def test_what_is_accepted_is_accepted_though_nothing_is_asked_for(members: Membe
         assert members.spans(0) == []
 
 
+@pytest.mark.parametrize("part", [(1, 1), (2, 2), (2, 3), (1, 2)])
+def test_what_is_not_accepted_is_still_held(members: Members, part: tuple[int, int]) -> None:
+    """A part of what came in one call, from its front, middle or end."""
+    members.send(0, b"1", b"2", b"3")
+    assert pieces(members, members.ask("a")) == [(0, 1, 3, 1)]
+    assert members.ask("a", accepts=[(0, *part)]) == ([], [], False)
+    held = [offset for first, last, *_ in members.spans(0) for offset in range(first, last + 1)]
+    assert held == [offset for offset in (1, 2, 3) if not part[0] <= offset <= part[1]]
+    assert {status for _, _, status, _ in members.spans(0)} == {"acquired"}
+
+
+def test_what_is_pending_in_a_transaction_is_not_accepted_beside_it(members: Members, connection: Connection) -> None:
+    members.send(0, b"1")
+    members.ask("a")
+    members.group.partition = members.partitions[0]
+    writer = Writer(connection)
+    members.group.answer_in(writer.name, "a", {1: "release"}, delay=60_000)
+    found = members.ask("a", accepts=[(0, 1, 1)])
+    assert [error for error, _ in found.refused] == ["TransactionConflict"]
+    writer.abort()
+    assert pieces(members, members.ask("a")) == [(0, 1, 1, 2)]
+
+
+@pytest.mark.parametrize("ordering", ["none", "key"])
+def test_one_state_has_what_is_accepted_and_acquired(connection: Connection, ordering: str) -> None:
+    """By the general rules, too, though others have newer states. With an order by key nothing before it comes again."""
+    members = Members(connection, isolation="read_uncommitted", ordering=ordering)
+    other = ShareGroup(connection, members.partitions[0])
+    members.send(0, b"1", b"2", b"3", keys=[b"k", b"l", b"m"])
+    own, again = (2, 1) if ordering == "none" else (1, 2)
+    for member in ("b", "a") if ordering == "none" else ("a", "b"):
+        assert len(pieces(members, members.ask(member, 1))) == 1
+    members.group.partition = members.partitions[0]
+    members.group.answer("b", {again: "release"})
+    for _ in range(9):
+        other.acquire("x", 1)
+        other.expire_locks("x")
+        members.send(1, b"1")
+        members.ask("b", order=[1])
+    states = "select max(version) from msgtx.share_state where group_id = %s and partition_id = %s"
+    asked = [members.group.group_id, members.partitions[0]]
+    ((before,),) = connection.execute(states, asked).fetchall()
+    found = members.ask("a", accepts=[(0, own, own)], order=[0])
+    assert pieces(members, found) == [(0, again, again, 2), (0, 3, 3, 1)]
+    assert connection.execute(states, asked).fetchall() == [(before + 1,)]
+
+
+def test_what_is_accepted_in_the_first_partition_is_not_so_in_another(connection: Connection) -> None:
+    """I17. There the same offset is another record, which somebody has."""
+    members = Members(connection, isolation="read_uncommitted")
+    for place in (0, 1):
+        members.send(place, b"1", b"2")
+        members.ask("a" if place == 0 else "b", 1, order=[place])
+    assert members.spans(1) == [(1, 1, "acquired", 1)]
+    assert pieces(members, members.ask("a", accepts=[(0, 1, 1)])) == [(0, 2, 2, 1), (1, 2, 2, 1)]
+    assert members.spans(1) == [(1, 1, "acquired", 1), (2, 2, "acquired", 1)]
+
+
+def test_a_refused_answer_is_refused_again(members: Members) -> None:
+    """The call has done nothing: its number does not count as answered."""
+    members.send(0, b"1")
+    asked = members.asking("a", accepts=[(0, 1, 1), (0, 7, 7)])
+    for _ in range(2):
+        assert [error for error, _ in acquire_records(members.connection, asked).refused] == ["InvalidRecordState"] * 2
+
+
 @pytest.mark.parametrize("why", ["another member's", "another range", "released", "lock expired"])
 def test_if_an_answer_is_refused_nothing_is_acquired(members: Members, why: str) -> None:
     members.send(0, b"1", b"2")
@@ -181,10 +250,69 @@ def test_a_call_that_comes_again_has_what_it_had(members: Members, where: Sequen
     assert {place for place, *_ in pieces(members, members.ask("b"))} >= set(since)
 
 
+def test_a_call_that_comes_again_has_also_what_it_had_of_a_partition_without_more(members: Members) -> None:
+    for place in (0, 1):
+        members.send(place, b"1")
+    asked = members.asking("a")
+    before = acquire_records(members.connection, asked)
+    assert pieces(members, before) == [(0, 1, 1, 1), (1, 1, 1, 1)]
+    assert acquire_records(members.connection, asked._replace(is_again=True)) == before
+
+
+def test_a_call_that_comes_again_answers_once(members: Members) -> None:
+    """I17. What it has released it may have acquired again: that is not released, nor counted as another delivery."""
+    members.send(0, b"1")
+    assert pieces(members, members.ask("a")) == [(0, 1, 1, 1)]
+    asked = members.asking("a", accepts=[(0, 1, 1)])
+    asked = asked._replace(answers=replace(asked.answers, answers=("release",)))
+    for is_again in (False, True, True):
+        assert pieces(members, acquire_records(members.connection, asked._replace(is_again=is_again))) == [(0, 1, 1, 2)]
+
+
 def test_a_call_that_comes_again_and_was_not_done_is_done(members: Members) -> None:
     members.send(1, b"1", b"2")
     found = acquire_records(members.connection, members.asking("a")._replace(is_again=True))
     assert pieces(members, found) == [(1, 1, 2, 1)]
+
+
+def test_a_call_that_comes_again_and_was_not_done_is_done_in_all_partitions(
+    members: Members, connection: Connection
+) -> None:
+    """Whatever the member has of earlier calls, another member of one with this number, and another group has done."""
+    for place in (0, 1):
+        members.send(place, b"1", b"2", b"3")
+    assert pieces(members, members.ask("a", 1, order=[1])) == [(1, 1, 1, 1)]
+    asked = members.asking("a", 3)
+    members.group.calls -= 1
+    assert pieces(members, members.ask("b", 1, order=[1])) == [(1, 2, 2, 1)]
+    found = pieces(members, acquire_records(members.connection, asked._replace(max_records=9, is_again=True)))
+    assert found == [(0, 1, 3, 1), (1, 3, 3, 1)]
+
+
+def test_a_call_that_comes_again_finds_what_it_had_beside_another_group(members: Members, connection: Connection) -> None:
+    """Which has newer states of the same partitions, and its first partition has newer ones than the others."""
+    other = ShareGroup(connection, members.partitions[1])
+    members.send(1, b"1")
+    asked = members.asking("a")
+    before = acquire_records(members.connection, asked)
+    for _ in range(9):
+        members.send(0, b"1")
+        members.ask("b", order=[0])
+        other.acquire("x", 1)
+        other.expire_locks("x")
+    members.send(0, b"since")
+    assert acquire_records(members.connection, asked._replace(is_again=True)) == before
+    assert pieces(members, before) == [(1, 1, 1, 1)]
+
+
+def test_a_call_with_the_number_of_one_that_was_done_has_its_answer(members: Members) -> None:
+    """Though it does not say that it comes again: of all partitions what it had, and nothing that has come since."""
+    members.send(0, b"1")
+    asked = members.asking("a")
+    before = acquire_records(members.connection, asked)
+    assert pieces(members, before) == [(0, 1, 1, 1)]
+    members.send(1, b"since")
+    assert acquire_records(members.connection, asked) == before
 
 
 def test_a_call_that_comes_again_waits_for_what_it_had(members: Members, open_connection: Sessions) -> None:
@@ -220,6 +348,107 @@ def test_a_call_that_overtakes_its_first_try_has_what_that_has(members: Members,
             members.send(0, b"since")
         assert again.result(20) == before
     assert pieces(members, before) == [(1, 1, 1, 1)]
+
+
+# ── partitions of several kinds ──
+
+
+def test_what_is_to_be_delivered_again_comes_behind_what_is_new_elsewhere(connection: Connection) -> None:
+    members = Members(connection, partitions=3)
+    members.send(1, b"1")
+    members.ask("b")
+    members.group.expire_locks("b")
+    members.send(0, b"1", b"2")
+    plain(connection, members.partitions[2], b"0", b"1")
+    assert pieces(members, members.ask("a")) == [(0, 1, 2, 1), (1, 1, 1, 2), (2, 0, 1, 1)]
+
+
+def test_columns_of_one_partition_are_not_those_of_another(connection: Connection) -> None:
+    """The first one is compacted, so that its records have offsets of their own, and has all columns."""
+    first, second = compacted_topic(connection), new_topic(connection)[0]
+    group = ShareGroup(connection, first)
+    plain(connection, first, b"0", b"1", keys=[b"k", b"l"], timestamps=[7, 8], headers=[[("h", b"0")], [("h", b"1")]])
+    plain(connection, first, b"2", keys=[b"k"])
+    plain(connection, first, b"3", keys=[b"m"])
+    plain(connection, second, b"before")
+    acquire_records(connection, Acquiring(group.name, group.join("b"), group.call(), [second], 1, ANYTHING))
+    compact(connection)
+    assert group.acquire("b") == {1: 1, 2: 1, 3: 1}
+    group.answer("b", {1: "release"})
+    plain(connection, second, b"1", b"2")
+    asked = Acquiring(group.name, group.join("a"), group.call(), [first, second], 9, ANYTHING)
+    again, new = acquire_records(connection, asked).records
+    assert (again.offsets, again.keys, again.timestamps, again.headers()) == ([1], [b"l"], [8], [(("h", b"1"),)])
+    assert (new.range, new.values, new.offsets, new.keys, new.timestamps) == ((second, 1, 2), [b"1", b"2"], None, None, None)
+    assert new.header_counts is None
+
+
+# ── who may ──
+
+
+def call_of(connection: Connection, kind: str, asked: Acquiring) -> object:
+    if kind == "by itself":
+        return acquire_records(connection, asked)
+    ((found),) = acquire_records_together(connection, [asked])
+    if found is None:
+        raise errors.UnknownMember("it goes by itself, and is told so then")
+    return found
+
+
+@pytest.mark.parametrize("kind", ["by itself", "together"])
+@pytest.mark.parametrize("beside", ["an older member", "a newer member"])
+def test_a_session_is_over_by_its_own_timeout(connection: Connection, clock: Clock, kind: str, beside: str) -> None:
+    """Whatever that of the others is, and however often they were heard."""
+    members = Members(connection)
+    group = members.group
+    members.send(0, b"1", b"2")
+    if beside == "a newer member":
+        connection.execute("delete from msgtx.group_member where group_id = %s", [group.group_id])
+    _, own = join_share_group(
+        connection, group.name, member_id="own", client_host=None, client_process=None, session_timeout_ms=10_000, topics=[]
+    )
+    other = group.numbers["a"] if beside == "an older member" else group.join("newer")
+    heard = (
+        "insert into msgtx.group_heartbeat (member_number, heartbeat_number, heartbeat_at) values (%s, %s, msgtx.clock())"
+    )
+    asked = Acquiring(group.name, own, 1, members.partitions, 1, ANYTHING)
+    clock("9 s")
+    assert pieces(members, acquire_records(connection, asked))
+    clock("20 s")
+    connection.execute(heard, [other, 1_000])
+    with pytest.raises(errors.UnknownMember):
+        call_of(connection, kind, asked._replace(call_number=2))
+    connection.execute(heard, [own, 2])
+    assert call_of(connection, kind, asked._replace(call_number=3))
+
+
+@pytest.mark.parametrize("kind", ["by itself", "together"])
+def test_a_member_acquires_for_its_own_group(connection: Connection, kind: str) -> None:
+    members, other = Members(connection), Members(connection)
+    members.send(0, b"1")
+    asked = other.asking("a")._replace(group=members.group.name, partition_ids=members.partitions)
+    with pytest.raises(errors.UnknownMember):
+        call_of(connection, kind, asked)
+    assert pieces(members, members.ask("a")) == [(0, 1, 1, 1)]
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_a_group_that_is_deleted_while_its_member_waits_acquires_nothing(
+    connection: Connection, open_connection: Sessions, isolation: str
+) -> None:
+    members, first, own = Members(connection, isolation=isolation), open_connection(), open_connection()
+    members.send(0, b"1")
+    asked = members.asking("a")
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        with first.transaction():
+            locked(members, first, 0)
+            waits = threads.submit(acquire_records, own, asked)
+            wait_for_lock(connection, backend(own))
+            for member in members.group.numbers:
+                leave_group(connection, members.group.name, member)
+            delete_group(connection, members.group.name)
+        with pytest.raises(errors.GroupNotFound):
+            waits.result(20)
 
 
 # ── records that must be alone ──
@@ -372,7 +601,7 @@ def test_a_partition_whose_front_was_removed_is_looked_at(
     members.send(1, b"1", b"2")
     delete_records(connection, {members.partitions[1]: 3})
     assert looked_at() == [1]
-    members.ask("a")
+    assert members.ask("a") == ([], [], False)
     assert looked_at() == []
 
 
@@ -395,6 +624,17 @@ def test_many_partitions_are_looked_at_in_parts(connection: Connection) -> None:
             "select count(*) from pg_locks where pid = pg_backend_pid() and locktype = 'advisory'"
         ).fetchone() or (None,)
         assert locks == 1
+
+
+@pytest.mark.parametrize("enough", [{"most": 1}, {"bytes_at_most": 1}])
+def test_who_has_enough_locks_nothing_more(connection: Connection, members: Members, enough: dict[str, int]) -> None:
+    for place in (0, 1, 0):
+        members.send(place, b"1")
+    with connection.transaction():
+        assert pieces(members, members.ask("a", **enough)) == [(0, 1, 1, 1)]
+        assert connection.execute(
+            "select count(*) from pg_locks where pid = pg_backend_pid() and locktype = 'advisory'"
+        ).fetchall() == [(1,)]
 
 
 # ── bytes ──

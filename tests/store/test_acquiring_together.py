@@ -200,6 +200,38 @@ def test_where_the_first_partition_has_nothing_the_next_one_gives(
     assert group.spans == [(1, 7, "acquired", 1)]
 
 
+def test_one_other_partition_gives(connection: Connection, group: ShareGroup, pair: tuple[int, int]) -> None:
+    """Nobody gets more than it asks for."""
+    third = new_partition(connection)
+    plain(connection, third, b"0")
+    acquire_records(connection, Acquiring(group.name, group.join("b"), group.call(), [third], 1, ANYTHING))
+    for place in (pair[1], third):
+        plain(connection, place, b"1", b"2", b"3")
+    found = acquire_records_together(connection, over((*pair, third), asking(group, "a"), asking(group, "c", 2)))
+    assert offsets(found) == [[1], [2, 3]]
+    assert {piece.range.partition_id for each in found if each for piece in each.records} == {pair[1]}
+
+
+def test_where_others_have_nothing_they_are_not_locked(
+    connection: Connection, group: ShareGroup, pair: tuple[int, int], open_connection: Any
+) -> None:
+    other = open_connection()
+    with other.transaction():
+        other.execute("select msgtx.lock_share_partition(%s, %s)", [group.group_id, pair[1]])
+        found = acquire_records_together(connection, over(pair, asking(group, "a"), asking(group, "c")))
+    assert found == [([], [], False)] * 2
+
+
+def test_who_answers_for_nothing_is_not_noted(connection: Connection, group: ShareGroup) -> None:
+    """Else there would be a row for each poll."""
+    asked = [asking(group, "a", accepts=(0, 0)), asking(group, "b"), asking(group, "c", 2)]
+    acquire_records_together(connection, asked)
+    noted = "select member_number, call_number from msgtx.share_call where member_number = any(%s) order by call_number desc"
+    numbers = [each.member_number for each in asked]
+    assert connection.execute(noted, [numbers]).fetchone() == (asked[0].member_number, asked[0].call_number)
+    assert connection.execute(noted, [numbers[1:]]).fetchall() == []
+
+
 def test_where_there_is_nothing_anywhere_nobody_looks_again(
     connection: Connection, group: ShareGroup, pair: tuple[int, int]
 ) -> None:

@@ -1,12 +1,15 @@
 """I9: what must last is flushed by its own COMMIT, also in a session that has synchronous_commit off."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from msgtx.database.calls import query
-from tests.databases import Connection
+from msgtx.store.answers import acknowledge_records
+from tests.databases import Connection, backend, wait_for_lock
 from tests.store.durable import CASES, Stage
+from tests.store.sharing import ShareGroup
 from tests.store.steps import append_one, batch, new_partition
 
 pytestmark = pytest.mark.usefixtures("bare")
@@ -39,3 +42,22 @@ def test_an_append_that_need_not_last_flushes_nothing(
     with session.transaction():
         append_one(session, batch(partition, b"a"), flushed=False)
         assert query(session, "show synchronous_commit") == [("off",)]
+
+
+def test_an_answer_that_overtakes_its_first_try_makes_that_last(
+    connection: Connection, open_connection: Callable[[], Connection]
+) -> None:
+    """It finds nothing to do behind the lock, and the first try may have been made in a call that did not flush."""
+    group = ShareGroup(connection, new_partition(connection))
+    append_one(connection, batch(group.partition, b"a"))
+    group.acquire("a")
+    answers, first, second = group.answers("a", {0: "accept"}), open_connection(), open_connection()
+    query(second, "set synchronous_commit = off")
+    with ThreadPoolExecutor(1) as threads, second.transaction():
+        with first.transaction():
+            assert acknowledge_records(first, answers, call_number=9) == []
+            again = threads.submit(acknowledge_records, second, answers, call_number=9)
+            wait_for_lock(connection, backend(second))
+        assert again.result(20) == []
+        assert query(second, "show synchronous_commit") == [("on",)]
+        assert query(second, "select pg_current_xact_id_if_assigned() is not null") == [(True,)], "there is what to flush"

@@ -4,6 +4,7 @@ Each call runs in a SQL transaction of its own, and what it has locked is looked
 """
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import pytest
@@ -13,20 +14,23 @@ from msgtx.store.append import append, append_and_decide
 from msgtx.store.coordinators import lease_shards, release_shards
 from msgtx.store.groups import commit_offsets, delete_group, delete_offsets, reset_offsets
 from msgtx.store.installation import change_incarnation, fence_everybody
+from msgtx.store.members import leave_group
 from msgtx.store.producers import fence_producer, init_producer_id, lock_producers
 from msgtx.store.seal import commit_in_session, complete_prepared, decide_sealed, seal
+from msgtx.store.shares import Acquiring, acquire_records_together, ensure_dead_letters, reset_share_offsets
 from msgtx.store.spark import Attempt, BatchName, abort_batch, begin_attempt, decide_batch
 from msgtx.store.transactions import end_transaction, expire_transactions, mark, mark_partitions
 from msgtx.types import GroupMetadata, OffsetAndMetadata
-from tests.databases import Connection
+from tests.databases import Connection, backend, wait_for_lock
 from tests.store.roster import Roster
-from tests.store.steps import Writer, batch, delete_topic_of, expire_transaction, new_topic, offsets_of
+from tests.store.sharing import ShareGroup
+from tests.store.steps import Writer, batch, delete_topic_of, expire_transaction, new_topic, offsets_of, plain
 
 HELD: Final = """
     select l.classid::bigint - 1836279552, case when l.objid::bigint < 1::bigint << 31 then l.objid::bigint
         else l.objid::bigint - (1::bigint << 32) end, l.mode
-    from pg_locks l where l.locktype = 'advisory' and l.pid = pg_backend_pid() and l.granted"""
-PRODUCER, GROUP, PARTITION, MARKING, LEASES, SPARK = 1, 2, 3, 4, 5, 6
+    from pg_locks l where l.locktype = 'advisory' and l.pid = %s and l.granted"""
+PRODUCER, GROUP, PARTITION, MARKING, LEASES, SPARK, SHARE = 1, 2, 3, 4, 5, 6, 9
 MODES: Final = {"ShareLock": "share", "ExclusiveLock": "exclusive"}
 
 
@@ -60,9 +64,10 @@ class World:
             ((key,),) = connection.execute("select hashtext(%s)", [name]).fetchall()
             self.keys[kind, key] = called
 
-    def held(self) -> dict[str, str]:
-        """What this session has locked, by its name here; of two modes the stronger one."""
-        rows = sorted(self.connection.execute(HELD).fetchall(), key=lambda row: str(row[2]), reverse=True)
+    def held(self, session: Connection | None = None) -> dict[str, str]:
+        """What this session, or another one, has locked, by its name here; of two modes the stronger one."""
+        found = self.connection.execute(HELD, [backend(session or self.connection)]).fetchall()
+        rows = sorted(found, key=lambda row: str(row[2]), reverse=True)
         return {self.keys[kind, key]: MODES[mode] for kind, key, mode in rows if (kind, key) in self.keys}
 
     def sealed(self, kind: Any) -> Any:
@@ -70,6 +75,28 @@ class World:
         answer = seal(self.connection, self.first.name, kind, tails=self.first.tails, offsets=self.offsets)
         assert answer.error is None
         return answer.sealed
+
+    def sharing(self) -> ShareGroup:
+        """A share group whose member has a record of the first partition, and that has a topic of dead letters."""
+        plain(self.connection, self.one, b"0", b"1")
+        group = ShareGroup(self.connection, self.one)
+        for member in ("b", "c"):
+            group.join(member)
+        group.acquire("a", 1)
+        ensure_dead_letters(self.connection, group.name)
+        keys = self.connection.execute(
+            "select msgtx.share_partition_key(%s, %s), msgtx.dead_letter_partition(%s, %s), hashtext(%s)",
+            [group.group_id, self.one, group.name, self.one, group.name],
+        ).fetchall()
+        for kind, key, called in zip((SHARE, PARTITION, GROUP), keys[0], ("share", "letters", "sharing"), strict=True):
+            self.keys[kind, key] = called
+        return group
+
+    def answered(self, group: ShareGroup, answer: str, *partitions: int, over: Connection | None = None) -> None:
+        """A whole transaction with records, an offset and an answer."""
+        rows = [self.first.row(partition, b"x") for partition in partitions]
+        answers = group.answers("a", {0: answer})
+        append_and_decide(over or self.connection, self.first.name, rows, offsets=self.offsets, answers=answers)
 
     def leases(self) -> Any:
         return lease_shards(self.connection, None, host="here", process=1)
@@ -101,6 +128,24 @@ def expired(world: World) -> None:
 
 def purged(world: World) -> None:
     sweeps.purge_transactions(world.connection, None, None)
+
+
+def acquired_together(group: ShareGroup) -> None:
+    asked = [Acquiring(group.name, group.numbers[member], group.call(), [group.partition], 1, 1) for member in ("b", "c")]
+    assert None not in acquire_records_together(group.connection, asked)
+
+
+def answered_before(world: World) -> ShareGroup:
+    group = world.sharing()
+    world.answered(group, "reject", world.other)
+    return group
+
+
+def emptied(world: World) -> ShareGroup:
+    group = world.sharing()
+    for member in group.numbers:
+        leave_group(world.connection, group.name, member)
+    return group
 
 
 CALLS: Final[dict[str, tuple[Callable[[World], Callable[[], Any]], dict[str, str]]]] = {
@@ -184,6 +229,40 @@ CALLS: Final[dict[str, tuple[Callable[[World], Callable[[], Any]], dict[str, str
         apart(World.leases, lambda w, leases: release_shards(w.connection, leases.coordinator_id)),
         {"leases": "exclusive"},
     ),
+    "acquire_records": (apart(World.sharing, lambda w, group: group.acquire("b")), {"share": "exclusive"}),
+    "acquire_records_together": (apart(World.sharing, lambda w, group: acquired_together(group)), {"share": "exclusive"}),
+    "acknowledge_records": (
+        apart(World.sharing, lambda w, group: group.answer("a", {0: "accept"})),
+        {"share": "exclusive"},
+    ),
+    "acknowledge_records, rejecting": (
+        apart(World.sharing, lambda w, group: group.answer("a", {0: "reject"})),
+        {"letters": "exclusive", "share": "exclusive"},
+    ),
+    "acknowledge_in_transaction": (
+        apart(World.sharing, lambda w, group: group.answer_in(w.first.name, "a", {0: "reject"})),
+        {"first": "share", "share": "exclusive"},
+    ),
+    "append_acknowledge_decide": (
+        apart(World.sharing, lambda w, group: w.answered(group, "accept", w.other)),
+        {"first": "exclusive", "empty": "share", "other": "exclusive", "share": "exclusive"},
+    ),
+    "append_acknowledge_decide, without records": (
+        apart(World.sharing, lambda w, group: w.answered(group, "accept")),
+        {"first": "exclusive", "empty": "share", "share": "exclusive"},
+    ),
+    "append_acknowledge_decide, rejecting": (
+        apart(World.sharing, lambda w, group: w.answered(group, "reject", w.other)),
+        {"first": "exclusive", "empty": "share", "other": "exclusive", "letters": "exclusive", "share": "exclusive"},
+    ),
+    "append_acknowledge_decide, again": (
+        apart(answered_before, lambda w, group: w.answered(group, "reject", w.other)),
+        {"first": "exclusive", "empty": "share", "other": "exclusive"},
+    ),
+    "reset_share_offsets": (
+        apart(emptied, lambda w, group: reset_share_offsets(w.connection, group.name, {w.one: 0})),
+        {"sharing": "exclusive", "share": "exclusive"},
+    ),
     "change_incarnation": (at_once(lambda w: change_incarnation(w.connection)), {"leases": "exclusive"}),
     "begin_attempt": (at_once(lambda w: begin_attempt(w.connection, w.batch, timeout_ms=60_000)), {"app": "share"}),
     "decide_batch": (
@@ -205,3 +284,23 @@ def test_a_call_locks_these(bare: None, connection: Connection, name: str) -> No
     with connection.transaction(force_rollback=True):
         act()
         assert world.held() == expected
+
+
+def test_a_whole_transaction_that_rejects_locks_in_order(
+    bare: None, connection: Connection, open_connection: Callable[[], Connection]
+) -> None:
+    """The group before partitions, and these ascending, though the dead letter is written behind the records."""
+    world = World(connection)
+    group = world.sharing()
+    (later,) = new_topic(connection)
+    world.keys[PARTITION, later] = "later"
+    ((letters,),) = connection.execute("select msgtx.dead_letter_partition(%s, %s)", [group.name, world.one]).fetchall()
+    other, caller = open_connection(), open_connection()
+    with ThreadPoolExecutor(1) as threads:
+        with other.transaction():
+            other.execute("select msgtx.lock_partition(%s)", [letters])
+            waits = threads.submit(world.answered, group, "reject", world.other, later, over=caller)
+            wait_for_lock(connection, backend(caller))
+            assert world.held(caller) == {"first": "exclusive", "empty": "share", "other": "exclusive"}
+        waits.result(20)
+    assert [offset for _, offset, *_ in group.letters] == [0]

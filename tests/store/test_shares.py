@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import copy
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -42,9 +43,11 @@ from tests.store.steps import (
     new_partition,
     new_topic,
     plain,
+    unique,
     values,
 )
 from tests.store.test_compaction import compact, compacted_topic, put
+from tests.store.test_retention import retain
 
 Clock = Callable[..., None]
 Sessions = Callable[[], Connection]
@@ -100,6 +103,60 @@ def test_what_is_pending_becomes_real_with_the_decision(
     assert group.acquire("b", 1) == {2: 1}, "it is pending, whatever became of the lock"
     decide(connection, writer.name, "COMMIT" if outcome == "COMMIT" else "ABORT", tails={})
     assert group.acquire("b", 2) == (left or {3: 1})
+
+
+@pytest.mark.parametrize("beside", ["another producer's", "an earlier epoch's", "an earlier one"])
+@pytest.mark.parametrize("outcome", ["COMMIT", "ABORT"])
+def test_what_is_pending_is_not_decided_with_another_transaction(
+    connection: Connection, group: ShareGroup, beside: str, outcome: str
+) -> None:
+    """Which has nearly the same name."""
+    writer, elsewhere = Writer(connection), new_partition(connection)
+    other = Writer(connection) if beside == "another producer's" else writer
+    other.send(elsewhere, b"x")
+    other.commit() if outcome == "COMMIT" else other.abort()
+    if beside == "an earlier epoch's":
+        writer.init()
+    name = writer.name
+    group.acquire("a")
+    group.answer_in(name, "a", {0: "accept", 1: "release"})
+    group.expire_locks("a")
+    assert group.acquire("b") == {2: 2, 3: 2}
+    assert group.spans[:2] == [(0, 0, "pending", 1), (1, 1, "pending", 1)]
+    decide(connection, name, "COMMIT", tails={})
+    assert group.acquire("b") == {1: 2}
+
+
+@pytest.mark.parametrize("own", ["older", "newer"])
+def test_a_member_holds_records_as_long_as_its_own_session_lasts(
+    connection: Connection, partition: int, clock: Clock, own: str
+) -> None:
+    """Whatever the timeout of another member is, and whenever that was heard."""
+    group = ShareGroup(connection, partition, record_lock_duration_ms=900_000)
+    names = ["own", "long"] if own == "older" else ["long", "own"]
+    for name in names:
+        timeout_ms = 10_000 if name == "own" else 1_000_000
+        _, group.numbers[name] = join_share_group(
+            connection,
+            group.name,
+            member_id=name,
+            client_host=None,
+            client_process=None,
+            session_timeout_ms=timeout_ms,
+            topics=[],
+        )
+    heard = (
+        "insert into msgtx.group_heartbeat (member_number, heartbeat_number, heartbeat_at) values (%s, %s, msgtx.clock())"
+    )
+    assert (group.acquire("own", 2), group.acquire("long", 2)) == ({0: 1, 1: 1}, {2: 1, 3: 1})
+    clock("20 s")
+    connection.execute(heard, [group.numbers["own"], 1])
+    assert group.acquire("long") == {}
+    assert group.answer("own", {0: "accept"}) == []
+    clock("40 s")
+    connection.execute(heard, [group.numbers["long"], 1_000])
+    assert [name for name, _ in group.answer("own", {1: "accept"})] == ["InvalidRecordState"]
+    assert group.acquire("long") == {1: 2}
 
 
 def test_a_release_in_a_transaction_holds_with_its_commit(connection: Connection, group: ShareGroup) -> None:
@@ -167,6 +224,8 @@ def test_a_record_is_acknowledged_once_in_a_transaction(connection: Connection, 
     with pytest.raises(errors.TransactionConflict):
         group.answer_in(Writer(connection).name, "a", {0: "accept"})
     assert [name for name, _ in group.answer("a", {0: "release"})] == ["TransactionConflict"]
+    group.answer_in(writer.name, "a", {1: "release"}, delay=60_000)
+    assert [name for name, _ in group.answer("a", {1: "accept"})] == ["TransactionConflict"]
 
 
 def test_a_call_that_is_repeated_has_its_effect_once(connection: Connection, group: ShareGroup) -> None:
@@ -177,6 +236,15 @@ def test_a_call_that_is_repeated_has_its_effect_once(connection: Connection, gro
     assert group.spans[:2] == [(0, 0, "pending", 1), (1, 1, "pending", 1)]
     with pytest.raises(errors.TransactionConflict):
         group.answer_in(writer.name, "a", {0: "release"}, call=77)
+
+
+def test_a_call_of_another_transaction_is_no_repeated_one(connection: Connection, group: ShareGroup) -> None:
+    """Whose producer has counted as far."""
+    one, two = Writer(connection), Writer(connection)
+    group.acquire("a")
+    group.answer_in(one.name, "a", {0: "accept"}, call=77)
+    with pytest.raises(errors.TransactionConflict):
+        group.answer_in(two.name, "a", {0: "accept"}, call=77)
 
 
 def test_a_whole_transaction_that_is_repeated_acknowledges_once(connection: Connection, group: ShareGroup) -> None:
@@ -197,6 +265,61 @@ def test_a_whole_transaction_may_be_acknowledgements_alone(connection: Connectio
         assert append_and_decide(connection, writer.name, [], answers=group.answers("a", {0: "accept"})) == []
     assert transaction_outcome(connection, writer.name).outcome is Outcome.COMMITTED
     assert group.spans == [(1, 3, "acquired", 1)]
+
+
+@pytest.mark.parametrize("beside", ["another producer's", "an earlier epoch's", "an earlier one"])
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_whole_transaction_is_repeated_by_its_whole_name(
+    connection: Connection, group: ShareGroup, beside: str, rows: int
+) -> None:
+    """I4. Another one that is decided has nearly the same name, and these answers are not its."""
+    writer, out = Writer(connection), new_partition(connection)
+    group.acquire("a")
+    if beside == "another producer's":
+        other = Writer(connection)
+        other.commit_whole(other.row(out, b"other"))
+    else:
+        writer.commit_whole(writer.row(out, b"before"))
+        if beside == "an earlier epoch's":
+            writer.init()
+    answers = group.answers("a", {0: "accept"})
+    append_and_decide(connection, writer.name, [writer.row(out, b"out")] * rows, answers=answers)
+    assert group.spans == [(1, 3, "acquired", 1)]
+
+
+@pytest.mark.parametrize("answer", ["accept", "reject"])
+@pytest.mark.parametrize("sequences", [(), (1,), (0, 1), (1, 0)])
+def test_a_whole_transaction_that_is_refused_answers_for_nothing(
+    connection: Connection, group: ShareGroup, answer: str, sequences: tuple[int, ...]
+) -> None:
+    """I16. For a fenced producer (I7), or since one of its batches comes out of turn, whichever it is."""
+    writer, places = Writer(connection), new_topic(connection, 2)
+    group.acquire("a")
+    batches = [writer.row(place, b"out", sequence=at) for at, place in zip(sequences, places, strict=False)]
+    if not batches:
+        Writer(connection, writer.transactional_id)
+    found = append_and_decide(connection, writer.name, batches, answers=group.answers("a", {0: answer}))
+    refusals = [type(each.error) for each in found if each.error is not None]
+    assert refusals == [errors.OutOfOrderSequence if batches else errors.ProducerFenced]
+    assert group.spans == [(0, 3, "acquired", 1)]
+    assert group.letters == []
+
+
+def test_a_refusal_names_the_topic_and_the_range(connection: Connection) -> None:
+    """Of several topics, whichever is the first in the database."""
+    for _ in range(2):
+        name, partitions = unique("refused"), []
+        create_topic(connection, name, 2, {})
+        partitions = connection.execute(
+            "select p.partition_id from msgtx.partition p join msgtx.topic t using (topic_id) where t.name = %s"
+            " order by p.partition_index",
+            [name],
+        ).fetchall()
+        group = ShareGroup(connection, partitions[1][0])
+        one = group.answers("a", {3: "accept"})
+        for lasts, told in (((3,), "offset 3: "), ((5,), "offset 3 to 5: ")):
+            with pytest.raises(errors.InvalidRecordState, match=f"share group {group.name}: {name}-1 {told}the lock"):
+                acknowledge_in_transaction(connection, Writer(connection).name, replace(one, lasts=lasts), call_number=1)
 
 
 def test_a_transaction_that_is_over_takes_no_acknowledgement(connection: Connection, group: ShareGroup) -> None:
@@ -536,6 +659,15 @@ def test_compaction_below_and_above_the_start_offset(connection: Connection, in_
     assert group.spans == []
 
 
+def test_a_compacted_row_behind_what_is_asked_for_stops_nobody(connection: Connection) -> None:
+    group = ShareGroup(connection, compacted_topic(connection))
+    for pairs in ("a1", "b1", "c1 d1", "c2", "z1"):
+        put(connection, group.partition, pairs)
+    compact(connection)
+    assert [group.acquire("a", 1) for _ in range(2)] == [{0: 1}, {1: 1}]
+    assert group.acquire("a") == {3: 1, 4: 1, 5: 1}
+
+
 def test_what_compaction_removes_while_it_is_held_is_delivered_no_more(connection: Connection) -> None:
     group = ShareGroup(connection, compacted_topic(connection))
     for pairs in ("a1 b1", "a2", "b2", "z1"):
@@ -743,6 +875,53 @@ def test_dead_letters_wait_for_nobody(connection: Connection, group: ShareGroup,
     assert len(group.letters) == 1
 
 
+def test_a_dead_letter_says_which_of_several_partitions_and_members_it_was(connection: Connection) -> None:
+    """A redrive sends it back there. Of several records of a row it has its own key and headers."""
+    topics = [new_topic(connection, 2) for _ in range(3)]
+    group = ShareGroup(connection, topics[1][1])
+    row = batch(
+        group.partition, b"0", b"1", b"2", keys=[b"k", None, b"m"], headers=[[("h", b"0")], [], [("h", b"2"), ("i", b"3")]]
+    )
+    append(connection, [row])
+    for member in ("first", "own", "last"):
+        group.join(member)
+    group.acquire("own")
+    ensure_dead_letters(connection, group.name)
+    assert group.answer("own", {1: "reject", 2: "reject"}) == []
+    rows = connection.execute(
+        "select b.keys[1], b.values[1], b.header_keys, b.header_values from msgtx.record_batch b"
+        " join msgtx.partition using (partition_id) join msgtx.topic t using (topic_id) where t.name = %s"
+        " order by b.base_offset",
+        [f"{group.name}-dead-letters"],
+    ).fetchall()
+    assert [row[:2] for row in rows] == [(None, b"1"), (b"m", b"2")]
+    found = [dict(zip(keys, headers, strict=True)) for *_, keys, headers in rows]
+    for offset, headers in enumerate(found, 1):
+        told = [headers[f"msgtx.dead-letter.{name}"] for name in ("topic", "partition", "offset", "member")]
+        assert told == [topic_of(connection, group.partition).encode(), b"1", b"%d" % offset, b"own"]
+    assert [headers.get("h") for headers in found] == [None, b"2"]
+    assert [headers.get("i") for headers in found] == [None, b"3"]
+
+
+def test_who_rejects_waits_for_who_writes_dead_letters(
+    connection: Connection, group: ShareGroup, open_connection: Sessions
+) -> None:
+    """The letter is written with the answer. In a transaction it is not written yet, and nobody waits."""
+    group.acquire("a")
+    ensure_dead_letters(connection, group.name)
+    other, caller = open_connection(), open_connection()
+    answers = group.answers("a", {1: "reject"})
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        with other.transaction():
+            other.execute("select msgtx.lock_partition(msgtx.dead_letter_partition(%s, %s))", [group.name, group.partition])
+            group.answer_in(Writer(connection).name, "a", {0: "reject"})
+            assert group.answer("a", {2: "accept"}) == []
+            waits = threads.submit(acknowledge_records, caller, answers, call_number=group.call())
+            wait_for_lock(connection, backend(caller))
+        assert waits.result(20) == []
+    assert [offset for _, offset, *_ in group.letters] == [1]
+
+
 def test_many_dead_letters_are_written_in_parts(connection: Connection) -> None:
     made = new_partition(connection)
     append(connection, [batch(made, *(b"%d" % number for number in range(1200)))])
@@ -785,6 +964,31 @@ def test_a_dead_letter_is_stored_whatever_its_size(connection: Connection, group
     assert len(group.letters) == 1
 
 
+@pytest.mark.parametrize("how", ["answer", "transaction", "delivery limit"])
+def test_what_retention_has_left_of_a_range_becomes_dead_letters(connection: Connection, how: str) -> None:
+    """Though the range that is rejected, or was acquired, begins in front of the log."""
+    group = ShareGroup(connection, new_partition(connection), delivery_count_limit=1)
+    for value in (b"0", b"1", b"2"):
+        plain(connection, group.partition, value)
+    assert group.acquire("a") == {0: 1, 1: 1, 2: 1}
+    ensure_dead_letters(connection, group.name)
+    answers = group.answers("a", {0: "reject"})
+    whole = replace(answers, lasts=(2,))
+    if how == "transaction":
+        writer = Writer(connection)
+        acknowledge_in_transaction(connection, writer.name, whole, call_number=group.call())
+        writer.commit()
+    delete_records(connection, {group.partition: 1})
+    assert retain(connection) == 1
+    if how == "answer":
+        assert acknowledge_records(connection, whole, call_number=group.call()) == []
+    elif how == "delivery limit":
+        group.expire_locks("a")
+    assert group.acquire("b") == {}
+    assert [(value, offset) for value, offset, *_ in group.letters] == [(b"1", 1), (b"2", 2)]
+    assert group.spans == []
+
+
 def test_dead_letters_of_a_partition_go_to_the_one_of_its_number(connection: Connection) -> None:
     partitions = new_topic(connection, 3)
     append(connection, [batch(each, b"x") for each in partitions])
@@ -807,7 +1011,83 @@ def test_a_group_whose_dead_letters_could_have_no_topic_is_refused(connection: C
             )
 
 
-# ── a first try that is still on its way ──
+# ── beside other groups, partitions and members ──
+
+KINDS: dict[str, dict[int, str]] = {
+    "one": {0: "accept"},
+    "several": {0: "accept", 2: "release"},
+    "rejecting": {0: "reject", 3: "reject"},
+    "renewing": {1: "renew"},
+    "releasing": {1: "release"},
+}
+
+
+@pytest.mark.parametrize(
+    ("how", "kind"),
+    [(how, kind) for how in ("at once", "in a whole one", "with a poll") for kind in KINDS]
+    + [("in a transaction", kind) for kind in KINDS if kind != "renewing"],
+)
+def test_an_answer_changes_what_its_group_has_of_its_partition(
+    connection: Connection, partition: int, kind: str, how: str
+) -> None:
+    """Though another group has newer states of that partition, and the group of another one; both hold the same offsets."""
+    answers = KINDS[kind]
+    elsewhere = new_partition(connection)
+    append(connection, [batch(elsewhere, b"0", b"1", b"2", b"3")])
+    group = ShareGroup(connection, partition, record_lock_duration_ms=900_000)
+    before, behind = (ShareGroup(connection, partition, record_lock_duration_ms=900_000) for _ in range(2))
+    there = copy.copy(group)
+    there.partition = elsewhere
+    ensure_dead_letters(connection, group.name)
+    for each in (before, there, behind):
+        for _ in range(3):
+            each.acquire("b")
+            each.answer("b", dict.fromkeys(range(4), "release"))
+    for each in (before, there, behind, group):
+        for offset in range(4):  # each is a range that came in one call
+            assert list(each.acquire("a", 1)) == [offset]
+    spans = {each: each.spans for each in (before, behind, there)}
+    assert group.versions > 0
+    writer = Writer(connection)
+    if how == "at once":
+        assert group.answer("a", answers) == []
+    elif how == "in a transaction":
+        group.answer_in(writer.name, "a", answers)
+        assert [span[:3] for span in group.spans if span[2] == "pending"] == [(at, at, "pending") for at in answers]
+        writer.commit()
+        settle(connection)
+    elif how == "in a whole one":
+        append_and_decide(connection, writer.name, [], answers=group.answers("a", answers))
+    else:
+        asked = Acquiring(group.name, group.join("a"), group.call(), [partition], 0, 1, group.answers("a", answers))
+        assert acquire_records(connection, asked) == ([], [], False)
+    left = {0: 1, 1: 1, 2: 1, 3: 1}
+    for offset, answer in answers.items():
+        if answer in ("accept", "reject"):
+            del left[offset]
+        elif answer == "release":
+            assert group.acquire("c", 1) == {offset: 2}
+            left[offset] = 2
+    assert group.acquire("c") == {}
+    assert {offset: deliveries for first, last, _, deliveries in group.spans for offset in range(first, last + 1)} == left
+    assert [offset for _, offset, *_ in group.letters] == [at for at, answer in answers.items() if answer == "reject"]
+    assert {each: each.spans for each in spans} == spans
+    assert (before.letters, behind.letters) == ([], [])
+
+
+# ── a first try that is late, or still on its way ──
+
+
+def test_an_answer_that_comes_late_has_no_effect(connection: Connection, group: ShareGroup) -> None:
+    """I17. Its member has had the answer to a later call, and holds the record anew."""
+    group.acquire("a", 1)
+    late, number = group.answers("a", {0: "accept"}), group.call()
+    group.answer("a", {0: "release"})
+    assert group.acquire("a", 1) == {0: 2}
+    assert acknowledge_records(connection, late, call_number=number) == []
+    assert group.spans == [(0, 0, "acquired", 2)]
+    assert acknowledge_records(connection, late, call_number=group.call()) == []
+    assert group.spans == []
 
 
 @pytest.mark.parametrize(

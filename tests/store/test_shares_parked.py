@@ -1,5 +1,6 @@
 """Share groups: records that are delayed, and records that wait for an earlier one with their key (internals: shares)."""
 
+import copy
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from msgtx.store import sweeps
 from msgtx.store.append import append
 from msgtx.store.decide import decide
 from msgtx.store.groups import delete_group
+from msgtx.store.members import leave_group
 from msgtx.store.retention import delete_records
 from msgtx.store.shares import (
     Acquiring,
@@ -105,6 +107,7 @@ def test_a_released_record_comes_after_its_delay_and_others_before(
     fill(connection, partition, "----")
     group.acquire("a")
     assert group.answer("a", {0: "release", 1: "release"}, delay=MINUTE) == []
+    assert (group.spans, parked(connection, group)) == ([(2, 3, "acquired", 1)], 2)
     assert group.answer("a", {2: "release"}, delay=0) == []
     assert group.acquire("b") == {2: 2}
     clock("2 minutes")
@@ -149,6 +152,20 @@ def test_a_release_in_a_transaction_is_delayed_by_its_commit(
     assert group.acquire("b") == ({} if outcome == "COMMIT" else {0: 2})
     clock("2 minutes")
     assert group.acquire("b") == ({0: 2} if outcome == "COMMIT" else {})
+
+
+def test_a_release_that_is_repeated_in_its_transaction_is_delayed_from_the_first_one(
+    connection: Connection, partition: int, group: ShareGroup, clock: Clock
+) -> None:
+    fill(connection, partition, "-")
+    writer = Writer(connection)
+    group.acquire("a")
+    for seconds in (0, 30):
+        clock(f"{seconds} seconds")
+        group.answer_in(writer.name, "a", {0: "release"}, delay=MINUTE, call=77)
+    writer.commit()
+    clock("61 seconds")
+    assert group.acquire("b") == {0: 2}
 
 
 def test_many_delayed_records_are_passed_and_then_cost_a_poll_nothing(
@@ -208,6 +225,38 @@ def test_a_reset_forgets_what_was_delayed(connection: Connection, partition: int
     assert parked(connection, group) == 1
 
 
+@pytest.mark.parametrize(("asked", "at"), [(-5, 1), (2, 2), (99, 4)])
+def test_a_reset_changes_what_its_group_has_of_its_partition(
+    connection: Connection, partition: int, asked: int, at: int
+) -> None:
+    """Neither what other groups have of it, nor what the group has of others, which may be longer."""
+    places = [partition, new_partition(connection), new_partition(connection)]
+    for place, keys in zip(places, ("-" * 4, "-" * 9, "-"), strict=True):
+        fill(connection, place, keys, delays=[MINUTE])
+    groups = [ShareGroup(connection, partition, record_lock_duration_ms=FOREVER) for _ in range(3)]
+    for group in groups:
+        for place in (places[1], places[0], places[2]):
+            for _ in range(3 if place == places[1] else 1):
+                group.partition = place
+                group.acquire("a", 1)
+    own = groups[1]
+    leave_group(connection, own.name, "a")
+    delete_records(connection, {partition: 1})
+
+    def held(group: ShareGroup, place: int) -> object:
+        group.partition = place
+        where = "group_id = %s and partition_id = %s"
+        return group.spans, count(connection, "share_parked", where, group.group_id, place)
+
+    before = {(group, place): held(group, place) for group in groups for place in places}
+    reset_share_offsets(connection, own.name, {partition: asked})
+    after = {(group, place): held(group, place) for group in groups for place in places}
+    assert after == before | {(own, partition): ([], 0)}
+    del own.numbers["a"]
+    own.partition = partition
+    assert own.acquire("a") == dict.fromkeys(range(at, 4), 1)
+
+
 def test_parked_rows_go_with_their_topic(connection: Connection, partition: int, group: ShareGroup) -> None:
     fill(connection, partition, "-" * 30, delays=[MINUTE + each for each in range(20)])
     group.acquire("a")
@@ -257,6 +306,41 @@ def test_records_of_a_key_go_to_one_member_and_other_keys_proceed(
     assert parked(connection, keyed) == 0
 
 
+def test_what_is_parked_waits_in_its_own_group_and_partition(connection: Connection, clock: Clock) -> None:
+    """Others have the same keys and times, and are found first, or last."""
+    first, second = new_partition(connection), new_partition(connection)
+    for place in (first, second):
+        fill(connection, place, "kkk-", delays=[None, None, None, MINUTE])
+    settings = {"record_lock_duration_ms": FOREVER, "ordering": "key"}
+    groups = [ShareGroup(connection, first, **settings) for _ in range(3)]
+    own, others = groups[1], [groups[0], copy.copy(groups[1]), groups[2]]
+    others[1].partition = second
+
+    def counts() -> list[int]:
+        where = "group_id = %s and partition_id = %s"
+        return [count(connection, "share_parked", where, each.group_id, each.partition) for each in (own, *others)]
+
+    for other in others:
+        assert (other.acquire("a", 1), other.acquire("b")) == ({0: 1}, {})
+    assert counts() == [0, 2, 2, 2]
+    assert own.acquire("c") == {0: 1, 1: 1, 2: 1}
+    own.expire_locks("c")
+    assert own.acquire("d") == {0: 2, 1: 2, 2: 2}
+    accept(own, "d", 0, 1)
+    own.answer("d", {2: "release"}, delay=2 * MINUTE)
+    assert counts() == [2, 2, 2, 2]
+    clock("61 seconds")
+    assert own.acquire("d") == {3: 1}
+    assert counts() == [1, 2, 2, 2]
+    clock("121 seconds")
+    assert own.acquire("d") == {2: 3}
+    for done, other in enumerate(others, 1):
+        assert counts() == [0, *[0] * (done - 1), *[2] * (4 - done)]
+        accept(other, "a", 0)
+        assert other.acquire("b") == {1: 1, 2: 1, 3: 1}
+    assert counts() == [0] * 4
+
+
 def test_what_waited_for_a_key_comes_in_order_to_whoever_asks_next(
     connection: Connection, partition: int, keyed: ShareGroup
 ) -> None:
@@ -298,6 +382,16 @@ def test_who_releases_a_record_gives_back_what_it_holds_behind_it(
     assert keyed.acquire("a") == {}
     accept(keyed, "b", 0)
     assert keyed.acquire("a") == {2: 2, 4: 1}
+
+
+def test_without_an_order_who_releases_a_record_keeps_what_it_holds_behind_it(
+    connection: Connection, partition: int, group: ShareGroup
+) -> None:
+    fill(connection, partition, "kkk")
+    group.acquire("a")
+    assert group.answer("a", {0: "release"}) == []
+    assert group.acquire("b") == {0: 2}
+    accept(group, "a", 1, 2)
 
 
 def test_a_key_is_held_back_by_a_delayed_retry_and_not_by_a_record_for_later(

@@ -13,10 +13,12 @@ from msgtx.store.append_once import KeyedRecord, append_once
 from msgtx.store.decide import decide
 from msgtx.store.producers import fence_producer
 from msgtx.store.seal import Kind, Sealed, complete_prepared, decide_sealed, seal
+from msgtx.store.shares import ensure_dead_letters
 from msgtx.store.transactions import end_transaction
 from msgtx.store.wakeups import remove_wake_ups, tell_readers, woken_since
 from tests.databases import Connection
 from tests.store.conftest import Clock
+from tests.store.sharing import ShareGroup
 from tests.store.steps import Writer, batch, count, ends, expire_transaction, new_partition, new_topic, plain
 
 Sessions = Callable[[], Connection]
@@ -144,6 +146,22 @@ def test_a_call_wakes_readers_unless_its_client_notifies_them(
     CALLS[made](writer, partition, wake)
     assert woken_since(listener, snapshot)[1] == (str(partition) if wake else None)
     assert ends(connection, partition) == (0, 1, 1)
+
+
+def test_a_dead_letter_wakes_the_readers_of_its_topic(connection: Connection, open_connection: Sessions) -> None:
+    """And an answer that writes none wakes nobody."""
+    listener, group = open_connection(), ShareGroup(connection, new_partition(connection))
+    plain(connection, group.partition, b"a", b"b")
+    group.acquire("a")
+    ensure_dead_letters(connection, group.name)
+    ((letters,),) = connection.execute(
+        "select msgtx.dead_letter_partition(%s, %s)", [group.name, group.partition]
+    ).fetchall()
+    snapshot, _ = woken_since(listener, None)
+    group.answer("a", {0: "accept"})
+    assert woken_since(listener, snapshot)[1] is None
+    group.answer("a", {1: "reject"})
+    assert woken_since(listener, snapshot)[1] == str(letters)
 
 
 def test_what_is_rolled_back_is_found_by_nobody(connection: Connection, open_connection: Sessions) -> None:

@@ -51,9 +51,10 @@ begin
             from msgtx.record_batch b
             cross join lateral generate_series(1, b.record_count) i(at)
             where b.partition_id = in_partition_id and b.base_offset <= span.last_offset
-              and b.base_offset >= (
+              and b.base_offset >= coalesce((
                   select e.base_offset from msgtx.record_batch e
-                  where e.partition_id = in_partition_id and e.base_offset <= span.first_offset order by e.base_offset desc limit 1)
+                  where e.partition_id = in_partition_id and e.base_offset <= span.first_offset
+                  order by e.base_offset desc limit 1), 0)
               and b.base_offset + coalesce(b.offset_deltas[i.at], i.at - 1) between span.first_offset and span.last_offset
             order by b.base_offset, i.at
         loop
