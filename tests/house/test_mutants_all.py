@@ -361,7 +361,9 @@ def test_a_result_holds_for_the_function_as_it_was_and_a_torn_line_is_none(tmp_p
     assert found is not None
     assert found.outcome == "caught"
     assert again.of(second) is None
-    changed = mutants_of_sql("msgtx/sql/count_rows.sql", SQL + "\n")[0]
+    explained = mutants_of_sql("msgtx/sql/count_rows.sql", f"-- More words.\n{SQL}\n")[0]
+    assert (explained.id, again.of(explained)) == (first.id, found), "a comment changes nothing"
+    changed = mutants_of_sql("msgtx/sql/count_rows.sql", SQL.replace("rows end;", "0 end;"))[0]
     assert (changed.id, again.of(changed)) == (first.id, None)
 
 
@@ -402,7 +404,7 @@ def test_the_ledger_keeps_outcomes_in_order_for_functions_as_they_are(tmp_path: 
     assert again.outcome(moved) == ""
     again.write(every)
     assert path.read_text(encoding="utf-8") == text
-    changed = mutants_of_sql("msgtx/sql/count_rows.sql", SQL + "\n")
+    changed = mutants_of_sql("msgtx/sql/count_rows.sql", SQL.replace("rows end;", "0 end;"))
     assert [again.outcome(mutant) for mutant in changed] == [""] * len(changed)
     again.write([mutant for mutant in every if mutant.id != second.id])
     assert second.id[:5] not in path.read_text(encoding="utf-8"), "it is no mutant of today's text"

@@ -1,8 +1,8 @@
 """The ledger: how the mutants of the rules that count ended, in git, so that a run continues in any clone.
 
-It has a line for each function: its name, a hash of its text, and of each mutant that has been run the first digits of its
-id. They are followed by nothing if the mutant was caught, by `-` if it is stillborn, by `?` if it survived. A function
-whose text is another one has no outcomes.
+It has a line for each function: its name, a hash of its text without comments, and of each mutant that has been run the
+first digits of its id. They are followed by nothing if the mutant was caught, by `-` if it is stillborn, by `?` if it
+survived. A function whose text is another one has no outcomes.
 """
 
 import re

@@ -63,7 +63,7 @@ def together(mutants: Iterable[Mutant]) -> str:
 
 
 def hash_of(text: str) -> str:
-    """Return what tells a text of a function from its other texts."""
+    """Return what tells a text of a function, without its comments, from its other texts."""
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 

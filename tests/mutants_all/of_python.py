@@ -62,7 +62,7 @@ def mutants_of_python(path: str, text: str) -> list[Mutant]:
     texts: defaultdict[str, str] = defaultdict(str)  # a property and its setter have one name
     for name, function in functions_of(ast.parse(text)):
         edits += [(name, edit) for edit in of_function(places, function)]
-        texts[name] += places.source(function)
+        texts[name] += ast.unparse(function)
     return numbered(path, text, edits, {name: hash_of(source) for name, source in texts.items()})
 
 

@@ -58,7 +58,7 @@ def mutants_of_sql(path: str, text: str) -> list[Mutant]:
         edits += header(tokens[:begin])
         if "plpgsql" in words[:begin]:
             edits += statements(tokens, begin)
-    return numbered(path, text, ((within, edit) for edit in edits), {within: hash_of(text)})
+    return numbered(path, text, ((within, edit) for edit in edits), {within: hash_of(" ".join(words))})
 
 
 def body_of(words: list[str]) -> int:
