@@ -727,6 +727,19 @@ def test_a_clock_that_is_set_back_holds_locks_longer_and_ends_sessions(
     assert group.acquire("late") == {1: 2, 2: 2, 3: 1}
 
 
+@pytest.mark.parametrize("stranger", ["another group's", "nobody"])
+def test_who_is_no_member_of_the_group_answers_nothing(
+    connection: Connection, partition: int, group: ShareGroup, stranger: str
+) -> None:
+    """I16: what a group's members hold is theirs, whoever else has a number."""
+    number = ShareGroup(connection, partition).join("a") if stranger == "another group's" else 2**40
+    group.acquire("a")
+    answers = replace(group.answers("a", {0: "accept", 1: "release"}), members=(number,) * 2)
+    with pytest.raises(errors.UnknownMember, match=f"{group.name} has no member with number {number}"):
+        acknowledge_records(connection, answers, call_number=group.call())
+    assert [(first, last, status) for first, last, status, _ in group.spans] == [(0, 3, "acquired")]
+
+
 # ── dead letters ──
 
 
