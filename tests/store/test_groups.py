@@ -318,7 +318,8 @@ def test_what_an_administrator_changes_waits_for_commits_that_are_on_the_way(
 def test_the_first_record_is_the_first_that_would_be_delivered(connection: Connection, clock: Callable[..., None]) -> None:
     clock(datetime(2026, 1, 1, tzinfo=UTC))
     now_ms = 1_767_225_600_000
-    partition, empty = new_topic(connection, 2)
+    beside, partition, empty = new_topic(connection, 3)
+    plain(connection, beside, *[b"x"] * 9, timestamp=now_ms)
     gone, writer, undecided = Writer(connection), Writer(connection), Writer(connection)
     gone.send(partition, b"a", b"b")
     gone.decide("ABORT")

@@ -13,7 +13,7 @@ from msgtx.store import sweeps
 from msgtx.store.fetch import list_offsets
 from msgtx.store.groups import commit_offsets
 from msgtx.store.producers import describe_producers, init_producer_id
-from msgtx.store.records import count_records
+from msgtx.store.records import count_records, first_records
 from msgtx.store.retention import LOG_END, delete_records
 from msgtx.store.topics import alter_topic
 from msgtx.store.transactions import mark
@@ -161,12 +161,14 @@ def test_a_row_that_the_log_start_divides_is_read_when_it_is_stable(connection: 
     assert views() == []
     assert count_records(connection, {partition: 2}, COMMITTED) == {partition: 0}
     assert list_offsets(connection, {partition: 400}, COMMITTED)[partition].offset is None
+    assert first_records(connection, {partition: 2}) == {}
     assert read(connection, partition, 2, isolation=UNCOMMITTED) == [(2, b"b")]
     writer.commit()
     assert read(connection, partition, 2) == [(2, b"b")]
     assert views() == [(2,)]
     assert count_records(connection, {partition: 2}, COMMITTED) == {partition: 1}
     assert list_offsets(connection, {partition: 400}, COMMITTED)[partition].offset == 2
+    assert first_records(connection, {partition: 2})[partition].offset == 2
 
 
 def test_an_append_behind_an_emptied_log_gets_the_next_offset(connection: Connection) -> None:
