@@ -4,12 +4,20 @@ from collections.abc import Mapping
 from typing import Final
 
 from msgtx.store.answers import AnswerColumns, OffsetRange, acknowledge_in_transaction, acknowledge_records
+from msgtx.store.append import append
 from msgtx.store.shares import Acquiring, acquire_records, join_share_group
 from msgtx.types import TransactionId
 from tests.databases import Connection
-from tests.store.steps import unique
+from tests.store.steps import batch, new_partition, unique
 
 ANYTHING: Final = 1 << 30
+
+
+def four_records(connection: Connection) -> int:
+    """Return a partition of four records, in one row."""
+    made = new_partition(connection)
+    append(connection, [batch(made, b"0", b"1", b"2", b"3")])
+    return made
 
 
 class ShareGroup:
@@ -47,16 +55,22 @@ class ShareGroup:
         self.calls += 1
         return self.calls
 
-    def acquire(self, member: str, most: int = 500, *, call: int | None = None) -> dict[int, int]:
-        """Return the delivery count of each record that a member acquires, by offset."""
+    def asking(self, member: str, most: int = 500, *, bytes_at_most: int = ANYTHING, call: int | None = None) -> Acquiring:
+        """Return what a member asks for in a call, by default the next one."""
         number = self.join(member)
-        asked = Acquiring(self.name, number, call or self.call(), [self.partition], most, ANYTHING)
-        found = acquire_records(self.connection, asked).records
+        return Acquiring(self.name, number, call or self.call(), [self.partition], most, bytes_at_most)
+
+    def acquired(self, asked: Acquiring) -> dict[int, int]:
+        """Acquire. Returns the delivery count of each record, by offset."""
         return {
             offset: each.delivery_count
-            for each in found
+            for each in acquire_records(self.connection, asked).records
             for offset in each.offsets or range(each.range.first, each.range.last + 1)
         }
+
+    def acquire(self, member: str, most: int = 500, *, call: int | None = None) -> dict[int, int]:
+        """Return the delivery count of each record that a member acquires, by offset."""
+        return self.acquired(self.asking(member, most, call=call))
 
     def answers(
         self, member: str, answers: Mapping[int, str], *, reason: str | None = None, delay: int | None = None

@@ -35,10 +35,6 @@ def group(connection: Connection, request: pytest.FixtureRequest) -> ShareGroup:
     return has_read(connection, request.param)
 
 
-def asking(group: ShareGroup, member: str, most: int = 500) -> Acquiring:
-    return Acquiring(group.name, group.join(member), group.call(), [group.partition], most, ANYTHING)
-
-
 def ask_without_reading(session: Connection, call: str) -> None:
     session.pgconn.send_query(call.encode())
     session.pgconn.flush()
@@ -102,14 +98,14 @@ def test_what_is_small_is_in_the_answer(connection: Connection, group: ShareGrou
     """One round trip for a worker that polls one record."""
     for size in (100, 10_000, 3_000, 4_000, 100):
         plain(connection, group.partition, bytes(size))
-    assert inline(connection, asking(group, "a"))[:4] == [True, True, True, False]
+    assert inline(connection, group.asking("a"))[:4] == [True, True, True, False]
 
 
 def test_a_large_record_is_not_small_since_others_of_its_row_are(connection: Connection, group: ShareGroup) -> None:
     plain(connection, group.partition, bytes(3 * INLINE), *[b"s"] * 99)
-    assert inline(connection, asking(group, "a", 1)) == [False]
-    assert inline(connection, asking(group, "b", 1)) == [True]
-    found = acquire_records_together(connection, [asking(group, "c", 1)])
+    assert inline(connection, group.asking("a", 1)) == [False]
+    assert inline(connection, group.asking("b", 1)) == [True]
+    found = acquire_records_together(connection, [group.asking("c", 1)])
     assert group.spans[-1][2:] == ("acquired", 1)
     assert found == [None] or found[0] is not None
 
@@ -119,9 +115,9 @@ def test_what_is_small_is_small_over_all_partitions(connection: Connection) -> N
     group = ShareGroup(connection, partitions[0])
     for partition in partitions:
         plain(connection, partition, bytes(INLINE // 2), *[b"s"] * 499)
-        acquire_records(connection, asking(group, "a")._replace(partition_ids=[partition]))
+        acquire_records(connection, group.asking("a")._replace(partition_ids=[partition]))
     group.expire_locks("a")
-    found = inline(connection, asking(group, "b", 12)._replace(partition_ids=partitions))
+    found = inline(connection, group.asking("b", 12)._replace(partition_ids=partitions))
     assert len(found) == 12
     assert sum(found) <= 2
 
@@ -132,16 +128,16 @@ def test_what_is_new_is_small_over_all_partitions(connection: Connection, isolat
     group = ShareGroup(connection, partitions[0], isolation=isolation)
     for partition in partitions:
         plain(connection, partition, b"before")
-        acquire_records(connection, asking(group, "a")._replace(partition_ids=[partition]))
+        acquire_records(connection, group.asking("a")._replace(partition_ids=[partition]))
     for partition in partitions:
         plain(connection, partition, bytes(INLINE // 4), *[b"s"] * 9)
-    found = inline(connection, asking(group, "b")._replace(partition_ids=partitions))
+    found = inline(connection, group.asking("b")._replace(partition_ids=partitions))
     assert found == [True] * 3 + [False] * 5
 
 
 def test_a_repeated_call_has_what_it_left_out(connection: Connection, group: ShareGroup) -> None:
     plain(connection, group.partition, *[bytes(INLINE)] * 3)
-    asked = asking(group, "a", 2)
+    asked = group.asking("a", 2)
     found = acquire_records(connection, asked)
     assert [len(each.values or ()) for each in found.records] == [2]
     assert acquire_records(connection, asked._replace(is_again=True)).records == found.records
@@ -176,7 +172,7 @@ def test_what_is_read_behind_an_acquisition_is_what_it_would_have_returned(
         if row == 7:
             compact(connection)
     while True:
-        found = acquire_records(connection, asking(group, drawn.choice("ab"), drawn.randint(1, 12))).records
+        found = acquire_records(connection, group.asking(drawn.choice("ab"), drawn.randint(1, 12))).records
         if not found:
             break
         ranges = [each.range for each in found]
@@ -214,5 +210,5 @@ def test_what_compaction_removes_before_it_is_read_is_not_delivered(
         return call(over, function, *arguments)
 
     monkeypatch.setattr("msgtx.store.shares.call", compacted_meanwhile)
-    found = acquire_records(connection, asking(group, "a", 2)).records
+    found = acquire_records(connection, group.asking("a", 2)).records
     assert [(each.offsets, len(each.values or ())) for each in found] == [([1], 1)]

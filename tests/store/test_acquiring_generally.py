@@ -9,15 +9,14 @@ from typing import Final
 
 import pytest
 
-from msgtx.store.append import append
 from msgtx.store.retention import delete_records
 from msgtx.store.seal import seal
-from msgtx.store.shares import Acquiring, acquire_records, configure_share_group, ensure_dead_letters
+from msgtx.store.shares import acquire_records, configure_share_group, ensure_dead_letters
 from msgtx.store.transactions import transaction_outcome
 from msgtx.types import Outcome
 from tests.databases import Connection
-from tests.store.sharing import ANYTHING, ShareGroup
-from tests.store.steps import Writer, batch, count, delete_topic_of, new_partition, new_topic, plain
+from tests.store.sharing import ShareGroup, four_records
+from tests.store.steps import Writer, count, delete_topic_of, new_partition, new_topic, plain
 
 Clock = Callable[..., None]
 Sessions = Callable[[], Connection]
@@ -28,28 +27,12 @@ pytestmark = pytest.mark.usefixtures("bare")
 
 @pytest.fixture
 def partition(connection: Connection) -> int:
-    """A partition of four records, in one row."""
-    made = new_partition(connection)
-    append(connection, [batch(made, b"0", b"1", b"2", b"3")])
-    return made
+    return four_records(connection)
 
 
 @pytest.fixture
 def group(connection: Connection, partition: int) -> ShareGroup:
     return ShareGroup(connection, partition)
-
-
-def asking(group: ShareGroup, member: str, most: int, *, bytes_at_most: int = ANYTHING) -> Acquiring:
-    return Acquiring(group.name, group.join(member), group.call(), [group.partition], most, bytes_at_most)
-
-
-def acquired(group: ShareGroup, asked: Acquiring) -> dict[int, int]:
-    """Acquire. Returns the delivery count of each record, by offset."""
-    return {
-        offset: each.delivery_count
-        for each in acquire_records(group.connection, asked).records
-        for offset in each.offsets or range(each.range.first, each.range.last + 1)
-    }
 
 
 # ── transactions that hold records ──
@@ -153,10 +136,10 @@ def test_members_count_their_calls_each_by_itself(connection: Connection, partit
 
 def test_a_call_that_comes_again_after_its_locks_has_nothing(connection: Connection, group: ShareGroup) -> None:
     """What it had is for all by now, and nobody would know that this call has taken it anew."""
-    asked = asking(group, "a", 2)
-    assert acquired(group, asked) == {0: 1, 1: 1}
+    asked = group.asking("a", 2)
+    assert group.acquired(asked) == {0: 1, 1: 1}
     group.expire_locks("a")
-    assert acquired(group, asked._replace(is_again=True)) == {}
+    assert group.acquired(asked._replace(is_again=True)) == {}
     assert group.acquire("b") == {0: 2, 1: 2, 2: 1, 3: 1}
 
 
@@ -210,7 +193,7 @@ def test_nothing_comes_with_a_record_on_its_last_delivery(connection: Connection
     group.answer("a", {1: "release", 3: "release"})
     other = new_partition(connection)
     plain(connection, other, b"0")
-    both = asking(group, "b", 500)._replace(partition_ids=[other, partition])
+    both = group.asking("b", 500)._replace(partition_ids=[other, partition])
     assert [each.range for each in acquire_records(connection, both).records] == [(other, 0, 0)]
     assert group.acquire("b") == {1: 2}
     assert group.acquire("c") == {3: 2}
@@ -252,7 +235,7 @@ def test_what_is_accepted_is_so_though_a_dead_letter_has_to_wait(
     other = open_connection()
     with other.transaction():
         other.execute("select msgtx.lock_partition(msgtx.dead_letter_partition(%s, %s))", [group.name, partition])
-        asked = asking(group, "a", 5)._replace(answers=group.answers("a", {0: "accept"}))
+        asked = group.asking("a", 5)._replace(answers=group.answers("a", {0: "accept"}))
         assert acquire_records(connection, asked) == ([], [], False)
     assert group.spans == [(1, 3, "available", 1)]
 
@@ -264,9 +247,9 @@ def test_dead_letters_count_among_the_bytes_of_a_call(connection: Connection) ->
         plain(connection, partition, bytes(SIZE))
     group.acquire("a", 2)
     group.expire_locks("a")
-    assert acquired(group, asking(group, "b", 500, bytes_at_most=SIZE)) == {}
+    assert group.acquired(group.asking("b", 500, bytes_at_most=SIZE)) == {}
     assert len(group.letters) == 1
-    assert acquired(group, asking(group, "b", 500, bytes_at_most=5 * SIZE)) == {2: 1}
+    assert group.acquired(group.asking("b", 500, bytes_at_most=5 * SIZE)) == {2: 1}
     assert len(group.letters) == 2
 
 
@@ -280,10 +263,10 @@ def test_what_comes_again_leaves_no_bytes_to_new_records(connection: Connection)
         plain(connection, partition, bytes(SIZE))
     group.acquire("a", 3)
     group.expire_locks("a")
-    assert acquired(group, asking(group, "b", 8_000, bytes_at_most=3 * SIZE // 2)) == {0: 2, 1: 2}
-    assert acquired(group, asking(group, "b", 8_000, bytes_at_most=1)) == {2: 2}
+    assert group.acquired(group.asking("b", 8_000, bytes_at_most=3 * SIZE // 2)) == {0: 2, 1: 2}
+    assert group.acquired(group.asking("b", 8_000, bytes_at_most=1)) == {2: 2}
     group.expire_locks("b")
-    assert acquired(group, asking(group, "c", 8_000)) == {0: 3, 1: 3, 2: 3, 3: 1}
+    assert group.acquired(group.asking("c", 8_000)) == {0: 3, 1: 3, 2: 3, 3: 1}
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
@@ -295,7 +278,7 @@ def test_the_limit_of_bytes_is_that_of_many_rows(connection: Connection, isolati
         for _ in range(40):
             plain(connection, place, bytes(SIZE))
     assert len(group.acquire("a", 7)) == 7
-    assert list(acquired(group, asking(group, "b", 500, bytes_at_most=10 * SIZE))) == list(range(7, 17))
+    assert list(group.acquired(group.asking("b", 500, bytes_at_most=10 * SIZE))) == list(range(7, 17))
 
 
 # ── rows of the log ──
@@ -337,7 +320,7 @@ def test_a_record_has_the_time_of_its_row(connection: Connection) -> None:
     ((time,),) = connection.execute(
         "select max_timestamp from msgtx.record_batch where partition_id = %s", [partition]
     ).fetchall()
-    (found,) = acquire_records(connection, asking(group, "a", 1)).records
+    (found,) = acquire_records(connection, group.asking("a", 1)).records
     assert (found.max_timestamp, found.timestamps) == (time, None)
 
 

@@ -33,7 +33,7 @@ from msgtx.store.transactions import end_transaction, mark, transaction_outcome
 from msgtx.store.verify import verify_batches
 from msgtx.types import Outcome
 from tests.databases import Connection, backend, wait_for_lock
-from tests.store.sharing import ShareGroup
+from tests.store.sharing import ShareGroup, four_records
 from tests.store.steps import (
     Writer,
     append_one,
@@ -56,10 +56,7 @@ pytestmark = pytest.mark.usefixtures("bare")
 
 @pytest.fixture
 def partition(connection: Connection) -> int:
-    """A partition of four records, in one row."""
-    made = new_partition(connection)
-    append(connection, [batch(made, b"0", b"1", b"2", b"3")])
-    return made
+    return four_records(connection)
 
 
 @pytest.fixture

@@ -78,7 +78,7 @@ def test_a_standby_shows_what_the_primary_shows(pair: Pair, url: str, standby: C
         producer.abort_transaction()
 
 
-def test_a_consumer_without_a_group_reads_from_a_standby(pair: Pair, url: str, primary: Connection) -> None:
+def test_a_consumer_without_a_group_reads_from_a_standby(pair: Pair, url: str) -> None:
     """It gets each record once, up to the end that the standby knows; it is not woken, and asks."""
     with msgtx.connect(url) as client:
         client.topics.create("read")
@@ -130,7 +130,7 @@ def test_what_is_overdue_is_told_on_a_standby_and_ended_by_the_primary(
     plain(primary, partition, b"behind")
     pair.catch_up()
     wait_until(lambda: look(standby, partition).blocked_overdue, "its timeout has passed")
-    ((holder,),) = [expire_holders(standby, [partition])]
+    (holder,) = expire_holders(standby, [partition])
     assert not holder.expired
     assert look(primary, partition).blocked_by is not None
     assert expire_holders(primary, [partition])[0].expired
@@ -223,8 +223,7 @@ def test_clients_go_on_at_the_new_primary_after_a_switchover(own: Pair) -> None:
 
 def test_after_a_failover_that_loses_records_clients_are_told(own: Pair, shell: Shell) -> None:
     """What was acknowledged is gone. No offset that a client has seen means another record to it."""
-    made = own.primary.create_database()
-    url = own.on_either(made)
+    url = own.on_either(own.primary.create_database())
     with msgtx.connect(url) as client:
         client.topics.create("lost")
         with client.producer(transactional_id="id") as producer:
