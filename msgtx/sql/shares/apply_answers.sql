@@ -44,8 +44,10 @@ begin
         end loop;
         if held.first_offset = first_offsets[1] and held.last_offset = last_offsets[1] and held.status = 'acquired'
            and held.member_number = member_numbers[1] and held.locked_until > msgtx.clock()
-           and (g.ordering = 'none' or not msgtx.is_any_again(array(
-               select s from unnest(state.spans) s where s.first_offset < held.first_offset))) and (
+           and (g.ordering = 'none' or not exists (  -- an earlier record of the key may be to be delivered again
+               select from unnest(state.spans) s
+               where s.first_offset < held.first_offset and (s.status <> 'acquired' or s.locked_until <= msgtx.clock())))
+           and (
                select not msgtx.is_session_over(newest.heartbeat_at, m.session_timeout_ms, msgtx.clock())
                from msgtx.group_member m
                cross join lateral (

@@ -14,7 +14,7 @@ begin
     end if;
     with records as materialized (
         select s.place, s.delivery_count, s.member_number, s.reason, r.record_offset, r.key_hash,
-               coalesce(r.key_hash = any (foreign_keys), false) as is_foreign, r.key_hash is not null and exists (
+               coalesce(r.key_hash = any (foreign_keys), false) as is_foreign, exists (
                    select from msgtx.share_parked p
                    where p.group_id = in_group_id and p.partition_id = in_partition_id and p.key_hash = r.key_hash
                      and p.first_offset < r.record_offset) as is_behind,
