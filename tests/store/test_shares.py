@@ -797,6 +797,27 @@ def test_a_record_that_is_delivered_as_often_as_it_may_be_is_a_dead_letter(conne
     assert group.spans == []
 
 
+@pytest.mark.parametrize("how", ["lock expired", "session over", "transaction aborted", "busy"])
+def test_a_dead_letter_says_how_its_last_delivery_ended(
+    connection: Connection, partition: int, clock: Clock, how: str
+) -> None:
+    """What was given as a reason in a transaction that aborts is none."""
+    group = ShareGroup(connection, partition, delivery_count_limit=1, record_lock_duration_ms=3_000_000)
+    group.acquire("a", 1)
+    match how:
+        case "lock expired":
+            group.expire_locks("a")
+        case "session over":
+            clock("1001 s")
+        case _:
+            writer = Writer(connection)
+            answers = group.answers("a", {0: "release"}, reason="busy")
+            acknowledge_in_transaction(connection, writer.name, answers, call_number=9)
+            decide(connection, writer.name, "COMMIT" if how == "busy" else "ABORT", tails={})
+    group.acquire("b")
+    assert group.letters == [(b"0", 0, 1, f"delivery limit: {how}")]
+
+
 def test_the_stored_size_of_a_dead_letter_is_that_of_its_columns(connection: Connection) -> None:
     """With a key and without one: `verify` finds nothing."""
     partition = new_partition(connection)

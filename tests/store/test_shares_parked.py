@@ -458,6 +458,18 @@ def test_a_member_holds_nothing_behind_a_record_of_the_key_that_comes_again(
     assert keyed.spans == []
 
 
+def test_a_record_that_retention_has_removed_holds_nothing_back(
+    connection: Connection, partition: int, keyed: ShareGroup
+) -> None:
+    """It does not come again."""
+    fill(connection, partition, "xx")
+    for _ in range(2):
+        keyed.acquire("a", 1)
+    keyed.expire_locks("a", offset=0)
+    delete_records(connection, {partition: 1})
+    assert keyed.answer("a", {1: "accept"}) == []
+
+
 def test_what_is_given_back_comes_with_its_key_and_is_seen_to(
     connection: Connection, partition: int, keyed: ShareGroup
 ) -> None:
