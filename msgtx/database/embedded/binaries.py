@@ -175,20 +175,22 @@ def _system() -> Iterator[Binaries]:
 def _wheel() -> Iterator[Binaries]:
     spec = importlib.util.find_spec(WHEEL)  # found, never imported: its import has side effects
     for location in (spec.submodule_search_locations or []) if spec else []:
-        folder = Path(location) / "pginstall" / "bin"
-        if found := _inspect(folder, root=Path(location).parent):
-            yield found
+        for folder in sorted(Path(location).glob("pginstall*/bin")):  # its usual version, then newer ones
+            if found := _inspect(folder):
+                yield found
 
 
-def _inspect(folder: Path, *, root: Path | None = None) -> Binaries | None:
-    """Return the programs of a folder, if all are there and run."""
+def _inspect(folder: Path) -> Binaries | None:
+    """Return the programs of a folder, if all are there and run. Those of the wheel have their libraries beside it."""
     if not all(os.access(folder / name, os.X_OK) for name in PROGRAMS):
         return None
     version = Account().run(folder / "postgres", "--version", cwd=ROOT)
     match = re.search(r"\(PostgreSQL\) (\d+)", version.stdout)
     if version.returncode != 0 or match is None:
         return None
-    return Binaries(folder.resolve(), int(match[1]), root=(root or folder.parent).resolve())
+    folder = folder.resolve()
+    root = folder.parents[2] if folder.parents[1].name == WHEEL else folder.parent
+    return Binaries(folder, int(match[1]), root=root)
 
 
 def _readable(binaries: Binaries, user: Account) -> Binaries:
