@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from msgtx.database.calls import Function, call
@@ -264,6 +264,19 @@ def count(connection: Connection, table: str, where: str = "true", *arguments: o
 def counts(connection: Connection) -> dict[str, int]:
     """Return the number of rows of each table."""
     return {table: count(connection, table) for table in TABLES}
+
+
+def spent(connection: Connection, table: str, what: Literal["idx_scan", "idx_tup_fetch"], work: Callable[[], object]) -> int:
+    """Return how many looks at a table some work takes, or how many rows it reads there."""
+    counted = f"select {what} from pg_stat_xact_user_tables where schemaname = 'msgtx' and relname = %s"
+    with connection.transaction():
+        counts = []
+        for step in (lambda: None, work):
+            step()
+            row = connection.execute(counted, [table]).fetchone()
+            assert row is not None
+            counts.append(int(row[0]))
+    return counts[1] - counts[0]
 
 
 @contextlib.contextmanager

@@ -29,6 +29,7 @@ def test_what_is_decided_everywhere_is_in_the_cut(connection: Connection) -> Non
 def test_an_unknown_partition_is_absent_and_an_empty_one_ends_at_its_start(connection: Connection) -> None:
     empty = new_partition(connection)
     assert cut(connection, [empty, 2**31 - 1]) == {empty: 0}
+    assert cut(connection, [2**31 - 1]) == {}
     assert cut(connection, []) == {}
 
 
@@ -51,6 +52,19 @@ def test_a_transaction_behind_an_open_one_is_left_out_everywhere(connection: Con
     assert cut(connection, [two, three]) == {two: 3, three: 1}, "of these alone nothing is held back"
     open_one.abort()
     assert cut(connection, [one, two, three]) == {one: 2, two: 3, three: 1}
+
+
+def test_where_a_transaction_is_in_other_partitions_lowers_nothing(connection: Connection) -> None:
+    """I15: of those that are asked for, it is in the one alone, and behind an open one there."""
+    one, aside = new_topic(connection, 2)
+    split, open_one = Writer(connection), Writer(connection)
+    split.send(aside, b"split")
+    plain(connection, one, b"before")
+    open_one.send(one, b"open")
+    split.send(one, b"split")
+    split.commit()
+    found = consistent_cut(connection, [one])
+    assert {partition: (at.end, at.held_by) for partition, at in found.items()} == {one: (1, None)}
 
 
 def test_records_below_a_log_start_do_not_count(connection: Connection) -> None:
@@ -187,6 +201,29 @@ def test_what_is_in_several_partitions_has_its_own_place_in_each(
     assert cut(connection, [one, two]) == {one: 6, two: 4}
     found = spans_of_transactions(connection, {one: 3, two: 2}, {one: 4, two: 3})
     assert [span for span in found if len(span) == 2] == ([{one: (3, 3), two: (3, 3)}] if outcome == "COMMIT" else [])
+
+
+@pytest.mark.parametrize("ended", ["COMMIT", "ABORT"])
+def test_what_is_left_of_a_transaction_is_not_that_of_its_namesakes(connection: Connection, ended: Ending) -> None:
+    """I15: its history is gone; one of another producer, and one of its own earlier epoch, have theirs in front of it."""
+    one, two = new_topic(connection, 2)
+    split, stranger, open_one = Writer(connection), Writer(connection), Writer(connection)
+    stranger.init()
+    for namesake in (stranger, split):
+        namesake.send(one, b"before")
+        namesake.send(two, b"before")
+        namesake.decide(ended)
+    split.init()
+    split.send(one, b"split")
+    open_one.send(two, b"open")
+    split.send(two, b"split")
+    name = split.commit()
+    assert name == (split.id.producer_id, stranger.id.epoch, stranger.number)
+    mark(connection, everything=True)
+    forget(connection, name)
+    assert cut(connection, [one, two]) == {one: 2, two: 2}
+    spans = spans_of_transactions(connection, {one: 2, two: 3}, {one: 3, two: 4})
+    assert spans == [{one: (2, 2), two: (3, 3)}]
 
 
 @hypothesis.settings(

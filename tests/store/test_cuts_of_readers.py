@@ -1,7 +1,7 @@
 """Consistent cuts of a reader that goes on, and what a cut costs: what was read does not count, nothing is divided (I15)."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import hypothesis
@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 from msgtx.store.cuts import consistent_cut
 from msgtx.store.transactions import mark
 from tests.databases import Connection
-from tests.store.steps import Writer, forget, new_topic, plain
+from tests.store.steps import Writer, ends, forget, new_topic, plain, spent
 
 Ends = dict[int, int]
-SCANS = "select sum(idx_scan) from pg_stat_xact_user_tables where schemaname = 'msgtx' and relname = 'record_batch'"
-ROWS = "select sum(idx_tup_fetch) from pg_stat_xact_user_tables where schemaname = 'msgtx' and relname = 'record_batch'"
 
 
 def cut(connection: Connection, partitions: Sequence[int], positions: Mapping[int, int] | None = None) -> Ends:
@@ -36,18 +34,6 @@ def chain(connection: Connection, partitions: Sequence[int], length: int) -> Non
         ending = begun
 
 
-def spent(connection: Connection, what: str, work: Callable[[], object]) -> int:
-    """Return what the statistics of this SQL transaction count meanwhile."""
-    with connection.transaction():
-        counts = []
-        for step in (lambda: None, work):
-            step()
-            row = connection.execute(what).fetchone()
-            assert row is not None
-            counts.append(int(row[0] or 0))
-    return counts[1] - counts[0]
-
-
 def test_a_round_looks_only_at_what_the_one_before_lowered(connection: Connection) -> None:
     """Else a cut of 1,000 partitions costs a thousand times as much where the transactions of two of them overlap."""
     scans = []
@@ -55,9 +41,27 @@ def test_a_round_looks_only_at_what_the_one_before_lowered(connection: Connectio
         partitions = new_topic(connection, width)
         chain(connection, partitions, length)
         assert set(cut(connection, partitions).values()) == {0}
-        scans.append(spent(connection, SCANS, lambda asked=partitions: cut(connection, asked)))
+        scans.append(spent(connection, "record_batch", "idx_scan", lambda asked=partitions: cut(connection, asked)))
     short, short_and_wide, long, long_and_wide = scans
     assert long_and_wide - short_and_wide == long - short > 0
+
+
+def test_a_cut_looks_at_each_row_once(connection: Connection) -> None:
+    """Where nothing is undecided it looks at none above the ends; and not again at what an earlier round has seen."""
+    quiet = new_topic(connection, 5)
+    for partition in quiet:
+        plain(connection, partition, b"x")
+    looks = [
+        spent(connection, "record_batch", "idx_scan", work)
+        for work in (lambda: cut(connection, quiet), lambda: [ends(connection, partition) for partition in quiet])
+    ]
+    assert looks[0] == looks[1]
+    rows = []
+    for length in (10, 100):
+        partitions = new_topic(connection, 2)
+        chain(connection, partitions, length)
+        rows.append(spent(connection, "record_batch", "idx_tup_fetch", lambda asked=partitions: cut(connection, asked)))
+    assert rows[1] < 15 * rows[0]
 
 
 def test_a_reader_pays_for_what_it_has_not_read(connection: Connection) -> None:
@@ -69,7 +73,12 @@ def test_a_reader_pays_for_what_it_has_not_read(connection: Connection) -> None:
         assert cut(connection, partitions) == dict.fromkeys(partitions, 0)
         assert cut(connection, partitions, behind) == behind
         rows.append(
-            [spent(connection, ROWS, lambda asked=partitions, at=at: cut(connection, asked, at)) for at in ({}, behind)]
+            [
+                spent(
+                    connection, "record_batch", "idx_tup_fetch", lambda asked=partitions, at=at: cut(connection, asked, at)
+                )
+                for at in ({}, behind)
+            ]
         )
     (short, short_behind), (long, long_behind) = rows
     assert long > 5 * short
@@ -97,6 +106,23 @@ def test_what_is_left_of_a_transaction_is_not_divided(connection: Connection) ->
     assert [at.log_start_offset for at in found.values()] == [0, 0, 0]
     open_one.commit()
     assert cut(connection, partitions, {one: 1, three: 1}) == {one: 5, two: 1, three: 1}
+
+
+def test_what_is_left_of_a_batch_is_not_divided(connection: Connection) -> None:
+    """Nor when the position, as an end, divides the batch: what it holds behind the end is looked at."""
+    one, two, three = new_topic(connection, 3)
+    torn, around, open_one = Writer(connection), Writer(connection), Writer(connection)
+    around.send(one, b"read")
+    torn.send(one, b"read", b"not read")
+    around.send(one, b"not read")
+    torn.send(two, b"not read")
+    open_one.send(three, b"open")
+    around.send(three, b"behind the open one")
+    torn.commit()
+    around.commit()
+    assert cut(connection, [one, two, three], {one: 2}) == {one: 2, two: 0, three: 0}
+    open_one.abort()
+    assert cut(connection, [one, two, three], {one: 2}) == {one: 4, two: 1, three: 2}
 
 
 def test_a_position_behind_the_end_of_a_log_is_no_end(connection: Connection) -> None:

@@ -21,6 +21,7 @@ from tests.store.steps import (
     new_topic,
     plain,
     read,
+    spent,
     values,
 )
 
@@ -157,6 +158,21 @@ def test_under_a_limit_on_all_partitions_each_with_records_gets_its_share(connec
         connection, {empty: Position(0), full: Position(0)}, isolation=COMMITTED, max_bytes=1 << 20, total_bytes=12_000
     )
     assert len(alone[full].batches) == 11
+
+
+def test_of_what_does_not_fit_nothing_leaves_the_database(connection: Connection) -> None:
+    """Its partition tells its ends in one row, and so does an empty one behind it."""
+    full, later, empty = new_topic(connection, 3)
+    plain(connection, full, b"x" * 1_000)
+    for _ in range(2):
+        plain(connection, later, b"v", keys=[b"k"], timestamps=[1], headers=[[("h", b"1")]])
+    rows = connection.execute(
+        "select partition_id, log_end_offset, base_offset, num_nonnulls(last_offset, identity, visible, max_timestamp, keys,"
+        ' "values", timestamps, header_counts, header_keys, header_values, offset_deltas)'
+        " from msgtx.fetch_batches(%s, '{0,0,0}', '{null,null,null}', 'read_committed', total_bytes => 500)",
+        [[full, later, empty]],
+    ).fetchall()
+    assert rows == [(full, 1, 0, 5), (later, 2, None, 0), (empty, 0, None, 0)]
 
 
 def test_read_committed_stops_at_the_first_undecided_record(connection: Connection) -> None:
@@ -320,6 +336,22 @@ def test_a_stable_token_lets_the_search_begin_at_the_position(connection: Connec
     assert [row.values for row in answer.batches] == [[b"b"]]
 
 
+def test_a_reader_with_a_stable_token_does_not_pay_for_what_has_no_marker_yet(connection: Connection) -> None:
+    """The floor may be far behind: without the token each transaction above it is looked at."""
+    partition, writer = new_partition(connection), Writer(connection)
+    for _ in range(20):
+        writer.send(partition, b"a")
+        writer.commit()
+    token = look(connection, partition).token
+    writer.send(partition, b"aborted: no usual case")
+    writer.abort()
+    looked = [
+        spent(connection, "transaction_partition", "idx_tup_fetch", lambda at=at: look(connection, partition, 20, token=at))
+        for at in (token, None)
+    ]
+    assert looked == [1, 21]
+
+
 def test_a_position_read_as_uncommitted_gives_no_stable_token(connection: Connection) -> None:
     """P45: the identity of a row is no proof that it was decided."""
     partition, writer = new_partition(connection), Writer(connection)
@@ -424,6 +456,24 @@ def test_rows_that_retention_removed_are_no_truncation(connection: Connection) -
     assert plain(connection, partition, b"c") == 2
     again = look(connection, partition, answer.position, token=answer.token)
     assert [row.values for row in again.batches] == [[b"c"]]
+
+
+def test_what_was_replaced_in_front_of_the_log_start_is_no_truncation(connection: Connection) -> None:
+    """Whether its rows are there still, or retention has removed them: who reads on needs nothing of them."""
+    partition = new_partition(connection)
+    plain(connection, partition, b"a")
+    plain(connection, partition, b"b")
+    token = look(connection, partition).token
+    truncate(connection, partition, 1)
+    plain(connection, partition, b"x")
+    plain(connection, partition, b"c")
+    assert look(connection, partition, 2, token=token).truncated
+    connection.execute("update msgtx.partition set log_start_offset = 2 where partition_id = %s", [partition])
+    for removed in (False, True):
+        if removed:
+            connection.execute("delete from msgtx.record_batch where partition_id = %s and base_offset < 2", [partition])
+        answer = look(connection, partition, 2, token=token)
+        assert (answer.truncated, [row.values for row in answer.batches]) == (False, [[b"c"]])
 
 
 def test_a_position_beyond_the_end_without_a_token_is_told(connection: Connection) -> None:

@@ -36,7 +36,18 @@ from msgtx.store.retention import LOG_END, delete_records
 from msgtx.store.transactions import mark
 from msgtx.types import Isolation, ProducerId
 from tests.databases import Connection
-from tests.store.steps import NO_OFFSETS, Writer, batch, new_partition, new_topic, offsets_of, plain, unique
+from tests.store.steps import (
+    NO_OFFSETS,
+    Writer,
+    batch,
+    look,
+    new_partition,
+    new_topic,
+    offsets_of,
+    plain,
+    spent,
+    unique,
+)
 
 SQL: Final = Path(msgtx.__file__).parent / "sql"
 TOPICS: Final[tuple[dict[str, object], ...]] = (
@@ -509,3 +520,27 @@ def test_an_append_that_is_usual_does_not_ask_the_general_rules(connection: Conn
                 sequences[producer, partition] = (at or 0) + count
         with pytest.raises(Exception, match="the general rules were asked"):
             append(connection, [batch(plain_one, b"x", producer=writer.id, sequence=99)])
+
+
+def test_a_fetch_that_is_usual_does_not_ask_the_general_rules(connection: Connection) -> None:
+    """These alone look at floors. A longer log lies before the position, and rows of others are nearer to it."""
+    partition, beside = new_topic(connection, 2)
+    writer = Writer(connection)
+    for count in (1, 1, 1, 1, 3):
+        plain(connection, partition, *[b"x"] * count)
+    for _ in range(7):
+        plain(connection, beside, b"x")
+    read_to = look(connection, partition)
+
+    def asks(token: str | None) -> bool:
+        def work() -> object:
+            return look(connection, partition, read_to.position, token=token)
+
+        return spent(connection, "partition_floor", "idx_scan", work) > 0
+
+    assert not asks(read_to.token)
+    plain(connection, partition, b"x")
+    assert not asks(read_to.token)
+    writer.commit_whole(writer.row(partition, b"x"))
+    assert not asks(read_to.token)
+    assert asks(None)
