@@ -153,6 +153,7 @@ def test_a_group_is_for_those_that_were_granted_it(
     assert {name for (name,) in everybody.execute(seen)} >= {"exact-2", "bill"}
     assert not {name for (name,) in everybody.execute(seen)} & {"billing", "billing-2", "exact"}
     assert {name for (name,) in billing.execute(seen)} == {"billing", "billing-2", "exact"}
+    assert expire_holders(billing, [partition]) == [], "who reads without a group needs no right on any"
     # A role that administers a topic sees how far groups have read it.
     watching = guest("admin:topic*")
     assert {name for (name,) in watching.execute(seen)} >= {"billing", "billing-2", "exact", "bill"}

@@ -137,10 +137,12 @@ def test_a_range_is_a_class_of_records_for_conditions_and_joins(filled: str, ses
 # ── rights ──
 
 
-def test_a_role_reads_ranges_of_the_topics_that_it_may_consume(filled: str, roles: Roles) -> None:
+def test_a_role_reads_ranges_of_the_topics_that_it_may_consume(filled: str, roles: Roles, connection: Connection) -> None:
     for rights, seen in ((["consume:orders*"], 3), (["consume:elsewhere*"], 0)):
         with contextlib.closing(roles.connect(roles.make(*rights))) as caller:
             assert len(offsets(caller, filled, 5, 8)) == seen
+            told = caller.execute("select msgtx.partition_id_of(%s, 0)", [filled]).fetchone()
+            assert told == (ids_of(connection, filled)[0] if seen else None,)
             for mapped in (orm.RecordBatch, orm.Topic, orm.Partition):
                 column = "name" if mapped is orm.Topic else "topic"
                 found = caller.execute(f"select 1 from {mapped.__table__} where {column} = %s", [filled]).fetchall()

@@ -17,6 +17,7 @@ from msgtx.store.measures import (
 )
 from msgtx.types import Acknowledgement, TopicPartition
 from tests.databases import Connection
+from tests.store.steps import Writer, plain
 from tests.store.test_growth import LOOKS
 
 Unique = Callable[[str], str]
@@ -132,6 +133,46 @@ def test_a_group_that_has_read_all_but_aborted_records_has_no_lag(
     with client.producer() as producer:
         producer.send(topic, b"unread").result()
     assert lag_of(connection, group).records == 1
+
+
+def test_lag_begins_at_the_first_record_that_the_group_would_be_given(
+    client: msgtx.Client, connection: Connection, topic: str, unique: Unique
+) -> None:
+    """Not at what compaction has emptied or a transaction aborted, nor behind the last stable offset."""
+    group, partition = unique("group"), partition_of(connection, topic).partition_id
+    aborted, open_one = Writer(connection), Writer(connection)
+    commit(client, group, topic, 0)
+    plain(connection, partition, b"emptied")
+    connection.execute(
+        "update msgtx.record_batch set record_count = 0, \"values\" = '{}', offset_deltas = '{}' where partition_id = %s",
+        [partition],
+    )
+    aborted.send(partition, b"1")
+    aborted.abort()
+    open_one.send(partition, b"2")
+    plain(connection, partition, b"3")
+    found = lag_of(connection, group)
+    assert (found.records, found.age_ms) == (0, None)
+    open_one.commit()
+    assert lag_of(connection, group).records == 2
+
+
+def test_a_share_group_that_reads_uncommitted_has_open_records_before_it(
+    client: msgtx.Client, connection: Connection, topic: str, unique: Unique
+) -> None:
+    partition, writer = partition_of(connection, topic).partition_id, Writer(connection)
+    writer.send(partition, b"open")
+    for isolation, records in (("read_committed", 0), ("read_uncommitted", 1)):
+        group = unique("share")
+        group_id = configured(client, connection, group)
+        client.admin.shares.configure(group, {"isolation": isolation})
+        connection.execute(
+            "insert into msgtx.share_state (group_id, partition_id, version, next_offset, spans)"
+            " values (%s, %s, 1, 0, '{}')",
+            [group_id, partition],
+        )
+        assert share_of(connection, group).records == records
+    writer.abort()
 
 
 def test_a_group_before_more_aborted_rows_than_are_looked_at_is_not_taken_for_caught_up(

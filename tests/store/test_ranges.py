@@ -5,10 +5,11 @@ from collections import Counter
 
 import pytest
 
+from msgtx import errors
 from msgtx.store import ranges
 from msgtx.store.ranges import measure_ranges
 from tests.databases import Connection
-from tests.store.steps import Writer, new_topic, plain
+from tests.store.steps import Writer, new_topic, plain, spent
 
 SIZE = 100
 
@@ -67,3 +68,24 @@ def test_a_row_that_compaction_has_emptied_makes_no_bucket(connection: Connectio
         [partition],
     )
     assert list(measure_ranges(connection, {partition: (0, 1)}, bucket_ms)) == []
+
+
+def test_rows_behind_a_range_are_not_looked_at(connection: Connection) -> None:
+    rows = []
+    for length in (10, 100):
+        (partition,) = new_topic(connection, 1)
+        for _ in range(length):
+            plain(connection, partition, b"x")
+        asked = {partition: (2, 4)}
+        rows.append(
+            spent(connection, "record_batch", "idx_tup_fetch", lambda at=asked: list(measure_ranges(connection, at, None)))
+        )
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("bucket_ms", [0, -1])
+def test_a_bucket_without_a_width_is_refused(connection: Connection, bucket_ms: int) -> None:
+    """I16."""
+    (partition,) = new_topic(connection, 1)
+    with pytest.raises(errors.InvalidRequest, match=f"a bucket has at least a millisecond, not {bucket_ms}"):
+        list(measure_ranges(connection, {partition: (0, 1)}, bucket_ms))

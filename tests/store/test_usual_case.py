@@ -86,7 +86,7 @@ def general_append(engine: Engine) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def general_fetch(engine: Engine) -> Iterator[str]:
-    usual = "usual boolean := max_rows > 0"
+    usual = "usual boolean :="
     yield from without_usual_case(engine, "fetch", "fetch_batches", (usual, usual.replace(":=", ":= false and")))
 
 
