@@ -86,8 +86,9 @@ def general_append(engine: Engine) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def general_fetch(engine: Engine) -> Iterator[str]:
-    usual = "usual boolean :="
-    yield from without_usual_case(engine, "fetch", "fetch_batches", (usual, usual.replace(":=", ":= false and")))
+    usual = ("usual boolean :=", "usual := tokens[at]")  # before the first partition, and of each one
+    changes = [(each, each.replace(":=", ":= false and")) for each in usual]
+    yield from without_usual_case(engine, "fetch", "fetch_batches", *changes)
 
 
 def clean(connection: Connection, partition: int) -> None:
