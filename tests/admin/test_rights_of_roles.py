@@ -499,6 +499,18 @@ def test_other_topics_are_refused_to_calls_by_hand(
     assert after == before
 
 
+def test_who_only_produces_to_a_topic_is_told_its_ends_and_no_cut(
+    guest: Callable[..., Connection], topics: tuple[str, str], connection: Connection
+) -> None:
+    """A cut says what others' transactions hold together; that it may be asked for elsewhere does not count."""
+    (partition, *_) = ids_of(connection, topics[0])
+    caller = guest("produce:orders*", "consume:elsewhere*")
+    assert list_offsets(caller, {partition: 0}, COMMITTED).keys() == {partition}
+    with pytest.raises(errors.AuthorizationFailed, match="lacks the right to consume"):
+        consistent_cut(caller, [partition])
+    assert consistent_cut(guest("admin:orders*"), [partition]).keys() == {partition}
+
+
 PARTITION_LOCK, GROUP_LOCK = 1836279555, 1836279554
 
 
