@@ -162,6 +162,6 @@ def halved(mutants: Sequence[Mutant], worker: Worker, limits: Mapping[str, float
 
 def certain(mutants: Sequence[Mutant], worker: Worker, limits: Mapping[str, float], outcome: str) -> dict[str, str]:
     """Return the outcome of a mutant with which tests have failed, unless they fail without it, too."""
-    if outcome == "caught" and not worker.are_healthy(limits):
+    if not worker.are_healthy(limits):
         return {}
     return {mutant.id: outcome for mutant in mutants}

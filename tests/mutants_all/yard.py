@@ -27,7 +27,7 @@ import sqlalchemy
 import msgtx
 import tests.conftest
 from msgtx.database.schema import functions
-from tests.databases import Server, connect, use_server, wait_until
+from tests.databases import Connection, Server, connect, use_server, wait_until
 from tests.mutants_all.relevance import FOLDERS, OF_THE_TEXTS, PROCESSES, Recorder
 
 ROOT: Final = Path(msgtx.__file__).parent.parent
@@ -99,6 +99,11 @@ def is_quick(url: str) -> bool:
     with contextlib.suppress(psycopg.OperationalError), connect(url) as connection:
         return connection.execute("show password_encryption").fetchone() == ("md5",)
     return False
+
+
+def databases(connection: Connection) -> set[str]:
+    """Return the names of all databases."""
+    return {name for (name,) in connection.execute("select datname from pg_database")}
 
 
 class OverdueError(BaseException):
@@ -173,6 +178,7 @@ class Yard:
             connection.execute("alter system set track_functions = 'all'")
             connection.execute(f"alter system set statement_timeout = '{STATEMENT_SECONDS}s'")
             connection.execute("select pg_reload_conf()")
+            self._kept = databases(connection)
         tests.conftest.use_server = lambda _: self.server  # type: ignore[assignment]
         for module in pkgutil.walk_packages(msgtx.__path__, "msgtx."):
             if not module.name.startswith(("msgtx.cli", "msgtx.migrations", "msgtx.spark_jobs")):
@@ -259,10 +265,7 @@ class Yard:
         """Remove the databases and roles that a run left."""
         with self.server.administrator() as connection:
             connection.execute("set statement_timeout = 0")  # a database is removed with a checkpoint
-            left = connection.execute(
-                "select datname from pg_database where datname ~ '^msgtx_test_[0-9]+_[0-9]+$'"
-            ).fetchall()
-            for (name,) in left:
+            for name in databases(connection) - self._kept:
                 connection.execute(f"drop database if exists {name} with (force)")
             roles = connection.execute("select rolname from pg_roles where rolname ~ %s", [f"^{self.server.role}_[0-9]+$"])
             for (name,) in roles.fetchall():
