@@ -35,6 +35,7 @@ from msgtx.types import ProducerId, TransactionId
 POOL_SIZE: Final = 5
 ONLY_CALL: Final = 0  # of a transaction: its answers are handed over once
 SEALED_TIMEOUT_MS: Final = 10_000  # of what is sealed just before a COMMIT: twice what an idle session is allowed
+BYTES_PER_MS: Final = 5_000  # what is large has more time: a slow disk writes so much
 NAMES_TRIED: Final = 5  # producer ids that turn out to be taken or expired, before the commit gives up
 
 Answer = TypeVar("Answer")
@@ -78,13 +79,14 @@ class Companion:
         seat: int | None,
     ) -> Sealed:
         """Write and seal a transaction that the user's COMMIT decides. Raise what is refused; nothing stays open then."""
+        timeout_ms = SEALED_TIMEOUT_MS + _bytes_of(calls) // BYTES_PER_MS
         for attempt in range(NAMES_TRIED):
             try:
                 # Longer than that it is of no use: its transaction is past its timeout.
-                limit = until(time.monotonic() + SEALED_TIMEOUT_MS / 1000)
+                limit = until(time.monotonic() + timeout_ms / 1000)
                 with limit, self.engine.connection() as connection:
                     name = self._take(user) or self._new(connection)
-                    sealed = self._seal(connection, name, calls, offsets, answers, seat)
+                    sealed = self._seal(connection, name, calls, offsets, answers, seat, timeout_ms)
             except (errors.ConcurrentTransactions, errors.FatalError):
                 # The COMMIT before failed, which could not be reported yet; or the id was idle for too long.
                 if attempt == NAMES_TRIED - 1:
@@ -108,6 +110,7 @@ class Companion:
         offsets: OffsetColumns,
         answers: AnswerColumns,
         seat: int | None,
+        timeout_ms: int,
     ) -> Sealed:
         transaction_id = TransactionId(*name.producer, name.number)
         tails: dict[int, int] = {}
@@ -123,7 +126,7 @@ class Companion:
                     )
                     for batch in batches
                 ]
-                appended = append(connection, rows, flushed=False, wake=False, timeout_ms=SEALED_TIMEOUT_MS)
+                appended = append(connection, rows, flushed=False, wake=False, timeout_ms=timeout_ms)
                 for batch, answer in zip(rows, appended, strict=True):
                     if answer.error is not None:
                         raise answer.error
@@ -135,7 +138,7 @@ class Companion:
                     transaction_id,
                     answers,
                     call_number=ONLY_CALL,
-                    timeout_ms=SEALED_TIMEOUT_MS,
+                    timeout_ms=timeout_ms,
                     client_host=socket.gethostname(),
                     client_process=os.getpid(),
                 )
@@ -145,7 +148,7 @@ class Companion:
                 "session",
                 tails=tails,
                 offsets=offsets,
-                timeout_ms=SEALED_TIMEOUT_MS,
+                timeout_ms=timeout_ms,
                 client_host=socket.gethostname(),
                 client_process=os.getpid(),
                 seat=seat,
@@ -179,6 +182,17 @@ class Companion:
         """Return a new id that may hold transactions: the second call gives it its row."""
         plain = init_producer_id(connection, None, timeout_ms=SEALED_TIMEOUT_MS)
         return _Name(init_producer_id(connection, None, timeout_ms=SEALED_TIMEOUT_MS, expected=plain))
+
+
+def _bytes_of(calls: Sequence[Sequence[BatchColumns]]) -> int:
+    columns = (
+        column
+        for batches in calls
+        for batch in batches
+        for column in (batch.keys, batch.values, batch.header_values)
+        if column
+    )
+    return sum(len(each or b"") for column in columns for each in column)
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,3 +182,16 @@ def test_sessions_that_publish_crosswise_in_several_calls_do_not_deadlock(
     for done in [background.submit(work, order) for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0])]:
         done.result(SECONDS)
     assert len(seen(topic)[0]) == 54
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_what_is_large_has_more_time(
+    make_engine: MakeEngine, client: msgtx.Client, topic: str, seen: Seen, monkeypatch: pytest.MonkeyPatch, level: str
+) -> None:
+    """Else a COMMIT of gigabytes would end as one to try again, each time."""
+    monkeypatch.setattr(side_connection, "SEALED_TIMEOUT_MS", 1)
+    monkeypatch.setattr(side_connection, "BYTES_PER_MS", 1)
+    with Session(make_engine(isolation_level=level)) as session:
+        orm.publish(session, topic, bytes(60_000))
+        session.commit()
+    assert seen(topic)[0] == [bytes(60_000)]
