@@ -10,8 +10,10 @@ import pytest
 import msgtx
 from msgtx import errors
 from msgtx.cli.main import run
-from msgtx.store.answers import AnswerColumns, acknowledge_in_transaction, acknowledge_records
-from msgtx.store.append import append_and_decide
+from msgtx.database.calls import call
+from msgtx.database.wire import Int4Array, Int8Array, TextArray
+from msgtx.store.answers import AnswerColumns, acknowledge_in_session, acknowledge_in_transaction, acknowledge_records
+from msgtx.store.append import TRY_LOCKS, append_and_decide
 from msgtx.store.decide import decide
 from msgtx.store.groups import commit_offsets, committed_offsets
 from msgtx.store.holders import expire_holders
@@ -80,6 +82,21 @@ def answer_in(connection: Connection, name: TransactionId, group: str, partition
     acknowledge_in_transaction(connection, name, one_answer(group, 1, partition), call_number=1)
 
 
+def try_locks(connection: Connection, producer: int, *groups: str) -> list[int]:
+    """Try the locks of one transaction without batches. Returns whether it lacks one."""
+    found = call(
+        connection,
+        TRY_LOCKS,
+        Int8Array([producer]),
+        Int4Array(),
+        Int4Array(),
+        Int4Array(1 for _ in groups),
+        TextArray(groups),
+    )
+    lacking: list[int] = found[0][0]
+    return lacking
+
+
 def one_answer(group: str, member: int, partition: int) -> AnswerColumns:
     return AnswerColumns((group,), (member,), (partition,), (0,), (0,), ("accept",), (None,), (None,))
 
@@ -100,6 +117,7 @@ def test_members_of_a_share_group_are_those_that_may_use_it(
         lambda c: acknowledge_records(c, answers, call_number=4),
         lambda c: answer_in(c, Writer(c).name, group.name, partition),
         lambda c: append_and_decide(c, Writer(c).name, [], answers=answers),
+        lambda c: acknowledge_in_session(c, answers),
     ]
     group.acquire("a", call=1)
     for step in steps:
@@ -142,13 +160,16 @@ def test_a_group_is_for_those_that_were_granted_it(
     roles: Roles, guest: Callable[..., Connection], connection: Connection, partition: int
 ) -> None:
     everybody, billing = guest("consume"), guest("consume", "consume:group:billing*", "consume:group:exact")
-    administrator = guest("consume", "admin")
+    administrator, owner = guest("consume", "admin"), roles.make()
+    roles.sql(f"grant {roles.owner} to {owner}")
     for group, who_may in (("billing", False), ("billing-2", False), ("exact", False), ("exact-2", True), ("bill", True)):
         assert allowed(everybody, group, partition) is who_may, group
         # A role that was granted some names may use only those.
         assert allowed(billing, group, partition) is (group in {"billing", "billing-2", "exact"}), group
         assert allowed(administrator, group, partition)
         assert allowed(connection, group, partition)
+        with contextlib.closing(roles.connect(owner)) as caller:
+            assert allowed(caller, group, partition)
     seen = "select distinct group_name from msgtx.group_offsets union select name from msgtx.consumer_groups"
     assert {name for (name,) in everybody.execute(seen)} >= {"exact-2", "bill"}
     assert not {name for (name,) in everybody.execute(seen)} & {"billing", "billing-2", "exact"}
@@ -165,6 +186,11 @@ def test_a_group_is_for_those_that_were_granted_it(
         committed_offsets(elsewhere, "billing", [partition])
     with pytest.raises(errors.AuthorizationFailed):
         expire_holders(elsewhere, [partition], "billing")
+    # A right on topics of a name is none on a group of that name, and leaves the groups that nobody was granted.
+    namesake = guest("consume", "admin:billing*")
+    with pytest.raises(errors.AuthorizationFailed, match="lacks the right to use group billing"):
+        join(namesake, "billing", "a", session_timeout_ms=100)
+    join(namesake, "bill", "a", session_timeout_ms=100)
     member = roles.make("consume")
     roles.sql(f"grant {roles.made[1]} to {member}")
     with contextlib.closing(roles.connect(member)) as inheriting:
@@ -172,6 +198,19 @@ def test_a_group_is_for_those_that_were_granted_it(
     assert roles.revoke(roles.made[1], "consume:group:billing*")
     assert allowed(everybody, "billing", partition)
     assert not allowed(billing, "billing", partition)
+
+
+def test_a_role_that_was_made_anew_was_granted_no_group(roles: Roles, partition: int) -> None:
+    """Nor has a member of it the rights of the one that is gone."""
+    role, member = roles.make("consume", "consume:group:billing"), roles.make("consume")
+    roles.sql(f"drop owned by {role}")
+    roles.sql(f"drop role {role}")
+    roles.sql(f"create role {role}")
+    roles.sql(f"grant {role} to {member}")
+    with contextlib.closing(roles.connect(member)) as caller:
+        assert not allowed(caller, "billing", partition)
+        roles.grant(role, "consume:group:billing")
+        assert allowed(caller, "billing", partition)
 
 
 def test_offsets_of_a_transaction_are_those_of_a_group_that_the_caller_may_use(
@@ -186,6 +225,8 @@ def test_offsets_of_a_transaction_are_those_of_a_group_that_the_caller_may_use(
             writer.commit_whole(writer.row(partition, b"x"), offsets=offsets_of((group, partition, 1)))
         with expected:
             writer.commit(offsets_of((group, partition, 1)))
+        with expected:
+            assert try_locks(caller, writer.id.producer_id, "another", group) == []
 
 
 # ── transactional ids ──
@@ -236,6 +277,7 @@ NAMED: dict[str, Forgery] = {
     "decide": lambda c, w, p: decide(c, w.name, "COMMIT", tails={p: 0}),
     "abort": lambda c, w, p: decide(c, w.name, "ABORT", tails={p: 0}),
     "append_and_decide": lambda c, w, p: append_and_decide(c, w.name, [w.row(p, b"forged")]),
+    "try to lock it": lambda c, w, p: try_locks(c, w.name.producer_id),
     "seal": lambda c, w, p: seal(c, w.name, "external", tails={p: 0}),
     "acknowledge": lambda c, w, p: answer_in(c, w.name, unique("share"), p),
     "complete": lambda c, w, p: complete_prepared(c, w.name, "COMMIT"),

@@ -14,14 +14,14 @@ import pytest
 import msgtx
 from msgtx import TopicPartition, errors
 from msgtx.database.calls import call
-from msgtx.database.wire import Int4Array, Int8Array
+from msgtx.database.wire import Int4Array, Int8Array, TextArray
 from msgtx.store.answers import (
     AnswerColumns,
     acknowledge_in_session,
     acknowledge_in_transaction,
     acknowledge_records,
 )
-from msgtx.store.append import append, append_and_decide
+from msgtx.store.append import TRY_LOCKS, append, append_and_decide
 from msgtx.store.append_once import KeyedRecord, append_once
 from msgtx.store.cuts import consistent_cut, spans_of_transactions
 from msgtx.store.fetch import Position, fetch, list_offsets
@@ -405,6 +405,9 @@ BY_HAND: dict[str, Callable[[Connection, Places], object]] = {
     "append_and_decide_with_offsets": lambda c, p: append_and_decide(
         c, p.name, [row for row in p.rows() if row.partition_id == p.ours], offsets=offsets_of(("g", p.theirs, 1))
     ),
+    "try_lock_transactions": lambda c, p: call(
+        c, TRY_LOCKS, Int8Array([p.producer[0]]), Int4Array([1, 1]), Int4Array([p.ours, p.theirs]), Int4Array(), TextArray()
+    ),
     "tell_readers": lambda c, p: tell_readers(c, [p.ours, p.theirs]),
     "decide_with_offsets": decide_with_offsets,
     "commit_offsets": lambda c, p: commit_offsets(
@@ -593,6 +596,8 @@ def test_a_right_is_for_a_name_or_for_all_that_begin_so(guest: Callable[..., Con
             caller = guest(f"consume:{pattern}")
             caller.execute(f"set standard_conforming_strings = {strings}")
             assert list(describe_topics(caller, None)) == seen, pattern
+    namesake = guest("consume:group:a_b*", "produce:transactional_id:a_b*", "consume:elsewhere")
+    assert list(describe_topics(namesake, None)) == [], "a right on other names"
 
 
 def test_set_role_counts_and_nothing_of_the_login(roles: Roles, topics: tuple[str, str], connection: Connection) -> None:

@@ -1,5 +1,7 @@
 """append: the order of its checks, each refusal, each branch (internals: append#the-order-of-the-checks)."""
 
+import contextlib
+import json
 from collections.abc import Callable
 
 import pytest
@@ -26,6 +28,7 @@ from tests.store.steps import (
     new_topic,
     plain,
     read,
+    unique,
     values,
 )
 
@@ -87,6 +90,37 @@ def test_batches_out_of_order_of_partition_are_refused_as_a_whole(connection: Co
     with pytest.raises(errors.InvalidRequest, match="ascending"):
         append(connection, [batch(partitions[i], b"a") for i in order])
     assert count(connection, "record_batch", "partition_id in (%s, %s)", first, second) == 0
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"partition_id": None}, "ascending"),
+        ({"values": None}, "one length"),
+        ({"values": []}, "one length"),
+        ({"keys": ["k"]}, "one length"),
+        ({"timestamps": [1]}, "one length"),
+        ({"header_counts": [1], "header_keys": ["h"], "header_values": ["v"]}, "one length"),
+        ({"header_counts": [1, 1], "header_keys": ["h", "h"], "header_values": ["v"]}, "one length"),
+        ({"max_timestamp": None}, "one length"),
+        ({"transaction_number": 0}, "one length"),
+        ({}, None),
+    ],
+)
+def test_columns_that_are_no_batch_are_refused(
+    connection: Connection, columns: dict[str, object], words: str | None
+) -> None:
+    """I16: also from a client in another language."""
+    partition = new_partition(connection)
+    row = json.dumps({"partition_id": partition, "max_timestamp": 1_000, "values": ["a", "b"], **columns})
+    with pytest.raises(errors.InvalidRequest, match=words) if words else contextlib.nullcontext():
+        query(connection, "select * from msgtx.append(array[jsonb_populate_record(null::msgtx.batch, %s::jsonb)])", row)
+    assert values(connection, partition) == ([] if words else [b"a", b"b"])
+
+
+def test_a_call_without_a_batch_is_refused(connection: Connection) -> None:
+    with pytest.raises(errors.InvalidRequest, match="at least one batch"):
+        append(connection, [])
 
 
 def test_a_row_is_never_dated_before_the_row_in_front_of_it(connection: Connection, clock: Clock) -> None:
@@ -741,6 +775,26 @@ def test_so_is_a_call_that_tries_more_locks_than_there_are(connection: Connectio
     )  # fmt: skip
     with pytest.raises(errors.InvalidRequest, match="max_locks_per_transaction"):
         call(connection, TRY_LOCKS, *arguments)
+
+
+def test_of_several_transactions_those_are_told_that_lack_a_lock(
+    connection: Connection, open_connection: Callable[[], Connection]
+) -> None:
+    """A group's lock is shared: what another session shares is not lacking."""
+    writers, partitions = [Writer(connection) for _ in range(5)], new_topic(connection, 5)
+    groups, positions, holder = [unique("group") for _ in range(5)], range(1, 6), open_connection()
+    with holder.transaction():
+        holder.execute(
+            "select msgtx.lock_producer(%s), msgtx.lock_group(%s), msgtx.lock_partition(%s), msgtx.lock_group_shared(%s)",
+            [writers[1].id.producer_id, groups[2], partitions[3], groups[4]],
+        )
+        ((lacking,),) = call(
+            connection, TRY_LOCKS,
+            Int8Array(writer.id.producer_id for writer in writers),
+            Int4Array(reversed(positions)), Int4Array(reversed(partitions)),
+            Int4Array(reversed(positions)), TextArray(reversed(groups)),
+        )  # fmt: skip
+    assert sorted(lacking) == [2, 3, 4]
 
 
 def test_a_lock_table_that_is_full_is_an_error_that_says_what_to_do(connection: Connection) -> None:

@@ -9,15 +9,19 @@ import psycopg
 import pytest
 
 from msgtx import errors
-from msgtx.database.calls import query
+from msgtx.database.calls import call, query
 from msgtx.database.translation import translated
 from msgtx.database.wire import BatchColumns
+from msgtx.store.answers import ACKNOWLEDGE_IN_SESSION, acknowledge_in_session
 from msgtx.store.append import append
 from msgtx.store.producers import init_producer_id
 from msgtx.store.seal import commit_in_session
+from msgtx.store.server import describe_lock_table
+from msgtx.store.topics import create_topic, describe_topics
 from msgtx.types import GroupMetadata
 from tests.databases import Connection
-from tests.store.steps import batch, committed_at, new_partition, new_topic, offsets_of, plain, unique, values
+from tests.store.sharing import ShareGroup, four_records
+from tests.store.steps import batch, committed_at, count, new_partition, new_topic, offsets_of, plain, unique, values
 
 Clock = Callable[..., None]
 Sessions = Callable[[], Connection]
@@ -43,12 +47,17 @@ def test_a_session_with_a_kept_snapshot_writes_nothing_itself(
     connection: Connection, open_connection: Sessions, level: Level
 ) -> None:
     """P24, P39."""
-    partition, group, user = new_partition(connection), unique("group"), open_connection()
+    partition, group, user = four_records(connection), unique("group"), open_connection()
+    share = ShareGroup(connection, partition)
+    share.acquire("a")
     user.isolation_level = level
     with user.transaction():
         assert not commit_in_session(user, [batch(partition, b"x")], offsets_of((group, partition, 5)))
-    assert values(connection, partition) == []
+        answered = call(user, ACKNOWLEDGE_IN_SESSION, *share.answers("a", {0: "accept"}).arguments())
+        assert answered == [("stale", None)]
+    assert len(values(connection, partition)) == 4
     assert committed_at(connection, group, partition) == (None, False)
+    assert share.spans == [(0, 3, "acquired", 1)]
 
 
 def test_refused_offsets_of_a_session_let_no_record_through(connection: Connection, open_connection: Sessions) -> None:
@@ -57,6 +66,70 @@ def test_refused_offsets_of_a_session_let_no_record_through(connection: Connecti
     with pytest.raises(errors.UnknownMember), translated(user), user.transaction():
         commit_in_session(user, [batch(partition, b"x")], offsets)
     assert values(connection, partition) == []
+
+
+@pytest.mark.parametrize("kind", ["published", "appended"])
+@pytest.mark.parametrize("beside", ["offsets", "answers"])
+def test_one_record_comes_with_the_offsets_and_answers_beside_it(
+    connection: Connection, open_connection: Sessions, beside: str, kind: str
+) -> None:
+    """I10, I17."""
+    topic, group, user = unique("topic"), unique("group"), open_connection()
+    create_topic(connection, topic, 1, {})
+    (partition,) = describe_topics(connection, [topic])[topic].partition_ids
+    plain(connection, partition, b"read")
+    share = ShareGroup(connection, partition)
+    share.acquire("a")
+    with user.transaction():
+        if beside == "offsets":
+            commit_in_session(user, [], offsets_of((group, partition, 1)))
+        else:
+            acknowledge_in_session(user, share.answers("a", {0: "accept"}))
+        if kind == "published":
+            query(user, "select msgtx.publish(%s, value => 'written')", topic)
+        else:
+            commit_in_session(user, [batch(partition, b"written")])
+    assert values(connection, partition) == [b"read", b"written"]
+    assert committed_at(connection, group, partition) == (1 if beside == "offsets" else None, False)
+    assert share.spans == ([] if beside == "answers" else [(0, 0, "acquired", 1)])
+
+
+def test_a_call_of_a_session_with_nothing_in_it_changes_nothing(connection: Connection, open_connection: Sessions) -> None:
+    partition, user = new_partition(connection), open_connection()
+    with user.transaction():
+        commit_in_session(user, [])
+        commit_in_session(user, [batch(partition, b"x")])
+    assert values(connection, partition) == [b"x"]
+
+
+@pytest.mark.parametrize("kind", ["publish", "append", "answer"])
+def test_many_calls_of_a_session_fire_one_trigger(connection: Connection, open_connection: Sessions, kind: str) -> None:
+    topic, user = unique("topic"), open_connection()
+    create_topic(connection, topic, 1, {})
+    (partition,) = describe_topics(connection, [topic])[topic].partition_ids
+    share = ShareGroup(connection, partition)
+    calls: dict[str, Callable[[], object]] = {
+        "publish": lambda: query(user, "select msgtx.publish(%s, value => 'x')", topic),
+        "append": lambda: commit_in_session(user, [batch(partition, b"x")]),
+        "answer": lambda: acknowledge_in_session(user, share.answers("a", {})),
+    }
+    with user.transaction():
+        for _ in range(3):
+            calls[kind]()
+        assert count(user, "staged_commit", "round is not null") == 1
+    assert values(connection, partition) == ([] if kind == "answer" else [b"x"] * 3)
+
+
+def test_a_session_whose_calls_want_more_locks_than_there_are_is_refused(
+    connection: Connection, open_connection: Sessions
+) -> None:
+    """I16: a full lock table is everybody's. Each call alone wants few enough."""
+    user, wanted = open_connection(), describe_lock_table(connection).places // 4 + 1
+    query(user, "begin")
+    for first in (10**9, 10**9 + wanted):
+        commit_in_session(user, [batch(first + n, b"x") for n in range(wanted)])
+    with pytest.raises(errors.InvalidRequest, match="max_locks_per_transaction"):
+        query(user, "commit")
 
 
 # ── the rows are those of append ──

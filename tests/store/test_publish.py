@@ -193,10 +193,11 @@ def test_a_topic_that_is_not_there_is_refused(connection: Connection) -> None:
 
 def test_a_compacted_topic_takes_no_record_without_a_key(connection: Connection) -> None:
     topic = make_topic(connection, cleanup_policy="compact")
-    with pytest.raises(errors.InvalidRecord, match="needs a key"):
-        publish(connection, topic, value="a")
-    publish(connection, topic, value="a", key="k")
-    publish(connection, topic, key="k")
+    with connection.transaction():
+        publish(connection, topic, value="a", key="k")
+        with pytest.raises(errors.InvalidRecord, match="needs a key"), connection.transaction():
+            publish(connection, topic, value="a")
+        publish(connection, topic, key="k")
     assert published(connection, topic) == [b"a", None]
 
 
