@@ -200,6 +200,13 @@ def test_a_group_is_for_those_that_were_granted_it(
     assert not allowed(billing, "billing", partition)
 
 
+@pytest.mark.parametrize("rights", [("consume",), ("consume", "consume:group:billing")])
+def test_a_group_without_a_name_is_answered_to_all_alike(rights: tuple[str, ...], guest: Callable[..., Connection]) -> None:
+    """Also to who may use only some names: no grant would help."""
+    answer = guest(*rights).execute("select error from msgtx.heartbeat_group(null, 1, 'a', null, 1)").fetchone()
+    assert answer == ("UnknownMember",)
+
+
 def test_a_role_that_was_made_anew_was_granted_no_group(roles: Roles, partition: int) -> None:
     """Nor has a member of it the rights of the one that is gone."""
     role, member = roles.make("consume", "consume:group:billing"), roles.make("consume")

@@ -1,6 +1,6 @@
 -- lock_partitions(batches) waits for the exclusive locks on the batches' partitions, which must be in ascending order, one
--- batch each, with columns of one length and the headers of its records. Third in the order of locks. More than the lock table
--- can hold are refused at once.
+-- batch each, with columns of one length and the headers of its records, of a producer or of none. Third in the order of locks.
+-- More than the lock table can hold are refused at once.
 create function msgtx.lock_partitions(batches msgtx.batch[]) returns boolean language plpgsql volatile as $$
 declare
     b msgtx.batch;
@@ -18,9 +18,15 @@ begin
         end if;
         if cardinality(b."values") > 0 is not true or cardinality(b.keys) <> cardinality(b."values")
            or cardinality(b.timestamps) <> cardinality(b."values") or cardinality(b.header_counts) <> cardinality(b."values")
-           or b.max_timestamp is null or (b.transaction_number is not null and b.producer_id is null) then
+           or b.max_timestamp is null then
             raise exception using errcode = 'MX042', message = format(
                 'the batch for partition %s is empty, or its columns do not have one length', b.partition_id);
+        end if;
+        if (b.producer_id is null) <> (b.producer_epoch is null)
+           or (b.producer_id is null and num_nonnulls(b.transaction_number, b.base_sequence) > 0) then
+            raise exception using errcode = 'MX042', message = format(
+                'the batch for partition %s has one of producer id and epoch, or a sequence or a transaction without these',
+                b.partition_id);
         end if;
         if num_nonnulls(b.header_counts, b.header_keys, b.header_values) > 0
            and not msgtx.headers_fit(b.header_counts, b.header_keys, b.header_values) then
