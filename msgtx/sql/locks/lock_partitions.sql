@@ -5,6 +5,7 @@ create function msgtx.lock_partitions(batches msgtx.batch[]) returns boolean lan
 declare
     b msgtx.batch;
     before int := 0;
+    extent text;
     ignored boolean;
 begin
     if cardinality(batches) > 0 is not true then
@@ -16,11 +17,16 @@ begin
             raise exception using errcode = 'MX042',
                 message = 'batches must be in ascending order of partition, one for each';
         end if;
-        if cardinality(b."values") > 0 is not true or cardinality(b.keys) <> cardinality(b."values")
-           or cardinality(b.timestamps) <> cardinality(b."values") or cardinality(b.header_counts) <> cardinality(b."values")
+        extent := '[1:' || cardinality(b."values") || ']';
+        if extent is null or array_dims(b."values") is distinct from extent
+           or b.keys is not null and array_dims(b.keys) is distinct from extent
+           or b.timestamps is not null and (array_dims(b.timestamps) is distinct from extent
+                                            or (b.max_timestamp >= all (b.timestamps)) is not true)
+           or b.header_counts is not null and array_dims(b.header_counts) is distinct from extent
            or b.max_timestamp is null then
             raise exception using errcode = 'MX042', message = format(
-                'the batch for partition %s is empty, or its columns do not have one length', b.partition_id);
+                'the batch for partition %s is empty, or its columns do not have one length, or a timestamp is missing or above '
+                'the highest', b.partition_id);
         end if;
         if (b.producer_id is null) <> (b.producer_epoch is null)
            or (b.producer_id is null and num_nonnulls(b.transaction_number, b.base_sequence) > 0) then
