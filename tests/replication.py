@@ -66,6 +66,18 @@ class Pair:
             finally:
                 standby.execute("select pg_wal_replay_resume()")
 
+    @contextlib.contextmanager
+    def feeding_back(self) -> Iterator[None]:
+        """Let the standby tell its primary which rows it needs, until the end."""
+        with self._standby() as standby:
+            standby.execute("alter system set hot_standby_feedback = on")
+            standby.execute("select pg_reload_conf()")
+            try:
+                yield
+            finally:
+                standby.execute("alter system reset hot_standby_feedback")
+                standby.execute("select pg_reload_conf()")
+
     def switch_over(self) -> None:
         """Stop the primary in order, which sends the standby the rest, and promote that."""
         assert embedded.stop(self.home / "primary")

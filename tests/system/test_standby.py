@@ -13,6 +13,7 @@ from msgtx import TopicPartition, errors, orm
 from msgtx.store.groups import NO_OFFSETS
 from msgtx.store.holders import expire_holders
 from msgtx.store.seal import seal, take_seat
+from msgtx.store.server import snapshot_holders
 from tests.cli.program import Ended
 from tests.databases import Connection, connect, wait_until
 from tests.replication import Pair, replicated
@@ -136,6 +137,18 @@ def test_what_is_overdue_is_told_on_a_standby_and_ended_by_the_primary(
     assert expire_holders(primary, [partition])[0].expired
     pair.catch_up()
     assert look(standby, partition).last_stable_offset == 2
+
+
+def test_a_standby_that_holds_rows_back_is_told_once(pair: Pair, primary: Connection) -> None:
+    """`hot_standby_feedback`: what its readers may still need is not cleaned; without it a standby pins nothing."""
+
+    def standbys() -> list[str]:
+        (sender,) = primary.execute("select pid from pg_stat_get_wal_senders()").fetchone() or (None,)
+        return [each.kind for each in snapshot_holders(primary) if each.pid == sender]
+
+    assert standbys() == []
+    with pair.feeding_back():
+        wait_until(lambda: standbys() == ["standby"], "the standby tells what it needs")
 
 
 # ── writing ──

@@ -6,6 +6,6 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp a
 begin
     places := current_setting('max_locks_per_transaction')::bigint
         * (current_setting('max_connections')::int + current_setting('max_prepared_transactions')::int);
-    used := (select count(*) from pg_locks l where not l.fastpath and l.locktype <> 'virtualxid');
+    used := (select count(*) from pg_locks l where not l.fastpath);
     partitions := (select count(*) from msgtx.partition);
 end $$;
