@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 import msgtx
 from msgtx import TopicPartition, errors, orm
+from msgtx.database import embedded
 from msgtx.store.groups import NO_OFFSETS
 from msgtx.store.holders import expire_holders
 from msgtx.store.seal import seal, take_seat
@@ -149,6 +150,16 @@ def test_a_standby_that_holds_rows_back_is_told_once(pair: Pair, primary: Connec
     assert standbys() == []
     with pair.feeding_back():
         wait_until(lambda: standbys() == ["standby"], "the standby tells what it needs")
+
+
+def test_a_slot_of_a_standby_is_measured_by_what_that_has_replayed(pair: Pair, standby: Connection) -> None:
+    with psycopg.connect(embedded.superuser_url(pair.home / "standby"), autocommit=True) as superuser:
+        superuser.execute("select pg_create_physical_replication_slot('own', true)")
+        try:
+            (found,) = [each for each in snapshot_holders(standby) if each.name == "own"]
+            assert (found.retained or 0) >= 0
+        finally:
+            superuser.execute("select pg_drop_replication_slot('own')")
 
 
 # ── writing ──
