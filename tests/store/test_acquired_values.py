@@ -1,5 +1,7 @@
 """What an acquisition leaves out of its answer: who does not read it would hold locks (internals: shares#acquiring)."""
 
+import itertools
+import operator
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +11,8 @@ import pytest
 
 from msgtx.database.calls import Function, call
 from msgtx.database.wire import Int4Array, Int8Array
-from msgtx.store.shares import READ, Acquired, Acquiring, acquire_records, acquire_records_together
+from msgtx.store.answers import NO_ANSWERS
+from msgtx.store.shares import ACQUIRE, READ, Acquired, Acquiring, acquire_records, acquire_records_together
 from tests.databases import Connection, backend, wait_until
 from tests.store.sharing import ANYTHING, ShareGroup
 from tests.store.steps import new_partition, new_topic, plain
@@ -194,6 +197,112 @@ def test_what_is_read_behind_an_acquisition_is_what_it_would_have_returned(
                 header_counts=headers[0], header_keys=headers[1], header_values=headers[2],
             )  # fmt: skip
             assert columns_of(again) == columns_of(each)
+
+
+Sent = tuple[bytes | None, bytes, int | None, list[tuple[str, bytes]] | None]
+# Which columns rows have, each in its own order: keys, timestamps, headers.
+SHAPES: Final = ("keys timestamps headers", "", "headers", "keys", "timestamps", "keys headers", "timestamps headers")
+
+
+def send_row(connection: Connection, partition: int, shape: str, *, count: int, size: int = 0) -> dict[int, Sent]:
+    """Append records that tell where they are. Returns them by offset."""
+    tags = [f"{partition}.{shape}.{at}" for at in range(count)]
+    rows: list[Sent] = [
+        (
+            tag.encode() if "keys" in shape else None,
+            f"v{tag}".encode() + bytes(size),
+            1_000 + 10 * partition + at if "timestamps" in shape else None,
+            [(f"h{tag}.{number}", b"%d" % number) for number in range((2 * at + 1) % 3)] if "headers" in shape else None,
+        )
+        for at, tag in enumerate(tags)
+    ]
+    keys, values, timestamps, headers = map(list, zip(*rows, strict=True))
+    base = plain(
+        connection,
+        partition,
+        *values,
+        keys=keys if "keys" in shape else None,
+        timestamps=timestamps if "timestamps" in shape else None,
+        headers=headers if "headers" in shape else None,
+    )
+    return dict(zip(range(base, base + count), rows, strict=True))
+
+
+def as_columns(records: list[Sent]) -> tuple[Any, ...]:
+    """Return records of one row as the columns of an answer; what none of them has is None."""
+    keys, values, timestamps, headers = map(list, zip(*records, strict=True))
+    counts = [None if pairs is None else len(pairs) for pairs in headers]
+    found = [pair for pairs in headers for pair in pairs or ()]
+    has_headers = counts[0] is not None
+    return (
+        None if keys[0] is None else keys,
+        values,
+        None if timestamps[0] is None else timestamps,
+        counts if has_headers else None,
+        [name for name, _ in found] if has_headers else None,
+        [content for _, content in found] if has_headers else None,
+    )
+
+
+@pytest.mark.parametrize("size", [1, INLINE], ids=["in the answer", "read behind it"])
+@pytest.mark.parametrize("how", ["usual", "general", "together", "compacted"])
+def test_a_record_comes_as_it_was_sent(connection: Connection, how: str, size: int) -> None:
+    """Whichever part of its row comes with it. Rows of other partitions, which hold the same offsets, are others."""
+    places = [compacted_topic(connection) if how == "compacted" else new_partition(connection) for _ in range(3)]
+    group = ShareGroup(connection, places[1], isolation="read_uncommitted" if how == "general" else "read_committed")
+    for place in places:
+        plain(connection, place, b"before", keys=[b"first"])
+    assert group.acquire("a") == {0: 1}
+    sent: dict[int, Sent] = {}
+    for shape in SHAPES:
+        if how != "compacted" or "keys" in shape:
+            sent |= send_row(connection, places[1], shape, count=5, size=size)
+            for place in (places[0], places[2]):
+                for count in (2, 3):
+                    send_row(connection, place, SHAPES[0], count=count)
+    if how == "compacted":
+        dead = [offset for offset in sent if offset % 4 == 2 or offset % 5 == 0]
+        newer: list[Sent] = [(sent[offset][0], b"newer", None, None) for offset in dead]
+        base = plain(connection, places[1], *[b"newer"] * len(dead), keys=[key for key, *_ in newer])
+        compact(connection)
+        sent = {offset: record for offset, record in sent.items() if offset not in dead} | dict(enumerate(newer, base))
+    columns = operator.attrgetter("keys", "values", "timestamps", "header_counts", "header_keys", "header_values")
+    found: list[int] = []
+    for most in itertools.islice(itertools.cycle((2, 1, 4)), len(sent)):
+        if how == "together":
+            asked = [group.asking("a", most), group.asking("b", 1)]
+            answers = [each for each in acquire_records_together(connection, asked) if each is not None]
+        else:
+            answers = [acquire_records(connection, group.asking("ab"[most % 2], most))]
+        for each in (records for answer in answers for records in answer.records):
+            first, last = each.range[1:]
+            offsets = each.offsets if how == "compacted" and each.offsets is not None else list(range(first, last + 1))
+            assert each.offsets in (None, offsets)
+            found += offsets
+            assert columns(each) == as_columns([sent[offset] for offset in offsets])
+    assert found == list(sent)
+
+
+@pytest.mark.parametrize("shape", ["", SHAPES[0]])
+def test_a_record_that_is_left_out_is_so_with_all_that_belongs_to_it(
+    connection: Connection, group: ShareGroup, shape: str
+) -> None:
+    """Nor has it what belongs to the record in front of it."""
+    send_row(connection, group.partition, SHAPES[0], count=2)
+    send_row(connection, group.partition, shape, count=1, size=2 * INLINE)
+    asked = group.asking("a")
+    rows = call(
+        connection,
+        ACQUIRE,
+        *asked[:3],
+        Int4Array(asked.partition_ids),
+        *asked[4:6],
+        *NO_ANSWERS.arguments()[2:],
+        False,
+        False,
+    )
+    first, second = ([column is None for column in row[7:]] for row in rows)
+    assert (first, second) == ([True] + [False] * 6, [True] * 7)
 
 
 def test_what_compaction_removes_before_it_is_read_is_not_delivered(

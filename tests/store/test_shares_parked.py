@@ -27,6 +27,7 @@ from msgtx.store.shares import (
 from tests.databases import Connection
 from tests.store.sharing import ANYTHING, ShareGroup
 from tests.store.steps import Writer, batch, count, delete_topic_of, new_partition
+from tests.store.test_compaction import compact, compacted_topic, put
 
 Clock = Callable[..., None]
 pytestmark = pytest.mark.usefixtures("bare")
@@ -71,6 +72,17 @@ def parked(connection: Connection, group: ShareGroup) -> int:
     return count(connection, "share_parked", "group_id = %s", group.group_id)
 
 
+def waited_for(connection: Connection, group: ShareGroup) -> tuple[bool, int]:
+    """Whether each poll looks at the clock for what is delayed, and for how many keys it looks."""
+    row = connection.execute(
+        "select next_due is not null, cardinality(waiting_keys) from msgtx.share_state"
+        " where group_id = %s and partition_id = %s order by version desc limit 1",
+        [group.group_id, group.partition],
+    ).fetchone()
+    assert row is not None
+    return row
+
+
 def accept(group: ShareGroup, member: str, *offsets: int) -> None:
     assert group.answer(member, dict.fromkeys(offsets, "accept")) == []
 
@@ -99,6 +111,64 @@ def test_a_time_that_is_over_or_is_none_delays_nothing(connection: Connection, p
     )
     append(connection, [row])
     assert group.acquire("a") == {0: 1, 1: 1, 2: 1, 3: 1}
+
+
+def test_only_the_header_of_that_name_delays_a_record(connection: Connection, partition: int, group: ShareGroup) -> None:
+    """Numbers in others are no times."""
+    later = b"%d" % (int(time.time() * 1000) + MINUTE)
+    append(connection, [batch(partition, b"0", b"1", headers=[[("msgtx.deliver-at", later), ("n", b"17")], [("n", later)]])])
+    assert group.acquire("a") == {1: 1}
+    assert parked(connection, group) == 1
+
+
+def test_a_record_for_later_is_delayed_also_behind_what_was_read(
+    connection: Connection, partition: int, group: ShareGroup, clock: Clock
+) -> None:
+    fill(connection, partition, "-")
+    assert group.acquire("a") == {0: 1}
+    fill(connection, partition, "---", delays=[None, MINUTE])
+    assert group.acquire("a") == {1: 1, 3: 1}
+    clock("2 minutes")
+    assert group.acquire("a") == {2: 1}
+
+
+def test_records_for_one_time_are_one_row_whatever_their_keys(
+    connection: Connection, partition: int, group: ShareGroup, clock: Clock
+) -> None:
+    fill(connection, partition, "ccabc", delays=[MINUTE] * 5)
+    assert group.acquire("a") == {}
+    assert parked(connection, group) == 1
+    clock("2 minutes")
+    assert group.acquire("a") == dict.fromkeys(range(5), 1)
+    assert group.spans == [(0, 4, "acquired", 1)]
+
+
+@pytest.mark.parametrize("ordering", ["none", "key"])
+def test_a_delayed_release_leaves_what_was_released_at_once_where_it_is(
+    connection: Connection, partition: int, clock: Clock, ordering: str
+) -> None:
+    group = ShareGroup(connection, partition, record_lock_duration_ms=FOREVER, ordering=ordering)
+    fill(connection, partition, "xy")
+    group.acquire("a")
+    group.answer("a", {1: "release"})
+    group.answer("a", {0: "release"}, delay=MINUTE)
+    assert (group.spans, parked(connection, group)) == ([(1, 1, "available", 1)], 1)
+    assert group.acquire("b") == {1: 2}
+    clock("2 minutes")
+    assert group.acquire("b") == {0: 2}
+
+
+def test_what_is_due_waits_while_more_is_in_flight_than_may_be(
+    connection: Connection, partition: int, group: ShareGroup, clock: Clock
+) -> None:
+    fill(connection, partition, "---", delays=[MINUTE])
+    assert group.acquire("a") == {1: 1, 2: 1}
+    configure_share_group(connection, group.name, {"max_record_locks": 1})
+    clock("2 minutes")
+    assert group.acquire("b") == {}
+    accept(group, "a", 1, 2)
+    assert group.acquire("b") == {0: 1}
+    assert waited_for(connection, group) == (False, 0)
 
 
 def test_a_released_record_comes_after_its_delay_and_others_before(
@@ -211,6 +281,31 @@ def test_what_retention_removes_is_not_delivered_later(
     delete_records(connection, {partition: 2})
     clock("2 minutes")
     assert group.acquire("a") == {2: 1}
+    assert parked(connection, group) == 0
+
+
+@pytest.mark.parametrize("why", ["its lock is over", "delayed", "waits for its key"])
+def test_who_asks_for_one_record_gets_one_though_retention_has_removed_others(
+    connection: Connection, partition: int, clock: Clock, why: str
+) -> None:
+    """What is gone does not count as less than nothing."""
+    ordering = "key" if why == "waits for its key" else "none"
+    group = ShareGroup(connection, partition, record_lock_duration_ms=FOREVER, ordering=ordering)
+    fill(connection, partition, "kkx", delays=[MINUTE] if why == "delayed" else [])
+    fill(connection, partition, "klmnop")
+    match why:
+        case "its lock is over":
+            assert (group.acquire("a", 1), group.acquire("a", 1)) == ({0: 1}, {1: 1})
+            group.expire_locks("a")
+        case "delayed":
+            assert group.acquire("a", 1) == {1: 1}
+            accept(group, "a", 1)
+        case _:
+            assert (group.acquire("a", 1), group.acquire("b", 1)) == ({0: 1}, {2: 1})
+    delete_records(connection, {partition: 5})
+    clock("2 minutes")
+    for offset in (5, 6):
+        assert group.acquire("c", 1) == {offset: 1}
     assert parked(connection, group) == 0
 
 
@@ -334,11 +429,143 @@ def test_what_is_parked_waits_in_its_own_group_and_partition(connection: Connect
     assert counts() == [1, 2, 2, 2]
     clock("121 seconds")
     assert own.acquire("d") == {2: 3}
+    assert waited_for(connection, own)[0] is False
     for done, other in enumerate(others, 1):
         assert counts() == [0, *[0] * (done - 1), *[2] * (4 - done)]
         accept(other, "a", 0)
         assert other.acquire("b") == {1: 1, 2: 1, 3: 1}
     assert counts() == [0] * 4
+
+
+def test_a_delayed_retry_holds_its_key_back_in_its_own_group_and_partition(connection: Connection) -> None:
+    """In others, the same key waits for a time."""
+    first, second = new_partition(connection), new_partition(connection)
+    groups = [ShareGroup(connection, first, record_lock_duration_ms=FOREVER, ordering="key") for _ in range(3)]
+    own, others = groups[1], [groups[0], copy.copy(groups[1]), groups[2]]
+    others[1].partition = second
+    for place in (first, second):
+        fill(connection, place, "kk")
+    for each in (own, *others):
+        assert (each.acquire("a", 1), each.acquire("b")) == ({0: 1}, {})
+    for other in others:
+        assert other.answer("a", {0: "release"}, delay=MINUTE) == []
+        assert other.acquire("b") == {}
+    own.calls = others[1].calls  # of the same member
+    accept(own, "a", 0)
+    assert own.acquire("b") == {1: 1}
+    assert [parked(connection, each) for each in (groups[0], groups[2])] == [2, 2]
+
+
+def test_keys_and_times_of_other_partitions_at_the_same_offsets_are_others(connection: Connection) -> None:
+    """Their rows begin elsewhere, also within those of this one."""
+    places = [new_partition(connection) for _ in range(3)]
+    group = ShareGroup(connection, places[1], record_lock_duration_ms=FOREVER, ordering="key")
+    for place in (places[0], places[2]):
+        for _ in range(6):
+            fill(connection, place, "z", delays=[MINUTE])
+    for _ in range(2):
+        fill(connection, places[1], "xyx")
+    assert [group.acquire(member, 1) for member in "ab"] == [{0: 1}, {1: 1}]
+    assert group.acquire("c") == {}
+    assert group.acquire("a") == {2: 1, 3: 1, 5: 1}
+    assert group.acquire("b") == {4: 1}
+    assert parked(connection, group) == 0
+
+
+def test_records_of_a_compacted_row_have_their_own_keys(connection: Connection) -> None:
+    """Where the row begins with records that are gone, and is acquired part by part."""
+    group = ShareGroup(connection, compacted_topic(connection), record_lock_duration_ms=FOREVER, ordering="key")
+    for pairs in ("c1 a1 b1 d1", "c2", "z1"):
+        put(connection, group.partition, pairs)
+    compact(connection)
+    put(connection, group.partition, "a2 b2 d2")
+    assert [group.acquire("a", 1) for _ in range(2)] == [{1: 1}, {2: 1}]
+    assert group.acquire("b") == {3: 1, 4: 1, 5: 1, 8: 1}
+    assert group.acquire("a") == {6: 1, 7: 1}
+
+
+@pytest.mark.parametrize("removed", [False, True], ids=["", "beside one that is due and was removed"])
+def test_of_what_waits_for_a_key_as_much_is_taken_as_is_asked_for(
+    connection: Connection, partition: int, keyed: ShareGroup, clock: Clock, removed: bool
+) -> None:
+    fill(connection, partition, "dkxkxk", delays=[MINUTE])
+    assert (keyed.acquire("a", 1), keyed.acquire("b")) == ({1: 1}, {2: 1, 4: 1})
+    assert parked(connection, keyed) == 3
+    accept(keyed, "a", 1)
+    if removed:
+        delete_records(connection, {partition: 1})
+        clock("2 minutes")
+    assert keyed.acquire("c", 1) == {3: 1}
+    assert parked(connection, keyed) == (1 if removed else 2)
+
+
+def test_only_what_waits_for_a_key_that_is_free_is_delivered(
+    connection: Connection, partition: int, keyed: ShareGroup
+) -> None:
+    fill(connection, partition, "xyxyy")
+    assert [keyed.acquire(member, 1) for member in "ab"] == [{0: 1}, {1: 1}]
+    assert keyed.acquire("c") == {}
+    accept(keyed, "a", 0)
+    assert keyed.acquire("c") == {2: 1}
+    assert keyed.acquire("c") == {}
+    accept(keyed, "b", 1)
+    assert keyed.acquire("c") == {3: 1, 4: 1}
+
+
+def test_what_waited_for_a_key_waits_for_a_delayed_retry_of_it(
+    connection: Connection, partition: int, keyed: ShareGroup, clock: Clock
+) -> None:
+    fill(connection, partition, "xx")
+    assert (keyed.acquire("a", 1), keyed.acquire("b")) == ({0: 1}, {})
+    keyed.answer("a", {0: "release"}, delay=MINUTE)
+    assert keyed.acquire("b") == {}
+    clock("2 minutes")
+    assert keyed.acquire("b", 1) == {0: 2}
+    accept(keyed, "b", 0)
+    assert keyed.acquire("b") == {1: 1}
+
+
+def test_a_poll_looks_once_for_each_key_that_something_waits_for(
+    connection: Connection, partition: int, keyed: ShareGroup, clock: Clock
+) -> None:
+    """Not for that of a record for later, nor for one that is delivered."""
+    fill(connection, partition, "lkk", delays=[MINUTE])
+    assert [keyed.acquire("a", 1) for _ in range(2)] == [{1: 1}, {2: 1}]
+    assert waited_for(connection, keyed) == (True, 0)
+    fill(connection, partition, "k", delays=[MINUTE])
+    assert keyed.acquire("b") == {}
+    assert waited_for(connection, keyed) == (True, 0)
+    fill(connection, partition, "k")
+    assert keyed.acquire("b") == {}
+    assert waited_for(connection, keyed) == (True, 1)
+    keyed.answer("a", {1: "release"}, delay=2 * MINUTE)
+    clock("90 seconds")
+    assert keyed.acquire("b", 1) == {0: 1}
+    assert waited_for(connection, keyed) == (True, 1)
+    clock("3 minutes")
+    assert keyed.acquire("b", 2) == {1: 2}
+    assert waited_for(connection, keyed) == (False, 1)
+
+
+def test_what_waits_is_delivered_after_the_order_was_changed(
+    connection: Connection, partition: int, keyed: ShareGroup, clock: Clock
+) -> None:
+    """And nothing waits for a key any more."""
+    fill(connection, partition, "lkkx")
+    assert [keyed.acquire("a", 1) for _ in range(2)] == [{0: 1}, {1: 1}]
+    assert keyed.acquire("b") == {3: 1}
+    accept(keyed, "a", 1)
+    accept(keyed, "b", 3)
+    keyed.answer("a", {0: "release"}, delay=MINUTE)
+    for member in "ab":
+        leave_group(connection, keyed.name, member)
+    configure_share_group(connection, keyed.name, {"ordering": "none"})
+    fill(connection, partition, "m")
+    assert keyed.acquire("c") == {2: 1, 4: 1}
+    fill(connection, partition, "lm", delays=[None, MINUTE])
+    assert keyed.acquire("c") == {5: 1}
+    clock("2 minutes")
+    assert keyed.acquire("c") == {0: 2, 6: 1}
 
 
 def test_what_waited_for_a_key_comes_in_order_to_whoever_asks_next(
@@ -406,6 +633,49 @@ def test_a_key_is_held_back_by_a_delayed_retry_and_not_by_a_record_for_later(
     assert keyed.acquire("b", 2) == {0: 1, 1: 2}
     accept(keyed, "b", 0, 1)
     assert keyed.acquire("b") == {3: 1}
+
+
+@pytest.mark.parametrize("in_front", ["a delayed record", "one whose key another has", "one whose key comes again later"])
+def test_who_asks_for_one_record_gets_the_first_one_that_may_be_delivered(
+    connection: Connection, partition: int, keyed: ShareGroup, in_front: str
+) -> None:
+    """What is passed on the way does not count, nor is anything taken in its place."""
+    fill(connection, partition, "k")
+    keyed.acquire("a")
+    if in_front == "one whose key comes again later":
+        keyed.answer("a", {0: "release"}, delay=MINUTE)
+    fill(connection, partition, "xkxy", delays=[None, MINUTE] if in_front == "a delayed record" else [])
+    assert [keyed.acquire("b", 1) for _ in range(3)] == [{1: 1}, {3: 1}, {4: 1}]
+    assert keyed.acquire("b") == {}
+
+
+def test_a_key_that_is_released_takes_along_neither_other_keys_nor_what_is_accepted(
+    connection: Connection, partition: int, keyed: ShareGroup
+) -> None:
+    fill(connection, partition, "xyx")
+    for _ in range(3):
+        keyed.acquire("a", 1)
+    assert keyed.answer("a", {0: "accept", 1: "release"}) == []
+    accept(keyed, "a", 2)
+    assert keyed.acquire("b") == {1: 2}
+
+
+def test_what_is_pending_behind_a_record_that_comes_again_stays_so(
+    connection: Connection, partition: int, keyed: ShareGroup
+) -> None:
+    """I17. It is accepted by the commit."""
+    fill(connection, partition, "xx")
+    for _ in range(2):
+        keyed.acquire("a", 1)
+    writer = Writer(connection)
+    keyed.answer_in(writer.name, "a", {1: "accept"})
+    keyed.expire_locks("a", offset=0)
+    assert keyed.acquire("b") == {}
+    writer.commit()
+    assert keyed.acquire("b") == {0: 2}
+    accept(keyed, "b", 0)
+    assert keyed.acquire("b") == {}
+    assert keyed.spans == []
 
 
 @pytest.mark.parametrize("outcome", ["COMMIT", "ABORT"])
