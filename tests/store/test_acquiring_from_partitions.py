@@ -157,7 +157,7 @@ def test_one_state_has_what_is_accepted_and_acquired(connection: Connection, ord
         assert len(pieces(members, members.ask(member, 1))) == 1
     members.group.partition = members.partitions[0]
     members.group.answer("b", {again: "release"})
-    for _ in range(9):
+    for _ in range(3):
         other.acquire("x", 1)
         other.expire_locks("x")
         members.send(1, b"1")
@@ -592,6 +592,37 @@ def test_what_waits_for_its_key_is_looked_for(connection: Connection) -> None:
     assert pieces(members, members.ask("b", 1)) == [(1, 1, 1, 1)]
     assert members.ask("a") == ([], [], False)  # the second one is parked
     assert pieces(members, members.ask("b", 1, accepts=[(1, 1, 1)], order=[1, 0])) == [(1, 2, 2, 1)]
+
+
+def test_what_waits_for_a_key_that_is_free_again_is_looked_for(connection: Connection) -> None:
+    """Though nothing is in flight any more."""
+    members = Members(connection, ordering="key")
+    members.send(1, b"1", b"2", keys=[b"k", b"k"])
+    assert pieces(members, members.ask("b", 1)) == [(1, 1, 1, 1)]
+    assert members.ask("a") == ([], [], False)
+    members.group.partition = members.partitions[1]
+    assert members.group.answer("b", {1: "accept"}) == []
+    assert pieces(members, members.ask("a")) == [(1, 2, 2, 1)]
+
+
+def test_what_another_group_has_acquired_is_looked_for(members: Members, connection: Connection) -> None:
+    """That one has a newer state."""
+    members.send(1, b"1")
+    other = ShareGroup(connection, members.partitions[1])
+    for _ in range(3):
+        other.answer("b", dict.fromkeys(other.acquire("b"), "release"))
+    assert list(other.acquire("b")) == [0, 1]
+    assert pieces(members, members.ask("a")) == [(1, 1, 1, 1)]
+
+
+def test_a_partition_that_is_gone_is_not_locked(members: Members, connection: Connection, open_connection: Sessions) -> None:
+    (gone,) = new_topic(connection)
+    delete_topic_of(connection, gone)
+    other = open_connection()
+    with other.transaction():
+        other.execute("select msgtx.lock_share_partition(%s, %s)", [members.group.group_id, gone])
+        asked = members.asking("a")._replace(partition_ids=[members.partitions[0], gone])
+        assert acquire_records(connection, asked) == ([], [], False)
 
 
 def test_a_partition_whose_front_was_removed_is_looked_at(

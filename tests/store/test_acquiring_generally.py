@@ -269,6 +269,21 @@ def test_what_comes_again_leaves_no_bytes_to_new_records(connection: Connection)
     assert group.acquired(group.asking("c", 8_000)) == {0: 3, 1: 3, 2: 3, 3: 1}
 
 
+def test_the_limit_of_bytes_is_that_of_the_records_that_come_again(connection: Connection) -> None:
+    """What lies between and behind them does not count, nor what other partitions hold at the same offsets."""
+    places = new_topic(connection, 3)
+    group = ShareGroup(connection, places[1])
+    for place in (places[0], places[2]):
+        for _ in range(12):
+            plain(connection, place, bytes(3 * SIZE))
+    for _ in range(6):
+        plain(connection, places[1], bytes(SIZE), bytes(SIZE))
+    group.acquire("a")
+    group.answer("a", dict.fromkeys((3, 5, 7, 9), "release"))
+    assert group.acquired(group.asking("b", 8_000, bytes_at_most=3 * SIZE // 2)) == {3: 2, 5: 2}
+    assert group.acquired(group.asking("b", 8_000, bytes_at_most=1)) == {7: 2}
+
+
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_the_limit_of_bytes_is_that_of_many_rows(connection: Connection, isolation: str) -> None:
     """They are read some at a time; those before them, behind them and of other partitions do not count."""

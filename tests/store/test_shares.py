@@ -1157,6 +1157,14 @@ def test_a_call_that_overtakes_its_first_try_is_not_refused(
     assert connection.execute("select from msgtx.share_call where member_number = %s", [number]).rowcount == 1
 
 
+def test_a_refusal_is_one_whatever_number_another_member_has_reached(connection: Connection, group: ShareGroup) -> None:
+    """Members count their calls each by itself."""
+    for member in ("a", "b"):
+        group.acquire(member, 1)
+    assert acknowledge_records(connection, group.answers("b", {1: "accept"}), call_number=1_000) == []
+    assert [error for error, _ in group.answer("a", {2: "accept"})] == ["InvalidRecordState"]
+
+
 # ── where a group begins ──
 
 

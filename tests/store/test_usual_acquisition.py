@@ -10,13 +10,14 @@ from typing import Any, Final
 
 import pytest
 
+from msgtx import errors
 from msgtx.database.calls import Function, call
 from msgtx.database.pool import Engine
 from msgtx.database.wire import Int4Array
 from msgtx.store.answers import NO_ANSWERS, AnswerColumns
 from msgtx.store.members import leave_group
 from msgtx.store.retention import delete_records
-from msgtx.store.shares import ACQUIRE, Acquiring, acquire_records
+from msgtx.store.shares import ACQUIRE, Acquiring, acquire_records, configure_share_group
 from msgtx.store.transactions import mark
 from tests.databases import Connection
 from tests.store.sharing import ANYTHING, ShareGroup
@@ -188,9 +189,11 @@ def test_the_usual_case_of_an_acquisition_answers_and_writes_as_the_general_one(
 
 def test_what_is_usual_does_not_ask_the_general_rules(connection: Connection) -> None:
     """Else every poll would pay for both, and every answer would still be right."""
-    partition = new_partition(connection)
+    beside = [new_partition(connection), partition := new_partition(connection), new_partition(connection)]
+    beside.remove(partition)
     group, writer = ShareGroup(connection, partition), Writer(connection)
-    plain(connection, partition, b"0")
+    for place in (partition, *beside):  # others hold the same offsets
+        plain(connection, place, b"0")
     assert group.acquire("a") == {0: 1}  # the first one finds out where to begin
     with connection.transaction(force_rollback=True):
         for general in ("current_spans", "fetch_batches", "share_group_of"):
@@ -201,6 +204,8 @@ def test_what_is_usual_does_not_ask_the_general_rules(connection: Connection) ->
             connection.execute(f"{head} as $$ begin raise exception 'the general rules were asked'; end $$".encode())
         plain(connection, partition, b"1", b"2", b"3")
         writer.commit_whole(writer.row(partition, b"4"))
+        for place in beside:
+            plain(connection, place, b"1", b"2", b"3")
         assert group.acquire("b", 2) == {1: 1, 2: 1}
         assert group.acquire("a", 2) == {3: 1, 4: 1}
         number = group.join("b")
@@ -211,3 +216,76 @@ def test_what_is_usual_does_not_ask_the_general_rules(connection: Connection) ->
         writer.send(partition, b"open")
         with pytest.raises(Exception, match="the general rules were asked"):
             group.acquire("a")
+
+
+# ── what looks usual, and is not ──
+
+
+@pytest.fixture
+def begun(connection: Connection) -> ShareGroup:
+    """A group that has acquired one record."""
+    group = ShareGroup(connection, new_partition(connection), max_record_locks=2)
+    plain(connection, group.partition, b"0")
+    assert group.acquire("a") == {0: 1}
+    return group
+
+
+@pytest.mark.parametrize("beside", ["another producer's", "an earlier epoch's", "an earlier one"])
+def test_a_new_record_is_committed_by_its_own_transaction(connection: Connection, begun: ShareGroup, beside: str) -> None:
+    """I5. Not by one that was committed, and has nearly the same name."""
+    other, elsewhere = Writer(connection), new_partition(connection)
+    writer = Writer(connection) if beside == "another producer's" else other
+    other.commit_whole(other.row(elsewhere, b"x"))
+    if beside == "an earlier epoch's":
+        writer.init()
+    writer.send(begun.partition, b"1")
+    assert begun.acquire("b") == {}
+    writer.commit()
+    assert begun.acquire("b") == {1: 1}
+
+
+def test_what_was_read_uncommitted_does_not_lead_past_what_is_undecided(connection: Connection) -> None:
+    """I5. From when on the group reads what is committed."""
+    group, writer = ShareGroup(connection, new_partition(connection), isolation="read_uncommitted"), Writer(connection)
+    writer.send(group.partition, b"0")
+    assert group.acquire("a") == {0: 1}
+    assert group.answer("a", {0: "accept"}) == []
+    leave_group(connection, group.name, "a")
+    configure_share_group(connection, group.name, {"isolation": "read_committed"})
+    plain(connection, group.partition, b"1")
+    assert group.acquire("b") == {}
+    writer.commit()
+    assert group.acquire("b") == {1: 1}
+
+
+def test_what_is_accepted_makes_room_for_as_much(connection: Connection, begun: ShareGroup) -> None:
+    plain(connection, begun.partition, b"1", b"2")
+    assert begun.acquire("b") == {1: 1}
+    asked = begun.asking("a")._replace(answers=begun.answers("a", {0: "accept"}))
+    assert begun.acquired(asked) == {2: 1}
+
+
+def test_what_retention_has_removed_makes_room_for_as_much(connection: Connection, begun: ShareGroup) -> None:
+    """Though it was one span with what is left."""
+    plain(connection, begun.partition, b"1", b"2", b"3")
+    begun.answer("a", {0: "accept"})
+    assert begun.acquire("a") == {1: 1, 2: 1}
+    delete_records(connection, {begun.partition: 2})
+    assert begun.acquire("b") == {3: 1}
+
+
+def test_a_row_that_is_compacted_meanwhile_is_acquired_by_the_next_call(connection: Connection, begun: ShareGroup) -> None:
+    """Else records that are gone would be delivered as others. Who calls again is told by the error to do so."""
+    plain(connection, begun.partition, b"1", b"2")
+    asked = begun.asking("b", 1)
+    with connection.transaction(force_rollback=True):
+        connection.execute(
+            "create or replace function msgtx.batch_identity(base_offset bigint, producer_id bigint, producer_epoch int,"
+            " base_sequence bigint, appended_at timestamptz) returns text language plpgsql as $$ begin"
+            f" update msgtx.record_batch b set offset_deltas = '{{0, 1}}' where b.partition_id = {begun.partition}"
+            " and b.base_offset = 1; return concat_ws(':', base_offset, producer_id, producer_epoch, base_sequence,"
+            " (extract(epoch from appended_at) * 1000000)::bigint); end $$"
+        )
+        with pytest.raises(errors.LockTimeout, match="was compacted meanwhile: call again"):
+            acquire_records(connection, asked)
+    assert begun.acquired(asked) == {1: 1}
