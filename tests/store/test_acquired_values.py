@@ -283,6 +283,12 @@ def test_a_record_comes_as_it_was_sent(connection: Connection, how: str, size: i
     assert found == list(sent)
 
 
+def nulls(connection: Connection, asked: Acquiring) -> list[list[bool]]:
+    """Acquire. Returns, for each row of the answer, which of its columns are null, from the offsets on."""
+    columns = *asked[:3], Int4Array(asked.partition_ids), *asked[4:6], *NO_ANSWERS.arguments()[2:], False, False
+    return [[column is None for column in row[7:]] for row in call(connection, ACQUIRE, *columns)]
+
+
 @pytest.mark.parametrize("shape", ["", SHAPES[0]])
 def test_a_record_that_is_left_out_is_so_with_all_that_belongs_to_it(
     connection: Connection, group: ShareGroup, shape: str
@@ -290,19 +296,16 @@ def test_a_record_that_is_left_out_is_so_with_all_that_belongs_to_it(
     """Nor has it what belongs to the record in front of it."""
     send_row(connection, group.partition, SHAPES[0], count=2)
     send_row(connection, group.partition, shape, count=1, size=2 * INLINE)
-    asked = group.asking("a")
-    rows = call(
-        connection,
-        ACQUIRE,
-        *asked[:3],
-        Int4Array(asked.partition_ids),
-        *asked[4:6],
-        *NO_ANSWERS.arguments()[2:],
-        False,
-        False,
-    )
-    first, second = ([column is None for column in row[7:]] for row in rows)
-    assert (first, second) == ([True] + [False] * 6, [True] * 7)
+    assert nulls(connection, group.asking("a")) == [[True] + [False] * 6, [True] * 7]
+
+
+def test_what_is_left_out_of_a_compacted_row_has_no_offsets(connection: Connection) -> None:
+    group = ShareGroup(connection, compacted_topic(connection))
+    plain(connection, group.partition, b"0", b"1", keys=[b"a", b"b"])
+    plain(connection, group.partition, *[bytes(2 * INLINE)] * 2, keys=[b"b", b"c"])
+    plain(connection, group.partition, b"4", keys=[b"c"])
+    compact(connection)
+    assert [row[0] for row in nulls(connection, group.asking("a"))] == [False, True, True]
 
 
 def test_what_compaction_removes_before_it_is_read_is_not_delivered(

@@ -20,6 +20,7 @@ from tests.databases import Connection, backend, wait_for_lock
 from tests.store.sharing import ANYTHING, ShareGroup
 from tests.store.steps import Writer, delete_topic_of, new_topic, plain
 from tests.store.test_compaction import compact, compacted_topic
+from tests.store.test_retention import retain
 
 Clock = Callable[..., None]
 Sessions = Callable[[], Connection]
@@ -625,12 +626,14 @@ def test_a_partition_that_is_gone_is_not_locked(members: Members, connection: Co
         assert acquire_records(connection, asked) == ([], [], False)
 
 
+@pytest.mark.parametrize("swept", [False, True])
 def test_a_partition_whose_front_was_removed_is_looked_at(
-    members: Members, connection: Connection, looked_at: Callable[[], list[int]]
+    members: Members, connection: Connection, looked_at: Callable[[], list[int]], swept: bool
 ) -> None:
-    """So that the group's offset does not stay below the log's start."""
+    """So that the group's offset does not stay below the log's start, also if nothing is left."""
     members.send(1, b"1", b"2")
     delete_records(connection, {members.partitions[1]: 3})
+    assert not swept or retain(connection) > 0
     assert looked_at() == [1]
     assert members.ask("a") == ([], [], False)
     assert looked_at() == []

@@ -535,9 +535,10 @@ def test_a_poll_looks_once_for_each_key_that_something_waits_for(
     fill(connection, partition, "k", delays=[MINUTE])
     assert keyed.acquire("b") == {}
     assert waited_for(connection, keyed) == (True, 0)
-    fill(connection, partition, "k")
-    assert keyed.acquire("b") == {}
-    assert waited_for(connection, keyed) == (True, 1)
+    for _ in range(2):
+        fill(connection, partition, "k")
+        assert keyed.acquire("b") == {}
+        assert waited_for(connection, keyed) == (True, 1)
     keyed.answer("a", {1: "release"}, delay=2 * MINUTE)
     clock("90 seconds")
     assert keyed.acquire("b", 1) == {0: 1}
