@@ -12,7 +12,15 @@ import pytest
 from msgtx.database.calls import Function, call
 from msgtx.database.wire import Int4Array, Int8Array
 from msgtx.store.answers import NO_ANSWERS
-from msgtx.store.shares import ACQUIRE, READ, Acquired, Acquiring, acquire_records, acquire_records_together
+from msgtx.store.shares import (
+    ACQUIRE,
+    ACQUIRE_TOGETHER,
+    READ,
+    Acquired,
+    Acquiring,
+    acquire_records,
+    acquire_records_together,
+)
 from tests.databases import Connection, backend, wait_until
 from tests.store.sharing import ANYTHING, ShareGroup
 from tests.store.steps import new_partition, new_topic, plain
@@ -102,6 +110,24 @@ def test_what_is_small_is_in_the_answer(connection: Connection, group: ShareGrou
     for size in (100, 10_000, 3_000, 4_000, 100):
         plain(connection, group.partition, bytes(size))
     assert inline(connection, group.asking("a"))[:4] == [True, True, True, False]
+
+
+def test_what_is_small_is_in_the_answer_to_several_members(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One round trip for all of them."""
+    group = has_read(connection, "read_committed")
+    plain(connection, group.partition, b"1", b"2", b"3")
+    plain(connection, group.partition, b"4", b"5", b"6")
+    asked = [group.asking("a", 1), group.asking("b", 4)]
+    called: list[Function] = []
+
+    def noted(over: Connection, function: Function, *arguments: object) -> Any:
+        called.append(function)
+        return call(over, function, *arguments)
+
+    monkeypatch.setattr("msgtx.store.shares.call", noted)
+    found = [each.values for answer in acquire_records_together(connection, asked) if answer for each in answer.records]
+    assert found == [[b"1"], [b"2", b"3"], [b"4", b"5"]]
+    assert called == [ACQUIRE_TOGETHER]
 
 
 def test_a_large_record_is_not_small_since_others_of_its_row_are(connection: Connection, group: ShareGroup) -> None:
