@@ -325,15 +325,6 @@ def test_a_record_that_is_left_out_is_so_with_all_that_belongs_to_it(
     assert nulls(connection, group.asking("a")) == [[True] + [False] * 6, [True] * 7]
 
 
-def test_what_is_left_out_of_a_compacted_row_has_no_offsets(connection: Connection) -> None:
-    group = ShareGroup(connection, compacted_topic(connection))
-    plain(connection, group.partition, b"0", b"1", keys=[b"a", b"b"])
-    plain(connection, group.partition, *[bytes(2 * INLINE)] * 2, keys=[b"b", b"c"])
-    plain(connection, group.partition, b"4", keys=[b"c"])
-    compact(connection)
-    assert [row[0] for row in nulls(connection, group.asking("a"))] == [False, True, True]
-
-
 def test_what_compaction_removes_before_it_is_read_is_not_delivered(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
