@@ -284,12 +284,12 @@ def test_what_retention_removes_is_not_delivered_later(
     assert parked(connection, group) == 0
 
 
-@pytest.mark.parametrize("why", ["its lock is over", "delayed", "waits for its key"])
+@pytest.mark.parametrize("why", ["its lock is over", "delayed", "waits for its key", "waited, before the order was changed"])
 def test_who_asks_for_one_record_gets_one_though_retention_has_removed_others(
     connection: Connection, partition: int, clock: Clock, why: str
 ) -> None:
     """What is gone does not count as less than nothing."""
-    ordering = "key" if why == "waits for its key" else "none"
+    ordering = "key" if why.startswith("wait") else "none"
     group = ShareGroup(connection, partition, record_lock_duration_ms=FOREVER, ordering=ordering)
     fill(connection, partition, "kkx", delays=[MINUTE] if why == "delayed" else [])
     fill(connection, partition, "klmnop")
@@ -302,6 +302,10 @@ def test_who_asks_for_one_record_gets_one_though_retention_has_removed_others(
             accept(group, "a", 1)
         case _:
             assert (group.acquire("a", 1), group.acquire("b", 1)) == ({0: 1}, {2: 1})
+    if "changed" in why:
+        for member in "ab":
+            leave_group(connection, group.name, member)
+        configure_share_group(connection, group.name, {"ordering": "none"})
     delete_records(connection, {partition: 5})
     clock("2 minutes")
     for offset in (5, 6):
