@@ -245,7 +245,7 @@ def test_a_new_record_is_committed_by_its_own_transaction(connection: Connection
 
 
 def test_what_was_read_uncommitted_does_not_lead_past_what_is_undecided(connection: Connection) -> None:
-    """I5. From when on the group reads what is committed."""
+    """I5. The group reads committed records alone from now on."""
     group, writer = ShareGroup(connection, new_partition(connection), isolation="read_uncommitted"), Writer(connection)
     writer.send(group.partition, b"0")
     assert group.acquire("a") == {0: 1}
