@@ -187,7 +187,7 @@ class Acquired:
 
 
 class Acquisition(NamedTuple):
-    """What a call acquired, and which answers it refused. `has_passed`: nothing, but another member had a lock."""
+    """What a call acquired, and which answers it refused. `has_passed`: nothing, but there may be some at once."""
 
     records: list[Acquired]
     refused: list[Refused]

@@ -676,6 +676,34 @@ def test_what_compaction_removes_while_it_is_held_is_delivered_no_more(connectio
     assert group.spans == []
 
 
+@pytest.mark.parametrize("most", [1, 2])
+def test_what_compaction_has_removed_counts_for_nothing(connection: Connection, most: int) -> None:
+    """Else a member would get nothing, poll by poll, and wait each time: a log is mostly gaps."""
+    group = ShareGroup(connection, compacted_topic(connection), max_record_locks=2)
+    for pairs in ("z1", " ".join(f"a{at}" for at in range(40)) + " b1 " + "a2 " * 9, "a3 c1", "d1"):
+        put(connection, group.partition, pairs)
+    compact(connection)
+    found = []
+    while len(found) < 5:
+        got = group.acquire("a", most)
+        assert len(got) == min(most, 5 - len(found))
+        assert group.answer("a", dict.fromkeys(got, "accept")) == []
+        found += sorted(got)
+    assert found == [0, 41, 51, 52, 53]
+    assert group.spans == []
+
+
+def test_who_meets_only_what_compaction_has_removed_asks_again_at_once(connection: Connection) -> None:
+    group = ShareGroup(connection, compacted_topic(connection))
+    for pairs in ("a1 a2", "a3", "z1"):
+        put(connection, group.partition, pairs)
+    group.answer("a", dict.fromkeys(group.acquire("a", 2), "release"))
+    compact(connection)
+    calls = [acquire_records(connection, group.asking("a", 1)) for _ in range(4)]
+    assert [call.has_passed for call in calls] == [True, True, False, False]
+    assert [len(call.records) for call in calls] == [0, 0, 1, 1]
+
+
 def test_a_dead_letter_that_compaction_has_removed_is_forgotten(connection: Connection) -> None:
     group = ShareGroup(connection, compacted_topic(connection), delivery_count_limit=1)
     for pairs in ("a1 b1", "a2"):

@@ -8,7 +8,7 @@
 --   inline_bytes          how much of the records it may return: the columns of a row that is behind that are null
 --   one row for each piece of a row of the log that has records, as records_at: all offsets from first to last are acquired;
 --   is_repeated: the call has acquired it before
---   one row without offsets: it has written so many dead letters, of so many bytes
+--   one row without offsets: it has written so many dead letters, of so many bytes, or met only records that compaction has removed
 -- What may not be delivered again becomes a dead letter (bury_records). What is delayed, or waits for its key, is parked: in
 -- share_parked. An overdue transaction that holds records back, in the log or by an answer, is aborted (I12). The caller holds the share partition's lock, and has
 -- looked at rights and at the member; tries the locks of partitions of dead letters and of producers. Reads partition, record_batch,
@@ -184,7 +184,7 @@ begin
     while most > 0 and bytes_left > 0 and not is_repeated and not alone loop
         rows_found := 0;
         start := next_offset;
-        for f in select b.base_offset, b.last_offset, b.visible, b.identity,
+        for f in select b.base_offset, b.last_offset, b.visible, b.identity, b.offset_deltas,
                         g.ordering = 'key' or b.header_keys @> '{msgtx.deliver-at}' as is_divided,
                         b.blocked_producer_id, b.blocked_epoch, b.blocked_number, b.blocked_overdue
                  from msgtx.fetch_batches(
@@ -212,19 +212,27 @@ begin
                         most := most - (part.last_offsets[at] - part.first_offsets[at] + 1);
                     end loop;
                 end loop;
-            elsif f.visible then
-                count := least(most, f.last_offset - greatest(f.base_offset, next_offset) + 1);
-                next_offset := greatest(f.base_offset, next_offset) + count;
-                if taken[cardinality(taken)].last_offset = next_offset - count - 1
-                   and taken[cardinality(taken)].delivery_count = 1 then
-                    taken[cardinality(taken)].last_offset := next_offset - 1;
-                else
-                    taken := taken || row(next_offset - count, next_offset - 1, 'acquired', 1,
-                                          in_member_number, in_call_number, until, null, null, null, null, null)::msgtx.share_span;
-                end if;
-                most := most - count;
             else
+                first_offset := greatest(f.base_offset, next_offset);
+                last_offset := least(f.last_offset, first_offset + most - 1);
+                count := last_offset - first_offset + 1;
+                if f.offset_deltas is not null then  -- what compaction has removed does not count
+                    select count(*), min(o.record_offset), max(o.record_offset) into count, first_offset, last_offset
+                    from (select f.base_offset + d as record_offset from unnest(f.offset_deltas) d
+                          where f.base_offset + d >= next_offset order by d limit most) o;
+                end if;
                 next_offset := f.last_offset + 1;
+                if f.visible and count > 0 then
+                    if taken[cardinality(taken)].last_offset = first_offset - 1
+                       and taken[cardinality(taken)].delivery_count = 1 then
+                        taken[cardinality(taken)].last_offset := last_offset;
+                    else
+                        taken := taken || row(first_offset, last_offset, 'acquired', 1, in_member_number, in_call_number, until,
+                                              null, null, null, null, null)::msgtx.share_span;
+                    end if;
+                    most := most - count;
+                    next_offset := case when most > 0 then next_offset else last_offset + 1 end;
+                end if;
             end if;
             next_token := case g.isolation when 'read_committed' then 'stable ' else 'seen ' end || f.identity;
         end loop;
@@ -269,6 +277,10 @@ begin
         header_values := case when is_inline then f.header_values end;
         return next;
     end loop;
+    if taken = '{}' and left_over <> '{}' then  -- there may be more behind what is gone: the next call looks
+        select 0, 0, null into record_count, byte_size, first_offset;
+        return next;
+    end if;
 
     if not is_repeated and (left_over <> '{}' or is_met or next_offset is distinct from state.next_offset
                             or next_due is distinct from state.next_due
