@@ -9,7 +9,10 @@ import pytest
 
 import msgtx
 from msgtx import Acknowledgement, RedriveReport, errors
-from tests.databases import Connection
+from msgtx.store.shares import Redriven, redrive_dead_letters
+from msgtx.store.topics import describe_topics
+from tests.databases import Connection, backend, wait_for_lock
+from tests.store.steps import append_one, batch, count
 
 Unique = Callable[[str], str]
 HEADERS = (("trace", b"\xff\x00"), ("empty", None))
@@ -48,6 +51,41 @@ def reject(client: msgtx.Client, topic: str, group: str, count: int = 10) -> Non
 
 def of(client: msgtx.Client, topic: str) -> list[msgtx.Record]:
     return list(client.read(client.snapshot([topic])))
+
+
+def letter(group: str, topic: str, partition: int = 0, **changed: str) -> list[tuple[str, bytes | None]]:
+    """The headers of a dead letter that had some of its own."""
+    added = {
+        "group": group,
+        "topic": topic,
+        "partition": str(partition),
+        "offset": "0",
+        "deliveries": "1",
+        "reason": "rejected",
+        "member": "m",
+        "time": "2026-01-01T00:00:00.000Z",
+    }
+    return [*HEADERS, *((f"msgtx.dead-letter.{name}", text.encode()) for name, text in {**added, **changed}.items())]
+
+
+def post(connection: Connection, group: str, *records: tuple[bytes, list[tuple[str, bytes | None]]]) -> None:
+    """Write these to the group's topic of dead letters, in one row, as one that copies topics does."""
+    letters = f"{group}-dead-letters"
+    (partition,) = describe_topics(connection, [letters])[letters].partition_ids
+    row = batch(partition, *(value for value, _ in records), headers=[headers for _, headers in records])
+    assert append_one(connection, row).error is None
+
+
+@pytest.fixture
+def letters(client: msgtx.Client, group: str) -> str:
+    """The group's topic of dead letters, of one partition."""
+    name = f"{group}-dead-letters"
+    client.topics.create(name)
+    return name
+
+
+def step(connection: Connection, group: str, upto: int | None, *, most: int = 99, skip_missing: bool = False) -> Redriven:
+    return redrive_dead_letters(connection, group, 0, upto=upto, most=most, skip_missing=skip_missing)
 
 
 def numbers(records: list[msgtx.Record]) -> list[int]:
@@ -238,3 +276,126 @@ def test_a_server_that_dies_with_the_client_leaves_no_half(
     connection.execute("select pg_terminate_backend(%s)", [aside.info.backend_pid])
     assert client.admin.shares.redrive(group).sent == 10
     assert len(of(client, topic)) == len(before) + 10
+
+
+@pytest.mark.usefixtures("letters")
+@pytest.mark.parametrize("most", [1, 2, 3, 4])
+def test_letters_of_one_row_go_back_in_steps_of_any_size(
+    client: msgtx.Client, connection: Connection, group: str, unique: Unique, most: int
+) -> None:
+    """Each once, with its own headers, though what lies between them is none."""
+    target = unique("target")
+    client.topics.create(target)
+    true, note = letter(group, target), list(HEADERS)
+    post(
+        connection,
+        group,
+        (b"0", true),
+        (b"", note),
+        (b"1", true),
+        (b"2", true),
+        (b"", note),
+        (b"3", true),
+        (b"", []),
+    )
+    post(connection, group, (b"4", true), (b"", note))
+    sent = [client.admin.shares.redrive(group, max_records=most).sent for _ in range(6)]
+    assert sent == [*[most] * (5 // most), 5 % most, *[0] * (5 - 5 // most)]
+    found = of(client, target)
+    assert numbers(found) == [0, 1, 2, 3, 4]
+    assert {tuple(record.headers) for record in found} == {HEADERS}
+    assert client.admin.shares.describe(group).dead_letters == 0
+
+
+@pytest.mark.usefixtures("letters")
+def test_a_step_sends_what_lies_below_its_end(
+    client: msgtx.Client, connection: Connection, group: str, unique: Unique
+) -> None:
+    """And is over there, even where the log ends before: what comes later is for another one."""
+    target = unique("target")
+    client.topics.create(target)
+    true = letter(group, target)
+    assert step(connection, group, 5) == Redriven(5, 0, 0, True)
+    post(connection, group, *((b"%d" % number, true) for number in range(4)))
+    assert step(connection, group, 2) == Redriven(2, 2, 0, True)
+    assert numbers(of(client, target)) == [0, 1]
+    assert step(connection, group, 9) == Redriven(9, 2, 0, False)
+    post(connection, group, (b"4", true))
+    assert step(connection, group, 9) == Redriven(9, 1, 0, False)
+    assert numbers(of(client, target)) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.usefixtures("letters")
+def test_what_is_nearly_a_letter_is_none(client: msgtx.Client, connection: Connection, group: str, unique: Unique) -> None:
+    target = unique("target")
+    client.topics.create(target)
+    true = letter(group, target)
+    added = true[len(HEADERS) :]
+    post(connection, group, (b"names", [(f"x-{name}", value) for name, value in true]))
+    post(connection, group, (b"order", [*HEADERS, *added[1:], added[0]]))
+    post(connection, group, (b"two", added[:1]), (b"records", added[1:]))
+    assert client.admin.shares.redrive(group) == RedriveReport(sent=0, skipped=0)
+    assert of(client, target) == []
+
+
+@pytest.mark.usefixtures("letters")
+def test_a_letter_whose_topic_is_gone_ends_the_step_in_front_of_it(
+    client: msgtx.Client, connection: Connection, group: str, unique: Unique
+) -> None:
+    """I16: those in front of it are sent; what refuses it has changed nothing."""
+    target, gone = unique("target"), unique("gone")
+    client.topics.create(target)
+    post(connection, group, (b"0", letter(group, target)), (b"", []), (b"1", letter(group, gone)))
+    post(connection, group, (b"2", letter(group, target)))
+    assert step(connection, group, None) == Redriven(4, 1, 0, False)
+    reset = client.admin.shares.reset_offsets
+    reset(group, {msgtx.TopicPartition(f"{group}-dead-letters", 0): 1})  # the note
+    before = count(connection, "share_state"), client.admin.shares.describe(group)
+    with pytest.raises(errors.UnknownTopicOrPartition, match=f"offset 2 came from topic {gone}, which is gone"):
+        step(connection, group, None)
+    assert (count(connection, "share_state"), client.admin.shares.describe(group)) == before
+    client.topics.create(gone)
+    assert step(connection, group, None) == Redriven(4, 2, 0, True)
+    assert (numbers(of(client, target)), numbers(of(client, gone))) == ([0, 2], [1])
+
+
+@pytest.mark.usefixtures("letters")
+def test_a_step_writes_to_so_many_partitions_at_most(
+    client: msgtx.Client, connection: Connection, group: str, unique: Unique
+) -> None:
+    """It takes a lock for each of them, and there is not room for any number."""
+    target = unique("target")
+    client.topics.create(target, partitions=257)
+    post(connection, group, *((b"%d" % number, letter(group, target, number // 2)) for number in range(514)))
+    assert step(connection, group, None, most=999) == Redriven(514, 512, 0, False)
+    assert step(connection, group, None, most=999) == Redriven(514, 2, 0, True)
+    assert numbers(of(client, target)) == [*range(514)]
+
+
+def test_where_there_is_nothing_to_send_nothing_is_written(
+    client: msgtx.Client, connection: Connection, topic: str, group: str
+) -> None:
+    reject(client, topic, group)
+    for most in (0, 10, 10):
+        before = count(connection, "share_state")
+        step(connection, group, None, most=most)
+    assert count(connection, "share_state") == before
+
+
+def test_who_was_slower_has_done_nothing(
+    client: msgtx.Client,
+    connection: Connection,
+    open_connection: Callable[[], Connection],
+    topic: str,
+    group: str,
+) -> None:
+    """And is told that more may be left, though both passed over all letters."""
+    reject(client, topic, group)
+    client.topics.delete(topic)
+    first, second = open_connection(), open_connection()
+    with ThreadPoolExecutor(1) as threads:
+        with first.transaction():
+            assert step(first, group, None, skip_missing=True).skipped == 10
+            slower = threads.submit(step, second, group, None, skip_missing=True)
+            wait_for_lock(connection, backend(second))
+        assert slower.result(20) == Redriven(10, 0, 0, False)

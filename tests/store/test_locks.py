@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 
 from msgtx.store import sweeps
+from msgtx.store.answers import acknowledge_records
 from msgtx.store.append import append, append_and_decide
 from msgtx.store.coordinators import lease_shards, release_shards
 from msgtx.store.groups import commit_offsets, delete_group, delete_offsets, reset_offsets
@@ -17,7 +18,14 @@ from msgtx.store.installation import change_incarnation, fence_everybody
 from msgtx.store.members import leave_group
 from msgtx.store.producers import fence_producer, init_producer_id, lock_producers
 from msgtx.store.seal import commit_in_session, complete_prepared, decide_sealed, seal
-from msgtx.store.shares import Acquiring, acquire_records_together, ensure_dead_letters, reset_share_offsets
+from msgtx.store.shares import (
+    Acquiring,
+    acquire_records_together,
+    configure_share_group,
+    ensure_dead_letters,
+    redrive_dead_letters,
+    reset_share_offsets,
+)
 from msgtx.store.spark import Attempt, BatchName, abort_batch, begin_attempt, decide_batch
 from msgtx.store.transactions import end_transaction, expire_transactions, mark, mark_partitions
 from msgtx.types import GroupMetadata, OffsetAndMetadata
@@ -85,10 +93,12 @@ class World:
         group.acquire("a", 1)
         ensure_dead_letters(self.connection, group.name)
         keys = self.connection.execute(
-            "select msgtx.share_partition_key(%s, %s), msgtx.dead_letter_partition(%s, %s), hashtext(%s)",
-            [group.group_id, self.one, group.name, self.one, group.name],
+            "select msgtx.share_partition_key(%s, %s), l.letters, hashtext(%s), msgtx.share_partition_key(%s, l.letters)"
+            " from msgtx.dead_letter_partition(%s, %s) l(letters)",
+            [group.group_id, self.one, group.name, group.group_id, group.name, self.one],
         ).fetchall()
-        for kind, key, called in zip((SHARE, PARTITION, GROUP), keys[0], ("share", "letters", "sharing"), strict=True):
+        names = "share", "letters", "sharing", "share of letters"
+        for kind, key, called in zip((SHARE, PARTITION, GROUP, SHARE), keys[0], names, strict=True):
             self.keys[kind, key] = called
         return group
 
@@ -138,6 +148,16 @@ def acquired_together(group: ShareGroup) -> None:
 def answered_before(world: World) -> ShareGroup:
     group = world.sharing()
     world.answered(group, "reject", world.other)
+    return group
+
+
+def redrive(world: World, group: ShareGroup, over: Connection | None = None) -> int:
+    return redrive_dead_letters(over or world.connection, group.name, 0, upto=None, most=1, skip_missing=False).sent
+
+
+def rejected(world: World) -> ShareGroup:
+    group = world.sharing()
+    group.answer("a", {0: "reject"})
     return group
 
 
@@ -259,6 +279,12 @@ CALLS: Final[dict[str, tuple[Callable[[World], Callable[[], Any]], dict[str, str
         apart(answered_before, lambda w, group: w.answered(group, "reject", w.other)),
         {"first": "exclusive", "empty": "share", "other": "exclusive"},
     ),
+    "join_share_group": (apart(World.sharing, lambda w, group: group.join("new")), {"sharing": "exclusive"}),
+    "configure_share_group": (
+        apart(World.sharing, lambda w, group: configure_share_group(w.connection, group.name, {"max_record_locks": 9})),
+        {"sharing": "exclusive"},
+    ),
+    "redrive_dead_letters": (apart(rejected, redrive), {"one": "exclusive", "share of letters": "exclusive"}),
     "reset_share_offsets": (
         apart(emptied, lambda w, group: reset_share_offsets(w.connection, group.name, {w.one: 0})),
         {"sharing": "exclusive", "share": "exclusive"},
@@ -304,3 +330,30 @@ def test_a_whole_transaction_that_rejects_locks_in_order(
             assert world.held(caller) == {"first": "exclusive", "empty": "share", "other": "exclusive"}
         waits.result(20)
     assert [offset for _, offset, *_ in group.letters] == [0]
+
+
+def test_who_accepts_does_not_lock_where_dead_letters_would_go(bare: None, connection: Connection) -> None:
+    world = World(connection)
+    other = world.sharing()
+    unlocked = {(PARTITION, "letters"): "other letters", (SHARE, "share"): "other share"}
+    world.keys = {key: unlocked.get((key[0], called), called) for key, called in world.keys.items()}
+    group = world.sharing()
+    answers = group.answers("a", {0: "reject"}) + other.answers("a", {0: "accept"})
+    with connection.transaction():
+        assert acknowledge_records(connection, answers, call_number=99) == []
+        assert world.held() == {"letters": "exclusive", "share": "exclusive", "other share": "exclusive"}
+
+
+def test_a_redrive_locks_partitions_before_the_share_partition(
+    bare: None, connection: Connection, open_connection: Callable[[], Connection]
+) -> None:
+    world = World(connection)
+    group = rejected(world)
+    other, caller = open_connection(), open_connection()
+    with ThreadPoolExecutor(1) as threads:
+        with other.transaction():
+            other.execute("select msgtx.lock_partition(%s)", [world.one])
+            waits = threads.submit(redrive, world, group, caller)
+            wait_for_lock(connection, backend(caller))
+            assert world.held(caller) == {}
+        assert waits.result(20) == 1

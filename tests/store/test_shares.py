@@ -25,8 +25,10 @@ from msgtx.store.shares import (
     Acquiring,
     acquire_records,
     configure_share_group,
+    describe_share_groups,
     ensure_dead_letters,
     join_share_group,
+    reset_share_offsets,
 )
 from msgtx.store.topics import create_topic, delete_topic, describe_topics
 from msgtx.store.transactions import end_transaction, mark, transaction_outcome
@@ -1261,6 +1263,133 @@ def test_a_group_begins_with_another_topic_when_somebody_joins_for_that(connecti
     join(connection, "g", "b", topic_of(connection, first), topic_of(connection, second), "nowhere")
     assert starts(connection, group_id) == [(first, 1, 0), (second, 1, 1)]
     assert join(connection, "empty", "a") != (group_id, 0)
+
+
+def test_a_group_begins_with_a_topic_that_only_another_one_knows(connection: Connection) -> None:
+    partition = four_records(connection)
+    known, _ = join(connection, "f", "a", topic_of(connection, partition))
+    append_one(connection, batch(partition, b"4"))
+    group_id, _ = join(connection, "g", "a", topic_of(connection, partition))
+    assert (starts(connection, known), starts(connection, group_id)) == ([(partition, 1, 4)], [(partition, 1, 5)])
+
+
+def test_a_join_that_is_refused_makes_nothing(connection: Connection) -> None:
+    """I16: neither a member nor a group; and only a group's own members count."""
+    for member in ("a", "b"):
+        join(connection, "f", member)
+    with connection.transaction(force_rollback=True):
+        connection.execute("update msgtx.setting set value = 2 where name = 'group_max_members'")
+        for member in ("a", "b"):
+            join(connection, "g", member)
+        with pytest.raises(errors.GroupMaxSizeReached, match=r"share group g has .*group_max_members is 2"):
+            join(connection, "g", "c")
+        assert count(connection, "group_member") == 4
+    for name, member, timeout_ms, error, text in (
+        ("no name", "a", 45_000, errors.InvalidRequest, "use 1 to 236"),
+        ("h", "a", 1, errors.InvalidSessionTimeout, "share group h: the session timeout of member a is 1 ms; .* is 100, .*"),
+    ):
+        with pytest.raises(error, match=text):
+            join_share_group(
+                connection,
+                name,
+                member_id=member,
+                client_host=None,
+                client_process=None,
+                session_timeout_ms=timeout_ms,
+                topics=[],
+            )
+    assert (count(connection, "consumer_group"), count(connection, "group_member")) == (1, 2)
+
+
+@pytest.mark.parametrize("why", ["no group", "a consumer group", "a member", "no partition"])
+def test_a_reset_that_is_refused_changes_nothing(connection: Connection, group: ShareGroup, why: str) -> None:
+    """I16."""
+    group.acquire("a", 2)
+    name, places = group.name, {group.partition: 0}
+    if why != "a member":
+        leave_group(connection, group.name, "a")
+    if why == "no group":
+        name, error, text = "nobody", errors.GroupNotFound, "there is no share group nobody"
+    elif why == "a consumer group":
+        connection.execute("insert into msgtx.consumer_group (name) values ('consumers')")
+        name, error, text = "consumers", errors.GroupNotFound, "there is no share group consumers"
+    elif why == "a member":
+        error, text = errors.GroupNotEmpty, group.name
+    else:
+        places = {group.partition: 0, group.partition + 99: 0}
+        error, text = errors.UnknownTopicOrPartition, f"partition {group.partition + 99} does not exist"
+    versions = group.versions
+    with pytest.raises(error, match=text):
+        reset_share_offsets(connection, name, places)
+    assert (group.versions, [status for _, _, status, _ in group.spans]) == (versions, ["acquired"])
+
+
+@pytest.mark.parametrize("stranger", ["another group's", "one that left", "nobody"])
+def test_who_is_no_member_of_the_group_acquires_nothing(
+    connection: Connection, partition: int, group: ShareGroup, stranger: str
+) -> None:
+    """I16."""
+    other = ShareGroup(connection, partition)
+    number = {"another group's": other.join("a"), "one that left": group.join("b"), "nobody": 2**40}[stranger]
+    leave_group(connection, group.name, "b") if stranger == "one that left" else None
+    asked = Acquiring(group.name, number, group.call(), [partition], 500, 1 << 20)
+    with pytest.raises(errors.UnknownMember, match=f"{group.name} has no member with number {number}"):
+        acquire_records(connection, asked)
+    assert (group.spans, other.spans) == ([], [])
+
+
+# ── settings ──
+
+
+def settings_of(connection: Connection, group: str) -> dict[str, object]:
+    return describe_share_groups(connection, [group])[0].settings
+
+
+def test_a_groups_settings_are_its_own(connection: Connection) -> None:
+    """A change leaves what it does not name, and other groups, as they are."""
+    configure_share_group(connection, "first", {"dead_letter_topic": "letters", "max_record_locks": 7})
+    configure_share_group(connection, "second", {"delivery_count_limit": 3})
+    configure_share_group(connection, "third", {})
+    before = {name: settings_of(connection, name) for name in ("first", "second", "third")}
+    assert [each["dead_letter_topic"] for each in before.values()] == [
+        "letters",
+        "second-dead-letters",
+        "third-dead-letters",
+    ]
+    configure_share_group(connection, "first", {"delivery_count_limit": 9})
+    configure_share_group(connection, "third", {"dead_letter_topic": "others"})
+    assert {name: settings_of(connection, name) for name in before} == {
+        "first": before["first"] | {"delivery_count_limit": 9},
+        "second": before["second"],
+        "third": before["third"] | {"dead_letter_topic": "others"},
+    }
+
+
+def test_only_the_topic_of_dead_letters_must_not_be_compacted(connection: Connection) -> None:
+    for name, policy in (("earliest", "compact"), ("compacted", "compact"), ("letters", "delete")):
+        create_topic(connection, name, 1, {"cleanup_policy": policy})
+    settings = {"auto_offset_reset": "earliest", "dead_letter_topic": "letters"}
+    configure_share_group(connection, "g", settings)
+    assert settings_of(connection, "g").items() >= settings.items()
+    with pytest.raises(errors.ConfigError, match="dead_letter_topic compacted is compacted"):
+        configure_share_group(connection, "g", {"dead_letter_topic": "compacted"})
+
+
+def test_a_setting_that_needs_an_empty_group_is_not_changed_in_one_with_members(
+    connection: Connection, group: ShareGroup
+) -> None:
+    """I16: nor are those that come with it."""
+    before = settings_of(connection, group.name)
+    with pytest.raises(errors.GroupNotEmpty):
+        configure_share_group(connection, group.name, {"ordering": "key", "max_record_locks": 7})
+    assert settings_of(connection, group.name) == before
+
+
+def test_a_topic_of_dead_letters_is_made_for_a_share_group_alone(connection: Connection, group: ShareGroup) -> None:
+    connection.execute("insert into msgtx.consumer_group (name) values ('consumers')")
+    for name in ("nobody", "consumers"):
+        ensure_dead_letters(connection, name)
+    assert sorted(describe_topics(connection, None)) == [topic_of(connection, group.partition)]
 
 
 # ── a group that is deleted ──

@@ -332,6 +332,7 @@ def test_a_reset_changes_what_its_group_has_of_its_partition(
     places = [partition, new_partition(connection), new_partition(connection)]
     for place, keys in zip(places, ("-" * 4, "-" * 9, "-"), strict=True):
         fill(connection, place, keys, delays=[MINUTE])
+    fill(connection, places[1], "-")
     groups = [ShareGroup(connection, partition, record_lock_duration_ms=FOREVER) for _ in range(3)]
     for group in groups:
         for place in (places[1], places[0], places[2]):

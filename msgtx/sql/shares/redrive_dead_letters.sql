@@ -139,7 +139,6 @@ begin
                         header_at - cardinality(added) - own_headers + 1:header_at - cardinality(added)];
                 end if;
             end if;
-            next_offset := here + 1;
         end loop;
         next_offset := greatest(next_offset, least(row_of_log.last_offset + 1, upto));
     end loop;
