@@ -13,7 +13,7 @@ from msgtx.coordinator.compactor import MIN_DIRTY_RATIO, Compactor
 from msgtx.coordinator.sweep import Sweeper, sweep
 from msgtx.database.pool import Engine
 from msgtx.store import compaction, sweeps
-from msgtx.store.coordinators import lease_shards
+from msgtx.store.coordinators import Leases, lease_shards
 from msgtx.store.fetch import list_offsets
 from msgtx.store.groups import commit_offsets
 from msgtx.store.producers import init_producer_id
@@ -375,6 +375,81 @@ def test_a_search_does_not_read_what_lies_behind_an_open_transaction(connection:
     assert looks_of(connection, search, MIN_DIRTY_RATIO) <= 100
 
 
+def test_what_is_decided_is_worth_a_pass_whatever_lies_behind_it_and_beside(connection: Connection) -> None:
+    """Retention by size has counted more of the log than a pass covers; another log has rows at the same offsets."""
+    settings = {"retention_bytes": 10**9, "retention_ms": -1}
+    beside = new_partition(connection, **settings)
+    plain(connection, beside, b"x" * 5_000)
+    rows_behind(connection, beside, 2_500)
+    retain(connection)
+    partition, writer = compacted_topic(connection, cleanup_policy="compact,delete", **settings), Writer(connection)
+    for key in "abcdefgh":
+        put(connection, partition, f"{key}1")
+    assert compact(connection, min_dirty_ratio=MIN_DIRTY_RATIO) == 0
+    assert place(connection, partition) == (8, False)
+    for key in "abcdefgh":
+        put(connection, partition, f"{key}2")
+    writer.send(partition, b"open", keys=[b"o"])
+    rows_behind(connection, partition, 2_000)
+    retain(connection)
+    assert compact(connection, min_dirty_ratio=MIN_DIRTY_RATIO) == 8
+    assert place(connection, partition) == (16, False)
+    assert dirty(connection) == (None, None), "nothing more is decided"
+
+
+def dirty(connection: Connection, after: int | None = None, *, most: int = 500) -> tuple[int | None, int | None]:
+    """Look for a log that is worth a pass. Returns its partition, and where the look came to."""
+    found, came_to = connection.execute(
+        "select partition_id, next_after[1] from msgtx.find_dirty_log(%s::bigint[], %s, 0)",
+        [None if after is None else [after], most],
+    ).fetchone() or (None, None)
+    return found, came_to
+
+
+def test_a_search_goes_on_behind_the_partitions_that_it_has_looked_at(connection: Connection) -> None:
+    places = [compacted_topic(connection) for _ in range(4)]
+    for partition in places[:3]:
+        put(connection, partition, "a1")
+    compact(connection)
+    put(connection, places[2], "a2")
+    assert dirty(connection, most=2) == (None, places[1])
+    assert dirty(connection, places[1], most=2) == (places[2], places[2])
+    assert dirty(connection, places[2], most=2) == (None, None)
+
+
+def test_a_search_counts_a_long_log_in_parts(connection: Connection) -> None:
+    """It comes back to it before it goes on."""
+    partition, later = compacted_topic(connection), compacted_topic(connection)
+    for each in (partition, later):
+        put(connection, each, "a1")
+    rows_behind(connection, partition, 10_000)
+    assert dirty(connection) == (None, partition - 1)
+    assert dirty(connection, partition - 1) == (partition, partition)
+
+
+def test_a_search_passes_by_what_another_cleaner_has(connection: Connection, open_connection: Sessions) -> None:
+    """It does not wait, though the log has rows that nobody has counted."""
+    partition, later = compacted_topic(connection), compacted_topic(connection)
+    for each in (partition, later):
+        put(connection, each, "a1")
+    rows_behind(connection, partition, 1_000)
+    cleaner = open_connection()
+    with cleaner.transaction():
+        cleaner.execute("select from msgtx.partition where partition_id = %s for no key update", [partition])
+        assert dirty(connection) == (later, later)
+
+
+def test_a_log_that_retention_has_emptied_is_worth_no_pass(connection: Connection) -> None:
+    """Nor is it beside one that is longer."""
+    partition, longer = compacted_topic(connection, cleanup_policy="compact,delete"), new_partition(connection)
+    put(connection, partition, "a1 b1")
+    delete_records(connection, {partition: LOG_END})
+    assert retain(connection) == 1
+    for _ in range(9):
+        plain(connection, longer, b"x")
+    assert dirty(connection) == (None, None)
+
+
 def test_a_small_window_takes_several_passes(connection: Connection, client: msgtx.Client) -> None:
     """Memory is bounded: a pass notes as many keys as fit, and the next one goes on there."""
     partition = compacted_topic(connection)
@@ -597,7 +672,86 @@ def test_history_may_go_before_and_after(connection: Connection, clock: Clock, c
     assert count(connection, "transaction_marker", "outcome = 'ABORT'") == 2
 
 
+# ── beside other partitions ──
+
+
+def rows_of(connection: Connection, partition: int) -> list[Any]:
+    """All that is stored of a partition and its log."""
+    return [
+        connection.execute(
+            f"select t.* from msgtx.{table} t where partition_id = %s order by {order}", [partition]
+        ).fetchall()
+        for table, order in (("partition", "1"), ("record_batch", "base_offset"))
+    ]
+
+
+def test_a_pass_changes_its_own_log_alone(connection: Connection, clock: Clock) -> None:
+    """Of it the rows that it names; the time of a tombstone counts from the first pass that has seen it."""
+    places = [compacted_topic(connection) for _ in range(3)]
+    for each in places:
+        for pairs in ("a1 b1", "c-", "d-", "a2"):
+            put(connection, each, pairs)
+    _, partition, _ = places
+    others = [rows_of(connection, each) for each in (places[0], places[2])]
+    (row, *_) = compaction.read_keys(connection, partition, 0, 9, with_tombstones=True, most_rows=9, most_bytes=1 << 20)
+
+    def times() -> list[Any]:
+        return [
+            each
+            for (each,) in connection.execute(
+                "select compacted_at from msgtx.record_batch where partition_id = %s order by base_offset", [partition]
+            ).fetchall()
+        ]
+
+    rewrite = compaction.Rewrite(row, [1], waits=False)
+    done_at = compaction.compact_batches(connection, partition, [rewrite], seen=[2], leases=None)
+    assert (seen(connection, partition), times()) == ("1:b1 2:c- 3:d- 4:a2", [None, done_at, None, None])
+    assert place(connection, partition) == (0, False), "the pass is not over"
+    clock("1 hour")
+    later_at = compaction.compact_batches(connection, partition, [], seen=[2, 3], leases=None)
+    assert times() == [None, done_at, later_at, None]
+    log = compaction.DirtyLog(partition, 0, 5)
+    for done in (True, False):
+        assert compaction.finish_compaction(connection, log, until=5, tombstones_since=done_at, leases=None) is done
+        assert place(connection, partition) == (5, True)
+    assert [rows_of(connection, each) for each in (places[0], places[2])] == others
+
+
+@pytest.mark.parametrize("beside", ["compact", "delete"])
+def test_only_the_policy_of_its_own_topic_counts(connection: Connection, beside: str) -> None:
+    own = {"compact": "delete", "delete": "compact"}[beside]
+    _, partition, _ = (new_partition(connection, cleanup_policy=policy) for policy in (beside, own, beside))
+    put(connection, partition, "a1 b1")
+    (row,) = compaction.read_keys(connection, partition, 0, 9, with_tombstones=True, most_rows=9, most_bytes=1 << 20)
+    rewrite = compaction.Rewrite(row, [1], waits=False)
+    done_at = compaction.compact_batches(connection, partition, [rewrite], seen=[], leases=None)
+    assert (done_at is not None) is (own == "compact")
+    assert seen(connection, partition) == ("1:b1" if own == "compact" else "0:a1 1:b1")
+
+
 # ── coordinators ──
+
+
+STEPS: dict[str, Callable[[Connection, int, Leases], object]] = {
+    "find": lambda connection, _, leases: compaction.find_dirty_log(connection, None, min_dirty_ratio=0, leases=leases),
+    "rewrite": lambda connection, partition, leases: compaction.compact_batches(
+        connection, partition, [], seen=[0], leases=leases
+    ),
+    "finish": lambda connection, partition, leases: compaction.finish_compaction(
+        connection, compaction.DirtyLog(partition, 0, 1), until=1, tombstones_since=None, leases=leases
+    ),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_each_step_of_a_pass_is_the_leaders(connection: Connection, step: str) -> None:
+    partition = compacted_topic(connection)
+    put(connection, partition, "a-")
+    leases = lease_shards(connection, None, host="here", process=1)
+    before = rows_of(connection, partition)
+    with pytest.raises(errors.CoordinatorFenced):
+        STEPS[step](connection, partition, replace(leases, epochs={**leases.epochs, 7: 0}))
+    assert rows_of(connection, partition) == before
 
 
 def test_a_coordinator_compacts_for_its_shards_and_only_as_long_as_it_leads_them(connection: Connection) -> None:
