@@ -142,13 +142,14 @@ def test_what_is_in_flight_is_seen_by_those_who_may_use_the_group(
             [name, partition],
         )
     everybody, billing = guest("consume"), guest("consume", "consume:group:share-billing")
-    watching, elsewhere = guest("admin:topic*"), guest("consume:another*", "admin:another*")
+    watching, elsewhere, administrator = guest("admin:topic*"), guest("consume:another*", "admin:another*"), guest("admin")
     for view, column in (("share_groups", "name"), ("share_partitions", "group_name"), ("share_spans", "group_name")):
         seen = f"select {column} from msgtx.{view} where {column} like 'share-%%' order by 1"
         assert connection.execute(seen).fetchall() == [("share-billing",), ("share-open",)]
         assert everybody.execute(seen).fetchall() == [("share-open",)]
         assert billing.execute(seen).fetchall() == [("share-billing",)]
-        assert watching.execute(seen).fetchall() == [("share-billing",), ("share-open",)]
+        for each in (watching, administrator):
+            assert each.execute(seen).fetchall() == [("share-billing",), ("share-open",)]
         assert elsewhere.execute(seen).fetchall() == []
 
 

@@ -14,7 +14,7 @@ from msgtx.store.transactions import (
     transaction_outcome,
 )
 from msgtx.types import Isolation, Outcome, TransactionId
-from tests.databases import Connection, backend, wait_until
+from tests.databases import Connection, backend, wait_for_lock, wait_until
 from tests.store.steps import (
     Writer,
     append_one,
@@ -245,6 +245,47 @@ def test_every_overdue_transaction_goes_in_bounded_batches(connection: Connectio
         counts.append(row[0])
         place = row[1]
     assert [each for each in counts if each] == [3, 3, 1]
+
+
+def expired_at(connection: Connection, place: list[int], most: int) -> int:
+    (found,) = connection.execute("select expired from msgtx.expire_overdue(%s, %s)", [place, most]).fetchone() or (-1,)
+    return int(found)
+
+
+@pytest.mark.parametrize("others", ["young", "prepared"])
+def test_what_is_left_alone_takes_no_place_in_a_bounded_batch(connection: Connection, clock: Clock, others: str) -> None:
+    partition = new_partition(connection)
+    writers = [Writer(connection) for _ in range(5)]
+    for writer in writers:
+        writer.send(partition, b"a")
+        if others == "prepared":
+            seal(connection, writer.name, "external")
+    overdue = Writer(connection, timeout_ms=10_000)
+    overdue.send(partition, b"b")
+    clock("1 hour" if others == "prepared" else "30 seconds")
+    assert expired_at(connection, [2, partition - 1, 0], 1) == 1
+    assert transaction_outcome(connection, overdue.name) == Decision(Outcome.ABORTED, "timeout")
+
+
+def test_what_another_sweep_has_ended_meanwhile_is_not_counted(
+    connection: Connection, open_connection: Sessions, clock: Clock
+) -> None:
+    """The sweep has found them all before it ends the first one, where it waits here."""
+    partition = new_partition(connection)
+    first, *others = (Writer(connection) for _ in range(5))
+    for writer in (first, *others):
+        writer.send(partition, b"a")
+    clock("1 hour")
+    holder, sweeper = open_connection(), open_connection()
+    with ThreadPoolExecutor(1) as threads:
+        with holder.transaction(force_rollback=True):
+            holder.execute("select msgtx.insert_decision(%s, %s, %s, 'ABORT', 'timeout')", first.name)
+            found = threads.submit(expired_at, sweeper, [2, partition - 1, 0], 9)
+            wait_for_lock(connection, backend(sweeper))
+            ended = sum(expire_transaction(connection, writer.name) for writer in others)
+        assert found.result(20) == 5 - ended
+    outcomes = [transaction_outcome(connection, writer.name) for writer in (first, *others)]
+    assert outcomes == [Decision(Outcome.ABORTED, "timeout")] * 5
 
 
 # ── by hand ──

@@ -17,7 +17,7 @@ from msgtx.store.measures import (
 )
 from msgtx.types import Acknowledgement, TopicPartition
 from tests.databases import Connection
-from tests.store.steps import Writer, plain
+from tests.store.steps import Writer, plain, seal
 from tests.store.test_growth import LOOKS
 
 Unique = Callable[[str], str]
@@ -252,6 +252,63 @@ def test_a_share_group_that_has_done_all_but_aborted_records_has_no_lag(
     assert share_of(connection, group).records == 1
 
 
+@pytest.mark.parametrize("kind", ["in flight", "parked", "unread"])
+def test_the_age_of_a_share_group_is_that_of_the_oldest_record_that_is_not_done(
+    client: msgtx.Client, connection: Connection, topic: str, unique: Unique, kind: str
+) -> None:
+    """In its own log: another one has newer rows at the same offsets, and newer ones lie behind it."""
+    beside, group = unique("beside"), unique("share")
+    client.topics.create(beside)
+    configured(client, connection, group)
+    now = int(time.time() * 1000)
+    with client.producer() as producer:
+        for name, back in ((beside, 1), (topic, 9)):
+            producer.send(name, b"x", timestamp=now - back * 3_600_000, delay_ms="1h" if kind == "parked" else None).result()
+        with client.share_consumer(topic, group=group, acknowledgement_mode="explicit") as consumer:
+            records = consumer.poll(0 if kind == "parked" else 10)
+            if kind == "unread":
+                consumer.acknowledge(records[0])
+                consumer.commit()
+            producer.send(topic, b"y", timestamp=now - 5 * 3_600_000).result()
+            found = share_of(connection, group)
+    assert found.age_ms is not None
+    assert round(found.age_ms / 3_600_000) == (5 if kind == "unread" else 9)
+
+
+def test_a_groups_lag_is_from_its_own_decided_offsets(client: msgtx.Client, connection: Connection, unique: Unique) -> None:
+    """Not from another group's, from those of another partition, or from ones that wait for a decision."""
+    topics, group, other = [unique("measured") for _ in range(2)], unique("group"), unique("group")
+    for topic in topics:
+        client.topics.create(topic)
+        client.producer().send_batch(topic, [b"x"] * 5).result()
+    for name, topic, offset in ((group, topics[0], 1), (group, topics[1], 4), (other, topics[0], 3)):
+        commit(client, name, topic, offset)
+    partition = partition_of(connection, topics[0]).partition_id
+    seal(connection, Writer(connection).name, "external", offset=(group, partition, 5))
+    lags = {(one.group, one.topic): one.records for one in measure_lags(connection, most=10_000) if one is not None}
+    assert lags.items() >= {(group, topics[0]): 4, (group, topics[1]): 1, (other, topics[0]): 2}.items()
+
+
+def test_dead_letters_of_several_groups_are_told_apart(client: msgtx.Client, connection: Connection, unique: Unique) -> None:
+    """Two of them have one topic of dead letters, from which one group has sent back its own."""
+    topic, shared = unique("measured"), unique("letters")
+    groups = [unique("share") for _ in range(3)]
+    client.topics.create(topic)
+    client.topics.create(shared)
+    client.producer().send_batch(topic, [b"x"] * 5).result()
+    for place, group in enumerate(groups):
+        configured(client, connection, group)
+        if place < 2:
+            client.admin.shares.configure(group, {"dead_letter_topic": shared})
+        with client.share_consumer(topic, group=group, acknowledgement_mode="explicit") as consumer:
+            for record in consumer.poll(10)[place:]:
+                consumer.acknowledge(record, Acknowledgement.REJECT)
+            consumer.commit()
+    assert client.admin.shares.redrive(groups[0]).sent == 5
+    letters = dict(one for one in measure_dead_letters(connection, most=10_000) if one is not None)
+    assert [letters[group] for group in groups] == [0, 9, 3]
+
+
 def test_dead_letters_are_those_that_were_not_sent_back(
     client: msgtx.Client, connection: Connection, topic: str, unique: Unique
 ) -> None:
@@ -315,6 +372,38 @@ def test_pages_leave_nothing_out_and_a_limit_is_told(
     assert list(measure_shares(connection, most=10_000, deadline=over)) == [None]
     assert list(measure_partitions(connection, most=10_000, deadline=over)) == [None]
     assert list(measure_lags(connection, most=10_000, deadline=over)) == [None]
+
+
+def test_a_page_with_nothing_to_show_says_where_it_came_to(
+    client: msgtx.Client, connection: Connection, unique: Unique
+) -> None:
+    """As of deleted topics, or, of consumer groups, where share groups are: the look goes on behind them."""
+    topics, group, share = [unique("measured") for _ in range(2)], unique("group"), unique("share")
+    for topic in topics:
+        client.topics.create(topic)
+        commit(client, group, topic, 0)
+    first, second = (partition_of(connection, topic).partition_id for topic in topics)
+    shares = configured(client, connection, share)
+    for topic in topics:
+        with client.share_consumer(topic, group=share) as consumer:
+            consumer.poll(0)
+    client.topics.delete(topics[1])
+    ((groups,),) = connection.execute("select group_id from msgtx.consumer_group where name = %s", [group]).fetchall()
+
+    def page(what: str, *after: int, most: int = 1) -> list[tuple[str | None, list[int] | None]]:
+        return connection.execute(
+            f"select group_name, next_after from msgtx.measure_{what}(%s, %s)", [list(after), most]
+        ).fetchall()
+
+    for what, name, number in (("lags", group, groups), ("shares", share, shares)):
+        assert page(what, number, first - 1) == [(name, [number, first])]
+        assert page(what, number, first) == [(None, [number, second])]
+        assert page(what, number, first, most=9) == page(what, number, second) == []
+        assert page(what, number, first - 1, most=9) == [(name, None)]
+    assert page("groups", groups - 1) == [(group, [groups])]
+    assert page("groups", groups) == [(None, [shares])]
+    assert page("groups", groups, most=9) == page("groups", shares) == []
+    assert page("groups", groups - 1, most=9) == [(group, None)]
 
 
 def test_a_measurement_looks_at_few_rows_however_long_the_logs_are(

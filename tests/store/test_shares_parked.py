@@ -15,6 +15,7 @@ from msgtx.store import sweeps
 from msgtx.store.append import append
 from msgtx.store.decide import decide
 from msgtx.store.groups import delete_group
+from msgtx.store.measures import measure_shares
 from msgtx.store.members import leave_group
 from msgtx.store.retention import delete_records
 from msgtx.store.shares import (
@@ -375,6 +376,49 @@ def test_what_is_parked_is_lag_and_holds_the_start_offset(connection: Connection
     group.acquire("a", 1)
     (state,) = describe_share_groups(connection, [group.name])
     assert (state.start_offset, state.parked, state.acquired, state.lag) == (0, 2, 1, 4)
+
+
+def test_what_is_told_of_a_group_is_its_own_in_each_partition(connection: Connection) -> None:
+    """Others are found first, have parked records at the same offsets, and their logs begin and end elsewhere."""
+    beside, first, second = (new_partition(connection) for _ in range(3))
+    fill(connection, beside, "---", delays=[MINUTE])
+    fill(connection, first, "------", delays=[MINUTE, 2 * MINUTE, 3 * MINUTE])
+    fill(connection, second, "kk-", delays=[None, None, MINUTE])
+    settings = {"record_lock_duration_ms": FOREVER, "ordering": "key"}
+    other, own, none = (ShareGroup(connection, beside, **settings) for _ in range(3))
+    for group, members in ((other, "ax"), (own, "bc")):
+        for place in (beside, first, second):
+            group.partition = place
+            for member in members:
+                if (group, place) != (own, beside):
+                    group.acquire(member, 1 if place == second else 3)
+    delete_records(connection, {beside: 1, first: 2})
+    append(connection, [batch(first, b"6", b"7")])
+
+    empty, *_ = describe_share_groups(connection, [none.name])
+    assert (empty.members, empty[3:]) == (1, (None,) * 10)
+    states = describe_share_groups(connection, [own.name])
+    told = [
+        (each.partition_id, each.start_offset, each.next_offset, each.acquired, each.parked, each.lag) for each in states
+    ]
+    assert told == [(first, 2, 6, 3, 1, 4 + 2), (second, 0, 3, 1, 2, 3)]
+
+    spans = connection.execute(
+        "select s.partition_id, t.name = s.topic, s.first_offset, s.last_offset, s.state, s.member_id"
+        " from msgtx.share_spans s join msgtx.partition p using (partition_id) join msgtx.topic t using (topic_id)"
+        " where s.group_name = %s order by 1, 3",
+        [own.name],
+    ).fetchall()
+    assert spans == [
+        (first, True, 2, 2, "delayed", None),
+        (first, True, 3, 5, "acquired", "b"),
+        (second, True, 0, 0, "acquired", "b"),
+        (second, True, 1, 1, "waiting", None),
+        (second, True, 2, 2, "delayed", None),
+    ]
+
+    measured = [each for each in measure_shares(connection, most=999) if each is not None and each.group == own.name]
+    assert sorted((each.records, each.in_flight, each.parked) for each in measured) == [(3, 1, 2), (6, 3, 1)]
 
 
 def test_a_repeated_acquisition_takes_nothing_that_became_due(
