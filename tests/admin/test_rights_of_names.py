@@ -143,7 +143,10 @@ def test_what_is_in_flight_is_seen_by_those_who_may_use_the_group(
         )
     everybody, billing = guest("consume"), guest("consume", "consume:group:share-billing")
     watching, elsewhere, administrator = guest("admin:topic*"), guest("consume:another*", "admin:another*"), guest("admin")
-    for view, column in (("share_groups", "name"), ("share_partitions", "group_name"), ("share_spans", "group_name")):
+    views = {"share_groups": "name"} | dict.fromkeys(
+        ("share_partitions", "share_spans", "spans_of_share_groups()"), "group_name"
+    )
+    for view, column in views.items():
         seen = f"select {column} from msgtx.{view} where {column} like 'share-%%' order by 1"
         assert connection.execute(seen).fetchall() == [("share-billing",), ("share-open",)]
         assert everybody.execute(seen).fetchall() == [("share-open",)]

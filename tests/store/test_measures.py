@@ -256,19 +256,24 @@ def test_a_share_group_that_has_done_all_but_aborted_records_has_no_lag(
 def test_the_age_of_a_share_group_is_that_of_the_oldest_record_that_is_not_done(
     client: msgtx.Client, connection: Connection, topic: str, unique: Unique, kind: str
 ) -> None:
-    """In its own log: another one has newer rows at the same offsets, and newer ones lie behind it."""
+    """In its own log: another one has newer rows, closer to that offset, and newer ones lie behind it."""
     beside, group = unique("beside"), unique("share")
     client.topics.create(beside)
     configured(client, connection, group)
     now = int(time.time() * 1000)
     with client.producer() as producer:
         for name, back in ((beside, 1), (topic, 9)):
-            producer.send(name, b"x", timestamp=now - back * 3_600_000, delay_ms="1h" if kind == "parked" else None).result()
+            for _ in range(2):
+                delay = "1h" if kind == "parked" else None
+                sent = producer.send(name, b"x", timestamp=now - back * 3_600_000, delay_ms=delay)
+                if name == beside:
+                    sent.result()
+        producer.flush()
         with client.share_consumer(topic, group=group, acknowledgement_mode="explicit") as consumer:
             records = consumer.poll(0 if kind == "parked" else 10)
-            if kind == "unread":
-                consumer.acknowledge(records[0])
-                consumer.commit()
+            for record in records[: {"in flight": 1, "parked": 0, "unread": 2}[kind]]:
+                consumer.acknowledge(record)
+            consumer.commit()
             producer.send(topic, b"y", timestamp=now - 5 * 3_600_000).result()
             found = share_of(connection, group)
     assert found.age_ms is not None

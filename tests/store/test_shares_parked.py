@@ -392,6 +392,9 @@ def test_what_is_told_of_a_group_is_its_own_in_each_partition(connection: Connec
             for member in members:
                 if (group, place) != (own, beside):
                     group.acquire(member, 1 if place == second else 3)
+    other.partition = first
+    for offset in (3, 4):
+        accept(other, "a", offset)
     delete_records(connection, {beside: 1, first: 2})
     append(connection, [batch(first, b"6", b"7")])
 
