@@ -153,6 +153,20 @@ def test_an_id_whose_open_transaction_is_of_an_older_epoch_is_not_removed(connec
     assert remove(connection) == 0
 
 
+@pytest.mark.parametrize("differs", ["epoch", "number"])
+def test_an_id_whose_newest_transaction_is_open_is_not_removed(connection: Connection, clock: Clock, differs: str) -> None:
+    """Though an earlier one is decided whose name differs from it in one part alone."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    writer.commit()
+    mark(connection, everything=True)
+    if differs == "epoch":
+        writer.init()
+    writer.send(partition, b"b")
+    clock("1 year")
+    assert remove(connection) == 0
+
+
 @pytest.mark.parametrize("outcome", ["COMMIT", "ABORT"])
 def test_an_id_with_an_unfinished_transaction_is_not_removed(connection: Connection, clock: Clock, outcome: Any) -> None:
     writer = Writer(connection)

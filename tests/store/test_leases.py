@@ -313,7 +313,7 @@ def test_who_leads_its_shards_sweeps_for_them(connection: Connection, clock: Clo
 def test_a_sweep_for_no_shards_does_nothing_that_belongs_to_a_shard(connection: Connection, clock: Clock, step: str) -> None:
     something_of_everything(connection, clock)
     nothing = Leases(1, {}, 1, 1, 1)
-    done = STEPS[step](connection, None, nothing).done
+    done = _to_its_end(connection, step, nothing)
     if step != "markers":  # recent decisions are marked by the client that gets the marking lock
         assert not any(done.values())
 

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Literal
 
 import pytest
 
+from msgtx import errors
+from msgtx.store.coordinators import lease_shards
 from msgtx.store.producers import fence_producer
 from msgtx.store.sweeps import purge_transactions, remove_idle_producers
-from msgtx.store.transactions import expire_transactions, mark, mark_in_turn
+from msgtx.store.transactions import expire_transactions, mark, mark_in_turn, mark_partitions
 from tests.databases import Connection, backend, wait_for_lock
 from tests.store.steps import (
     Writer,
@@ -305,7 +308,37 @@ def test_who_does_not_get_the_marking_lock_does_nothing(connection: Connection, 
     with holder.transaction():
         assert holder.execute("select msgtx.try_lock_marking()").fetchone() == (True,)
         assert mark(connection, everything=True) == (0, 0)
+        assert mark_partitions(connection, (partition - 1,)) == (0, 0, None)
+        assert (markers(connection, partition), floor(connection, partition)) == ([], 0)
     assert mark(connection)[0] == 1
+
+
+def test_partitions_are_marked_page_by_page(connection: Connection) -> None:
+    first, second = new_topic(connection, 2)
+    writer = Writer(connection)
+    for partition in (first, second):
+        writer.send(partition, b"a")
+    writer.abort()
+
+    def page(after: int) -> object:
+        found = connection.execute("select markers, floors, next_after from msgtx.mark_partitions(%s, 1)", [[after]])
+        return found.fetchone()
+
+    assert page(first - 1) == (2, 1, [first])
+    assert (floor(connection, first), floor(connection, second)) == (1, 0)
+    assert page(first) == (0, 1, [second])
+    assert page(second) == (0, 0, None)
+
+
+def test_who_leads_no_shards_any_more_marks_no_partition(connection: Connection) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    writer.commit()
+    leases = lease_shards(connection, None, host="here", process=1)
+    stale = replace(leases, epochs={**leases.epochs, 7: 0})
+    with pytest.raises(errors.CoordinatorFenced):
+        mark_partitions(connection, (partition - 1,), leases=stale)
+    assert (markers(connection, partition), floor(connection, partition)) == ([], 0)
 
 
 def test_the_floor_does_not_pass_a_transaction_that_has_not_yet_committed_its_first_append(
@@ -443,8 +476,8 @@ def test_a_partition_that_cannot_take_its_marker_now_holds_up_no_other(
     writer.decide(outcome)
     expected = [b"a"] if outcome == "COMMIT" else []
     with spoiled(connection, "transaction_marker", "insert", f"new.partition_id = {bad}"):
-        for _ in range(2):
-            mark(connection, everything=everything)
+        for written in (1, 0):
+            assert mark(connection, everything=everything)[0] == written
             assert (markers(connection, good), markers(connection, bad)) == ([(outcome, 0, 0)], [])
             assert (floor(connection, good), floor(connection, bad)) == (1, 0)
             assert state(connection, writer) == {"COMMIT": "PrepareCommit", "ABORT": "PrepareAbort"}[outcome]

@@ -365,6 +365,19 @@ def test_a_retry_of_a_batch_that_is_gone_is_a_duplicate(connection: Connection, 
     verified(client)
 
 
+def test_what_is_kept_of_a_producer_is_what_it_wrote_to_that_partition(connection: Connection, client: msgtx.Client) -> None:
+    """I1: it has written more to another one."""
+    other, partition = new_partition(connection), new_partition(connection, retention_bytes=0)
+    producer = init_producer_id(connection, None, timeout_ms=1_000)
+    for place, sequence in ((other, 0), (partition, 0), (other, 2), (other, 4)):
+        append_one(connection, batch(place, b"a", b"b", producer=producer, sequence=sequence))
+    assert retain(connection) == 1
+    retried = append_one(connection, batch(partition, b"a", b"b", producer=producer, sequence=0))
+    assert (retried.error, retried.duplicate, retried.base_offset) == (None, True, -1)
+    assert append_one(connection, batch(partition, b"c", producer=producer, sequence=2)).base_offset == 2
+    verified(client)
+
+
 def test_a_transactional_producer_goes_on_behind_what_is_gone(connection: Connection, client: msgtx.Client) -> None:
     partition, writer = new_partition(connection, retention_bytes=0), Writer(connection)
     writer.send(partition, b"a", b"b")
