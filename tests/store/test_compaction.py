@@ -439,17 +439,6 @@ def test_a_search_passes_by_what_another_cleaner_has(connection: Connection, ope
         assert dirty(connection) == (later, later)
 
 
-def test_a_log_that_retention_has_emptied_is_worth_no_pass(connection: Connection) -> None:
-    """Nor is it beside one that is longer."""
-    partition, longer = compacted_topic(connection, cleanup_policy="compact,delete"), new_partition(connection)
-    put(connection, partition, "a1 b1")
-    delete_records(connection, {partition: LOG_END})
-    assert retain(connection) == 1
-    for _ in range(9):
-        plain(connection, longer, b"x")
-    assert dirty(connection) == (None, None)
-
-
 def test_a_small_window_takes_several_passes(connection: Connection, client: msgtx.Client) -> None:
     """Memory is bounded: a pass notes as many keys as fit, and the next one goes on there."""
     partition = compacted_topic(connection)
