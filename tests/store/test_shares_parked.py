@@ -356,6 +356,8 @@ def test_a_reset_changes_what_its_group_has_of_its_partition(
     del own.numbers["a"]
     own.partition = partition
     assert own.acquire("a") == dict.fromkeys(range(at, 4), 1)
+    fill(connection, partition, "-")
+    assert own.acquire("a") == {4: 1}, "what comes later is not passed over"
 
 
 def test_parked_rows_go_with_their_topic(connection: Connection, partition: int, group: ShareGroup) -> None:
