@@ -20,7 +20,15 @@ from msgtx.store.holders import expire_holders
 from msgtx.store.producers import init_producer_id
 from msgtx.store.seal import complete_prepared, seal
 from msgtx.store.shares import Acquiring, acquire_records, acquire_records_together, redrive_dead_letters
-from msgtx.store.spark import Attempt, BatchName, abort_batch, begin_attempt, decide_batch
+from msgtx.store.spark import (
+    Attempt,
+    BatchName,
+    abort_batch,
+    begin_attempt,
+    decide_batch,
+    is_batch_committed,
+    renew_attempts,
+)
 from msgtx.store.transactions import describe_transaction, end_transaction, mark, transaction_outcome
 from msgtx.types import GroupMetadata, OffsetAndMetadata, ProducerId, TransactionId
 from tests.databases import Connection, Server
@@ -361,6 +369,28 @@ def test_a_batch_of_spark_is_decided_by_whom_its_attempts_are(
         abort_batch(other, name)
     assert decide_batch(mine, name, accepted).error is None
     assert values(connection, partition) == [b"x"]
+
+
+def test_batches_of_an_application_are_for_those_that_were_granted_its_name(
+    guest: Callable[..., Connection], connection: Connection
+) -> None:
+    """A fence row of another role would have the application skip its own batch."""
+    granted, other = guest("produce", "produce:transactional_id:pay-*"), guest("produce")
+    of = BatchName("pay-app", "", 1)
+    steps: list[Callable[[Connection], object]] = [
+        lambda c: begin_attempt(c, of, timeout_ms=60_000),
+        lambda c: renew_attempts(c, of, session_ms=1_000, timeout_ms=60_000),
+        lambda c: abort_batch(c, of),
+        lambda c: decide_batch(c, of, []),
+    ]
+    for step in steps:
+        with pytest.raises(errors.AuthorizationFailed, match="lacks the right to use transactional id pay-app"):
+            step(other)
+    assert not is_batch_committed(connection, of)
+    for caller in (granted, connection):
+        for step in steps:
+            step(caller)
+    assert is_batch_committed(connection, of)
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,19 @@
 
 import concurrent.futures
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from msgtx import errors
-from msgtx.store.append import append
 from msgtx.store.groups import committed_offsets
+from msgtx.store.producers import lock_producers
+from msgtx.store.seal import complete_prepared
 from msgtx.store.server import describe_lock_table
 from msgtx.store.spark import (
     AT_ONCE,
     Attempt,
-    BatchName,
     BatchRange,
+    DecidedBatch,
     abort_batch,
     begin_attempt,
     decide_batch,
@@ -22,35 +22,23 @@ from msgtx.store.spark import (
     record_range,
     renew_attempts,
 )
-from msgtx.store.transactions import expire_transactions, transaction_outcome
-from msgtx.types import Outcome, TransactionId
-from tests.databases import Connection
-from tests.store.steps import batch, count, new_partition, new_topic, plain, unique, values
-
-TIMEOUT_MS = 60_000
-
-
-def name(number: int = 0, *, query: str = "", app: str | None = None) -> BatchName:
-    return BatchName(app or unique("app"), query, number)
-
-
-def attempt(connection: Connection, of: BatchName, partition: int, *written: bytes) -> Attempt:
-    """One attempt that writes these values."""
-    producer = begin_attempt(connection, of, timeout_ms=TIMEOUT_MS)
-    assert producer is not None
-    write(connection, producer, partition, *written)
-    return Attempt(producer, {partition: len(written) - 1}, len(written))
-
-
-def write(connection: Connection, producer: int, partition: int, *written: bytes) -> None:
-    row = batch(partition, *written, producer=(producer, 0), number=0, sequence=0)
-    (answer,) = append(connection, [row], flushed=False)
-    if answer.error is not None:
-        raise answer.error
-
-
-def outcome(connection: Connection, of: Attempt) -> Outcome:
-    return transaction_outcome(connection, TransactionId(of.producer_id, 0, 0)).outcome
+from msgtx.store.transactions import expire_transactions
+from msgtx.types import Outcome
+from tests.databases import Connection, backend, wait_for_lock
+from tests.store.batches import TIMEOUT_MS, attempt, begin_many, name, noted, outcome, undecided, write
+from tests.store.roster import Roster
+from tests.store.steps import (
+    Writer,
+    committed_at,
+    count,
+    delete_topic_of,
+    new_partition,
+    new_topic,
+    plain,
+    seal,
+    unique,
+    values,
+)
 
 
 def test_the_accepted_attempts_commit_and_all_others_abort(connection: Connection) -> None:
@@ -82,6 +70,8 @@ def test_an_earlier_batch_is_skipped_too(connection: Connection) -> None:
     of = name(7)
     decide_batch(connection, of, [])
     assert is_batch_committed(connection, of._replace(batch_id=6))
+    earlier = decide_batch(connection, of._replace(batch_id=6), [])
+    assert (earlier.skipped, earlier.error) == (True, None)
     assert begin_attempt(connection, of._replace(batch_id=6), timeout_ms=TIMEOUT_MS) is None
     assert not is_batch_committed(connection, of._replace(batch_id=8))
 
@@ -144,6 +134,30 @@ def test_a_batch_that_outlived_its_timeout_is_refused_and_says_why(
 def test_a_timeout_above_the_installations_is_refused(connection: Connection) -> None:
     with pytest.raises(errors.InvalidTransactionTimeout, match="transaction_max_timeout_ms"):
         begin_attempt(connection, name(), timeout_ms=2_000_000_000)
+    with pytest.raises(errors.InvalidTransactionTimeout, match="transaction_max_timeout_ms"):
+        renew_attempts(connection, name(), session_ms=1, timeout_ms=2_000_000_000)
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_a_snapshot_that_is_kept_is_refused(
+    connection: Connection, open_connection: Callable[[], Connection], level: str
+) -> None:
+    """Also where the answer would be that nothing is decided: it would be one of an old moment."""
+    of = name(query=unique("query"))
+    decide_batch(connection, of, [])
+    lost = of._replace(query_id=unique("query"))
+    session = open_connection()
+    session.execute(f"set default_transaction_isolation = '{level}'")
+    calls: list[Callable[[], object]] = [
+        lambda: begin_attempt(session, of, timeout_ms=TIMEOUT_MS),
+        lambda: renew_attempts(session, of, session_ms=1, timeout_ms=1),
+        lambda: decide_batch(session, lost, []),
+        lambda: abort_batch(session, of),
+        lambda: record_range(session, of.query_id, 0, group=None, ranges={}),
+    ]
+    for each in calls:
+        with pytest.raises(errors.ConfigError, match="READ COMMITTED"):
+            each()
 
 
 # ── offsets ──
@@ -180,6 +194,43 @@ def test_a_batch_that_does_not_begin_where_the_group_is_is_refused(connection: C
     assert values(connection, target) == [b"a"]
 
 
+def test_a_batch_begins_wherever_the_group_is_if_its_start_is_not_known(connection: Connection) -> None:
+    source = new_partition(connection)
+    of, group = name(), unique("group")
+    for number, at in enumerate((BatchRange(0, 1), BatchRange(None, 3))):
+        decided = decide_batch(connection, of._replace(batch_id=number), [], group=group, ranges={source: at})
+        assert decided.error is None
+    assert committed_at(connection, group, source) == (3, False)
+
+
+def test_what_was_read_for_no_group_is_committed_for_none(connection: Connection) -> None:
+    source, target = new_topic(connection, 2)
+    of = name()
+    written = attempt(connection, of, target, b"a")
+    assert decide_batch(connection, of, [written], ranges={source: BatchRange(0, 1)}).error is None
+    assert values(connection, target) == [b"a"]
+
+
+def test_offsets_that_are_refused_leave_everything_undecided(connection: Connection) -> None:
+    """I11: a group that has members has its offsets from them alone; of a partition that is gone there are none (I10)."""
+    group, gone = Roster(connection), new_partition(connection)
+    group.join("a")
+    delete_topic_of(connection, gone)
+    target = new_partition(connection)
+    of = name()
+    written = attempt(connection, of, target, b"a")
+    for in_group, source, refused in (
+        (group.name, group.partitions[0], errors.UnknownMember),
+        (unique("group"), gone, errors.UnknownTopicOrPartition),
+    ):
+        decided = decide_batch(connection, of, [written], group=in_group, ranges={source: BatchRange(0, 1)})
+        assert isinstance(decided.error, refused)
+        assert committed_at(connection, in_group, source) == (None, False)
+    assert outcome(connection, written) is Outcome.OPEN
+    assert not is_batch_committed(connection, of)
+    abort_batch(connection, of)
+
+
 def test_a_streaming_sink_commits_what_its_source_recorded(connection: Connection) -> None:
     source, target = new_topic(connection, 2)
     plain(connection, source, b"1")
@@ -199,15 +250,6 @@ def test_a_batch_that_was_planned_otherwise_before_is_refused(connection: Connec
     record_range(connection, query, 0, group=group, ranges={source: (0, 1)})
     with pytest.raises(errors.BatchConflict, match="fell behind"):
         record_range(connection, query, 0, group=group, ranges={source: (0, 2)})
-
-
-def noted(connection: Connection, query: str) -> list[tuple[Any, ...]]:
-    """What is noted for a query: batch, group, partition, start, end, run, source."""
-    return connection.execute(
-        "select batch_id, group_name, partition_id, start_offset, end_offset, run_id, source_id from msgtx.spark_range"
-        " where query_id = %s order by 1, 2, 3",
-        [query],
-    ).fetchall()
 
 
 @pytest.mark.parametrize("group", [None, "group"])
@@ -319,6 +361,7 @@ def test_a_lost_checkpoint_without_group_is_an_error_and_no_duplicate(connection
     new = of._replace(query_id=unique("query"))
     decided = decide_batch(connection, new, [attempt(connection, new, target, b"a")])
     assert isinstance(decided.error, errors.CheckpointLost)
+    assert f"none of query {new.query_id}: its checkpoint was lost" in str(decided.error)
     abort_batch(connection, new)
     assert values(connection, target) == [b"a"]
 
@@ -335,6 +378,45 @@ def test_a_lost_checkpoint_with_a_new_group_is_an_error_and_no_duplicate(connect
     assert isinstance(decided.error, errors.CheckpointLost)
     abort_batch(connection, each)
     assert values(connection, target) == [b"a"]
+
+
+def test_an_offset_that_waits_is_no_place_to_go_on_from_after_a_lost_checkpoint(connection: Connection) -> None:
+    """Its transaction may abort yet: nothing could be compared then."""
+    source, target = new_topic(connection, 2)
+    of, group, waiting = name(query=unique("query")), unique("group"), Writer(connection)
+    assert decide_batch(connection, of, []).error is None
+    seal(connection, waiting.name, "external", offset=(group, source, 0))
+    new = of._replace(query_id=unique("query"))
+    record_range(connection, new.query_id, 0, group=group, ranges={source: (0, 1)})
+    decided = decide_batch(connection, new, [attempt(connection, new, target, b"a")], group=group)
+    assert isinstance(decided.error, errors.CheckpointLost)
+    abort_batch(connection, new)
+    complete_prepared(connection, waiting.name, "ABORT")
+
+
+def test_a_batch_that_writes_nothing_moves_its_group_on_after_a_lost_checkpoint_too(connection: Connection) -> None:
+    """Of what no record came out nothing can be doubled."""
+    source = new_partition(connection)
+    of, group = name(query=unique("query")), unique("group")
+    assert decide_batch(connection, of, []).error is None
+    new = of._replace(query_id=unique("query"))
+    record_range(connection, new.query_id, 0, group=group, ranges={source: (0, 1)})
+    assert decide_batch(connection, new, [], group=group) == DecidedBatch(skipped=False, aborted=0, error=None)
+    assert committed_at(connection, group, source) == (1, False)
+    assert is_batch_committed(connection, new)
+
+
+def test_a_batch_of_nothing_does_not_hide_a_lost_checkpoint(connection: Connection) -> None:
+    target = new_partition(connection)
+    of = name(query=unique("query"))
+    assert decide_batch(connection, of, [attempt(connection, of, target, b"a")]).error is None
+    new = of._replace(query_id=unique("query"))
+    assert decide_batch(connection, new, []) == DecidedBatch(skipped=False, aborted=0, error=None)
+    assert not is_batch_committed(connection, new)
+    later = new._replace(batch_id=1)
+    decided = decide_batch(connection, later, [attempt(connection, later, target, b"a")])
+    assert isinstance(decided.error, errors.CheckpointLost)
+    abort_batch(connection, later)
 
 
 def test_a_query_goes_on_where_its_program_counted_the_batches(connection: Connection) -> None:
@@ -373,12 +455,25 @@ def test_a_second_write_of_one_batch_in_the_same_run_is_refused(connection: Conn
     of = name(query=unique("query"))
     first = attempt(connection, of, partition, b"a")
     assert decide_batch(connection, of, [first], run_id="run 1").error is None
-    assert decide_batch(connection, of, [first], run_id="run 1").skipped
+    retried = decide_batch(connection, of, [first], run_id="run 1")
+    assert (retried.skipped, retried.error) == (True, None)
     second = decide_batch(connection, of, [], run_id="run 1")
     assert isinstance(second.error, errors.BatchConflict)
     assert "needs an application of its own" in str(second.error)
     repeated = decide_batch(connection, of, [], run_id="run 2")
     assert (repeated.skipped, repeated.error) == (True, None)
+
+
+def test_of_two_writes_of_one_batch_at_once_the_second_is_refused(connection: Connection) -> None:
+    """The first has aborted what the second wrote, which is no repetition of it: skipped, its records would be lost."""
+    partition = new_partition(connection)
+    of = name(query=unique("query"))
+    first, second = (attempt(connection, of, partition, value) for value in (b"a", b"b"))
+    assert decide_batch(connection, of, [first], run_id="run").error is None
+    assert outcome(connection, second) is Outcome.ABORTED
+    decided = decide_batch(connection, of, [second], run_id="run")
+    assert isinstance(decided.error, errors.BatchConflict)
+    assert "needs an application of its own" in str(decided.error)
 
 
 @pytest.mark.parametrize(("source_group", "sink_group"), [("a", None), ("a", "b"), (None, "b")])
@@ -411,6 +506,24 @@ def test_a_group_may_rest_in_a_batch_of_its_query(connection: Connection) -> Non
     assert values(connection, target) == [b"0", b"1"]
 
 
+def test_a_batch_of_nothing_needs_no_source_of_its_group(connection: Connection) -> None:
+    """The first one may come before there is anything to read."""
+    assert decide_batch(connection, name(query=unique("query")), [], group=unique("group"), whole_query=True).error is None
+
+
+def test_a_batch_of_a_sink_that_wrote_or_read_something_is_known_again(connection: Connection) -> None:
+    """P20: and one of nothing may be another one next time."""
+    source, target = new_topic(connection, 2)
+    wrote, read, neither = (name(query=unique("query")) for _ in range(3))
+    group = unique("group")
+    record_range(connection, read.query_id, 0, group=group, ranges={source: (0, 1)})
+    written = attempt(connection, wrote, target, b"a")
+    assert decide_batch(connection, wrote, [written], whole_query=True).error is None
+    assert decide_batch(connection, read, [], group=group, whole_query=True).error is None
+    assert decide_batch(connection, neither, [], whole_query=True).error is None
+    assert [is_batch_committed(connection, each) for each in (wrote, read, neither)] == [True, True, False]
+
+
 # ── what a source notes ──
 
 
@@ -429,6 +542,25 @@ def test_two_sources_of_one_run_cannot_have_one_group(connection: Connection) ->
     with pytest.raises(errors.ConfigError, match="two sources of one query"):
         note("run 1", "two", 2)
     note("run 2", "three", 1)
+
+
+def test_a_source_reads_a_batch_again_as_it_was_in_one_run(connection: Connection) -> None:
+    """I14: its tasks are planned once; only the next run may plan anew."""
+    source, query = new_partition(connection), unique("query")
+    record_range(connection, query, 0, group=None, ranges={source: (0, 1)}, run_id="run", source_id="one")
+    with pytest.raises(errors.BatchConflict, match=r"read offsets 0 to 1 .* shall read 0 to 2"):
+        record_range(connection, query, 0, group=None, ranges={source: (0, 2)}, run_id="run", source_id="one")
+    assert noted(connection, query) == [(0, "", source, 0, 1, "run", "one")]
+
+
+def test_where_nothing_can_be_written_a_source_without_a_group_goes_on(connection: Connection) -> None:
+    """A standby: nothing checks what is noted without a group, and what a group has read must be."""
+    source, query = new_partition(connection), unique("query")
+    connection.execute("set default_transaction_read_only = on")
+    record_range(connection, query, 0, group=None, ranges={source: (0, 1)})
+    with pytest.raises(errors.MsgtxError, match="read-only"):
+        record_range(connection, query, 0, group=unique("group"), ranges={source: (0, 1)})
+    assert noted(connection, query) == []
 
 
 def test_without_a_group_what_is_committed_is_known_again_too(connection: Connection) -> None:
@@ -543,22 +675,10 @@ def test_attempts_whose_ids_are_gone_are_in_nobodys_way(connection: Connection, 
 # ── many attempts ──
 
 
-def begin_many(connection: Connection, of: BatchName, number: int) -> list[int]:
-    """Begin attempts that write nothing. Returns their producer ids."""
-    begun = connection.execute(
-        "select msgtx.begin_attempt(%s, %s, %s, %s) from generate_series(1, %s)", [*of, TIMEOUT_MS, number]
+def locks_of(observer: Connection, of: Connection) -> int:
+    ((held,),) = observer.execute(
+        "select count(*) from pg_locks where locktype = 'advisory' and pid = %s and granted", [backend(of)]
     )
-    return [producer for (producer,) in begun]
-
-
-def undecided(connection: Connection, producers: list[int]) -> list[int]:
-    return [
-        each for each in producers if transaction_outcome(connection, TransactionId(each, 0, 0)).outcome is Outcome.UNKNOWN
-    ]
-
-
-def locks_held(connection: Connection) -> int:
-    ((held,),) = connection.execute("select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()")
     return int(held)
 
 
@@ -582,7 +702,11 @@ def test_a_decision_locks_what_it_accepts_and_few_others(connection: Connection)
     accepted = [attempt(connection, of, partition, b"a"), attempt(connection, of, partition, b"b")]
     with connection.transaction():
         decided = decide_batch(connection, of, accepted)
-        assert (decided.error, decided.aborted, locks_held(connection)) == (None, AT_ONCE, 1 + len(accepted) + AT_ONCE)
+        assert (decided.error, decided.aborted, locks_of(connection, connection)) == (
+            None,
+            AT_ONCE,
+            1 + len(accepted) + AT_ONCE,
+        )
     write(connection, undecided(connection, others)[0], partition, b"late")
     plain(connection, partition, b"behind")
     assert values(connection, partition) == [b"a", b"b"]
@@ -590,6 +714,15 @@ def test_a_decision_locks_what_it_accepts_and_few_others(connection: Connection)
     assert values(connection, partition) == [b"a", b"b", b"behind"]
     with pytest.raises(errors.InvalidTransactionState):
         write(connection, others[-1], partition, b"later")
+
+
+def test_a_repetition_that_is_skipped_ends_what_the_decision_left(connection: Connection) -> None:
+    of = name()
+    begun = begin_many(connection, of, AT_ONCE + 2)
+    assert decide_batch(connection, of, []).aborted == AT_ONCE
+    assert len(undecided(connection, begun)) == 2
+    assert decide_batch(connection, of, []) == DecidedBatch(skipped=True, aborted=2, error=None)
+    assert undecided(connection, begun) == []
 
 
 def test_a_batch_of_more_tasks_than_locks_is_refused(connection: Connection) -> None:
@@ -617,6 +750,21 @@ def test_of_two_drivers_that_decide_the_same_batch_one_commits(
         assert not concurrent.futures.wait([other], timeout=0.2).done
     assert other.result(10).skipped
     assert values(first, partition) == [b"a"]
+
+
+def test_a_decision_locks_all_its_attempts_in_their_order_before_it_decides_one(
+    open_connection: Callable[[], Connection], background: concurrent.futures.ThreadPoolExecutor
+) -> None:
+    """Else it could wait for one that waits for it: while the last one is locked, it has the lock of every other."""
+    holder, driver, observer = open_connection(), open_connection(), open_connection()
+    of = name()
+    first, *others, last = begin_many(holder, of, AT_ONCE + 2)
+    with holder.transaction():
+        lock_producers(holder, [last])
+        decided = background.submit(decide_batch, driver, of, [Attempt(last, {}, 0), Attempt(first, {}, 0)])
+        wait_for_lock(observer, backend(driver))
+        assert locks_of(observer, driver) == 1 + len([first, *others])
+    assert decided.result(30) == DecidedBatch(skipped=False, aborted=len(others), error=None)
 
 
 def test_an_attempt_that_begins_beside_the_decision_waits_and_is_refused(

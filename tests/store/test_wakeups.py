@@ -14,12 +14,14 @@ from msgtx.store.decide import decide
 from msgtx.store.producers import fence_producer
 from msgtx.store.seal import Kind, Sealed, complete_prepared, decide_sealed, seal
 from msgtx.store.shares import ensure_dead_letters
+from msgtx.store.spark import BatchName, abort_batch, decide_batch
 from msgtx.store.transactions import end_transaction
 from msgtx.store.wakeups import remove_wake_ups, tell_readers, woken_since
 from tests.databases import Connection
+from tests.store.batches import attempt
 from tests.store.conftest import Clock
 from tests.store.sharing import ShareGroup
-from tests.store.steps import Writer, batch, count, ends, expire_transaction, new_partition, new_topic, plain
+from tests.store.steps import Writer, batch, count, ends, expire_transaction, new_partition, new_topic, plain, unique
 
 Sessions = Callable[[], Connection]
 SQL = Path(msgtx.__file__).parent / "sql"
@@ -114,6 +116,25 @@ def test_whatever_decides_a_transaction_wakes_the_readers_of_all_its_partitions(
     DECISIONS[decision](writer, clock)
     if by_a_session is not None:
         decide_sealed(connection, by_a_session)
+    _, words = woken_since(listener, snapshot)
+    assert words is not None
+    assert set(words.split(",")) == {str(partition) for partition in partitions}
+
+
+@pytest.mark.parametrize("by", ["abort_batch", "decide_batch"])
+def test_an_abort_of_attempts_of_spark_wakes_the_readers_of_all_their_partitions(
+    connection: Connection, open_connection: Sessions, by: str
+) -> None:
+    listener = open_connection()
+    *partitions, elsewhere = new_topic(connection, 3)
+    other, of = (BatchName(unique("app"), "", 0) for _ in range(2))
+    attempt(connection, other, elsewhere, b"before")
+    assert abort_batch(connection, other) == 1
+    for partition in partitions:
+        attempt(connection, of, partition, b"a")
+    snapshot, _ = woken_since(listener, None)
+    aborted = abort_batch(connection, of) if by == "abort_batch" else decide_batch(connection, of, []).aborted
+    assert aborted == 2
     _, words = woken_since(listener, snapshot)
     assert words is not None
     assert set(words.split(",")) == {str(partition) for partition in partitions}
