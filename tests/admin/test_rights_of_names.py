@@ -374,7 +374,7 @@ def test_a_batch_of_spark_is_decided_by_whom_its_attempts_are(
 def test_batches_of_an_application_are_for_those_that_were_granted_its_name(
     guest: Callable[..., Connection], connection: Connection
 ) -> None:
-    """A fence row of another role would have the application skip its own batch."""
+    """A fence row of another role would have the application skip its own batch; nor is one told which is the newest."""
     granted, other = guest("produce", "produce:transactional_id:pay-*"), guest("produce")
     of = BatchName("pay-app", "", 1)
     steps: list[Callable[[Connection], object]] = [
@@ -391,6 +391,12 @@ def test_batches_of_an_application_are_for_those_that_were_granted_its_name(
         for step in steps:
             step(caller)
     assert is_batch_committed(connection, of)
+    newest = BatchName("pay-app", "query", 2)
+    assert decide_batch(granted, newest, []).error is None
+    old = newest._replace(batch_id=0)
+    assert isinstance(decide_batch(granted, old, []).error, errors.BatchConflict)
+    with pytest.raises(errors.AuthorizationFailed, match="lacks the right to use transactional id pay-app"):
+        decide_batch(other, old, [])
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,7 @@ def test_what_is_planned_anew_is_a_batch_of_one_query(connection: Connection) ->
 def test_two_sources_that_note_one_partition_at_once_are_one_behind_the_other(
     open_connection: Callable[[], Connection], background: concurrent.futures.ThreadPoolExecutor
 ) -> None:
-    """The second waits and finds what the first has noted, though the first is known elsewhere: neither is refused."""
+    """The second waits for the row and finds what the first has noted, whose other rows it passes by: none is refused."""
     one, two, observer = open_connection(), open_connection(), open_connection()
     first, second = new_topic(one, 2)
     earlier, later = two_queries()
@@ -200,9 +200,10 @@ def test_two_sources_that_note_one_partition_at_once_are_one_behind_the_other(
     note(one, later, 0, {first: (0, 1)}, by=("run", "one"))
     note(one, later, 0, {second: (0, 1)}, by=("run before", "one"))
     with one.transaction():
-        note(one, later, 0, {second: (0, 2)}, by=("run", "one"))
+        one.execute("select from msgtx.spark_range where query_id = %s and partition_id = %s for update", [later, second])
         other = background.submit(note, two, later, 0, {second: (0, 3)}, by=("run", "two"))
         wait_for_lock(observer, backend(two))
+        note(one, later, 0, {second: (0, 2)}, by=("run", "one"))
     other.result(10)
     assert noted(one, later) == [(0, "", first, 0, 1, "run", "one"), (0, "", second, -1, -1, "run", "two")]
 
