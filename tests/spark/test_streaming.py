@@ -546,13 +546,16 @@ def test_an_application_may_have_several_queries_and_batches_without_rows(pipe: 
 # What cannot be exactly once
 
 
-def each_batch(pipe: Pipe, *apps: str, checkpoint: Path, **reading: str) -> None:
-    """Copy in foreachBatch, once for each application."""
+def each_batch(pipe: Pipe, *apps: str, checkpoint: Path, grouped: bool = False, **reading: str) -> None:
+    """Copy in foreachBatch, once for each application; `grouped`: source and sink have a group."""
+    own = pipe.name if grouped else None
 
     def write(rows: DataFrame, number: int) -> None:
         for app in apps:
-            write_transactional(rows.select("value"), pipe.target, app_id=app, batch_id=number, url=pipe.url)
+            write_transactional(rows.select("value"), pipe.target, app_id=app, batch_id=number, url=pipe.url, group=own)
 
+    if own is not None:
+        reading["group"] = own
     options = {"url": pipe.url, "subscribe": pipe.source, "startingOffsets": "earliest", **reading}
     query = pipe.spark.readStream.format("msgtx").options(**options).load().writeStream.foreachBatch(write)
     query.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
@@ -573,6 +576,33 @@ def test_foreach_batch_is_named_by_its_query(pipe: Pipe) -> None:
         StreamingQueryException, match="its sink has not committed that: give the sink the same option group"
     ):
         each_batch(pipe, f"{pipe.name}-alone", checkpoint=pipe.folder / "alone", group=pipe.name)
+
+
+def test_a_batch_that_foreach_batch_repeats_counts_once(pipe: Pipe) -> None:
+    """P20: the driver was killed between the decision and Spark's own note of it."""
+    pipe.send(10)
+    each_batch(pipe, pipe.name, checkpoint=pipe.checkpoint)
+    for path in (pipe.checkpoint / "commits").iterdir():
+        path.unlink()
+    pipe.send(10)
+    each_batch(pipe, pipe.name, checkpoint=pipe.checkpoint)
+    pipe.assert_all_is_there_once()
+
+
+@pytest.mark.parametrize("group", [True, False])
+def test_a_checkpoint_that_fell_behind_by_a_batch_is_noticed_in_foreach_batch(pipe: Pipe, group: bool) -> None:
+    """P20: the batch is committed and has other contents now; skipped by its number, the new ones would be lost."""
+    behind = pipe.folder / "behind"
+    for number in range(2):
+        pipe.send(10)
+        each_batch(pipe, pipe.name, checkpoint=pipe.checkpoint, grouped=group)
+        if number == 0:
+            shutil.copytree(pipe.checkpoint, behind)
+    pipe.send(10)
+    with pytest.raises(StreamingQueryException, match="the checkpoint fell behind; start with a new one"):
+        each_batch(pipe, pipe.name, checkpoint=behind, grouped=group)
+    each_batch(pipe, pipe.name, checkpoint=pipe.checkpoint, grouped=group)
+    pipe.assert_all_is_there_once()
 
 
 def test_a_stream_that_only_its_checkpoint_names_is_refused(pipe: Pipe) -> None:
