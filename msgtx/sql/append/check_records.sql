@@ -13,8 +13,7 @@ begin
     end if;
     if (cardinality(dedup_keys), cardinality(timestamps), cardinality(record_keys), cardinality(record_values))
            is distinct from (records, records, records, records) or array_position(timestamps, null) > 0
-       or cardinality(header_counts) <> records or cardinality(header_keys) <> cardinality(header_values)
-       or coalesce((select sum(c) from unnest(header_counts) c), 0) <> coalesce(cardinality(header_keys), 0) then
+       or cardinality(header_counts) <> records or not msgtx.headers_fit(header_counts, header_keys, header_values) then
         raise exception using errcode = 'MX042', message = format(
             'the columns of %s records do not have one length, or a timestamp is missing', records);
     end if;
