@@ -132,6 +132,17 @@ class ShareGroup:
         ).fetchall()
 
     @property
+    def waits(self) -> tuple[bool, int]:
+        """Whether each poll looks at the clock for what is delayed, and for how many keys it looks."""
+        row = self.connection.execute(
+            "select next_due is not null, cardinality(waiting_keys) from msgtx.share_state"
+            " where group_id = %s and partition_id = %s order by version desc limit 1",
+            [self.group_id, self.partition],
+        ).fetchone()
+        assert row is not None
+        return row
+
+    @property
     def versions(self) -> int:
         """How many states were written."""
         row = self.connection.execute(

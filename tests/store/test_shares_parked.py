@@ -73,17 +73,6 @@ def parked(connection: Connection, group: ShareGroup) -> int:
     return count(connection, "share_parked", "group_id = %s", group.group_id)
 
 
-def waited_for(connection: Connection, group: ShareGroup) -> tuple[bool, int]:
-    """Whether each poll looks at the clock for what is delayed, and for how many keys it looks."""
-    row = connection.execute(
-        "select next_due is not null, cardinality(waiting_keys) from msgtx.share_state"
-        " where group_id = %s and partition_id = %s order by version desc limit 1",
-        [group.group_id, group.partition],
-    ).fetchone()
-    assert row is not None
-    return row
-
-
 def accept(group: ShareGroup, member: str, *offsets: int) -> None:
     assert group.answer(member, dict.fromkeys(offsets, "accept")) == []
 
@@ -169,7 +158,7 @@ def test_what_is_due_waits_while_more_is_in_flight_than_may_be(
     assert group.acquire("b") == {}
     accept(group, "a", 1, 2)
     assert group.acquire("b") == {0: 1}
-    assert waited_for(connection, group) == (False, 0)
+    assert group.waits == (False, 0)
 
 
 def test_a_released_record_comes_after_its_delay_and_others_before(
@@ -483,7 +472,7 @@ def test_what_is_parked_waits_in_its_own_group_and_partition(connection: Connect
     assert counts() == [1, 2, 2, 2]
     clock("121 seconds")
     assert own.acquire("d") == {2: 3}
-    assert waited_for(connection, own)[0] is False
+    assert own.waits[0] is False
     for done, other in enumerate(others, 1):
         assert counts() == [0, *[0] * (done - 1), *[2] * (4 - done)]
         accept(other, "a", 0)
@@ -592,21 +581,21 @@ def test_a_poll_looks_once_for_each_key_that_something_waits_for(
     """Not for that of a record for later, nor for one that is delivered."""
     fill(connection, partition, "lkk", delays=[MINUTE])
     assert [keyed.acquire("a", 1) for _ in range(2)] == [{1: 1}, {2: 1}]
-    assert waited_for(connection, keyed) == (True, 0)
+    assert keyed.waits == (True, 0)
     fill(connection, partition, "k", delays=[MINUTE])
     assert keyed.acquire("b") == {}
-    assert waited_for(connection, keyed) == (True, 0)
+    assert keyed.waits == (True, 0)
     for _ in range(2):
         fill(connection, partition, "k")
         assert keyed.acquire("b") == {}
-        assert waited_for(connection, keyed) == (True, 1)
+        assert keyed.waits == (True, 1)
     keyed.answer("a", {1: "release"}, delay=2 * MINUTE)
     clock("90 seconds")
     assert keyed.acquire("b", 1) == {0: 1}
-    assert waited_for(connection, keyed) == (True, 1)
+    assert keyed.waits == (True, 1)
     clock("3 minutes")
     assert keyed.acquire("b", 2) == {1: 2}
-    assert waited_for(connection, keyed) == (False, 1)
+    assert keyed.waits == (False, 1)
 
 
 def test_what_waits_is_delivered_after_the_order_was_changed(
