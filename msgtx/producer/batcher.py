@@ -106,23 +106,24 @@ class Batcher:
             if not self._state.may_send:
                 self._state.refuse(Call.SEND)
             if size > route.limit + RECORD_OVERHEAD_BYTES:
-                return self._too_large(route, partition, size - RECORD_OVERHEAD_BYTES, on_delivery)
-            lane = route.lanes[partition] if -1 < partition < route.count else None
-            if lane is None or (batch := lane.open) is None or batch.size + size > batch.reserved:
-                batch = self._roll(route, partition, size, sticky=sticky)
-            values = batch.values
-            index = len(values)
-            if index >= self._batch_records:
-                batch = self._roll(route, partition, size, sticky=sticky)
-                values, index = batch.values, len(batch.values)
-            values.append(value)
-            batch.keys.append(key)
-            batch.size += size
-            if stamp is not None or batch.timestamps is not None:
-                batch.add_timestamp(batch.created_ms if stamp is None else stamp)
-            if pairs:
-                batch.add_headers(pairs)
-            future = RecordFuture(batch if self._awaits else _unanswered(batch), index)
+                future = RecordFuture(self._too_large(route, partition, size - RECORD_OVERHEAD_BYTES), 0)
+            else:
+                lane = route.lanes[partition] if -1 < partition < route.count else None
+                if lane is None or (batch := lane.open) is None or batch.size + size > batch.reserved:
+                    batch = self._roll(route, partition, size, sticky=sticky)
+                values = batch.values
+                index = len(values)
+                if index >= self._batch_records:
+                    batch = self._roll(route, partition, size, sticky=sticky)
+                    values, index = batch.values, len(batch.values)
+                values.append(value)
+                batch.keys.append(key)
+                batch.size += size
+                if stamp is not None or batch.timestamps is not None:
+                    batch.add_timestamp(batch.created_ms if stamp is None else stamp)
+                if pairs:
+                    batch.add_headers(pairs)
+                future = RecordFuture(batch if self._awaits else _unanswered(batch), index)
         if on_delivery is not None:
             future.add_done_callback(on_delivery)
         return future
@@ -155,13 +156,14 @@ class Batcher:
             if not self._state.may_send:
                 self._state.refuse(Call.SEND)
             if size > route.limit + RECORD_OVERHEAD_BYTES:
-                return self._too_large(route, partition, size - RECORD_OVERHEAD_BYTES, on_delivery)
-            self._wait_for_room(size)
-            batch = PendingBatch(TopicPartition(route.topic.name, partition), None, self._lock)
-            batch.size = batch.reserved = size
-            partition_id = route.topic.partition_ids[partition]
-            at = batch.created_ms if stamp is None else stamp
-            self._keyed.add(KeyedRecord(partition_id, dedup_key, value, key, at, pairs), batch)
+                batch = self._too_large(route, partition, size - RECORD_OVERHEAD_BYTES)
+            else:
+                self._wait_for_room(size)
+                batch = PendingBatch(TopicPartition(route.topic.name, partition), None, self._lock)
+                batch.size = batch.reserved = size
+                partition_id = route.topic.partition_ids[partition]
+                at = batch.created_ms if stamp is None else stamp
+                self._keyed.add(KeyedRecord(partition_id, dedup_key, value, key, at, pairs), batch)
         future = RecordFuture(batch, 0)
         if on_delivery is not None:
             future.add_done_callback(on_delivery)
@@ -192,20 +194,36 @@ class Batcher:
                     require_bytes(item, name)
         if timestamps is not None and not ({*map(type, timestamps)} <= {int} and are_in_range(timestamps)):
             timestamps = [as_milliseconds(timestamp) for timestamp in timestamps]
+        sizes = [0 if value is None else len(value) for value in values]
+        if keys is not None:
+            sizes = [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
         route = self._known.get(topic) or self._route(topic)
+        with self._lock:
+            if not self._state.may_send:
+                self._state.refuse(Call.SEND)
+            if (largest := max(sizes, default=0)) > route.limit:
+                self._too_large(route, partition or 0, largest).metadata(0)
         batches: list[PendingBatch] = []
-        for part, rows in self._spread(route, keys, partition, len(values)):
-            if rows is None:
-                self._fill(route, part, batches, values, keys, timestamps)
-            else:
-                self._fill(
-                    route,
-                    part,
-                    batches,
-                    [values[i] for i in rows],
-                    None if keys is None else [keys[i] for i in rows],
-                    None if timestamps is None else [timestamps[i] for i in rows],
-                )
+        try:
+            for part, rows in self._spread(route, keys, partition, len(values)):
+                if rows is None:
+                    self._fill(route, part, batches, values, keys, timestamps, sizes)
+                else:
+                    self._fill(
+                        route,
+                        part,
+                        batches,
+                        [values[i] for i in rows],
+                        None if keys is None else [keys[i] for i in rows],
+                        None if timestamps is None else [timestamps[i] for i in rows],
+                        [sizes[i] for i in rows],
+                    )
+        except errors.MsgtxError as error:
+            if not batches:
+                raise
+            # A part is on its way: a caller who is told that this was refused would send it again.
+            with self._lock:
+                batches.append(self._failed(batches[0].topic_partition, batches[0].transaction_number, error))
         return BatchFuture(batches)
 
     def _spread(
@@ -226,10 +244,8 @@ class Batcher:
         values: Sequence[bytes | None],
         keys: Sequence[bytes | None] | None,
         timestamps: Sequence[int] | None,
+        sizes: Sequence[int],
     ) -> None:
-        sizes = [0 if value is None else len(value) for value in values]
-        if keys is not None:
-            sizes = [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
         start = 0
         while start < len(values):
             end, total = start, 0
@@ -240,8 +256,6 @@ class Batcher:
             with self._lock:
                 if not self._state.may_send:
                     self._state.refuse(Call.SEND)
-                if max(sizes[start:end]) > route.limit:
-                    self._too_large(route, partition or 0, max(sizes[start:end]), None).result()
                 index = route.sticky if partition is None else partition
                 batch = self._roll(route, index, total, sticky=partition is None, fresh=True)
                 batch.extend(
@@ -304,18 +318,18 @@ class Batcher:
                 f"buffer_bytes={self._config.buffer_bytes} stayed full for max_block_ms={self._config.max_block_ms}"
             )
 
-    def _too_large(
-        self, route: Route, partition: int, size: int, on_delivery: Callable[[RecordFuture], object] | None
-    ) -> RecordFuture:
+    def _too_large(self, route: Route, partition: int, size: int) -> PendingBatch:
+        """Return a batch that has failed for its only record. The caller holds the lock."""
         error = too_large(route.topic.name, route.limit, size)
-        batch = PendingBatch(TopicPartition(route.topic.name, partition), self._number(), self._lock)
+        return self._failed(TopicPartition(route.topic.name, partition), self._number(), error)
+
+    def _failed(self, topic_partition: TopicPartition, number: int | None, error: errors.MsgtxError) -> PendingBatch:
+        """Return a batch that has failed, and its transaction with it. The caller holds the lock."""
+        batch = PendingBatch(topic_partition, number, self._lock)
         batch.error, batch.finished = error, True
         self._accumulator.tell(batch)
-        self._state.batch_failed(self._number(), error)
-        future = RecordFuture(batch, 0)
-        if on_delivery is not None:
-            on_delivery(future)
-        return future
+        self._state.batch_failed(number, error)
+        return batch
 
     def _route(self, topic: str) -> Route:
         self._start()

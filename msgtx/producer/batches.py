@@ -134,7 +134,15 @@ class RecordFuture:
                     self._batch.callbacks = []
                 self._batch.callbacks.append((callback, self))
                 return
-        callback(self)
+        call_back(callback, self)
+
+
+def call_back(callback: Callable[[Any], object], future: object) -> None:
+    """Call a user's callback. What it raises is logged: it ends neither the sender nor a `send` whose record is stored."""
+    try:
+        callback(future)
+    except Exception:
+        log.exception("a delivery callback raised")
 
 
 def wait_for(batch: PendingBatch, timeout: float | None) -> None:
@@ -180,18 +188,16 @@ class BatchFuture:
 
     def add_done_callback(self, callback: Callable[["BatchFuture"], object]) -> None:
         """Call `callback(future)` when all records are settled, from the sender's thread; at once if they are."""
-        left = len(self._batches)
+        left = iter(self._batches)
 
-        def settled(_: RecordFuture) -> None:
-            nonlocal left
-            left -= 1  # the sender settles batches one after the other
-            if left <= 0:
-                callback(self)
+        def settled(_: RecordFuture | None = None) -> None:
+            waiting = next((batch for batch in left if not batch.finished), None)
+            if waiting is None:
+                call_back(callback, self)
+            else:
+                RecordFuture(waiting, 0).add_done_callback(settled)
 
-        for batch in self._batches:
-            RecordFuture(batch, 0).add_done_callback(settled)
-        if not self._batches:
-            callback(self)
+        settled()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait; return the first error, or None."""
@@ -377,10 +383,7 @@ class Accumulator:
         if self.observers.each:
             self.tell(batch)
         for callback, future in callbacks or ():
-            try:
-                callback(future)
-            except Exception:  # a user's callback must not end the sender; it is reported, as concurrent.futures does
-                log.exception("a delivery callback for %s raised", batch.topic_partition)
+            call_back(callback, future)
 
     def tell(self, batch: PendingBatch) -> None:
         """Tell the observers of a batch that is finished."""

@@ -184,8 +184,9 @@ class Producer:
     ) -> BatchFuture:
         """Send columns: no cost per record beyond its place in a batch. Returns one future for all of them.
 
-        Without keys the records are spread by batch. Serializers do not apply. Raise as `send` does; and
-        `InvalidRequest` for columns of unequal length.
+        Without keys the records are spread by batch. Serializers do not apply. Raise as `send` does, and `InvalidRequest`
+        for columns of unequal length, `RecordTooLarge` for a record above the topic's limit; nothing is sent then. Where
+        what comes behind the first records cannot be sent, the future has the error: of these some may be stored.
         """
         return self._batcher.send_batch(topic, values, keys, partition=partition, timestamps=timestamps)
 

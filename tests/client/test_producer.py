@@ -413,6 +413,48 @@ def test_a_callback_that_raises_harms_nobody(client: msgtx.Client, topic: str, c
     assert "callback" in caplog.text
 
 
+@pytest.mark.parametrize("acks", ["0", "all"])
+def test_a_callback_that_raises_is_no_failed_send(
+    client: msgtx.Client, unique: Callable[[str], str], read: Read, acks: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The record is on its way: if `send` raised, a caller would send it again, and have it twice."""
+    name = unique("limited")
+    client.topics.create(name, max_message_bytes=10)
+    called: list[object] = []
+
+    def explode(future: object) -> None:
+        called.append(future)
+        raise RuntimeError("callback")
+
+    with client.producer(acks=acks) as producer:
+        sent = producer.send(name, b"a", on_delivery=explode)
+        sent.result(SECONDS)
+        wait_until(lambda: called == [sent], "it is called")
+        sent.add_done_callback(explode)
+        large = producer.send(name, b"x" * 11, on_delivery=explode)
+        columns = producer.send_batch(name, [b"b"])
+        columns.result(SECONDS)
+        columns.add_done_callback(explode)
+        producer.send_batch(name, []).add_done_callback(explode)
+    assert called[1:4] == [sent, large, columns]
+    assert caplog.text.count("RuntimeError: callback") == len(called) == 5
+    assert [record.value for record in read(name)] == [b"a", b"b"]
+
+
+def test_a_callback_may_wait_for_another_thread_that_sends(client: msgtx.Client, unique: Callable[[str], str]) -> None:
+    """Also the callback of a record that is too large, which is called at once."""
+    name = unique("limited")
+    client.topics.create(name, max_message_bytes=10)
+    places: list[int] = []
+    with client.producer() as producer, ThreadPoolExecutor(1) as threads:
+
+        def instead(_: object) -> None:
+            places.append(threads.submit(lambda: producer.send(name, b"too large").result(5).offset).result(10))
+
+        assert isinstance(producer.send(name, b"x" * 11, on_delivery=instead).exception(SECONDS), errors.RecordTooLarge)
+    assert places == [0]
+
+
 def test_result_times_out(client: msgtx.Client, topic: str) -> None:
     with client.producer(linger_ms=60_000) as producer:
         future = producer.send(topic, b"a")
@@ -478,6 +520,61 @@ def test_columns_larger_than_the_buffer_go_through_it(client: msgtx.Client, topi
     with client.producer(buffer_bytes=20_000, batch_bytes=5_000) as producer:
         assert producer.send_batch(topic, [b"x" * 500] * 200).result(SECONDS).count == 200
     assert len(read(topic)) == 200
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"values": [*[b"x"] * 9, b"x" * 101]},
+        {"values": [b"x"] * 10, "keys": [*[b"%d" % i for i in range(9)], b"k" * 100]},
+    ],
+    ids=["value", "key"],
+)
+def test_columns_with_a_record_that_is_too_large_are_refused_as_a_whole(
+    client: msgtx.Client, unique: Callable[[str], str], read: Read, columns: dict[str, list[bytes]]
+) -> None:
+    """I16: refused, they change nothing; without that record they can be sent again."""
+    name = unique("limited")
+    client.topics.create(name, partitions=3, max_message_bytes=100)
+    with client.producer(batch_records=2) as producer:
+        with pytest.raises(errors.RecordTooLarge):
+            producer.send_batch(name, **columns)
+        producer.send_batch(name, [b"x" * 99], keys=[b"k"]).result(SECONDS)
+    assert [len(record.value or b"") for record in read(name)] == [99]
+
+
+def test_columns_that_find_no_more_room_say_so_in_their_future(
+    client: msgtx.Client, topic: str, connection: Connection, read: Read
+) -> None:
+    """What raises has sent nothing; of these a part is on its way."""
+    (partition_id,) = connection.execute("select partition_id from msgtx.partitions where topic = %s", [topic]).fetchone()
+    with client.producer(buffer_bytes=2_000, batch_bytes=1_000, max_block_ms=50) as producer:
+        with connection.transaction():
+            connection.execute("select msgtx.lock_partition(%s)", [partition_id])
+            columns = producer.send_batch(topic, [b"x" * 400] * 20)
+            assert not columns.done()
+            with pytest.raises(errors.DeliveryTimeout, match="buffer_bytes"):
+                producer.send_batch(topic, [b"x" * 400] * 20)
+        with pytest.raises(errors.DeliveryTimeout, match="buffer_bytes"):
+            columns.result(SECONDS)
+    assert len(read(topic)) == 4
+
+
+def test_half_of_some_columns_is_not_committed(client: msgtx.Client, topic: str, connection: Connection, read: Read) -> None:
+    """I1: their future is not looked at, and the transaction fails as it does for a record that could not be sent."""
+    (partition_id,) = connection.execute("select partition_id from msgtx.partitions where topic = %s", [topic]).fetchone()
+    settings: Any = {"buffer_bytes": 2_000, "batch_bytes": 1_000, "max_block_ms": 50}
+    with client.producer(transactional_id=topic, **settings) as producer:
+        producer.begin_transaction()
+        with connection.transaction():
+            connection.execute("select msgtx.lock_partition(%s)", [partition_id])
+            producer.send_batch(topic, [b"x" * 400] * 20)
+        with pytest.raises(errors.DeliveryTimeout, match="buffer_bytes"):
+            producer.commit_transaction()
+        producer.abort_transaction()
+        with producer.transaction():
+            producer.send_batch(topic, [b"x" * 400] * 2)
+    assert len(read(topic)) == 2
 
 
 # ── close, fork ──
