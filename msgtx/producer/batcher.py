@@ -105,9 +105,8 @@ class Batcher:
         with self._lock:
             if not self._state.may_send:
                 self._state.refuse(Call.SEND)
-            if size > route.limit + RECORD_OVERHEAD_BYTES:
-                future = RecordFuture(self._too_large(route, partition, size - RECORD_OVERHEAD_BYTES), 0)
-            else:
+            fits = size <= route.limit + RECORD_OVERHEAD_BYTES
+            if fits:
                 lane = route.lanes[partition] if -1 < partition < route.count else None
                 if lane is None or (batch := lane.open) is None or batch.size + size > batch.reserved:
                     batch = self._roll(route, partition, size, sticky=sticky)
@@ -124,6 +123,8 @@ class Batcher:
                 if pairs:
                     batch.add_headers(pairs)
                 future = RecordFuture(batch if self._awaits else _unanswered(batch), index)
+        if not fits:
+            future = RecordFuture(self._too_large(route, partition, size - RECORD_OVERHEAD_BYTES), 0)
         if on_delivery is not None:
             future.add_done_callback(on_delivery)
         return future
@@ -155,15 +156,16 @@ class Batcher:
         with self._lock:
             if not self._state.may_send:
                 self._state.refuse(Call.SEND)
-            if size > route.limit + RECORD_OVERHEAD_BYTES:
-                batch = self._too_large(route, partition, size - RECORD_OVERHEAD_BYTES)
-            else:
+            fits = size <= route.limit + RECORD_OVERHEAD_BYTES
+            if fits:
                 self._wait_for_room(size)
                 batch = PendingBatch(TopicPartition(route.topic.name, partition), None, self._lock)
                 batch.size = batch.reserved = size
                 partition_id = route.topic.partition_ids[partition]
                 at = batch.created_ms if stamp is None else stamp
                 self._keyed.add(KeyedRecord(partition_id, dedup_key, value, key, at, pairs), batch)
+        if not fits:
+            batch = self._too_large(route, partition, size - RECORD_OVERHEAD_BYTES)
         future = RecordFuture(batch, 0)
         if on_delivery is not None:
             future.add_done_callback(on_delivery)
@@ -201,8 +203,8 @@ class Batcher:
         with self._lock:
             if not self._state.may_send:
                 self._state.refuse(Call.SEND)
-            if (largest := max(sizes, default=0)) > route.limit:
-                self._too_large(route, partition or 0, largest).metadata(0)
+        if (largest := max(sizes, default=0)) > route.limit:
+            self._too_large(route, partition or 0, largest).metadata(0)
         batches: list[PendingBatch] = []
         try:
             for part, rows in self._spread(route, keys, partition, len(values)):
@@ -222,8 +224,7 @@ class Batcher:
             if not batches:
                 raise
             # A part is on its way: a caller who is told that this was refused would send it again.
-            with self._lock:
-                batches.append(self._failed(batches[0].topic_partition, batches[0].transaction_number, error))
+            batches.append(self._failed(batches[0].topic_partition, batches[0].transaction_number, error))
         return BatchFuture(batches)
 
     def _spread(
@@ -319,12 +320,12 @@ class Batcher:
             )
 
     def _too_large(self, route: Route, partition: int, size: int) -> PendingBatch:
-        """Return a batch that has failed for its only record. The caller holds the lock."""
+        """Return a batch that has failed for its only record. Not under the lock, as callbacks are the user's code."""
         error = too_large(route.topic.name, route.limit, size)
         return self._failed(TopicPartition(route.topic.name, partition), self._number(), error)
 
     def _failed(self, topic_partition: TopicPartition, number: int | None, error: errors.MsgtxError) -> PendingBatch:
-        """Return a batch that has failed, and its transaction with it. The caller holds the lock."""
+        """Return a batch that has failed, and its transaction with it."""
         batch = PendingBatch(topic_partition, number, self._lock)
         batch.error, batch.finished = error, True
         self._accumulator.tell(batch)

@@ -343,16 +343,14 @@ class Producer:
         self._sender.close(timeout)
 
     def _flush_or_abort(self, timeout: float | None) -> None:
-        if self._state.value in {ClientState.IN_TRANSACTION, ClientState.ABORTABLE_ERROR}:
-            try:
-                self.abort_transaction(timeout)
-            except (MsgtxError, TimeoutError) as error:
-                log.warning("closing: transaction %s could not be aborted: %s", self.transaction_id, error)
-        elif not self._state.transactional and self._sender.started:
-            try:
+        try:
+            if self._state.transactional:
+                self._transactions.close(timeout)
+            elif self._sender.started:
                 self.flush(self.config.delivery_timeout_ms / 1000 if timeout is None else timeout)
-            except TimeoutError as error:
-                log.warning("closing: %s", error)
+        except (MsgtxError, TimeoutError) as error:
+            transaction = f"transaction {self.transaction_id} could not be ended: " if self._state.transactional else ""
+            log.warning("closing: %s%s", transaction, error)
 
     def __enter__(self) -> Self:
         """Initialize transactions, if there is a transactional id."""

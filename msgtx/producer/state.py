@@ -110,11 +110,11 @@ class ProducerState:
     def batch_failed(self, number: int | None, error: MsgtxError) -> None:
         """Fail what a batch belongs to, by the number of its transaction. None and a fatal error: the producer."""
         with self.lock:
-            if error.fatal:
+            failed = self.transaction is not None and number == self.transaction.id.transaction_number
+            if failed or error.fatal:
                 self.fail(error)
-            elif self.transaction is not None and number == self.transaction.id.transaction_number:
-                self.fail(error)
-                self._accumulator.drop_unsent(error)
+        if failed and not error.fatal:
+            self._accumulator.drop_unsent(error)
 
     def ended(self) -> None:
         """Forget the transaction, whose decision is known; after a fatal error the state stays."""

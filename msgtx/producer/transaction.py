@@ -190,7 +190,7 @@ class Transactions:
 
     def _commit(self, transaction: OpenTransaction, deadline: float) -> None:
         with self._state.lock:
-            if transaction.fused is None and not transaction.was_handed_over:
+            if transaction.fused is None and not transaction.was_handed_over and not self._state.closed:
                 transaction.fused = self._take_whole(transaction)
         offsets = columns_of(transaction.offsets)
         if transaction.fused is not None:
@@ -257,6 +257,10 @@ class Transactions:
             also=lambda: all(answers.stored for answers in transaction.answers),
         )
         self._state.raise_failure()
+        if self._state.closed:  # by another thread: what was not sent by then was dropped
+            with contextlib.suppress(MsgtxError):
+                self.resolve(transaction.id)
+            raise errors.TransactionAborted(f"transaction {transaction.id} was not committed before its producer was closed")
         if not done:
             raise OutcomeUnknown(f"transaction {transaction.id} is not decided yet: its records wait for the database")
 
@@ -356,9 +360,9 @@ class Transactions:
         with self._engine.connection() as connection:
             return transaction_outcome(connection, transaction_id).outcome
 
-    def resolve(self, transaction_id: TransactionId) -> Outcome:
-        """Return how a transaction ended; one that a session did not commit is aborted now."""
-        with until(self._calls.deadline()):
+    def resolve(self, transaction_id: TransactionId, timeout: float | None = None) -> Outcome:
+        """Return how a transaction ended; one that is not committed is aborted now."""
+        with until(self._calls.deadline(timeout)):
             # A client that is closed has no pool, and gets none again.
             checked_out = contextlib.closing(self._engine.dedicated()) if self._state.closed else self._engine.connection()
             with checked_out as connection:
@@ -372,7 +376,7 @@ class Transactions:
             with self._state.lock:
                 self._state.raise_fatal()
                 self._state.move(Call.ABORT)
-                self._drop_unsent()
+            self._drop_unsent()
             began = time.monotonic()
             deadline = self._calls.deadline(timeout)
             try:
@@ -383,6 +387,19 @@ class Transactions:
                 raise OutcomeUnknown(f"transaction {self.last_id} is not aborted yet: {error}") from error
             self._ended("aborted", began)
             self._state.raise_fatal()
+
+    def close(self, timeout: float | None) -> None:
+        """End what is open, or was left undecided, so that it holds no reader up; not what another thread is ending."""
+        state = self._state.value
+        if self._ending.locked():
+            return
+        if state in {ClientState.IN_TRANSACTION, ClientState.ABORTABLE_ERROR, ClientState.ABORTING}:
+            self.abort(timeout)
+        elif state is ClientState.COMMITTING:
+            with self._sole_ending(Call.COMMIT):
+                began = time.monotonic()
+                outcome = self.resolve(self._current().id, timeout)
+                self._ended("committed" if outcome is Outcome.COMMITTED else "aborted", began)
 
     def _drop_unsent(self) -> None:
         self._accumulator.drop_unsent(

@@ -149,6 +149,7 @@ CLIENT_MOVES: Final[Mapping[tuple[ClientState, Call], ClientState]] = {
     (C.ABORTABLE_ERROR, Call.FAILED): C.ABORTABLE_ERROR,
     **{(state, Call.FATAL): C.FATAL_ERROR for state in C if state is not C.CLOSED},
     **{(state, Call.CLOSE): C.CLOSED for state in C},
+    (C.CLOSED, Call.ENDED): C.CLOSED,  # another thread was ending the transaction
 }
 
 _HINTS: Final[Mapping[ClientState, str]] = {

@@ -489,6 +489,98 @@ def test_an_open_transaction_is_aborted_by_close(client: msgtx.Client, topic: st
     assert client.transaction_outcome(transaction.id) is Outcome.ABORTED
 
 
+@pytest.mark.parametrize("call", ["commit_transaction", "abort_transaction"])
+def test_what_a_call_left_undecided_is_decided_by_close(
+    client: msgtx.Client, topic: str, unique: Unique, connection: Connection, read: Read, call: str
+) -> None:
+    """Else nobody would read past it before its timeout. It is not committed: nobody was told that it is."""
+    (partition_id,) = connection.execute("select partition_id from msgtx.partitions where topic = %s", [topic]).fetchone()
+    producer = client.producer(transactional_id=unique("id"), linger_ms=0)
+    producer.init_transactions()
+    transaction = producer.begin_transaction()
+    stretch(producer, topic)
+    with connection.transaction():
+        connection.execute("select msgtx.lock_partition(%s)", [partition_id])
+        producer.send(topic, b"waits")
+        wait_until(lambda: waiting_backends(connection), "the append waits")
+        with pytest.raises(errors.OutcomeUnknown):
+            getattr(producer, call)(0.05)
+    producer.close()
+    assert client.transaction_outcome(transaction.id) is Outcome.ABORTED
+    assert read(topic) == []
+
+
+def test_a_commit_in_another_thread_is_not_undone_by_close(
+    client: msgtx.Client, topic: str, unique: Unique, connection: Connection, background: ThreadPoolExecutor
+) -> None:
+    """The sender ends with what it has, and the commit with it."""
+    name = unique("id")
+    producer = client.producer(transactional_id=name)
+    producer.init_transactions()
+    transaction = producer.begin_transaction()
+    stretch(producer, topic)
+    with connection.transaction():
+        connection.execute("select msgtx.lock_producer(%s)", [transaction.id.producer_id])
+        committing = background.submit(producer.commit_transaction)
+        wait_until(lambda: waiting_backends(connection), "the commit waits")
+        producer.close()
+    committing.result(SECONDS)
+    assert client.transaction_outcome(transaction.id) is Outcome.COMMITTED
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_half_a_transaction_is_not_committed_by_a_thread_when_another_one_closes_the_producer(
+    client: msgtx.Client, topic: str, unique: Unique, connection: Connection, background: ThreadPoolExecutor, read: Read,
+    stored: bool,
+) -> None:  # fmt: skip
+    """I1: what was not sent is dropped by `close`; what was sent is aborted with it."""
+    (partition_id,) = connection.execute("select partition_id from msgtx.partitions where topic = %s", [topic]).fetchone()
+    producer = client.producer(transactional_id=unique("id"), linger_ms=0, max_in_flight=1)
+    producer.init_transactions()
+    transaction = producer.begin_transaction()
+    if stored:
+        stretch(producer, topic)
+    with connection.transaction():
+        connection.execute("select msgtx.lock_partition(%s)", [partition_id])
+        producer.send(topic, b"in flight")
+        wait_until(lambda: waiting_backends(connection), "the append waits")
+        producer.send(topic, b"not sent")
+        committing = background.submit(producer.commit_transaction)
+        wait_until(producer._transactions._ending.locked, "the commit waits for both")
+        closing = background.submit(producer.close)
+        wait_until(lambda: producer._accumulator.unfinished == 1, "the second one was dropped")
+    with pytest.raises(errors.TransactionAborted, match="closed"):
+        committing.result(SECONDS)
+    closing.result(SECONDS)
+    assert client.transaction_outcome(transaction.id) is Outcome.ABORTED
+    assert read(topic) == []
+
+
+@pytest.mark.parametrize("end", ["abort", "a record that is too large"])
+def test_a_callback_of_what_is_dropped_may_wait_for_another_thread(
+    client: msgtx.Client, unique: Unique, background: ThreadPoolExecutor, end: str
+) -> None:
+    """It runs outside the producer's lock."""
+    name = unique("limited")
+    client.topics.create(name, max_message_bytes=10)
+    heard: list[int] = []
+    producer = client.producer(transactional_id=unique("id"), linger_ms=60_000)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send(name, b"a", on_delivery=lambda _: heard.append(background.submit(waits, producer).result(5)))
+    if end != "abort":
+        producer.send(name, b"x" * 11)
+    producer.abort_transaction()
+    assert heard == [0]
+    producer.close()
+
+
+def waits(producer: msgtx.Producer) -> int:
+    """Need the producer's lock; return how many records are on their way."""
+    with producer._accumulator.lock:
+        return producer._accumulator.unfinished
+
+
 # ── fencing ──
 
 

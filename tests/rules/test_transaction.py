@@ -38,7 +38,7 @@ CLIENT: dict[ClientState, dict[Call, ClientState]] = {
     C.ABORTING: {Call.ABORT: C.ABORTING, Call.ENDED: C.READY, Call.FAILED: C.ABORTING},
     C.ABORTABLE_ERROR: {Call.ABORT: C.ABORTING, Call.FAILED: C.ABORTABLE_ERROR},
     C.FATAL_ERROR: {},
-    C.CLOSED: {},
+    C.CLOSED: {Call.ENDED: C.CLOSED},
 }
 # From the table of states (internals: transactions#states): which states may follow each.
 # `tests/store/test_moves.py` asks the database.
