@@ -1,6 +1,7 @@
 """Idle ids: what was not used for as long as its expiry goes, and what is open or unfinished never (I13)."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from msgtx.store.decide import decide
 from msgtx.store.producers import fence_producer, init_producer_id
 from msgtx.store.transactions import expire_transactions, mark, transaction_outcome
 from msgtx.types import Outcome, ProducerId, TransactionId
-from tests.databases import Connection
+from tests.databases import Connection, backend, wait_for_lock
 from tests.store.conftest import Settings
 from tests.store.steps import (
     Writer,
@@ -129,6 +130,23 @@ def test_each_id_has_the_expiry_of_its_kind(connection: Connection, clock: Clock
     assert not known(connection, raised.producer_id)
     clock("2 hours")
     assert remove(connection) == 1
+
+
+def test_a_transactional_ids_own_expiry_counts_whatever_it_wrote_lately(
+    connection: Connection, clock: Clock, settings: Settings
+) -> None:
+    """Also behind an id without one, which is looked for on the partitions."""
+    settings(transactional_id_expiration_ms=3_600_000, producer_id_expiration_ms=86_400_000)
+    raised = plain_id(connection)
+    clock("25 hours")
+    writer = Writer(connection)
+    assert writer.id.producer_id > raised.producer_id
+    writer.init()
+    writer.send(new_partition(connection), b"a")
+    writer.commit()
+    mark(connection, everything=True)
+    clock("27 hours")
+    assert remove(connection) == 2
 
 
 # ── what stays ──
@@ -343,6 +361,19 @@ def test_more_than_one_call_may_remove_of_what_retention_left_goes_in_several(co
     assert count(connection, "producer_state") == 0
 
 
+def test_what_retention_left_of_others_on_the_same_partition_stays(connection: Connection, clock: Clock) -> None:
+    """I1: they may still send again what is gone."""
+    for producer_id, age in ((1, "0"), (2, "2 days"), (3, "0")):
+        connection.execute(
+            "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset,"
+            " appended_at) values (1, %s, 0, 5, 5, msgtx.clock() - %s::interval)",
+            [producer_id, age],
+        )
+    remove(connection)
+    left = connection.execute("select producer_id from msgtx.producer_state order by producer_id").fetchall()
+    assert left == [(1,), (3,)]
+
+
 # ── afterwards ──
 
 
@@ -471,3 +502,90 @@ def test_a_pass_goes_on_where_it_came_to(connection: Connection, clock: Clock) -
         if after is None:
             break
     assert seen == [3, 3, 1]
+
+
+def step(connection: Connection, after: object = None, most: int = 250) -> tuple[int, list[int] | None]:
+    """Run one call of the sweep."""
+    row = connection.execute("select * from msgtx.remove_idle_producers(%s::bigint[], %s)", [after, most]).fetchone()
+    assert row is not None
+    return row[0], row[1]
+
+
+def test_a_pass_goes_on_behind_ids_that_stay(connection: Connection) -> None:
+    ids = [Writer(connection).id.producer_id for _ in range(3)]
+    after, seen = None, []
+    for _ in ids:
+        removed, after = step(connection, after, most=1)
+        seen.append((removed, after))
+    assert seen == [(0, [each]) for each in ids]
+    assert step(connection, after, most=1) == (0, None)
+
+
+def test_an_id_and_its_few_partitions_take_no_more_than_one_call(connection: Connection, clock: Clock) -> None:
+    who = plain_id(connection)
+    for partition in new_topic(connection, 2):
+        use(connection, who, partition)
+    clock("2 days")
+    assert step(connection) == (1, None)
+
+
+def test_ids_of_many_transactions_take_more_than_one_call(connection: Connection, clock: Clock) -> None:
+    """And one with more than a thousand in the history stays until that has gone."""
+    ids = [Writer(connection).id.producer_id for _ in range(7)]
+    for producer_id in ids:
+        connection.execute(
+            "insert into msgtx.transaction_decision (producer_id, producer_epoch, transaction_number, outcome, decided_at,"
+            " decided_by, partitions, first_offsets, last_offsets) select %s, 0, n, 'COMMIT', msgtx.clock(), 'client',"
+            " '{}', '{}', '{}' from generate_series(1, %s) n",
+            [producer_id, 1_001 if producer_id == ids[0] else 1_000],
+        )
+    clock(LATER)
+    assert step(connection) == (4, [ids[5] - 1])
+    assert step(connection, [ids[5] - 1]) == (2, None)
+    assert [known(connection, each) for each in ids] == [True] + [False] * 6
+    connection.execute("delete from msgtx.transaction_decision where transaction_number = 1")
+    assert step(connection) == (1, None)
+
+
+def test_an_id_on_so_many_partitions_that_they_take_more_than_one_call_stays_when_it_is_used_meanwhile(
+    connection: Connection, clock: Clock
+) -> None:
+    """I13: also on one that an earlier call has looked at."""
+    partitions, who = new_topic(connection, 5_001), plain_id(connection)
+    clock("2 days")
+    removed, after = step(connection)
+    assert (removed, after) == (0, [who.producer_id, partitions[-2]])
+    use(connection, who, partitions[0])
+    assert step(connection, after) == (0, None)
+    use(connection, who, partitions[0], sequence=1)
+
+
+@pytest.mark.parametrize("kind", ["transactional", "plain"])
+def test_an_id_that_is_used_while_it_is_looked_at_stays(
+    connection: Connection,
+    open_connection: Sessions,
+    background: ThreadPoolExecutor,
+    clock: Clock,
+    kind: str,
+) -> None:
+    """I13: what it does between the first look and the lock counts."""
+    partition, user, sweeping, observer = new_partition(connection), open_connection(), open_connection(), open_connection()
+    writer, plain = Writer(connection), plain_id(connection)
+    writer.send(partition, b"a")
+    writer.commit()
+    mark(connection, everything=True)
+    connection.execute(
+        "delete from msgtx.producer where producer_id = %s",
+        [writer.id.producer_id if kind == "plain" else plain.producer_id],
+    )
+    clock(LATER)
+    with user.transaction():
+        user.execute(f"lock table msgtx.{'partition_floor' if kind == 'transactional' else 'producer_state'}")
+        waiting = background.submit(remove, sweeping)
+        wait_for_lock(observer, backend(sweeping))
+        if kind == "transactional":
+            writer.connection = user
+            writer.send(partition, b"b")
+        else:
+            use(user, plain, partition)
+    assert waiting.result(30) == 0

@@ -3,8 +3,8 @@
 -- producers, after producer_id_expiration_ms, at most 10,000 rows in a call. One bad row does not stop the rest
 -- (internals: producers#when-an-id-expires).
 -- An id with more than 1,000 transactions in the history stays until that has gone. Only a producer without transactional id that
--- has raised its epoch is looked for on every partition, some thousand in a call: it may have written without transactions, and at
--- epoch 0 it needs no row.
+-- has raised its epoch is looked for on every partition, some thousand in a call, and behind its lock on all of them at once: it may
+-- have written without transactions, and at epoch 0 it needs no row.
 --   in_after, next_after   where the last call came to: producer, or producer and how far its partitions were looked at, or the
 --                          greatest number there is: on with what retention kept; null: from the start, and: this was the end
 --   shards, epochs         those of a coordinator; null: all
@@ -34,7 +34,7 @@ begin
     removed := 0;
     ignored := msgtx.require_leases(shards, epochs);
     for candidate in
-        select p.producer_id, p.epoch, p.transactional_id,
+        select p.producer_id, p.transactional_id is null and p.epoch > 0 as writes_outside,
                (shards is null or p.shard = any(shards)) and p.initialized_at
                    < case when p.transactional_id is null then unused_since else id_unused_since end as may_be
         from msgtx.producer p
@@ -54,7 +54,7 @@ begin
                 select from msgtx.transaction_decision d where d.producer_id = candidate.producer_id limit 1001) d);
         looks := looks + decisions;
         continue when decisions > 1000 or not msgtx.is_producer_idle(candidate.producer_id);
-        if candidate.transactional_id is null and candidate.epoch > 0 then
+        if candidate.writes_outside then
             partitions := array(
                 select q.partition_id from msgtx.partition q
                 where q.partition_id > case when candidate.producer_id = in_after[1] then in_after[2] else -1 end
@@ -67,9 +67,14 @@ begin
             end if;
         end if;
         begin
-            -- Behind the lock it is looked at again: it may have been used meanwhile.
-            if msgtx.try_lock_producer(candidate.producer_id) and msgtx.is_producer_idle(candidate.producer_id)
-               and msgtx.wrote_since(candidate.producer_id, unused_since, partitions) is not true then
+            continue when not msgtx.try_lock_producer(candidate.producer_id);
+            -- Behind the lock it is looked at again: it may have been used meanwhile, also where an earlier call has looked.
+            if candidate.writes_outside then
+                partitions := array(select q.partition_id from msgtx.partition q);
+                looks := looks + cardinality(partitions);
+                continue when msgtx.wrote_since(candidate.producer_id, unused_since, partitions);
+            end if;
+            if msgtx.is_producer_idle(candidate.producer_id) then
                 ignored := msgtx.flush_at_commit();
                 delete from msgtx.producer p where p.producer_id = candidate.producer_id;
                 removed := removed + 1;
@@ -77,7 +82,6 @@ begin
         exception when others then
             raise warning 'producer % could not be removed: %', candidate.producer_id, sqlerrm;
         end;
-        partitions := null;
     end loop;
     if looked_at = most then
         return;
