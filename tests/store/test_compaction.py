@@ -625,6 +625,19 @@ def test_compact_and_delete_do_both(connection: Connection, client: msgtx.Client
     verified(client)
 
 
+def test_what_retention_removes_behind_the_compacted_part_was_not_counted_with_it(connection: Connection) -> None:
+    partition = compacted_topic(connection, cleanup_policy="compact,delete")
+    put(connection, partition, "a1 b1")
+    compact(connection)
+    assert place(connection, partition)[0] == 2
+    put(connection, partition, "c1")
+    put(connection, partition, "d1")
+    delete_records(connection, {partition: 3})
+    assert retain(connection) == 2
+    place(connection, partition)
+    assert seen(connection, partition, 3) == "3:d1"
+
+
 def test_producers_are_not_held_up_and_another_cleaner_is_passed_by(
     connection: Connection, open_connection: Sessions
 ) -> None:
@@ -720,6 +733,46 @@ def test_only_the_policy_of_its_own_topic_counts(connection: Connection, beside:
     done_at = compaction.compact_batches(connection, partition, [rewrite], seen=[], leases=None)
     assert (done_at is not None) is (own == "compact")
     assert seen(connection, partition) == ("1:b1" if own == "compact" else "0:a1 1:b1")
+
+
+@pytest.mark.parametrize("own_ms", [0, 3_600_000])
+def test_the_time_of_a_tombstone_is_that_of_its_own_topic(connection: Connection, clock: Clock, own_ms: int) -> None:
+    beside_ms = 3_600_000 - own_ms
+    _, partition, _ = (compacted_topic(connection, delete_retention_ms=ms) for ms in (beside_ms, own_ms, beside_ms))
+    put(connection, partition, "a-")
+    compaction.compact_batches(connection, partition, [], seen=[0], leases=None)
+    clock("1 minute")
+    (row,) = compaction.read_keys(connection, partition, 0, 9, with_tombstones=True, most_rows=9, most_bytes=1 << 20)
+    assert row.keyed.tombstones_expired is (own_ms == 0)
+
+
+# ── one answer ──
+
+
+def test_an_answer_holds_at_most_so_many_rows_and_bytes_and_none_that_is_empty(connection: Connection) -> None:
+    """Of values it says only which are null, and only if it is asked."""
+    partition = compacted_topic(connection)
+    for pairs in ("a1", "b1 c-", "d1", "e1"):
+        put(connection, partition, pairs)
+
+    def read_rows(most_rows: int, most_bytes: int, *, with_tombstones: bool = True) -> list[tuple[int, list[int]]]:
+        found = compaction.read_keys(
+            connection,
+            partition,
+            0,
+            5,
+            with_tombstones=with_tombstones,
+            most_rows=most_rows,
+            most_bytes=most_bytes,
+        )
+        return [(row.keyed.base_offset, list(row.keyed.tombstones)) for row in found]
+
+    (first, *_) = compaction.read_keys(connection, partition, 0, 1, with_tombstones=True, most_rows=9, most_bytes=1)
+    compaction.compact_batches(connection, partition, [compaction.Rewrite(first, [], waits=False)], seen=[], leases=None)
+    assert read_rows(9, 1 << 20) == [(1, [1]), (3, []), (4, [])]
+    assert read_rows(9, 1 << 20, with_tombstones=False) == [(1, []), (3, []), (4, [])]
+    assert read_rows(2, 1 << 20) == [(1, [1]), (3, [])]
+    assert read_rows(9, 1) == [(1, [1])], "one row, however large"
 
 
 # ── coordinators ──

@@ -295,6 +295,33 @@ def test_transactions_without_records_are_history_too(connection: Connection, cl
     assert count(connection, "transaction_decision") == 1
 
 
+def test_a_transaction_whose_acknowledgements_are_not_settled_holds_no_namesake(
+    connection: Connection, clock: Clock
+) -> None:
+    """P10: it stays itself; one that shares two parts of its name goes."""
+    writer, other = Writer(connection), Writer(connection)
+    old = [writer.commit(), writer.commit(), other.commit(), other.commit()]
+    writer.init()
+    old += [writer.commit(), writer.commit()]
+    newest = [writer.commit(), other.commit()]
+    goes = old[1]
+    holds = [
+        goes._replace(transaction_number=0),
+        goes._replace(producer_epoch=1),
+        goes._replace(producer_id=other.id.producer_id),
+    ]
+    for name in holds:
+        connection.execute(
+            "insert into msgtx.share_pending (producer_id, producer_epoch, transaction_number, group_id, partition_id)"
+            " values (%s, %s, %s, 1, 1)",
+            name,
+        )
+    clock(LATER)
+    purge(connection)
+    left = [name for name in (*old, *newest) if transaction_outcome(connection, name).outcome is not Outcome.UNKNOWN]
+    assert sorted(left) == sorted([*holds, *newest])
+
+
 def test_a_deleted_topic_holds_no_history(connection: Connection, clock: Clock) -> None:
     gone, kept, writer = new_partition(connection), new_partition(connection), Writer(connection)
     writer.send(gone, b"a")
@@ -478,6 +505,26 @@ def test_a_pass_goes_on_where_it_came_to_also_among_decisions_of_one_moment(
     assert purge(connection, most) == 15
     assert count(connection, "transaction_decision") == 3
     assert len(values(connection, partition)) == 9
+
+
+def test_wide_transactions_go_in_more_than_one_call(connection: Connection, clock: Clock) -> None:
+    """Each is looked at once, and those behind it are the next call's."""
+    clock("-8 days")
+    connection.execute(
+        "insert into msgtx.transaction_decision (producer_id, producer_epoch, transaction_number, outcome, decided_at,"
+        " decided_by, partitions, first_offsets, last_offsets)"
+        " select 1, 0, n, 'COMMIT', msgtx.clock(), 'client', wide.partitions, wide.zeros, wide.zeros from ("
+        " select array_agg(1000000 + i) as partitions, array_agg(0) as zeros from generate_series(0, 10000) i) wide"
+        " cross join generate_series(0, 4) n"
+    )
+    clock(None)
+    purged, after = [], None
+    while not purged or after is not None:
+        row = connection.execute("select * from msgtx.purge_transactions(%s::bigint[])", [after]).fetchone()
+        assert row is not None
+        purged.append(row[0])
+        after = row[1]
+    assert purged == [2, 2, 1]
 
 
 def test_one_bad_transaction_does_not_stop_the_rest(connection: Connection, clock: Clock) -> None:

@@ -9,10 +9,11 @@ from msgtx import errors
 from msgtx.store import sweeps
 from msgtx.store.coordinators import Leases, find_coordinator, lease_shards, list_shards, release_shards
 from msgtx.store.members import heartbeat
+from msgtx.store.seal import complete_prepared
 from tests.databases import Connection
 from tests.store.conftest import Settings
 from tests.store.roster import join
-from tests.store.steps import Writer, counts, new_partition, offsets_of, plain, unique
+from tests.store.steps import Writer, count, counts, new_partition, offsets_of, plain, seal, unique
 
 Clock = Callable[[object], None]
 Sessions = Callable[[], Connection]
@@ -328,6 +329,32 @@ def test_shards_one_after_the_other_do_what_all_of_them_do_at_once(connection: C
     parts = [Leases(leases.coordinator_id, {shard: epoch}, 1, 1, 1) for shard, epoch in leases.epochs.items()]
     assert _done(_to_its_end(connection, step, part) for part in parts) == expected
     assert counts(connection) == left
+
+
+def test_a_coordinator_removes_of_its_own_shards(connection: Connection) -> None:
+    """What retention has left of producers, logs of deleted topics, and seals, whose ids are other numbers than shards."""
+    leases = lease(connection)
+    writers = [Writer(connection, f"id-{number}") for number in range(2)]
+    assert shard_of("id-0") != shard_of("id-1")
+    for partition in (1_000_051, 1_000_052):
+        connection.execute("insert into msgtx.deleted_partition (partition_id) values (%s)", [partition])
+        connection.execute(
+            "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset,"
+            " appended_at) values (%s, 1, 0, 0, 0, msgtx.clock() - interval '2 days')",
+            [partition],
+        )
+    for writer in writers:
+        seal(connection, writer.name, "external")
+        complete_prepared(connection, writer.name, "COMMIT")
+
+    def left() -> list[int]:
+        return [count(connection, table) for table in ("producer_state", "deleted_partition", "transaction_seal")]
+
+    for shards, expected in (({3}, [2, 2, 2]), ({1, shard_of("id-0")}, [1, 1, 1]), ({2, shard_of("id-1")}, [0, 0, 0])):
+        own = Leases(leases.coordinator_id, {shard: leases.epochs[shard] for shard in shards}, 1, 1, 1)
+        for step in (sweeps.remove_idle_producers, sweeps.remove_deleted_logs, sweeps.remove_decided_seals):
+            step(connection, None, own)
+        assert left() == expected, shards
 
 
 def _to_its_end(connection: Connection, step: str, leases: Leases | None) -> dict[str, int]:

@@ -21,8 +21,10 @@ from tests.store.steps import (
     ends,
     new_partition,
     new_topic,
+    offsets_of,
     plain,
     read,
+    spent,
     spoiled,
     unique,
     values,
@@ -178,6 +180,7 @@ def test_a_clock_that_was_set_hides_no_decision(connection: Connection, clock: C
     assert [values(connection, partition) for partition in partitions] == [[], [], [b"d"], [b"d"]]
 
 
+@pytest.mark.usefixtures("bare")
 def test_nobody_rests_for_a_date_in_the_future(connection: Connection, clock: Callable[..., None]) -> None:
     """The clock was set back: what was marked before tells nothing of now."""
     partition, writer = new_partition(connection), Writer(connection)
@@ -186,6 +189,81 @@ def test_nobody_rests_for_a_date_in_the_future(connection: Connection, clock: Ca
     mark(connection)
     clock(None)
     assert mark_in_turn(connection, rest_ms=0)
+
+
+@pytest.mark.usefixtures("bare")
+def test_a_client_does_not_rest_for_a_decision_that_touches_no_partition(
+    connection: Connection, clock: Callable[..., None]
+) -> None:
+    """Which never has a marker: whether there was a round is told by the oldest decision that has."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.commit(offsets_of((unique("group"), partition, 1)))
+    clock("1 second")
+    writer.commit_whole(writer.row(partition, b"a"))
+    mark(connection)
+    writer.commit_whole(writer.row(partition, b"b"))
+    assert not mark_in_turn(connection, rest_ms=60_000)
+
+
+@pytest.mark.usefixtures("bare")
+def test_a_marker_of_a_namesake_hides_no_decision(connection: Connection, clock: Callable[..., None]) -> None:
+    """P10: of the same number and epoch, producer and number, or producer and epoch; nor does a client rest for it."""
+    partition, other = new_topic(connection, 2)
+    writer, stranger = Writer(connection), Writer(connection)
+    for each in (writer, stranger):
+        for _ in range(2):
+            each.commit_whole(each.row(partition, b"namesake"))
+        each.init()
+    writer.commit_whole(writer.row(partition, b"namesake"))
+    for _ in range(2):
+        stranger.commit_whole(stranger.row(partition, b"namesake"))
+    mark(connection)
+    clock("1 hour")
+    stranger.commit_whole(stranger.row(other, b"older"))
+    clock("1 hour 10 seconds")
+    writer.commit_whole(writer.row(partition, b"a"))
+    assert mark_in_turn(connection, rest_ms=5_000)
+    assert markers(connection, partition)[-1] == ("COMMIT", 7, 7)
+    assert markers(connection, other) == [("COMMIT", 0, 0)]
+
+
+@pytest.mark.usefixtures("bare")
+def test_a_round_leaves_alone_what_is_marked(connection: Connection) -> None:
+    """What lies behind it is for those who look at all partitions. Who has found nothing answers zeros: it has looked."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"a")
+    writer.commit()
+    assert mark(connection) == (1, 1)
+    plain(connection, partition, b"b")
+    assert connection.execute("select markers, floors from msgtx.mark(rest_ms => 0)").fetchone() == (0, 0)
+    assert floor(connection, partition) == 1
+    assert mark(connection, everything=True) == (0, 1)
+
+
+@pytest.mark.usefixtures("bare")
+def test_a_round_does_not_go_through_decisions_of_the_future(connection: Connection, clock: Callable[..., None]) -> None:
+    """The clock was set back: they would be looked at in every round until their time comes."""
+    partition, writer = new_partition(connection), Writer(connection)
+    clock("1 hour")
+    for _ in range(50):
+        writer.commit_whole(writer.row(partition, b"a"))
+    mark(connection)
+    clock(None)
+    writer.commit_whole(writer.row(partition, b"b"))
+    assert spent(connection, "transaction_decision", "idx_tup_fetch", lambda: mark(connection)) < 20
+    assert len(markers(connection, partition)) == 51
+
+
+@pytest.mark.usefixtures("bare")
+def test_markers_of_wide_transactions_are_written_in_several_rounds(connection: Connection) -> None:
+    connection.execute(
+        "insert into msgtx.transaction_decision (producer_id, producer_epoch, transaction_number, outcome, decided_at,"
+        " decided_by, partitions, first_offsets, last_offsets)"
+        " select 1, 0, n, 'COMMIT', msgtx.clock(), 'client', wide.partitions, wide.zeros, wide.zeros from ("
+        " select array_agg(1000000 + i) as partitions, array_agg(0) as zeros from generate_series(0, 10000) i) wide"
+        " cross join generate_series(0, 2) n"
+    )
+    assert [mark(connection)[0] for _ in range(3)] == [20_002, 10_001, 0]
 
 
 def test_decisions_that_are_not_found_by_date_are_all_found_by_place_in_one_round(connection: Connection) -> None:

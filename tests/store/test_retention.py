@@ -17,7 +17,7 @@ from msgtx.store.records import count_records, first_records
 from msgtx.store.retention import LOG_END, delete_records
 from msgtx.store.topics import alter_topic
 from msgtx.store.transactions import mark
-from msgtx.types import GroupMetadata, OffsetAndMetadata
+from msgtx.types import GroupMetadata, OffsetAndMetadata, TransactionId
 from tests.databases import Connection
 from tests.store.conftest import Settings
 from tests.store.steps import (
@@ -28,6 +28,7 @@ from tests.store.steps import (
     batch,
     count,
     ends,
+    forget,
     look,
     new_partition,
     new_topic,
@@ -261,13 +262,13 @@ def counters(connection: Connection, partition: int) -> tuple[int, int]:
     return row[0], row[1]
 
 
-def fill(connection: Connection, partition: int, rows: int) -> None:
-    """Write rows of 100 bytes each."""
+def fill(connection: Connection, partition: int, rows: int, byte_size: int = 100) -> None:
+    """Write rows that count as so many bytes each."""
     connection.execute(
         "insert into msgtx.record_batch (partition_id, base_offset, last_offset, appended_at, max_timestamp, record_count,"
-        " byte_size, \"values\") select %s, n, n, msgtx.clock(), 0, 1, 100, array['x'::bytea]"
+        " byte_size, \"values\") select %s, n, n, msgtx.clock(), 0, 1, %s, array['x'::bytea]"
         " from generate_series(0, %s - 1) n",
-        [partition, rows],
+        [partition, byte_size, rows],
     )
 
 
@@ -459,6 +460,47 @@ def test_an_abort_marker_goes_with_its_history_and_its_last_batch(
     verified(client)
 
 
+def test_with_a_log_go_its_own_abort_markers_and_no_others(connection: Connection) -> None:
+    """I5, P10: those that share all but one part of their name with another, or their name with another partition's."""
+    before, partition, behind = (new_partition(connection) for _ in range(3))
+    writer, stranger = Writer(connection), Writer(connection)
+    others = [Writer(connection) for _ in range(2)]
+
+    def aborted(*writers: Writer) -> list[TransactionId]:
+        for each in writers:
+            for place in (before, partition, behind):
+                each.send(place, b"aborted")
+        return [each.abort() for each in writers]
+
+    plain(connection, partition, b"x")
+    gone = [*aborted(writer, stranger), *aborted(writer)]
+    writer.init()
+    gone += aborted(writer)
+    upto = ends(connection, partition)[2]
+    for place in (before, behind):
+        for value in (b"a", b"b"):
+            plain(connection, place, value)
+    writer.init()
+    kept = aborted(others[0], writer, others[1])  # what is in the history keeps no marker of a namesake
+    mark(connection, everything=True)
+    for name in gone:
+        forget(connection, name)
+    delete_records(connection, {partition: upto})
+    assert retain(connection) == 5
+
+    def marked(place: int) -> list[TransactionId]:
+        found = connection.execute(
+            "select producer_id, producer_epoch, transaction_number from msgtx.transaction_marker"
+            " where partition_id = %s order by first_offset",
+            [place],
+        ).fetchall()
+        return [TransactionId(*name) for name in found]
+
+    assert marked(partition) == kept
+    assert [marked(place) for place in (before, behind)] == [[*gone, *kept]] * 2
+    assert [values(connection, place) for place in (before, behind)] == [[b"a", b"b"]] * 2
+
+
 def test_the_history_of_an_emptied_log_can_go(connection: Connection, clock: Clock) -> None:
     """What retention removed before its markers were written is below the floor, too."""
     partition, writer = new_partition(connection, retention_bytes=0), Writer(connection)
@@ -541,6 +583,28 @@ def test_producers_are_not_held_up_and_another_cleaner_is_passed_by(
     assert retain(connection) == 2
 
 
+def test_behind_a_partition_that_another_cleaner_has_the_others_are_cleaned(
+    connection: Connection, open_connection: Sessions
+) -> None:
+    partitions = new_topic(connection, 3, retention_bytes=0)
+    for partition in partitions:
+        plain(connection, partition, b"a")
+    cleaner = open_connection()
+    with cleaner.transaction():
+        cleaner.execute("select from msgtx.partition where partition_id = %s for update", [partitions[1]])
+        assert retain(connection) == 2
+    assert [ends(connection, partition)[0] for partition in partitions] == [1, 0, 1]
+
+
+def test_a_pass_that_removes_nothing_writes_nothing(connection: Connection) -> None:
+    partition = new_partition(connection, retention_bytes=1 << 40)
+    plain(connection, partition, b"a")
+    version = ("select ctid from msgtx.partition where partition_id = %s", [partition])
+    before = connection.execute(*version).fetchone()
+    assert retain(connection) == 0
+    assert connection.execute(*version).fetchone() == before
+
+
 def test_one_bad_partition_does_not_stop_the_rest(connection: Connection) -> None:
     """P12."""
     partitions = new_topic(connection, 3, retention_bytes=0)
@@ -570,6 +634,19 @@ def test_a_long_front_goes_in_bounded_batches(connection: Connection) -> None:
             break
     assert removed == [1_000] * 5 + [0]
     assert (ends(connection, partition)[0], ends(connection, other)[0]) == (2_500, 2_500)
+
+
+def test_large_rows_go_in_bounded_batches(connection: Connection) -> None:
+    """A call begins no row beyond 32 MiB, and a pass goes on to the end."""
+    partition, other = new_topic(connection, 2, retention_ms=1)
+    for where in (partition, other):
+        fill(connection, where, 5, byte_size=20 << 20)
+    after, removed = None, []
+    while not removed or after is not None:
+        swept = sweeps.remove_old_batches(connection, after, None)
+        removed.append(swept.done["batches_removed"])
+        after = swept.after
+    assert (sum(removed), max(removed)) == (10, 2)
 
 
 def test_a_dry_run_removes_nothing(connection: Connection, engine: Engine) -> None:

@@ -766,6 +766,20 @@ def test_seals_go_when_they_are_decided_and_nothing_that_counts_changes(
     assert committed_at(connection, group, other) == (6 if result == "COMMIT" else 2, False)
 
 
+def test_all_decided_seals_of_one_producer_go_at_once(connection: Connection) -> None:
+    """Of each number, and of each epoch."""
+    writer, group, partition = Writer(connection), unique("group"), new_partition(connection)
+    for number in range(4):
+        sealed(writer, "external", offsets=offsets_of((group, partition, number)))
+        complete_prepared(connection, writer.name, "COMMIT")
+        writer.next()
+        if number == 1:
+            writer.init()
+    assert count(connection, "transaction_seal", "producer_id = %s", writer.id.producer_id) == 4
+    query(connection, "select * from msgtx.remove_decided_seals()")
+    assert count(connection, "transaction_seal", "producer_id = %s", writer.id.producer_id) == 0
+
+
 def test_what_is_committed_after_the_seal_counts_over_it(connection: Connection) -> None:
     partition, writer, group = new_partition(connection), Writer(connection), unique("group")
     sealed(writer, "external", offsets=offsets_of((group, partition, 5)))

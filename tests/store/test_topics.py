@@ -1,7 +1,8 @@
 """Topics: names, settings, deletion."""
 
+import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -9,7 +10,7 @@ from msgtx import errors
 from msgtx.store.sweeps import Position, remove_deleted_logs
 from msgtx.store.topics import SETTINGS, alter_topic, create_topic, delete_topic, describe_topics
 from tests.databases import Connection
-from tests.store.steps import Writer, append_one, batch, count, plain, unique, values
+from tests.store.steps import Writer, append_one, batch, count, plain, spoiled, unique, values
 
 
 def test_a_topic_has_its_partitions_in_order_and_every_default(connection: Connection) -> None:
@@ -254,6 +255,58 @@ def test_a_write_on_its_way_to_a_topic_that_is_deleted_leaves_nothing_either(
     remove_deleted_logs(connection, None, None)
     for table in ("record_batch", "deleted_partition"):
         assert count(connection, table, "partition_id = any(%s)", list(ids)) == 0
+
+
+GONE: Final = itertools.count(3_000_000)  # ids of partitions that no topic has any more
+
+
+def deleted_log(connection: Connection, rows: int, byte_size: int = 1) -> int:
+    """What a deleted topic has left of a partition. Returns its id."""
+    partition = next(GONE)
+    connection.execute("insert into msgtx.deleted_partition (partition_id) values (%s)", [partition])
+    connection.execute(
+        "insert into msgtx.record_batch (partition_id, base_offset, last_offset, appended_at, max_timestamp, record_count,"
+        " byte_size, \"values\") select %s, i, i, clock_timestamp(), 0, 1, %s, array['x'::bytea]"
+        " from generate_series(1, %s) i",
+        [partition, byte_size, rows],
+    )
+    return partition
+
+
+def sweep_deleted(connection: Connection, after: int, most: int = 250) -> tuple[int, list[int] | None]:
+    row = connection.execute("select * from msgtx.remove_deleted_logs(array[%s]::bigint[], %s)", [after, most]).fetchone()
+    assert row is not None
+    return row[0], row[1]
+
+
+def test_logs_of_deleted_topics_go_page_by_page_past_one_that_is_in_use(
+    connection: Connection, open_connection: Callable[[], Connection]
+) -> None:
+    """A row of each log and the note of its partition: two for each."""
+    used, *others = [deleted_log(connection, 1) for _ in range(4)]
+    user = open_connection()
+    with user.transaction():
+        user.execute("select msgtx.try_lock_partition(%s)", [used])
+        assert sweep_deleted(connection, used - 1, 1) == (0, [used])
+        assert sweep_deleted(connection, used, 2) == (4, [others[1]])
+        assert sweep_deleted(connection, others[1], 2) == (2, None)
+    assert sweep_deleted(connection, used - 1) == (2, None)
+
+
+def test_large_logs_of_deleted_topics_go_one_after_the_other(connection: Connection) -> None:
+    """A call begins no row beyond 32 MiB."""
+    first, second = deleted_log(connection, 3, byte_size=20 << 20), deleted_log(connection, 1)
+    assert sweep_deleted(connection, first - 1) == (2, [first - 1])
+    assert count(connection, "record_batch", "partition_id = %s", second) == 1
+    assert sweep_deleted(connection, first - 1) == (4, None)
+
+
+def test_one_bad_log_of_a_deleted_topic_does_not_stop_the_rest(connection: Connection) -> None:
+    """P12."""
+    bad, _ = deleted_log(connection, 1), deleted_log(connection, 1)
+    with spoiled(connection, "record_batch", "delete", f"old.partition_id = {bad}"):
+        assert sweep_deleted(connection, bad - 1) == (2, None)
+    assert sweep_deleted(connection, bad - 1) == (2, None)
 
 
 # ── altering ──
