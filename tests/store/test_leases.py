@@ -28,6 +28,9 @@ STEPS = {
     "floors": sweeps.remove_superseded_floors,
     "members": sweeps.remove_members,
     "heartbeats": sweeps.remove_heartbeats,
+    "seals": sweeps.remove_decided_seals,
+    "deleted": sweeps.remove_deleted_logs,
+    "dedup": sweeps.remove_dedup_keys,
 }
 pytestmark = pytest.mark.usefixtures("bare")
 
@@ -251,6 +254,17 @@ def something_of_everything(connection: Connection, clock: Clock) -> None:
         member = join(connection, f"group-{number}", "member")
         beat = {"member_number": member.member_number, "member_id": "member", "group_instance_id": None}
         heartbeat(connection, f"group-{number}", **beat, number=1)
+        prepared = Writer(connection)
+        seal(connection, prepared.name, "external")
+        complete_prepared(connection, prepared.name, "COMMIT")
+        connection.execute(
+            "insert into msgtx.deleted_partition (partition_id) values (1000000 + %s) on conflict do nothing", [number]
+        )
+        connection.execute(
+            "insert into msgtx.dedup_key (topic_id, dedup_key, partition_id, record_offset, record_timestamp, appended_at)"
+            " values (1000000 + %s, 'key', 1, 0, 0, msgtx.clock())",
+            [number],
+        )
     clock("9 days")
     for outcome in ("COMMIT", "ABORT"):
         writer = Writer(connection)
@@ -331,30 +345,18 @@ def test_shards_one_after_the_other_do_what_all_of_them_do_at_once(connection: C
     assert counts(connection) == left
 
 
-def test_a_coordinator_removes_of_its_own_shards(connection: Connection) -> None:
-    """What retention has left of producers, logs of deleted topics, and seals, whose ids are other numbers than shards."""
+def test_a_coordinator_removes_what_retention_left_of_producers_on_its_own_partitions(connection: Connection) -> None:
     leases = lease(connection)
-    writers = [Writer(connection, f"id-{number}") for number in range(2)]
-    assert shard_of("id-0") != shard_of("id-1")
-    for partition in (1_000_051, 1_000_052):
-        connection.execute("insert into msgtx.deleted_partition (partition_id) values (%s)", [partition])
+    for partition in (51, 52):
         connection.execute(
             "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset,"
             " appended_at) values (%s, 1, 0, 0, 0, msgtx.clock() - interval '2 days')",
             [partition],
         )
-    for writer in writers:
-        seal(connection, writer.name, "external")
-        complete_prepared(connection, writer.name, "COMMIT")
-
-    def left() -> list[int]:
-        return [count(connection, table) for table in ("producer_state", "deleted_partition", "transaction_seal")]
-
-    for shards, expected in (({3}, [2, 2, 2]), ({1, shard_of("id-0")}, [1, 1, 1]), ({2, shard_of("id-1")}, [0, 0, 0])):
-        own = Leases(leases.coordinator_id, {shard: leases.epochs[shard] for shard in shards}, 1, 1, 1)
-        for step in (sweeps.remove_idle_producers, sweeps.remove_deleted_logs, sweeps.remove_decided_seals):
-            step(connection, None, own)
-        assert left() == expected, shards
+    for shard, left in ((3, 2), (1, 1), (2, 0)):
+        own = Leases(leases.coordinator_id, {shard: leases.epochs[shard]}, 1, 1, 1)
+        sweeps.remove_idle_producers(connection, None, own)
+        assert count(connection, "producer_state") == left
 
 
 def _to_its_end(connection: Connection, step: str, leases: Leases | None) -> dict[str, int]:

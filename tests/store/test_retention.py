@@ -332,7 +332,8 @@ def test_what_is_undecided_stays_whatever_the_policy(
 
 
 def test_a_row_that_holds_the_log_start_stays(connection: Connection, client: msgtx.Client) -> None:
-    partition = new_partition(connection, cleanup_policy="compact")
+    """However old it is, where age removes nothing."""
+    partition = new_partition(connection, cleanup_policy="compact", retention_ms=1)
     for _ in range(2):
         plain(connection, partition, b"a", b"b", keys=[b"k", b"l"])
     delete_records(connection, {partition: 1})

@@ -26,6 +26,6 @@ def small_steps(database_url: str) -> None:
 
 
 for module in (test_history, test_idle_ids):
-    for name, test in vars(module).items():
+    for name, function in vars(module).items():
         if name.startswith("test_") and "more_than_one_call" not in name:
-            globals()[f"{name}_in_small_steps"] = test
+            globals()[f"{name}_in_small_steps"] = function
