@@ -547,6 +547,16 @@ def test_ids_of_many_transactions_take_more_than_one_call(connection: Connection
     assert step(connection) == (1, None)
 
 
+def test_ids_on_many_partitions_take_more_than_one_call(connection: Connection, clock: Clock) -> None:
+    """Each is looked for on all of them, and again behind its lock."""
+    new_topic(connection, 2_600)
+    ids = [plain_id(connection).producer_id for _ in range(3)]
+    clock("2 days")
+    assert step(connection) == (1, [ids[1] - 1])
+    assert step(connection, [ids[1] - 1]) == (1, [ids[2] - 1])
+    assert step(connection, [ids[2] - 1]) == (1, None)
+
+
 def test_an_id_on_so_many_partitions_that_they_take_more_than_one_call_stays_when_it_is_used_meanwhile(
     connection: Connection, clock: Clock
 ) -> None:
