@@ -471,7 +471,7 @@ class Sender:
 
     def _fail_all(self, error: MsgtxError) -> None:
         self._bump_needed = False
-        self._state.batch_failed(None, error)
+        self._state.fail(error)  # its transaction, too: what is dropped here would be missing from it
         self._accumulator.drop_unsent(error)
         for lane in self._accumulator.lanes.values():
             self._go_on(lane)

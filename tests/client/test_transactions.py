@@ -4,7 +4,8 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import replace
+from typing import Any, NoReturn
 
 import pytest
 
@@ -526,6 +527,36 @@ def test_a_commit_in_another_thread_is_not_undone_by_close(
         producer.close()
     committing.result(SECONDS)
     assert client.transaction_outcome(transaction.id) is Outcome.COMMITTED
+
+
+@pytest.mark.parametrize("part", ["function", "database"])
+def test_half_a_transaction_is_not_committed_where_a_part_of_it_was_refused_for_a_while(
+    client: msgtx.Client, topic: str, unique: Unique, read: Read, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """I1: all that waits is dropped then, and fails its transaction, whether or not anybody looks at the futures."""
+    with client.producer(transactional_id=unique("id"), linger_ms=0) as producer:
+        transaction = producer.begin_transaction()
+        stretch(producer, topic)
+        with monkeypatch.context() as patched:
+            if part == "function":
+                patched.setattr(sender, "APPEND_UNFLUSHED", replace(sender.APPEND_UNFLUSHED, name="no_such_function"))
+            else:
+                patched.setattr(producer._sender, "_engine", Refusing())
+            assert isinstance(producer.send(topic, b"refused").exception(SECONDS), errors.ConfigError)
+        with pytest.raises(errors.ConfigError):
+            producer.commit_transaction()
+        producer.abort_transaction()
+        with producer.transaction():
+            producer.send(topic, b"next")
+    assert client.transaction_outcome(transaction.id) is Outcome.ABORTED
+    assert values(read(topic)) == [b"next"]
+
+
+class Refusing:
+    """An engine whose database is not there for a while."""
+
+    def connection(self) -> NoReturn:
+        raise errors.DatabaseNotFound("database does not exist")
 
 
 @pytest.mark.parametrize("stored", [True, False])
