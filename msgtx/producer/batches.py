@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from msgtx.database.wire import BatchColumns
+from msgtx.errors import IllegalState
 from msgtx.observer import Observers
 from msgtx.store.append import Appended
 from msgtx.store.rows import OpenRow
@@ -22,6 +23,7 @@ log = logging.getLogger("msgtx.producer")
 RECORD_OVERHEAD_BYTES: Final = 64  # what a record costs in memory beyond its bytes: objects and their places in lists
 RESERVED_BYTES: Final = 16 * 1024  # that an open batch takes of the buffer ahead of its records
 Callback = Callable[["RecordFuture"], object]
+_calling = threading.local()  # `locks`: of the producers in whose callbacks the thread is
 
 
 class PendingBatch(OpenRow):
@@ -134,15 +136,19 @@ class RecordFuture:
                     self._batch.callbacks = []
                 self._batch.callbacks.append((callback, self))
                 return
-        call_back(callback, self)
+        call_back(callback, self, self._batch.lock)
 
 
-def call_back(callback: Callable[[Any], object], future: object) -> None:
+def call_back(callback: Callable[[Any], object], future: object, lock: Any) -> None:
     """Call a user's callback. What it raises is logged: it ends neither the sender nor a `send` whose record is stored."""
+    outer = getattr(_calling, "locks", ())
+    _calling.locks = (*outer, lock)
     try:
         callback(future)
     except Exception:
         log.exception("a delivery callback raised")
+    finally:
+        _calling.locks = outer
 
 
 def wait_for(batch: PendingBatch, timeout: float | None) -> None:
@@ -193,7 +199,7 @@ class BatchFuture:
         def settled(_: RecordFuture | None = None) -> None:
             waiting = next((batch for batch in left if not batch.finished), None)
             if waiting is None:
-                call_back(callback, self)
+                call_back(callback, self, self._batches[0].lock if self._batches else None)
             else:
                 RecordFuture(waiting, 0).add_done_callback(settled)
 
@@ -351,6 +357,11 @@ class Accumulator:
             self.work.notify_all()
             return self.settled.wait_for(lambda: (self.unfinished == 0 and also()) or unless(), timeout)
 
+    def require_no_callback(self, call: str) -> None:
+        """Raise `IllegalState` in a delivery callback: what waits for records would wait for the thread that it is in."""
+        if self.lock in getattr(_calling, "locks", ()):
+            raise IllegalState(f"{call} in a delivery callback would wait for itself: call it in another thread")
+
     def drop_unsent(self, error: BaseException) -> None:
         """Fail every batch that is not in flight."""
         with self.lock:
@@ -383,7 +394,7 @@ class Accumulator:
         if self.observers.each:
             self.tell(batch)
         for callback, future in callbacks or ():
-            call_back(callback, future)
+            call_back(callback, future, self.lock)
 
     def tell(self, batch: PendingBatch) -> None:
         """Tell the observers of a batch that is finished."""

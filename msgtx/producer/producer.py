@@ -191,7 +191,11 @@ class Producer:
         return self._batcher.send_batch(topic, values, keys, partition=partition, timestamps=timestamps)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Send everything now and wait for the answers. Failed sends do not raise here; raise `TimeoutError`."""
+        """Send everything now and wait for the answers. Failed sends do not raise here; raise `TimeoutError`.
+
+        In a delivery callback: `IllegalState`, as for the end of a transaction.
+        """
+        self._accumulator.require_no_callback("flush")
         if not self._accumulator.flush(timeout):
             raise TimeoutError(f"{self._accumulator.unfinished} batches are not acknowledged after {timeout} s")
 

@@ -436,6 +436,7 @@ class Transactions:
 
     @contextlib.contextmanager
     def _sole_ending(self, call: Call) -> Iterator[None]:
+        self._accumulator.require_no_callback(call)
         if not self._ending.acquire(blocking=False):
             raise IllegalState(f"{call} while another thread ends the transaction: wait for it")
         try:

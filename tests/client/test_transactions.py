@@ -606,6 +606,28 @@ def test_a_callback_of_what_is_dropped_may_wait_for_another_thread(
     producer.close()
 
 
+def test_a_transaction_is_not_ended_in_a_callback_for_which_its_end_would_wait(
+    client: msgtx.Client, producer: msgtx.Producer, topic: str, read: Read
+) -> None:
+    heard: list[str] = []
+    done = threading.Event()
+
+    def end(_: object) -> None:
+        for call in (producer.commit_transaction, producer.abort_transaction, producer.prepare_transaction):
+            with pytest.raises(errors.IllegalState, match="would wait for itself") as raised:
+                call()
+            heard.append(str(raised.value).partition(" ")[0])
+        done.set()
+
+    producer.begin_transaction()
+    producer.send(topic, b"a", on_delivery=end)
+    producer.flush(SECONDS)
+    assert done.wait(5)
+    producer.commit_transaction()
+    assert heard == ["commit_transaction", "abort_transaction", "prepare"]
+    assert len(read(topic)) == 1
+
+
 def waits(producer: msgtx.Producer) -> int:
     """Need the producer's lock; return how many records are on their way."""
     with producer._accumulator.lock:
