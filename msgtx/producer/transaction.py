@@ -112,11 +112,11 @@ class Transactions:
             self._state.producer = self._calls.answered(
                 lambda: self._calls.initialize(transactional_id, keep_prepared=keep_prepared), deadline
             )
-            self._next_number = 0
-            self._state.move(Call.INIT)
             kept = self._calls.answered(self._kept, deadline) if keep_prepared else None
-            if kept is not None:
-                with self._state.lock:
+            self._next_number = 0
+            with self._state.lock:
+                self._state.move(Call.INIT)
+                if kept is not None:
                     self.last_id = kept
                     self._state.transaction = OpenTransaction(kept, decision_handed=True)
                     self._state.move(Call.KEPT)

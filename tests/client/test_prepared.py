@@ -6,6 +6,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from typing import NoReturn
 
 import pytest
 
@@ -309,6 +310,29 @@ def test_a_successor_that_keeps_what_is_prepared_may_decide_it_itself(
     goes_on(successor, topic, read)
     with pytest.raises(errors.ProducerFenced), producer.transaction():
         producer.send(topic, b"zombie")
+    successor.close()
+
+
+def test_an_init_of_which_one_answer_is_lost_can_be_called_again(
+    client: msgtx.Client, producer: msgtx.Producer, name: str, topic: str, read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has its epoch, and does not know what is prepared: nothing may begin."""
+
+    def lost(*_: object) -> NoReturn:
+        raise errors.DatabaseUnavailable("lost")
+
+    token = prepare(producer, topic)
+    successor = client.producer(transactional_id=name)
+    with monkeypatch.context() as patched:
+        patched.setattr("msgtx.producer.transaction.undecided_prepared", lost)
+        with pytest.raises(errors.DatabaseUnavailable, match="may be repeated"):
+            successor.init_transactions(0.3, keep_prepared=True)
+    with pytest.raises(errors.IllegalState, match="call init_transactions first"):
+        successor.begin_transaction()
+    successor.init_transactions(keep_prepared=True)
+    assert successor.prepared_transaction == token
+    successor.commit_transaction()
+    assert read(topic) == [b"x"]
     successor.close()
 
 
