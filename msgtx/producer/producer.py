@@ -343,6 +343,7 @@ class Producer:
         self._state.close()
         # Outside the lock: delivery callbacks are the user's code.
         self._accumulator.drop_unsent(IllegalState("the producer was closed before this was sent"))
+        self._transactions.give_up()
         self._keyed.close(timeout)
         self._sender.close(timeout)
 

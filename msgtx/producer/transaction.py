@@ -397,9 +397,21 @@ class Transactions:
             self.abort(timeout)
         elif state is ClientState.COMMITTING:
             with self._sole_ending(Call.COMMIT):
-                began = time.monotonic()
-                outcome = self.resolve(self._current().id, timeout)
-                self._ended("committed" if outcome is Outcome.COMMITTED else "aborted", began)
+                began, transaction = time.monotonic(), self._current()
+                is_committed = self.resolve(transaction.id, timeout) is Outcome.COMMITTED
+                aborted = None if is_committed else errors.TransactionAborted(f"transaction {transaction.id} was aborted")
+                for batch in transaction.fused or ():
+                    self._accumulator.finish(batch, error=aborted)
+                self._ended("committed" if is_committed else "aborted", began)
+
+    def give_up(self) -> None:
+        """Settle what went out with a commit that will not be called again for its answer: the producer is closed."""
+        transaction = self._state.transaction
+        if transaction is not None and not self._ending.locked():
+            for batch in transaction.fused or ():
+                self._accumulator.finish(
+                    batch, error=OutcomeUnknown(f"the outcome of transaction {transaction.id} is not known")
+                )
 
     def _drop_unsent(self) -> None:
         self._accumulator.drop_unsent(
@@ -446,6 +458,8 @@ class Transactions:
             raise
         finally:
             self._ending.release()
+            if self._state.closed:
+                self.give_up()
 
 
 def _refusal(answers: Sequence[Appended]) -> MsgtxError | None:

@@ -13,6 +13,7 @@ import msgtx
 from msgtx import GroupMetadata, OffsetAndMetadata, Outcome, TopicPartition, errors
 from msgtx.database.wire import BatchColumns
 from msgtx.producer import sender
+from msgtx.producer.group_commit import GroupCommit
 from msgtx.store.append import PARTITIONS_AT_ONCE
 from tests.databases import Connection, wait_until, waiting_backends
 
@@ -509,6 +510,48 @@ def test_what_a_call_left_undecided_is_decided_by_close(
     producer.close()
     assert client.transaction_outcome(transaction.id) is Outcome.ABORTED
     assert read(topic) == []
+
+
+@pytest.mark.parametrize("committing", ["before", "meanwhile"])
+@pytest.mark.parametrize("outcome", [Outcome.COMMITTED, Outcome.ABORTED, None])
+def test_what_was_sent_with_a_commit_that_is_not_answered_is_settled_by_close(
+    client: msgtx.Client, topic: str, unique: Unique, background: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch,
+    committing: str, outcome: Outcome | None,
+) -> None:  # fmt: skip
+    """Whoever waits for a future goes on."""
+    producer = client.producer(transactional_id=unique("id"), linger_ms=60_000)
+    producer.init_transactions()
+    transaction = producer.begin_transaction()
+    future = producer.send(topic, b"a")
+    commit, asked, answered = GroupCommit.commit, threading.Event(), threading.Event()
+
+    def lost(made: GroupCommit, whole: Any, size: int) -> NoReturn:
+        if outcome is Outcome.COMMITTED:
+            commit(made, whole, size)
+        asked.set()
+        assert answered.wait(SECONDS)
+        raise errors.DatabaseUnavailable("lost")
+
+    monkeypatch.setattr(GroupCommit, "commit", lost)
+    if outcome is None:
+        monkeypatch.setattr(producer._transactions, "_engine", Refusing())
+    call = background.submit(producer.commit_transaction, 0.2)
+    assert asked.wait(SECONDS)
+    if committing == "meanwhile":
+        producer.close()
+    answered.set()
+    with pytest.raises(errors.OutcomeUnknown):
+        call.result(SECONDS)
+    producer.close()
+    error = future.exception(0)
+    if committing == "meanwhile" or outcome is None:
+        assert isinstance(error, errors.OutcomeUnknown)
+    elif outcome is Outcome.ABORTED:
+        assert isinstance(error, errors.TransactionAborted)
+    else:
+        assert error is None
+    if committing == "before" and outcome is not None:
+        assert client.transaction_outcome(transaction.id) is outcome
 
 
 def test_a_commit_in_another_thread_is_not_undone_by_close(
