@@ -49,6 +49,17 @@ def markers(connection: Connection, partition: int) -> list[tuple[str, int, int]
     ).fetchall()
 
 
+def hide(connection: Connection, writer: Writer) -> None:
+    """Let what a writer has decided not be found by its date: others have been marked meanwhile."""
+    connection.execute(
+        "update msgtx.transaction_decision set decided_at = decided_at - interval '1 hour' where producer_id = %s",
+        [writer.id.producer_id],
+    )
+    elsewhere, newest = new_partition(connection), Writer(connection)
+    newest.commit_whole(newest.row(elsewhere, b"x"))
+    mark(connection)
+
+
 def test_each_touched_partition_gets_one_marker_and_a_repetition_adds_none(connection: Connection) -> None:
     mark(connection, everything=True)
     first, second, untouched = new_topic(connection, 3)
@@ -601,6 +612,7 @@ def test_a_commit_that_becomes_visible_late_is_complete_after_the_next_sweep(con
     else:
         stalled.send(partition, b"late")
         stalled.commit()
+    plain(connection, other, b"a longer log, and no transaction at its end")
     connection.execute(
         "update msgtx.transaction_decision set decided_at = decided_at - interval '1 hour' where producer_id = %s",
         [stalled.id.producer_id],
@@ -631,6 +643,85 @@ def test_what_was_marked_within_the_last_seconds_keeps_nothing_newer_from_its_ma
     writer.commit_whole(writer.row(partition, b"newest"))
     mark(connection)
     assert markers(connection, partition) == [("COMMIT", 0, 0)]
+
+
+@pytest.mark.usefixtures("bare")
+def test_what_is_found_by_its_place_is_found_under_its_own_name(connection: Connection) -> None:
+    """Beside commits that have two parts of that name."""
+    other, partition = new_topic(connection, 2)
+    first, stalled = Writer(connection), Writer(connection)
+    for writer, numbers in ((first, (2, 2)), (stalled, (2, 1))):
+        for number in numbers:
+            for _ in range(number):
+                writer.send(other, b"a")
+                writer.commit()
+            if writer.id.epoch == 0:
+                writer.init()
+    mark(connection, everything=True)
+    stalled.send(partition, b"aborted")
+    stalled.abort()
+    hide(connection, stalled)
+    assert mark(connection) == (0, 0)
+    assert mark(connection, everything=True) == (1, 1)
+    assert (markers(connection, partition), floor(connection, partition)) == ([("ABORT", 0, 0)], 1)
+
+
+@pytest.mark.usefixtures("bare")
+def test_what_is_found_by_its_place_is_not_behind_what_another_partition_has(connection: Connection) -> None:
+    """A hundred transactions are looked at in each partition."""
+    other, partition = new_topic(connection, 2)
+    busy, stalled = Writer(connection), Writer(connection)
+    for _ in range(101):
+        busy.send(other, b"a")
+        busy.commit()
+    mark(connection, everything=True)
+    plain(connection, partition, *[b"x"] * 200)
+    stalled.send(partition, b"aborted")
+    stalled.abort()
+    plain(connection, partition, b"behind")
+    hide(connection, stalled)
+    assert mark(connection, everything=True) == (1, 1)
+    assert floor(connection, partition) == 202
+
+
+@pytest.mark.usefixtures("bare")
+def test_the_marker_of_an_earlier_epoch_lets_the_floor_pass_that_one_alone(connection: Connection) -> None:
+    """P36."""
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"aborted")
+    writer.abort()
+    mark(connection, everything=True)
+    writer.init()
+    writer.send(partition, b"aborted, too")
+    assert writer.name.transaction_number == 0
+    writer.abort()
+    with spoiled(connection, "transaction_marker", "insert", f"new.partition_id = {partition}"):
+        mark(connection, everything=True)
+    assert floor(connection, partition) == 1
+    assert values(connection, partition) == []
+
+
+@pytest.mark.usefixtures("bare")
+def test_a_floor_that_does_not_move_is_not_counted(connection: Connection) -> None:
+    partition, writer = new_partition(connection), Writer(connection)
+    writer.send(partition, b"open")
+    assert mark(connection, everything=True) == (0, 0)
+    assert count(connection, "partition_floor") == 0
+
+
+@pytest.mark.usefixtures("bare")
+def test_by_place_a_coordinator_settles_the_partitions_of_its_shards(connection: Connection) -> None:
+    partitions, writer = new_topic(connection, 3), Writer(connection)
+    for partition in partitions:
+        writer.send(partition, b"a")
+        writer.commit()
+    hide(connection, writer)
+    leases = lease_shards(connection, None, host="here", process=1)
+    for number, partition in enumerate(partitions, 1):
+        shard = partition % 50
+        one = replace(leases, epochs={shard: leases.epochs[shard]})
+        assert mark(connection, everything=True, leases=one) == (0, 1)
+        assert [floor(connection, each) for each in partitions] == [1] * number + [0] * (3 - number)
 
 
 # ── deleted topics ──

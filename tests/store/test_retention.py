@@ -205,6 +205,14 @@ def test_an_emptied_log_goes_on_where_it_was(connection: Connection, client: msg
     verified(client)
 
 
+def test_the_age_of_a_log_is_that_of_its_own_first_row(connection: Connection) -> None:
+    other, partition = new_partition(connection), new_partition(connection, retention_ms=HOUR_MS)
+    plain(connection, other, *[b"new"] * 10, timestamp=now_ms(connection))
+    for _ in range(2):
+        plain(connection, partition, b"old")
+        assert retain(connection) == 1
+
+
 @pytest.mark.parametrize(
     ("timestamp", "goes"),
     [(1_000, True), (0, True), (-1, False), (-5_000, False), (1 << 60, False)],
@@ -504,16 +512,18 @@ def test_with_a_log_go_its_own_abort_markers_and_no_others(connection: Connectio
 
 def test_the_history_of_an_emptied_log_can_go(connection: Connection, clock: Clock) -> None:
     """What retention removed before its markers were written is below the floor, too."""
-    partition, writer = new_partition(connection, retention_bytes=0), Writer(connection)
+    full, partition = new_partition(connection), new_partition(connection, retention_bytes=0)
+    writer = Writer(connection)
     for _ in range(3):
         writer.commit_whole(writer.row(partition, b"a"))
+    plain(connection, full, b"a")
     assert retain(connection) == 3
     mark(connection, everything=True)
     clock("8 days")
     assert sweeps.purge_transactions(connection, None, None).done == {"transactions_purged": 2}
     plain(connection, new_partition(connection, retention_bytes=0), b"a")
     assert retain(connection) == 1
-    mark(connection, everything=True)
+    assert mark(connection, everything=True) == (0, 1)
     assert mark(connection, everything=True) == (0, 0), "an emptied log is settled once"
 
 
@@ -606,14 +616,15 @@ def test_a_pass_that_removes_nothing_writes_nothing(connection: Connection) -> N
     assert connection.execute(*version).fetchone() == before
 
 
-def test_one_bad_partition_does_not_stop_the_rest(connection: Connection) -> None:
-    """P12."""
+@pytest.mark.parametrize("bad", [0, 1])
+def test_one_bad_partition_does_not_stop_the_rest(connection: Connection, bad: int) -> None:
+    """P12: also where it comes first."""
     partitions = new_topic(connection, 3, retention_bytes=0)
     for partition in partitions:
         plain(connection, partition, b"a")
-    with spoiled(connection, "record_batch", "delete", f"old.partition_id = {partitions[1]}"):
+    with spoiled(connection, "record_batch", "delete", f"old.partition_id = {partitions[bad]}"):
         assert retain(connection) == 2
-    assert [ends(connection, partition)[0] for partition in partitions] == [1, 0, 1]
+    assert [ends(connection, partition)[0] for partition in partitions] == [int(place != bad) for place in range(3)]
     assert retain(connection) == 1
 
 
@@ -648,6 +659,39 @@ def test_large_rows_go_in_bounded_batches(connection: Connection) -> None:
         removed.append(swept.done["batches_removed"])
         after = swept.after
     assert (sum(removed), max(removed)) == (10, 2)
+
+
+@pytest.mark.parametrize("most", [1, 2, 500])
+def test_a_pass_over_partitions_goes_on_where_it_came_to(connection: Connection, most: int) -> None:
+    for partition in new_topic(connection, 5, retention_bytes=0):
+        plain(connection, partition, b"a")
+    removed, after = 0, None
+    for _ in range(6):
+        row = connection.execute(
+            "select removed, next_after from msgtx.remove_old_batches(%s::bigint[], %s)", [after, most]
+        ).fetchone()
+        assert row is not None
+        removed += row[0]
+        after = row[1]
+        if after is None:
+            break
+    assert (removed, after) == (5, None)
+
+
+def test_large_rows_go_in_steps_also_where_each_is_of_another_partition(connection: Connection) -> None:
+    """Some 32 MiB in a call."""
+    partitions = new_topic(connection, 5, retention_bytes=0)
+    for partition in partitions:
+        fill(connection, partition, 1)
+    connection.execute("update msgtx.record_batch set byte_size = 20000000")
+    after, removed = None, []
+    for _ in partitions:
+        swept = sweeps.remove_old_batches(connection, after, None)
+        removed.append(swept.done["batches_removed"])
+        after = swept.after
+        if after is None:
+            break
+    assert removed == [2, 2, 1]
 
 
 def test_a_dry_run_removes_nothing(connection: Connection, engine: Engine) -> None:

@@ -808,9 +808,70 @@ def test_an_attempt_that_is_open_is_known_however_old_it_is(connection: Connecti
     """Its batch's next run ends it, whoever has swept before."""
     of = name(query=unique("query"))
     left = attempt(connection, of, new_partition(connection), b"left")
+    other = name()
+    decide_batch(connection, other, [attempt(connection, other, new_partition(connection), b"decided")])
     clock("1 year")
     connection.execute("select msgtx.remove_spark_history()")
     assert abort_batch(connection, of) == 1
     assert outcome(connection, left) is Outcome.ABORTED
     connection.execute("select msgtx.remove_spark_history()")
     assert count(connection, "spark_attempt", "query_id = %s", of.query_id) == 0
+
+
+def swept(connection: Connection) -> tuple[int, bool]:
+    """Sweep once. Returns how many rows went, and whether there may be more."""
+    row = connection.execute("select removed, next_after is not null from msgtx.remove_spark_history()").fetchone()
+    assert row is not None
+    return row
+
+
+def test_a_fence_is_superseded_in_its_own_application_alone(connection: Connection) -> None:
+    """P20: also by a program that counts its batches itself, as another one does."""
+    of, ahead = name(0), name(5)
+    for each in (of, ahead):
+        assert decide_batch(connection, each, []).error is None
+    swept(connection)
+    assert is_batch_committed(connection, of)
+
+
+def test_of_a_query_without_a_batch_the_last_two_ranges_stay_for_the_time_of_the_history(
+    connection: Connection, clock: Callable[..., None]
+) -> None:
+    """They expose one that fell behind; the range of the newest committed batch does so forever."""
+    source = new_partition(connection)
+    ahead, behind, committed = (unique("query") for _ in range(3))
+    for query, numbers in ((ahead, [9]), (behind, range(4)), (committed, [0])):
+        for number in numbers:
+            record_range(connection, query, number, group=None, ranges={source: (number, number + 1)})
+    assert decide_batch(connection, name(0, query=committed), []).error is None
+
+    def left() -> list[list[int]]:
+        return [[row[0] for row in noted(connection, query)] for query in (ahead, behind, committed)]
+
+    swept(connection)
+    assert left() == [[9], [2, 3], [0]]
+    clock("1 year")
+    swept(connection)
+    assert left() == [[], [], [0]]
+
+
+def test_what_is_left_of_many_batches_goes_in_steps(connection: Connection) -> None:
+    """At most 10,000 rows of each table in a call, which counts them all."""
+    swept(connection)
+    app, query = unique("app"), unique("query")
+    connection.execute(
+        "insert into msgtx.spark_attempt (app_id, query_id, batch_id, producer_id, begun_at)"
+        " select %s, '', 0, -n, msgtx.clock() - interval '1 year' from generate_series(1, 5) n",
+        [app],
+    )
+    connection.execute(
+        "insert into msgtx.spark_range (query_id, batch_id, group_name, partition_id, start_offset, end_offset, recorded_at)"
+        " select %s, n, '', 1, n, n, msgtx.clock() from generate_series(1, 4) n",
+        [query],
+    )
+    connection.execute(
+        "insert into msgtx.spark_batch (app_id, query_id, batch_id, decided_at)"
+        " select %s, '', n, msgtx.clock() from generate_series(0, 10003) n",
+        [app],
+    )
+    assert [swept(connection) for _ in range(2)] == [(5 + 2 + 10_000, True), (3, False)]

@@ -10,6 +10,7 @@ from msgtx.database.pool import Engine
 from msgtx.store import sweeps
 from msgtx.store.groups import commit_offsets, committed_offsets
 from msgtx.store.members import join_group, leave_group
+from msgtx.store.retention import delete_records
 from msgtx.store.shares import join_share_group
 from msgtx.store.transactions import mark
 from msgtx.types import GroupMetadata, OffsetAndMetadata
@@ -144,6 +145,57 @@ def test_offsets_of_a_group_with_members_do_not_expire_and_then_count_from_the_l
     clock(days(2 * RETENTION_DAYS))
     assert remove_offsets(connection) == [0]
     clock(days(2 * RETENTION_DAYS + 1.01))
+    assert remove_offsets(connection) == [1]
+
+
+def test_what_is_pending_elsewhere_or_is_no_more_does_not_keep_an_offset_from_expiring(
+    connection: Connection, clock: Clock
+) -> None:
+    """Of another group there, of this group elsewhere, below the offset that counts, or aborted and not yet swept."""
+    first, second = new_topic(connection, 2)
+    clock(days(0))
+    seal(connection, Writer(connection).name, "external", offset=("group", first, 1))
+    for group, partition in (("group", first), ("group", second), ("another", first)):
+        commit(connection, group, partition, 2)
+    for group, partition in (("group", second), ("another", first)):
+        seal(connection, Writer(connection).name, "external", offset=(group, partition, 3))
+    aborted = Writer(connection)
+    seal(connection, aborted.name, "external", offset=("group", first, 4))
+    aborted.decide("ABORT")
+    clock(days(RETENTION_DAYS + 1))
+    remove_offsets(connection)
+    assert committed(connection, "group", first) == (None, False)
+    assert [committed(connection, *key) for key in (("group", second), ("another", first))] == [(2, True)] * 2
+
+
+def test_an_offset_that_waits_for_a_namesake_of_decided_ones_is_pending(connection: Connection, clock: Clock) -> None:
+    """What has two parts of its transaction's name is decided."""
+    partition, first, waiting = new_partition(connection), Writer(connection), Writer(connection)
+    clock(days(0))
+    commit(connection, "group", partition, 1)
+    for writer, numbers in ((first, (2, 2)), (waiting, (2, 1))):
+        for number in numbers:
+            for _ in range(number):
+                writer.commit_whole(writer.row(partition, b"a"))
+            if writer.id.epoch == 0:
+                writer.init()
+    seal(connection, waiting.name, "external", offset=("group", partition, 2))
+    clock(days(RETENTION_DAYS + 1))
+    assert remove_offsets(connection) == [0]
+    assert committed(connection, "group", partition) == (1, True)
+
+
+def test_an_offset_expires_by_the_date_of_its_own_decision(connection: Connection, clock: Clock) -> None:
+    """Not by that of another producer, number or epoch."""
+    partition, other, writer = new_partition(connection), Writer(connection), Writer(connection)
+    clock(days(0))
+    writer.commit_whole(writer.row(partition, b"a"), offsets=offsets_of(("group", partition, 1)))
+    clock(days(RETENTION_DAYS))
+    other.commit_whole(other.row(partition, b"a"))
+    writer.commit_whole(writer.row(partition, b"a"))
+    writer.init()
+    writer.commit_whole(writer.row(partition, b"a"))
+    clock(days(RETENTION_DAYS + 1))
     assert remove_offsets(connection) == [1]
 
 
@@ -342,8 +394,13 @@ def test_a_floor_of_a_partition_that_is_gone_goes_with_it(connection: Connection
 
 
 def test_a_plain_log_has_no_floor_to_remove(connection: Connection) -> None:
-    plain(connection, new_partition(connection), b"a")
+    partition, other = new_topic(connection, 2)
+    for value in (b"a", b"b"):
+        plain(connection, partition, value)
+    delete_records(connection, {partition: 1})
+    Writer(connection).send(other, b"a transaction elsewhere")
     mark(connection, everything=True)
+    assert count(connection, "partition_floor") == 0
     assert remove_floors(connection) == [0]
 
 
@@ -382,9 +439,10 @@ def shares_left(connection: Connection) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("most", [1, 2, 500])
 def test_of_a_share_group_the_newest_state_and_call_stay(connection: Connection, most: int) -> None:
     first, second = new_topic(connection, 2)
-    numbers = [share(connection, "a", first, 3), share(connection, "b", second, 2)]
-    assert sum(remove_shares(connection, most)) == 6
-    assert shares_left(connection) == sorted([(first, 3), (second, 2), (numbers[0], 3), (numbers[1], 2)])
+    numbers = [share(connection, "a", first, 3), share(connection, "b", second, 2), share(connection, "c", first, 1)]
+    assert sum(remove_shares(connection, most)) == 2 * (2 + 1)
+    kept = [(first, 3), (second, 2), (first, 1), (numbers[0], 3), (numbers[1], 2), (numbers[2], 1)]
+    assert shares_left(connection) == sorted(kept)
     assert sum(remove_shares(connection, most)) == 0
 
 
@@ -400,6 +458,31 @@ def test_states_of_what_is_gone_go_and_calls_of_members_that_left(connection: Co
     delete_topic_of(connection, partition)
     assert sum(remove_shares(connection)) == 4
     assert shares_left(connection) == []
+
+
+def test_what_is_parked_goes_with_its_group_or_partition_alone(connection: Connection) -> None:
+    gone, kept = new_partition(connection), new_partition(connection)
+    for group in ("a", "b"):
+        share(connection, group, gone, 1)
+    connection.execute(
+        "insert into msgtx.share_state (group_id, partition_id, version, next_offset, spans)"
+        " select group_id, %s, 1, 1, '{}' from msgtx.share_state",
+        [kept],
+    )
+    connection.execute(
+        "insert into msgtx.share_parked (group_id, partition_id, first_offset, last_offset, delivery_count)"
+        " select group_id, partition_id, n, n, 1 from msgtx.share_state cross join generate_series(1, 3) n"
+    )
+    connection.execute(
+        "delete from msgtx.share_group g using msgtx.consumer_group c where c.group_id = g.group_id and c.name = 'a'"
+    )
+    delete_topic_of(connection, gone)
+    remove_shares(connection)
+    left = connection.execute(
+        "select c.name, p.partition_id, count(*) from msgtx.share_parked p join msgtx.consumer_group c using (group_id)"
+        " group by 1, 2"
+    ).fetchall()
+    assert left == [("b", kept, 3)]
 
 
 def test_one_bad_state_does_not_stop_the_others(connection: Connection) -> None:

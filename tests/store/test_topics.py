@@ -9,8 +9,9 @@ import pytest
 from msgtx import errors
 from msgtx.store.sweeps import Position, remove_deleted_logs
 from msgtx.store.topics import SETTINGS, alter_topic, create_topic, delete_topic, describe_topics
+from msgtx.store.transactions import mark
 from tests.databases import Connection
-from tests.store.steps import Writer, append_one, batch, count, plain, spoiled, unique, values
+from tests.store.steps import Writer, append_one, batch, count, forget, plain, spoiled, unique, values
 
 
 def test_a_topic_has_its_partitions_in_order_and_every_default(connection: Connection) -> None:
@@ -307,6 +308,111 @@ def test_one_bad_log_of_a_deleted_topic_does_not_stop_the_rest(connection: Conne
     with spoiled(connection, "record_batch", "delete", f"old.partition_id = {bad}"):
         assert sweep_deleted(connection, bad - 1) == (2, None)
     assert sweep_deleted(connection, bad - 1) == (2, None)
+
+
+# ── what is left of a log ──
+
+
+def left_of(connection: Connection, partition: int) -> dict[str, list[tuple[int, ...]]]:
+    """What the database holds of a partition, but for its row."""
+    tables = {
+        "record_batch": "base_offset",
+        "producer_state": "producer_id",
+        "transaction_partition": "producer_id, producer_epoch, transaction_number",
+        "transaction_marker": "producer_id, producer_epoch, transaction_number",
+        "partition_floor": "stable_floor",
+    }
+    return {
+        table: connection.execute(
+            f"select {key} from msgtx.{table} where partition_id = %s order by {key}", [partition]
+        ).fetchall()
+        for table, key in tables.items()
+    }
+
+
+def delete_at_once(connection: Connection, name: str) -> int:
+    """Delete a topic in one call. Returns how many rows it removed."""
+    row = connection.execute("select msgtx.delete_topic(%s)", [name]).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def test_a_deletion_counts_what_it_removes_and_another_topic_keeps_all(connection: Connection) -> None:
+    """P29: of the aborted ones, whose rows all go, the marker of the one without history goes at once, and no other."""
+    names = [unique("topic"), unique("topic")]
+    for name in names:
+        create_topic(connection, name, 1, {})
+    kept, gone = (describe_topics(connection, [name])[name].partition_ids[0] for name in names)
+    writers = [Writer(connection), Writer(connection)]
+    aborted = []
+    for writer in writers:
+        for _ in range(2):
+            for _ in range(2):
+                writer.send(kept, b"a")
+                writer.send(gone, b"a")
+                aborted.append(writer.abort())
+            writer.init()
+    mark(connection, everything=True)
+    forget(connection, aborted[-1])
+    connection.execute(
+        "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset,"
+        " appended_at) select p, n, 0, 0, 0, msgtx.clock() from unnest(%s::int[]) p, generate_series(1, 2) n",
+        [[kept, gone]],
+    )
+    connection.execute(
+        "insert into msgtx.partition_floor (partition_id, stable_floor)"
+        " select p, n from unnest(%s::int[]) p, generate_series(1, 2) n",
+        [[kept, gone]],
+    )
+    before = left_of(connection, kept)
+    assert [len(rows) for rows in before.values()] == [8, 2, 7, 8, 3]
+    assert delete_at_once(connection, names[1]) == 8 + 2 + 7 + 3 + 1
+    assert left_of(connection, kept) == before
+    left = left_of(connection, gone)
+    assert left.pop("transaction_marker") == [tuple(each) for each in aborted[:-1]]
+    assert not any(left.values())
+    assert count(connection, "deleted_partition", "partition_id = %s", gone) == 0
+
+
+def test_large_rows_of_a_deleted_log_go_in_steps(connection: Connection) -> None:
+    """Some 32 MiB in a call."""
+    name = unique("topic")
+    create_topic(connection, name, 1, {})
+    (partition,) = describe_topics(connection, [name])[name].partition_ids
+    connection.execute(
+        "insert into msgtx.record_batch (partition_id, base_offset, last_offset, appended_at, max_timestamp,"
+        " record_count, byte_size, \"values\") select %s, i, i, clock_timestamp(), 0, 1, 20000000, array['x'::bytea]"
+        " from generate_series(0, 4) i",
+        [partition],
+    )
+    connection.execute("insert into msgtx.partition_floor (partition_id, stable_floor) values (%s, 1)", [partition])
+    assert delete_at_once(connection, name) == 2
+    assert left_of(connection, partition)["record_batch"] == [(2,), (3,), (4,)]
+    swept = remove_deleted_logs(connection, (partition - 1,), None)
+    assert (swept.done, swept.after) == ({"log_rows_removed": 2}, (partition - 1,))
+    swept = remove_deleted_logs(connection, swept.after, None)
+    assert swept.done == {"log_rows_removed": 1 + 1 + 1}
+    assert not any(left_of(connection, partition).values())
+
+
+def test_much_that_is_known_beside_a_deleted_log_goes_in_steps(connection: Connection) -> None:
+    """At most 1,000 rows in a call, of whatever kind."""
+    name = unique("topic")
+    create_topic(connection, name, 1, {})
+    (partition,) = describe_topics(connection, [name])[name].partition_ids
+    connection.execute(
+        "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset,"
+        " appended_at) select %s, n, 0, 0, 0, msgtx.clock() from generate_series(1, 1500) n",
+        [partition],
+    )
+    connection.execute(
+        "insert into msgtx.partition_floor (partition_id, stable_floor) select %s, n from generate_series(1, 700) n",
+        [partition],
+    )
+    assert delete_at_once(connection, name) == 1_000
+    for removed in (1_000, 201):
+        assert remove_deleted_logs(connection, (partition - 1,), None).done == {"log_rows_removed": removed}
+    assert not any(left_of(connection, partition).values())
 
 
 # ── altering ──

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import msgtx
+from msgtx.store import sweeps
 from msgtx.store.append import append, append_and_decide
 from msgtx.store.append_once import KeyedRecord, append_once
 from msgtx.store.decide import decide
@@ -226,3 +227,14 @@ def test_what_was_seen_long_ago_is_removed(connection: Connection, clock: Callab
     clock("61 seconds")
     assert remove_wake_ups(connection) == before + 1
     assert count(connection, "wake_up") == 0
+
+
+def test_many_that_were_seen_long_ago_go_in_steps(connection: Connection) -> None:
+    """At most 10,000 in a call."""
+    remove_wake_ups(connection)
+    connection.execute(
+        "insert into msgtx.wake_up (woken_at, words)"
+        " select msgtx.clock() - interval '1 day', 'x' from generate_series(1, 10003)"
+    )
+    found = [sweeps.remove_wake_ups(connection, None, None) for _ in range(2)]
+    assert [(swept.done["wake_ups_removed"], swept.after is None) for swept in found] == [(10_000, False), (3, True)]

@@ -48,11 +48,8 @@ begin
                 raise warning 'partition % could not be cleaned: %', candidate.partition_id, sqlerrm;
                 continue;
             end;
-            if front.is_more then
+            if front.is_more then  -- also when this call has removed all that it may
                 next_after := array[candidate.partition_id - 1];  -- on with this partition
-                return;
-            end if;
-            if removed >= rows_at_once or bytes >= bytes_at_once then
                 return;
             end if;
         end if;

@@ -52,10 +52,7 @@ begin
             select (select true from msgtx.group_member m where m.group_id = k.group_id limit 1) is null
                    and (select true from msgtx.group_offset o
                         where o.group_id = k.group_id and o.partition_id = k.partition_id
-                          and o.commit_sequence > newest.commit_sequence
-                          and (select true from msgtx.transaction_seal s
-                               where s.producer_id = o.producer_id and s.producer_epoch = o.producer_epoch
-                                 and s.transaction_number = o.transaction_number)
+                          and o.commit_sequence > newest.commit_sequence  -- it does not count: it is pending or aborted
                           and (select true from msgtx.transaction_decision d
                                where d.producer_id = o.producer_id and d.producer_epoch = o.producer_epoch
                                  and d.transaction_number = o.transaction_number) is null limit 1) is null as is_so
