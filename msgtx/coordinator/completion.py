@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+import psycopg
+
 from msgtx.coordinator.notifier import Notifier
 from msgtx.database.connection import RawConnection, until
 from msgtx.database.pool import Engine
@@ -94,12 +96,12 @@ class Completion:
                 done = mark_in_turn(connection, rest_ms=rest_ms)
             if not done:
                 self.decided()  # what became visible behind the other one's back waits for the next round
-        except MsgtxError as error:
+        except (MsgtxError, psycopg.Error) as error:
             log.debug("markers are left to the next round: %s", error)
 
     def _ask_for_topics(self) -> None:
         try:
             with self._engine.connection() as connection:
                 self._look_at_topics(connection)
-        except MsgtxError as error:
+        except (MsgtxError, psycopg.Error) as error:
             log.debug("topics are looked at later: %s", error)

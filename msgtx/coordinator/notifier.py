@@ -123,7 +123,7 @@ class Notifier:
         if self._connection is None and time.monotonic() >= self._silent_until:
             try:
                 connection = self._engine.dedicated()
-            except MsgtxError as error:
+            except (MsgtxError, psycopg.Error) as error:
                 log.debug("no listener is told of commits, readers poll: %s", error)
                 self._silent_until = time.monotonic() + SPEAK_SECONDS
             else:

@@ -1,9 +1,15 @@
 """What a client does for its transactions behind their commits (internals: transactions#markers)."""
 
+import threading
 import time
 from collections.abc import Callable
+from typing import NoReturn
+
+import psycopg
+import pytest
 
 import msgtx
+from msgtx.coordinator import completion
 from msgtx.coordinator.completion import MARK_SECONDS
 from msgtx.store.transactions import mark
 from tests.databases import Connection, wait_until
@@ -36,6 +42,26 @@ def test_a_client_that_finds_another_one_at_work_marks_in_the_next_round(
             time.sleep(1.5 * MARK_SECONDS)
             assert marked(connection, producer) == 0
         wait_until(lambda: marked(connection, producer) == 1)
+
+
+def test_a_round_that_the_server_cannot_do_is_left_to_the_next_one(
+    client: msgtx.Client, topic: str, connection: Connection, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread, which also tells readers of commits, goes on."""
+    refused: list[object] = []
+
+    def broken(*_: object, **__: object) -> NoReturn:
+        refused.append(threading.current_thread())
+        raise psycopg.errors.InternalError_("could not read a block")
+
+    with client.producer(transactional_id=unique("producer")) as producer:
+        with monkeypatch.context() as patched:
+            patched.setattr(completion, "mark_in_turn", broken)
+            commit(producer, topic)
+            wait_until(lambda: refused, "a round was refused")
+        commit(producer, topic)
+        wait_until(lambda: marked(connection, producer) == 2)
+    assert refused == [client._completion._thread]
 
 
 def commit(producer: msgtx.Producer, topic: str) -> None:
