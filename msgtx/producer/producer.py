@@ -335,7 +335,10 @@ class Producer:
         return self._state.closed
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush, abort an open transaction, and end. Never raises on a fenced producer; may be called twice."""
+        """Flush, abort a transaction that is not decided, and end. Never raises on a fenced producer; may be called twice.
+
+        A commit in another thread is whole, or raises `TransactionAborted`.
+        """
         if self.closed:
             return
         if os.getpid() == self._pid:
