@@ -288,6 +288,32 @@ def test_ids_that_nobody_was_granted_are_taken_over_as_ever(guest: Callable[...,
         first.send(partition, b"more")
 
 
+def test_an_id_that_is_granted_to_others_is_lost_to_whom_had_it(guest: Callable[..., Connection], partition: int) -> None:
+    """Also to who initialized it last: what it has open is ended by those that were granted the id."""
+    writer = Writer(guest("produce"), "pay-1")
+    writer.send(partition, b"half")
+    granted = guest("produce", "produce:transactional_id:pay-*")
+    with pytest.raises(errors.AuthorizationFailed, match="lacks the right to use transactional id pay-1"):
+        writer.send(partition, b"more")
+    assert end_transaction(granted, writer.name, "resolve").value == "ABORTED"
+
+
+def test_who_administers_every_topic_may_use_ids_once_they_are_granted(
+    guest: Callable[..., Connection], partition: int
+) -> None:
+    """Then it may use all names; until then, and without a name, an id is that of the role that initialized it."""
+    administrator, other = guest("produce", "admin"), guest("produce")
+    writer, unnamed = Writer(other, unique("id")), init_producer_id(other, None, timeout_ms=60_000)
+    writer.send(partition, b"own")
+    for granted in (False, True):
+        if granted:
+            guest("produce:transactional_id:pay-*")
+        with contextlib.nullcontext() if granted else pytest.raises(errors.AuthorizationFailed, match="is not of role"):
+            append_one(administrator, writer.row(partition, b"more"))
+        with pytest.raises(errors.AuthorizationFailed, match="is not of role"):
+            append_one(administrator, batch(partition, b"forged", producer=unnamed, sequence=0))
+
+
 # ── producer ids ──
 
 Forgery = Callable[[Connection, Writer, int], object]
@@ -342,15 +368,36 @@ def test_an_idempotent_producers_id_is_its_roles(
     assert values(connection, partition) == [b"one", b"two", b"three"]
 
 
+def test_a_producer_id_is_also_of_those_that_have_its_roles_rights(
+    roles: Roles, guest: Callable[..., Connection], partition: int
+) -> None:
+    team, member, owner = roles.make("produce"), roles.make(), roles.make()
+    roles.sql(f"grant {team} to {member}")
+    roles.sql(f"grant {roles.owner} to {owner}")
+    with contextlib.closing(roles.connect(team)) as caller:
+        writer = Writer(caller)
+        writer.send(partition, b"team")
+    for role in (member, owner):
+        with contextlib.closing(roles.connect(role)) as caller:
+            writer.connection = caller
+            writer.send(partition, role.encode())
+    with pytest.raises(errors.AuthorizationFailed, match="is not of role"):
+        append_one(guest("produce"), writer.row(partition, b"forged"))
+
+
 def test_ids_of_an_earlier_version_are_whose_they_were(
     guest: Callable[..., Connection], connection: Connection, partition: int
 ) -> None:
-    """That version did not note it; producers that run during the upgrade continue."""
+    """That version did not note it; producers that run during the upgrade continue. What is initialized is noted."""
+    writer = Writer(connection)
     producer = init_producer_id(connection, None, timeout_ms=60_000)
+    assert writer.id.producer_id < producer.producer_id
     with connection.transaction(), pytest.raises(errors.AuthorizationFailed):
         append_one(guest("produce"), batch(partition, b"x", producer=producer, sequence=0))
     connection.execute("update msgtx.installation set first_owned_producer_id = %s", [producer.producer_id + 1])
     append_one(guest("produce"), batch(partition, b"x", producer=producer, sequence=0))
+    with pytest.raises(errors.AuthorizationFailed, match="is not of role"):
+        append_one(guest("produce"), writer.row(partition, b"forged"))
     connection.execute("update msgtx.installation set first_owned_producer_id = 0")
 
 

@@ -294,3 +294,35 @@ def test_only_transactions_with_a_row_in_the_ranges_are_told(connection: Connect
         writer.commit()
     assert spans_of_transactions(connection, {partition: 2}, {partition: 3}) == [{partition: (2, 3)}]
     assert spans_of_transactions(connection, {partition: 2}, {partition: 2}) == []
+    assert spans_of_transactions(connection, {partition: 0}, {partition: 6}) == [
+        {partition: (first, first + 1)} for first in (0, 2, 4)
+    ]
+
+
+def test_what_a_range_cannot_divide_is_not_told(connection: Connection) -> None:
+    """It lies in one row inside the range, or the range is empty. A row that begins in front of it is not inside."""
+    partition, writer = new_partition(connection), Writer(connection)
+    for _ in range(3):
+        writer.send(partition, b"a", b"b")
+        writer.commit()
+    assert spans_of_transactions(connection, {partition: 2}, {partition: 6}) == []
+    assert spans_of_transactions(connection, {partition: 3}, {partition: 3}) == []
+    assert spans_of_transactions(connection, {partition: 3}, {partition: 6}) == [{partition: (2, 3)}]
+
+
+@pytest.mark.parametrize("purged", [False, True])
+def test_only_what_is_committed_is_told_and_where_it_is_of_the_partitions_asked_for(
+    connection: Connection, purged: bool
+) -> None:
+    aside, one, two, other = new_topic(connection, 4)
+    committed, aborted, open_one = (Writer(connection) for _ in range(3))
+    for writer in (committed, aborted, open_one):
+        for partition in (aside, one, two, one):
+            writer.send(partition, b"x")
+    name = committed.commit()
+    aborted.abort()
+    if purged:
+        forget(connection, name)
+    asked = (one, two, other)
+    found = spans_of_transactions(connection, dict.fromkeys(asked, 0), dict.fromkeys(asked, 9))
+    assert found == [{one: (0, 1), two: (0, 0)}]

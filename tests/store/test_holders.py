@@ -84,6 +84,18 @@ def test_holders_are_named_per_partition(connection: Connection, clock: Clock) -
     ]
 
 
+def test_a_call_aborts_a_hundred_at_most(connection: Connection, clock: Clock) -> None:
+    """Who is still held back comes again."""
+    partitions = new_topic(connection, 101)
+    overdue = {partition: Writer(connection) for partition in partitions}
+    for partition, writer in overdue.items():
+        writer.send(partition, b"x")
+    clock("61 seconds")
+    assert sum(holder.expired for holder in expire_holders(connection, partitions)) == 100
+    assert sum(aborted(connection, writer) for writer in overdue.values()) == 100
+    assert [holder.expired for holder in expire_holders(connection, partitions)] == [True]
+
+
 def test_a_lock_that_is_taken_is_not_waited_for(connection: Connection, open_connection: Sessions, clock: Clock) -> None:
     partition, writer = new_partition(connection), Writer(connection)
     writer.send(partition, b"x")
@@ -166,7 +178,7 @@ def test_a_seal_that_a_newer_commit_has_superseded_holds_nobody(connection: Conn
 
 
 def test_offsets_wait_for_their_own_groups_seals_on_their_own_partitions(connection: Connection) -> None:
-    """Beside another group, and where the same group has committed on another partition since."""
+    """Beside another group, also one that has committed there since, and where the group has committed elsewhere since."""
     group, other = unique("group"), unique("group")
     partition, second = new_topic(connection, 2)
     writers = {
@@ -174,6 +186,8 @@ def test_offsets_wait_for_their_own_groups_seals_on_their_own_partitions(connect
     }
     third = new_partition(connection)
     assert Writer(connection).commit(offsets_of((group, third, 9)))
+    assert Writer(connection).commit(offsets_of((other, partition, 9)))
+    Writer(connection).send(partition, b"open, which holds no offset back")
     found = expire_holders(connection, [partition, third], group)
     assert found == [Holder(partition, writers[group, partition].name, "session", False)]
 

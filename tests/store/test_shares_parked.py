@@ -18,16 +18,19 @@ from msgtx.store.groups import delete_group
 from msgtx.store.measures import measure_shares
 from msgtx.store.members import leave_group
 from msgtx.store.retention import delete_records
+from msgtx.store.seal import complete_prepared, seal
 from msgtx.store.shares import (
     Acquiring,
     acquire_records,
     configure_share_group,
     describe_share_groups,
     reset_share_offsets,
+    waiting_shares,
 )
+from msgtx.store.topics import create_topic, describe_topics
 from tests.databases import Connection
 from tests.store.sharing import ANYTHING, ShareGroup
-from tests.store.steps import Writer, batch, count, delete_topic_of, new_partition
+from tests.store.steps import Writer, batch, count, delete_topic_of, new_partition, new_topic
 from tests.store.test_compaction import compact, compacted_topic, put
 
 Clock = Callable[..., None]
@@ -413,6 +416,41 @@ def test_what_is_told_of_a_group_is_its_own_in_each_partition(connection: Connec
 
     measured = [each for each in measure_shares(connection, most=999) if each is not None and each.group == own.name]
     assert sorted((each.records, each.in_flight, each.parked) for each in measured) == [(3, 1, 2), (6, 3, 1)]
+
+
+def test_what_is_waited_for_is_told_of_the_group_itself(connection: Connection) -> None:
+    """Another group, other members, and other transactions, also of the same producer, are found first."""
+    _, partition = new_topic(connection, 2)
+    fill(connection, partition, "-kkk-", delays=[None, None, None, None, MINUTE])
+    settings = {"record_lock_duration_ms": FOREVER, "ordering": "key"}
+    other, own = (ShareGroup(connection, partition, **settings) for _ in range(2))
+    for group in (other, own):
+        assert [list(group.acquire(member, most)) for member, most in (("b", 1), ("c", 1), ("d", 9))] == [[0], [1], []]
+    create_topic(connection, f"{own.name}-dead-letters", 1, {})
+    letters = describe_topics(connection, [f"{own.name}-dead-letters"])[f"{own.name}-dead-letters"].partition_ids[0]
+    fill(connection, letters, "-")
+    own.partition = letters
+    assert list(own.acquire("b")) == [0]
+    own.partition = partition
+    Writer(connection)
+    writer = Writer(connection)
+    for _ in range(2):
+        writer.send(partition, b"x", timeout_ms=1_000)
+        writer.commit()
+    writer.init()
+    writer.send(partition, b"x", timeout_ms=2_000)
+    assert seal(connection, writer.name, "external", tails=writer.tails).sealed is not None
+    complete_prepared(connection, writer.name, "COMMIT")
+    writer.next()
+    own.answer_in(writer.name, "b", {0: "accept"})
+
+    (told,) = [each for each in waiting_shares(connection, most=99)[0] if each.group == own.name]
+    assert (told.partition.partition, told.pending, told.acquired, told.delayed, told.waiting) == (1, 1, 1, 1, 2)
+    assert told.holder is not None
+    assert told.holder.member_id == "c"
+    assert told.transaction is not None
+    assert (told.transaction.transaction_id, told.transaction.transactional_id) == (writer.name, writer.transactional_id)
+    assert (told.transaction.timeout_ms, told.transaction.seal_kind) == (60_000, None)
 
 
 def test_a_repeated_acquisition_takes_nothing_that_became_due(
