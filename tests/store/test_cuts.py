@@ -287,27 +287,34 @@ def test_an_end_is_lowered_by_what_lies_in_another_partition(connection: Connect
 
 
 def test_only_transactions_with_a_row_in_the_ranges_are_told(connection: Connection) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
+    """Not those that have one at such an offset of another partition."""
+    beside, partition = new_topic(connection, 2)
+    writer = Writer(connection)
     for _ in range(3):
         writer.send(partition, b"a")
         writer.send(partition, b"b")
+        writer.send(beside, b"c")
         writer.commit()
     assert spans_of_transactions(connection, {partition: 2}, {partition: 3}) == [{partition: (2, 3)}]
     assert spans_of_transactions(connection, {partition: 2}, {partition: 2}) == []
-    assert spans_of_transactions(connection, {partition: 0}, {partition: 6}) == [
-        {partition: (first, first + 1)} for first in (0, 2, 4)
-    ]
+    found = spans_of_transactions(connection, {partition: 0}, {partition: 6})
+    assert sorted(span[partition] for span in found) == [(0, 1), (2, 3), (4, 5)]
 
 
 def test_what_a_range_cannot_divide_is_not_told(connection: Connection) -> None:
     """It lies in one row inside the range, or the range is empty. A row that begins in front of it is not inside."""
-    partition, writer = new_partition(connection), Writer(connection)
-    for _ in range(3):
-        writer.send(partition, b"a", b"b")
+    beside, partition = new_topic(connection, 2)
+    writer = Writer(connection)
+    for _ in range(5):
+        plain(connection, beside, b"x")
+    for _ in range(2):
+        writer.send(partition, b"a", b"b", b"c")
         writer.commit()
-    assert spans_of_transactions(connection, {partition: 2}, {partition: 6}) == []
-    assert spans_of_transactions(connection, {partition: 3}, {partition: 3}) == []
-    assert spans_of_transactions(connection, {partition: 3}, {partition: 6}) == [{partition: (2, 3)}]
+    writer.commit_whole(writer.row(partition, b"a", b"b", b"c"))
+    assert spans_of_transactions(connection, {partition: 3}, {partition: 9}) == []
+    assert spans_of_transactions(connection, {partition: 5}, {partition: 5}) == []
+    assert spans_of_transactions(connection, {partition: 5}, {partition: 9}) == [{partition: (3, 5)}]
+    assert spans_of_transactions(connection, {partition: 0}, {partition: 4}) == [{partition: (3, 5)}]
 
 
 @pytest.mark.parametrize("purged", [False, True])

@@ -103,8 +103,9 @@ def test_what_pins_the_horizon_here(connection: Connection, opened: Open, admini
 
 
 def test_hidden_sessions_are_those_of_other_roles_here(
-    connection: Connection, server: Server, administrator: Connection
+    connection: Connection, opened: Open, server: Server, administrator: Connection
 ) -> None:
+    opened()
     with server.administrator():  # in another database
         wait_until(lambda: describe_server(connection).hidden == 1, "only the administrator here is hidden")
         assert describe_server(administrator).hidden == 0
