@@ -187,6 +187,7 @@ def test_a_group_is_for_those_that_were_granted_it(
     assert not {name for (name,) in everybody.execute(seen)} & {"billing", "billing-2", "exact"}
     assert {name for (name,) in billing.execute(seen)} == {"billing", "billing-2", "exact"}
     assert expire_holders(billing, [partition]) == [], "who reads without a group needs no right on any"
+    assert expire_holders(billing, [partition], "billing") == [], "nor does who may use the group need to administer a topic"
     # A role that administers a topic sees how far groups have read it.
     watching = guest("admin:topic*")
     assert {name for (name,) in watching.execute(seen)} >= {"billing", "billing-2", "exact", "bill"}
