@@ -964,6 +964,22 @@ def test_a_dead_letter_says_which_of_several_partitions_and_members_it_was(conne
     assert [headers.get("i") for headers in found] == [None, b"3"]
 
 
+def test_who_answers_waits_for_who_has_the_lock_of_its_own_group(
+    connection: Connection, group: ShareGroup, open_connection: Sessions
+) -> None:
+    """Else it would be judged by a state that is about to be superseded."""
+    other, holder, caller = ShareGroup(connection, group.partition), open_connection(), open_connection()
+    for each in (group, other):
+        each.acquire("a")
+        answers = each.answers("a", {1: "release"})
+        with concurrent.futures.ThreadPoolExecutor(1) as threads:
+            with holder.transaction():
+                holder.execute("select msgtx.lock_share_partition(%s, %s)", [each.group_id, each.partition])
+                waits = threads.submit(acknowledge_records, caller, answers, call_number=each.call())
+                wait_for_lock(connection, backend(caller))
+            assert waits.result(20) == []
+
+
 def test_who_rejects_waits_for_who_writes_dead_letters(
     connection: Connection, group: ShareGroup, open_connection: Sessions
 ) -> None:
