@@ -607,10 +607,11 @@ def test_half_of_some_columns_is_not_committed(client: msgtx.Client, topic: str,
             connection.execute("select msgtx.lock_partition(%s)", [partition_id])
             producer.send_batch(topic, [b"x" * 400] * 20)
         with pytest.raises(errors.DeliveryTimeout, match="buffer_bytes"):
-            producer.commit_transaction()
-        producer.abort_transaction()
-        with producer.transaction():
-            producer.send_batch(topic, [b"x" * 400] * 2)
+            producer.commit_transaction(SECONDS)
+        producer.abort_transaction(SECONDS)
+        producer.begin_transaction()
+        producer.send_batch(topic, [b"x" * 400] * 2)
+        producer.commit_transaction(SECONDS)
     assert len(read(topic)) == 2
 
 
