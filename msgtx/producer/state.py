@@ -27,6 +27,7 @@ class OpenTransaction:
     answers: list[Answers] = field(default_factory=list)  # for records of share groups
     fused: list[PendingBatch] | None = None  # all of it, in one call with the decision; the answer is not known
     decision_handed: bool = False
+    in_doubt: bool = False  # its decision was not answered, and may have been done
 
     @property
     def is_empty(self) -> bool:

@@ -225,9 +225,10 @@ class Transactions:
 
         def attempt() -> list[Appended]:
             try:
-                answers = self._group_commit.commit(whole, size)
+                with self._doubting(transaction):
+                    answers = self._group_commit.commit(whole, size)
             except MsgtxError as error:  # perhaps a record that was to be acknowledged is not this member's
-                if error.retriable or error.fatal:
+                if error.retriable or error.fatal or isinstance(error, OutcomeUnknown):
                     raise
                 return [Appended(error, -1, -1, duplicate=False)]
             if (refused := _refusal(answers)) is not None and refused.retriable:
@@ -268,7 +269,7 @@ class Transactions:
         tails = transaction.sequences()
 
         def attempt() -> Decided:
-            with self._engine.connection() as connection:
+            with self._doubting(transaction), self._engine.connection() as connection:
                 answer = decide(connection, transaction.id, outcome, tails=tails, offsets=offsets, wake=False)
             if answer.error is not None and answer.error.retriable:
                 raise answer.error
@@ -276,6 +277,21 @@ class Transactions:
             return answer
 
         return self._calls.answered(attempt, deadline, OutcomeUnknown)
+
+    @contextlib.contextmanager
+    def _doubting(self, transaction: OpenTransaction) -> Iterator[None]:
+        """Once a decision was not answered, who cannot ask any more does not know the outcome."""
+        try:
+            yield
+        except errors.DatabaseUnavailable:
+            transaction.in_doubt = True
+            raise
+        except (errors.ConfigError, errors.AuthorizationFailed) as error:
+            if not transaction.in_doubt:
+                raise
+            raise OutcomeUnknown(
+                f"transaction {transaction.id} may be decided; the same call may be repeated: {error}"
+            ) from error
 
     # ── decided by another party ──
 

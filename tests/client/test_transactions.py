@@ -1,8 +1,9 @@
 """Transactions as users see them: five calls, the context manager, fencing, offsets (internals: transactions, groups)."""
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -489,6 +490,46 @@ def test_an_open_transaction_is_aborted_by_close(client: msgtx.Client, topic: st
         transaction = producer.begin_transaction()
         stretch(producer, topic)
     assert client.transaction_outcome(transaction.id) is Outcome.ABORTED
+
+
+@pytest.mark.parametrize("refusal", [errors.DatabaseNotFound, errors.LoginRefused])
+@pytest.mark.parametrize("fused", [True, False])
+def test_who_is_refused_after_a_commit_that_was_not_answered_does_not_know_its_outcome(
+    client: msgtx.Client, producer: msgtx.Producer, topic: str, read: Read, monkeypatch: pytest.MonkeyPatch,
+    fused: bool, refusal: type[errors.MsgtxError],
+) -> None:  # fmt: skip
+    """I4: it is committed; who was told that it is not would send it again."""
+    transaction = producer.begin_transaction()
+    if not fused:
+        stretch(producer, topic)
+    sent = producer.send(topic, b"a")
+    engine, calls = producer._engine, 0
+    connection = engine.connection
+
+    @contextlib.contextmanager
+    def lost() -> Iterator[Any]:
+        nonlocal calls
+        if threading.current_thread() is not threading.main_thread():
+            with connection() as checked_out:
+                yield checked_out
+            return
+        calls += 1
+        if calls > 1:
+            raise refusal("refused")
+        with connection() as checked_out:
+            yield checked_out
+        raise errors.DatabaseUnavailable("the server went away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engine, "connection", lost)
+        for _ in range(2):
+            with pytest.raises(errors.OutcomeUnknown, match="refused"):
+                producer.commit_transaction()
+        assert calls == 3
+    assert client.transaction_outcome(transaction.id) is Outcome.COMMITTED
+    producer.commit_transaction()
+    assert sent.exception(0) is None
+    assert values(read(topic)) == ([b"a"] if fused else [b"stored", b"a"])
 
 
 @pytest.mark.parametrize("call", ["commit_transaction", "abort_transaction"])
