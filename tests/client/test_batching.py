@@ -1,0 +1,161 @@
+"""What becomes of records in open batches: their bounds, the buffer, who is woken, and columns beside single records."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import msgtx
+from msgtx import TopicPartition, errors
+from tests.databases import Connection, wait_until
+
+Read = Callable[..., list[msgtx.Record]]
+SECONDS = 30.0
+NEVER: Any = {"linger_ms": 60_000}  # is a batch sent because it has lingered
+
+
+def rows_of(connection: Connection, topic: str) -> list[int]:
+    """Return how many rows each partition of a topic has."""
+    rows = connection.execute("select batches from msgtx.partitions where topic = %s order by partition", [topic]).fetchall()
+    return [count for (count,) in rows]
+
+
+@pytest.mark.parametrize("record", [{"key": b"k" * 236}, {"headers": [("h", b"v" * 235)]}], ids=["key", "headers"])
+def test_keys_and_headers_count(client: msgtx.Client, topic: str, connection: Connection, record: dict[str, Any]) -> None:
+    with client.producer(**NEVER, batch_bytes=1_000) as producer:
+        for _ in range(50):
+            producer.send(topic, None, **record)
+    assert rows_of(connection, topic) == [17]
+
+
+def test_the_batches_of_several_partitions_do_not_end_each_other(
+    client: msgtx.Client, wide: str, connection: Connection
+) -> None:
+    with client.producer(**NEVER) as producer:
+        for number in range(30):
+            producer.send(wide, b"a", partition=number % 3)
+    assert rows_of(connection, wide) == [1, 1, 1]
+
+
+def test_what_is_full_is_sent_at_once(client: msgtx.Client, wide: str) -> None:
+    with client.producer(**NEVER, batch_records=2) as producer:
+        futures = [producer.send(wide, b"a", partition=0) for _ in range(3)]
+        assert futures[1].result(5).offset == 1
+        assert producer.send_batch(wide, [b"b"], partition=1).result(5).count == 1
+        assert not futures[2].done()
+
+
+def test_a_producer_that_was_idle_wakes_up(client: msgtx.Client, topic: str) -> None:
+    with client.producer() as producer:
+        for offset in range(2):
+            assert producer.send(topic, b"a").result(5).offset == offset
+            wait_until(lambda: producer._accumulator.sender_sleeps, "its thread sleeps")
+
+
+def test_open_batches_make_room_for_what_waits(client: msgtx.Client, unique: Callable[[str], str]) -> None:
+    """None of them is full, and none would be sent for a minute."""
+    name = unique("wider")
+    client.topics.create(name, partitions=12)
+    with client.producer(**NEVER, buffer_bytes=2_000, max_block_ms=5_000) as producer:
+        futures = [producer.send(name, b"x" * 400, partition=partition) for partition in range(12)]
+    assert [future.result(0).offset for future in futures] == [0] * 12
+
+
+def test_the_buffer_is_empty_behind_what_was_sent(client: msgtx.Client, topic: str) -> None:
+    with client.producer(**NEVER, buffer_bytes=100_000, max_block_ms=5_000) as producer:
+        for _ in range(20):
+            producer.send(topic, b"a")
+            producer.flush(SECONDS)
+            assert producer._accumulator.buffered == 0
+
+
+def test_a_batch_for_which_another_partition_is_drawn_goes_on_with_what_is_open_there(
+    client: msgtx.Client, wide: str, read: Read
+) -> None:
+    with client.producer(**NEVER, batch_records=2) as producer:
+        futures = [producer.send(wide, b"of %d" % partition, partition=partition) for partition in range(3)]
+        futures += [producer.send(wide, b"%d" % number) for number in range(40)]
+        producer.flush(SECONDS)
+        assert all(future.done() for future in futures)
+    assert len(read(wide)) == 43
+
+
+# ── columns ──
+
+
+@pytest.mark.parametrize("partition", [0, None])
+def test_columns_are_batches_of_their_own_beside_open_ones(
+    client: msgtx.Client, wide: str, read: Read, partition: int | None
+) -> None:
+    with client.producer(**NEVER) as producer:
+        singles = [producer.send(wide, b"of %d" % at, partition=at, timestamp=at) for at in range(3)]
+        columns = [producer.send_batch(wide, [b"a", b"b"], partition=partition, timestamps=[7, 8]) for _ in range(3)]
+        assert [each.result(SECONDS).count for each in columns] == [2] * 3
+        producer.flush(SECONDS)
+        assert [each.result(0).offset for each in singles] == [0] * 3
+    assert sorted((r.timestamp, r.value) for r in read(wide)) == sorted(
+        [*((at, b"of %d" % at) for at in range(3)), *[(7, b"a"), (8, b"b")] * 3]
+    )
+
+
+def test_columns_may_lack_keys_and_name_a_partition_in_spite_of_them(client: msgtx.Client, wide: str, read: Read) -> None:
+    with client.producer() as producer:
+        found = producer.send_batch(wide, [b"a", b"b", None], [b"k", None, b""], partition=2).result(SECONDS)
+        assert found.offsets == {TopicPartition(wide, 2): [(0, 2)]}
+        producer.send_batch(wide, [b"c", b"d"], [b"k", None]).result(SECONDS)
+    assert [(r.key, r.value) for r in read(wide) if r.partition == 2][:3] == [(b"k", b"a"), (None, b"b"), (b"", None)]
+    assert {(r.key, r.value) for r in read(wide)} >= {(b"k", b"c"), (None, b"d")}
+
+
+def test_a_column_of_records_larger_than_a_batch_is_sent_one_by_one(
+    client: msgtx.Client, topic: str, connection: Connection
+) -> None:
+    with client.producer(batch_bytes=1_000) as producer:
+        assert producer.send_batch(topic, [b"x" * 2_000] * 3).result(SECONDS).count == 3
+    assert rows_of(connection, topic) == [3]
+
+
+def test_a_key_of_a_column_is_bytes(client: msgtx.Client, topic: str, read: Read) -> None:
+    keys: Any = [b"k", "text"]
+    with client.producer() as producer, pytest.raises(TypeError, match="key is bytes"):
+        producer.send_batch(topic, [b"a", b"b"], keys)
+    assert read(topic) == []
+
+
+def test_a_column_of_which_a_record_was_taken_out_says_so(
+    client: msgtx.Client, topic: str, connection: Connection, read: Read
+) -> None:
+    """The client knows an old limit; the others are stored."""
+    with client.producer() as producer:
+        producer.send_batch(topic, [b"warm"]).result(SECONDS)
+        connection.execute("update msgtx.topic set max_message_bytes = 10 where name = %s", [topic])
+        with pytest.raises(errors.RecordTooLarge):
+            producer.send_batch(topic, [b"a", b"x" * 50, b"b"]).result(SECONDS)
+    assert [record.value for record in read(topic)] == [b"warm", b"a", b"b"]
+
+
+def test_columns_call_back_once_when_all_of_them_are_there(client: msgtx.Client, topic: str, connection: Connection) -> None:
+    (partition_id,) = connection.execute("select partition_id from msgtx.partitions where topic = %s", [topic]).fetchone()
+    heard: list[bool] = []
+    called = threading.Event()
+    with client.producer(batch_records=1, max_in_flight=1) as producer:
+        with connection.transaction():
+            connection.execute("select msgtx.lock_partition(%s)", [partition_id])
+            columns = producer.send_batch(topic, [b"a"] * 5)
+            columns.add_done_callback(lambda future: (heard.append(future.done()), called.set()))
+            time.sleep(0.1)
+            assert heard == []
+        assert called.wait(SECONDS)
+        producer.flush(SECONDS)
+    assert heard == [True]
+
+
+def test_a_transaction_of_several_batches_of_a_partition_keeps_their_order(
+    client: msgtx.Client, topic: str, unique: Callable[[str], str], read: Read
+) -> None:
+    with client.producer(transactional_id=unique("id"), batch_records=1, **NEVER) as producer, producer.transaction():
+        for number in range(5):
+            producer.send(topic, b"%d" % number)
+    assert [record.value for record in read(topic)] == [b"%d" % number for number in range(5)]
