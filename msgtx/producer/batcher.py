@@ -200,9 +200,6 @@ class Batcher:
         if keys is not None:
             sizes = [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
         route = self._known.get(topic) or self._route(topic)
-        with self._lock:
-            if not self._state.may_send:
-                self._state.refuse(Call.SEND)
         if (largest := max(sizes, default=0)) > route.limit:
             self._too_large(route, partition or 0, largest).metadata(0)
         batches: list[PendingBatch] = []
@@ -289,8 +286,8 @@ class Batcher:
             route.sticky = random.randrange(route.count)  # noqa: S311 - spreads load, guards nothing
             lane = self._routes.lane(route, route.sticky)
         self._wait_for_room(size)
-        if fresh and lane.open is not None:
-            accumulator.close_batch(lane)
+        if fresh:
+            accumulator.close_batch(lane)  # if there is an open one
         batch = lane.open or accumulator.open_batch(lane, self._number())
         if not accumulator.reserve(batch, size):  # another thread was faster
             return self._roll(route, lane.topic_partition.partition, size, sticky=False, fresh=fresh)

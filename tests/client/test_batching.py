@@ -82,6 +82,39 @@ def test_a_batch_for_which_another_partition_is_drawn_goes_on_with_what_is_open_
     assert len(read(wide)) == 43
 
 
+@pytest.mark.parametrize(
+    "settings", [{"key_serializer": str.encode}, {"value_serializer": str.encode}], ids=["key", "value"]
+)
+def test_a_serializer_for_one_of_both_is_enough(client: msgtx.Client, topic: str, read: Read, settings: Any) -> None:
+    with client.producer(**settings) as producer:
+        text: list[Any] = ["a" if name in settings else b"a" for name in ("value_serializer", "key_serializer")]
+        producer.send(topic, text[0], key=text[1])
+    assert [(r.key, r.value) for r in read(topic)] == [(b"a", b"a")]
+
+
+def test_a_record_without_a_timestamp_has_its_own_behind_one_with_it(client: msgtx.Client, topic: str, read: Read) -> None:
+    before = time.time_ns() // 1_000_000
+    with client.producer(**NEVER) as producer:
+        for timestamp in (None, 5, None, 7):
+            producer.send(topic, b"a", timestamp=timestamp)
+    found = [record.timestamp for record in read(topic)]
+    assert found[1::2] == [5, 7]
+    assert all(before <= timestamp <= time.time_ns() // 1_000_000 for timestamp in found[::2])
+
+
+@pytest.mark.parametrize("dedup_key", [None, "once"])
+@pytest.mark.parametrize("later", [{"deliver_at": 5}, {"delay_ms": 0}], ids=["at", "behind"])
+def test_a_record_for_later_keeps_its_own_headers(
+    client: msgtx.Client, topic: str, read: Read, later: dict[str, Any], dedup_key: str | None
+) -> None:
+    with client.producer() as producer:
+        producer.send(topic, b"a", headers=[("own", b"1")], dedup_key=dedup_key, **later)
+        producer.send(topic, b"b", **later)
+    first, second = (record.headers for record in read(topic))
+    assert [name for name, _ in first] == ["own", *(name for name, _ in second)]
+    assert len(second) == 1
+
+
 # ── columns ──
 
 

@@ -85,6 +85,22 @@ def test_a_transaction_is_aborted_and_the_next_one_goes_on(client: msgtx.Client,
     assert sorted(value for _, _, value in read(client, topic) if value is not None) == [b"a", b"b"]
 
 
+def test_what_is_made_again_with_other_settings_is_known_and_other_topics_go_on(
+    client: msgtx.Client, topic: str, unique: Callable[[str], str]
+) -> None:
+    """Sequences begin anew on the new partitions only; the time of a record is the log's now."""
+    other = unique("other")
+    client.topics.create(other)
+    with client.producer() as producer:
+        for name in (other, topic):
+            producer.send(name, b"old", partition=0, timestamp=5).result(SECONDS)
+        client.topics.delete(topic)
+        client.topics.create(topic, timestamp_type="LogAppendTime")
+        found = [producer.send(name, b"new", partition=0, timestamp=5).result(SECONDS) for name in (topic, other)]
+    assert [(each.offset, each.duplicate) for each in found] == [(0, False), (1, False)]
+    assert found[0].timestamp > 5 == found[1].timestamp
+
+
 @pytest.mark.parametrize("group", [False, True])
 def test_a_consumer_reads_the_new_topic_from_its_beginning(client: msgtx.Client, topic: str, group: bool) -> None:
     settings = {"group": topic} if group else {}
