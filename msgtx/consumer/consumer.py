@@ -34,7 +34,7 @@ Deserializer = Callable[[bytes | None], Any]
 
 
 class Consumer:
-    """Reads records. Not to be shared by threads (only `stop` may come from another one). Made by `client.consumer()`."""
+    """Reads records. For one thread (only `stop` and `close` may come from another one). Made by `client.consumer()`."""
 
     def __init__(
         self,
@@ -77,6 +77,7 @@ class Consumer:
             subscription=self._subscription,
         )
         self._closed = False
+        self._mine = threading.Lock()  # held by the thread `_user`, whose call is under way
         self._user: int | None = None
         self._pid = os.getpid()
         self._key_deserializer = key_deserializer
@@ -315,7 +316,7 @@ class Consumer:
         self._observers.tell(lambda observer: observer.received(group, {record.topic: 1}, (record,), None))
 
     def stop(self) -> None:
-        """End an iteration (or the poll that waits now) soon. The only call for another thread or a signal handler."""
+        """End an iteration (or the poll that waits now) soon. For another thread or a signal handler, too."""
         self._stopped = True
         self._waiter.wake()
 
@@ -326,6 +327,8 @@ class Consumer:
             self._subscription.membership.polled()
         at_once = time.monotonic() >= deadline
         while True:
+            if self._closed:
+                return False
             if self._fetcher.ready and not self._subscription.is_due:
                 return True
             if self._stopped:
@@ -439,12 +442,18 @@ class Consumer:
     def close(self) -> None:
         """Commit positions (if that is automatic) and what `commit(wait=False)` was given, and end. May be called twice.
 
-        It waits for that no longer than `request_timeout_ms`: what is not committed then goes to the log.
+        It waits for that no longer than `request_timeout_ms`: what is not committed then goes to the log. In another thread
+        a poll that waits ends; another call that is under way there is waited for, as long.
         """
         if self._closed:
             return
+        self._closed = True  # no call begins any more
+        self._waiter.wake()
         if self._pid == os.getpid():
+            alone = False
             try:
+                if self._user != threading.get_ident():  # not by a callback, within its poll
+                    alone = self._mine.acquire(timeout=self.config.request_timeout_ms / 1000)
                 if self.config.enable_auto_commit:
                     self._offsets.commit_positions()
                 self._commits.settle()
@@ -454,23 +463,26 @@ class Consumer:
                 self._commits.give_up()
                 if self._subscription.membership is not None:
                     self._subscription.membership.close()
+                if alone:
+                    self._mine.release()
         self._waiter.watch(())
-        self._closed = True
 
     @contextlib.contextmanager
     def _use(self) -> Iterator[None]:
+        me = threading.get_ident()
+        if self._user == me:  # by a callback: this call is a part of one that is under way
+            yield
+            return
         if self._closed or self._pid != os.getpid():
             raise IllegalState("the consumer is closed" if self._closed else "the consumer was made before a fork")
-        me = threading.get_ident()
-        if self._user not in {None, me}:
-            raise IllegalState("a consumer is for one thread at a time; only stop() may come from another")
-        nested = self._user == me
+        if not self._mine.acquire(blocking=False):
+            raise IllegalState("a consumer is for one thread at a time; only stop() and close() may come from another")
         self._user = me
         try:
             yield
         finally:
-            if not nested:
-                self._user = None
+            self._user = None
+            self._mine.release()
 
     def __enter__(self) -> Self:
         """Return itself."""

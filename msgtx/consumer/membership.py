@@ -18,7 +18,7 @@ from msgtx.consumer.wakeup import Waiter
 from msgtx.database.connection import RawConnection, until
 from msgtx.database.pool import Engine
 from msgtx.database.retry import retried
-from msgtx.errors import FencedInstance, MsgtxError, UnknownMember
+from msgtx.errors import FencedInstance, IllegalState, MsgtxError, UnknownMember
 from msgtx.rules.assignment import Subscriber, assign, subscribed
 from msgtx.store.members import (
     Assignment,
@@ -145,6 +145,8 @@ class Membership:
         """
         if self._fenced is not None:
             raise self._fenced
+        if self._closing:
+            raise IllegalState("the consumer is closed")
         self.due = False
         if self._member is None or not self._subscribed:
             self._join(connection)

@@ -295,7 +295,7 @@ def test_a_waiting_consumer_is_woken_by_a_commit(
                     producer.flush(SECONDS)
             with ThreadPoolExecutor(1) as threads:
                 polling = threads.submit(consumer.poll, 20.0)
-                wait_until(lambda: consumer._user is not None, "the poll runs")
+                wait_until(lambda: consumer._waiter._waited, "the poll waits")
                 started = time.monotonic()
                 if kind == "plain":
                     producer.send(topic, b"1").result(SECONDS)
@@ -316,7 +316,7 @@ def test_a_waiting_consumer_is_woken_by_an_abort_that_held_it_back(client: msgtx
             wait_until(lambda: client._listener.confirmed, "notifications arrive")
             with ThreadPoolExecutor(1) as threads:
                 polling = threads.submit(consumer.poll, 20.0)
-                wait_until(lambda: consumer._user is not None, "the poll runs")
+                wait_until(lambda: consumer._waiter._waited, "the poll waits")
                 started = time.monotonic()
                 blocking.abort_transaction()
                 assert numbers(polling.result(SECONDS)) == [1]
@@ -585,6 +585,19 @@ def test_close_may_be_called_twice_and_ends_everything(client: msgtx.Client, top
     for call in (lambda: consumer.poll(0), consumer.commit, consumer.seek_to_end):
         with pytest.raises(errors.IllegalState, match="closed"):
             call()
+
+
+def test_close_from_another_thread_ends_a_poll_that_waits(client: msgtx.Client, topic: str) -> None:
+    """As `client.close()` does it, which any thread may call."""
+    with ThreadPoolExecutor(1) as threads:
+        consumer = client.consumer(topic, group=topic)
+        polling = threads.submit(consumer.poll, SECONDS)
+        wait_until(lambda: consumer._waiter._waited, "the poll waits")
+        began = time.monotonic()
+        consumer.close()
+        assert polling.result(SECONDS) == []
+        assert time.monotonic() - began < SECONDS / 2
+        assert client.admin.groups.members(topic) == []
 
 
 # ── consume, transform, produce ──

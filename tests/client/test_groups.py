@@ -1,8 +1,10 @@
 """Consumers that share a group: joining, leaving, dying, handing partitions over (internals: groups)."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from typing import Any
 
@@ -16,7 +18,7 @@ from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.store.members import leave_group
 from msgtx.store.topics import Topic, describe_topics
-from tests.databases import Connection
+from tests.databases import Connection, wait_until
 from tests.faults import Faults, lose_connection
 
 Unique = Callable[[str], str]
@@ -236,6 +238,78 @@ def test_who_leaves_has_left_wherever_a_connection_breaks(
         if not faults.fired:
             break
     assert 2 < boundary < 99
+
+
+@pytest.mark.parametrize("held", ["member_assignment", "join_group"])
+def test_who_is_closed_within_a_call_of_another_thread_does_not_join_again(
+    client: msgtx.Client, members: Members, wide: str, held: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would keep partitions that nobody reads, until its session is over."""
+    consumer = members.join(wide)
+    real, within, closing = getattr(msgtx.consumer.membership, held), threading.Event(), threading.Event()
+
+    def waits(*arguments: Any, **options: Any) -> Any:
+        within.set()
+        assert closing.wait(SECONDS)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(msgtx.consumer.membership, held, waits)
+    membership = consumer._subscription.membership
+    assert membership is not None
+    if held == "join_group":
+        membership.subscribe(msgtx.consumer.membership.Subscription([wide], None))
+    membership.due = True
+    with ThreadPoolExecutor(2) as threads:
+        polling = threads.submit(consumer.poll, SECONDS)
+        assert within.wait(SECONDS)
+        leaving = threads.submit(consumer.close)
+        wait([leaving], 0.5)  # it waits for the call, or has left by then
+        closing.set()
+        leaving.result(SECONDS)
+        polling.exception(SECONDS)
+    assert client.admin.groups.members(members.group) == []
+
+
+def test_a_callback_may_commit_while_another_thread_closes(client: msgtx.Client, members: Members, wide: str) -> None:
+    """The close waits for it."""
+    consumer = client.consumer(group=members.group, enable_auto_commit=False)
+    revoking, closing = threading.Event(), threading.Event()
+
+    def commit(_: object) -> None:
+        revoking.set()
+        assert closing.wait(SECONDS)
+        consumer.commit({TopicPartition(wide, 0): 7})
+
+    consumer.subscribe([wide], on_revoke=commit)
+    members.join(wide)
+    with ThreadPoolExecutor(2) as threads:
+        polling = threads.submit(consumer.poll, SECONDS)
+        assert revoking.wait(SECONDS)
+        leaving = threads.submit(consumer.close)
+        wait_until(lambda: consumer.closed, "it is being closed")
+        closing.set()
+        leaving.result(SECONDS)
+        polling.result(SECONDS)
+    assert client.admin.groups.offsets(members.group)[TopicPartition(wide, 0)].offset == 7
+
+
+@pytest.mark.parametrize("event", ["on_assign", "on_revoke", "on_lost"])
+def test_who_is_closed_by_its_callback_does_not_join_again(
+    client: msgtx.Client, connection: Connection, members: Members, wide: str, event: str
+) -> None:
+    consumer = client.consumer(group=members.group, enable_auto_commit=False)
+    callback: Any = {event: lambda _: consumer.close()}
+    with contextlib.suppress(errors.IllegalState):  # what is closed by then says so
+        consumer.subscribe([wide], **callback)
+    if event == "on_revoke":
+        members.stack.callback(members.join(wide).close)
+    if event == "on_lost":
+        leave_group(connection, members.group, client.admin.groups.members(members.group)[0].member_id)
+    others = len(members.alive)
+    with contextlib.suppress(errors.IllegalState):
+        while not consumer.closed:
+            consumer.poll(0.1)
+    assert len(client.admin.groups.members(members.group)) == others
 
 
 def test_a_dead_members_partitions_move_within_its_session_timeout(members: Members, wide: str) -> None:
