@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import logging
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -137,6 +138,8 @@ class ShareConsumer:
         self._longest_lock = 0.0  # so far
         self.handed_out: list[OffsetRange] = []  # with the last poll
         self.closed = False
+        self._mine = threading.Lock()  # held by the thread `_user`, whose poll or commit is under way
+        self._user: int | None = None
 
     def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[ShareRecord]:
         """Return up to `max_records` (default `max_poll_records`) records; [] when `timeout` seconds are over.
@@ -144,10 +147,11 @@ class ShareConsumer:
         In implicit mode what was handed out before is accepted first.
         """
         most = self._most(max_records)
-        if not self._await_records(timeout, most):
-            self._stopped = False  # `stop` ended this poll, not those that follow
-            return []
-        return self._polled(most)
+        with self._use():
+            if not self._await_records(timeout, most):
+                self._stopped = False  # `stop` ended this poll, not those that follow
+                return []
+            return self._polled(most)
 
     # A poll in two halves: what waits, and what hands out without waiting. An event loop has the first done in a thread.
 
@@ -159,23 +163,23 @@ class ShareConsumer:
 
     def _await_records(self, timeout: float, most: int) -> bool:
         """Wait until records are there to be handed out. Returns False when time is over, or after `stop`."""
-        self._require_open()
-        self._asked = time.monotonic()
-        try:
-            found = self._acquired(self._asked + timeout, most)
-        except MsgtxError as error:
-            self._tell_failure(error)
-            raise
-        if not found:
-            self._tell_polled([])
-        return found
+        with self._use():
+            self._asked = time.monotonic()
+            try:
+                found = self._acquired(self._asked + timeout, most)
+            except MsgtxError as error:
+                self._tell_failure(error)
+                raise
+            if not found:
+                self._tell_polled([])
+            return found
 
     def _acquired(self, deadline: float, most: int) -> bool:
         if self._implicit:
             self._accept()
         else:
             self._holdings.forget_expired(self._longest_lock)
-        while True:
+        while not self.closed:
             self._polls.heard(self._waiter.clear())
             has_passed = not self._has_waiting() and self._acquire(most)
             left = deadline - time.monotonic()
@@ -184,6 +188,7 @@ class ShareConsumer:
             if left <= 0 or self._stopped:
                 return False
             self._waiter.wait(min(left, PASSED_SECONDS if has_passed else self.config.fetch_max_wait_ms / 1000))
+        return False
 
     def _has_waiting(self) -> bool:
         while self._waiting and self._waiting[0].until <= time.monotonic():
@@ -192,7 +197,7 @@ class ShareConsumer:
 
     def _accept(self) -> None:
         """Accept what was handed out: with the acquisition that follows, if there is to be one."""
-        self._ready()
+        self._settle_all()
         if answers := self._holdings.given():
             self._unanswered = Commit(self._member.number, next(self._numbers), answers)
             if self._has_waiting() or self._member.number is None or self._acquiring is not None:
@@ -265,7 +270,7 @@ class ShareConsumer:
         return len(records), None
 
     def stop(self) -> None:
-        """End an iteration (or the poll that waits now) soon. The only call for another thread or a signal handler."""
+        """End an iteration (or the poll that waits now) soon. For another thread or a signal handler, too."""
         self._stopped = True
         self._waiter.wake()
 
@@ -335,13 +340,19 @@ class ShareConsumer:
         hold; a rollback, also to a savepoint, takes them back. Raise `InvalidRecordState` if one does not hold: it is
         forgotten then, and calling again applies the rest; `TransactionConflict`.
         """
-        self._ready()
-        if session is not None:
+        with self._use():
+            if session is None:
+                self._commit()
+                return
+            self._settle_all()
             connection, enlistment = enlist(session, self._engine)
             taken = self._take(self._release if self._implicit else None)
             if taken is not None:
                 enlistment.add(connection, taken)
-        elif answers := self._holdings.given():
+
+    def _commit(self) -> None:
+        self._settle_all()
+        if answers := self._holdings.given():
             self._unanswered = Commit(self._member.number, next(self._numbers), answers)
             self._settle()
 
@@ -353,6 +364,9 @@ class ShareConsumer:
     def _ready(self) -> None:
         """Do what has to be done on connections of its own before answers are handed over."""
         self._require_open()
+        self._settle_all()
+
+    def _settle_all(self) -> None:
         self._settle()
         if self._dead_letters is None and self._holdings.has_rejects:
             self.dead_letter_topic()  # else they would wait for the next acquisition
@@ -515,19 +529,45 @@ class ShareConsumer:
         if self.closed:
             raise errors.IllegalState("the share consumer is closed")
 
+    @contextlib.contextmanager
+    def _use(self) -> Iterator[None]:
+        me = threading.get_ident()
+        if self._user == me:  # within a call that is under way
+            yield
+            return
+        self._require_open()
+        if not self._mine.acquire(blocking=False):
+            raise errors.IllegalState("a share consumer is for one thread at a time; another one may stop() or close() it")
+        self._user = me
+        try:
+            yield
+        finally:
+            self._user = None
+            self._mine.release()
+
     def close(self) -> None:
-        """Send the answers given, release the rest and leave. May be called twice."""
+        """Send the answers given, release the rest and leave. May be called twice.
+
+        In another thread a poll that waits ends; another call that is under way there is waited for, for as long as
+        `request_timeout_ms`.
+        """
         if self.closed:
             return
+        self.closed = True  # no call begins any more
+        self._waiter.wake()
+        alone = False
         try:
+            if self._user != threading.get_ident():  # not by a deserializer, within its poll
+                alone = self._mine.acquire(timeout=self.config.request_timeout_ms / 1000)
             if self._holdings.has_answers:
-                self.commit()
+                self._commit()
         except MsgtxError as error:
             log.warning("share group %r: closing: %s", self.config.group, error)
         finally:
-            self.closed = True
             self._waiter.watch(())
             self._member.close()
+            if alone:
+                self._mine.release()
 
     def __iter__(self) -> Iterator[ShareRecord]:
         """Yield records forever; `stop`, from another thread or a signal handler, ends it.

@@ -4,6 +4,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any
 
@@ -343,6 +344,48 @@ def test_a_member_leaves_whatever_its_last_commit_raises(
     assert one.closed
     assert client.admin.shares.describe(group).members == 0
     assert seen(share().poll(5)) == [(b"0", 2)]
+
+
+def test_close_from_another_thread_ends_a_poll_that_waits(
+    client: msgtx.Client, topic: str, group: str, share: Share
+) -> None:
+    """As `client.close()` does it. A member that joined again would have what comes now, and hold it up."""
+    one, other = share(fetch_max_wait_ms=20_000), share()
+    with ThreadPoolExecutor(1) as threads:
+        polling = threads.submit(one.poll, PATIENCE_SECONDS)
+        wait_until(lambda: one._waiter._waited, "the poll waits")
+        one.close()
+        fill(client, topic, 3)
+        assert seen(other.poll(PATIENCE_SECONDS)) == [(b"0", 1), (b"1", 1), (b"2", 1)]
+        assert polling.result(PATIENCE_SECONDS) == []
+        assert len(client.admin.groups.members(group)) == 1
+
+
+def test_close_from_another_thread_waits_for_a_commit(
+    client: msgtx.Client, topic: str, share: Share, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are told that what was answered is done, as it is (I17)."""
+    connection.execute("update msgtx.share_group set record_lock_duration_ms = 30000")
+    fill(client, topic, 2)
+    one, other = share(), share()
+    real, within, closing = share_polls.acknowledge_records, threading.Event(), threading.Event()
+
+    def waits(*arguments: Any, **options: Any) -> Any:
+        within.set()
+        assert closing.wait(PATIENCE_SECONDS)
+        return real(*arguments, **options)
+
+    one.acknowledge(one.poll(PATIENCE_SECONDS, 1)[0])
+    monkeypatch.setattr(share_polls, "acknowledge_records", waits)
+    with ThreadPoolExecutor(2) as threads:
+        committing = threads.submit(one.commit)
+        assert within.wait(PATIENCE_SECONDS)
+        leaving = threads.submit(one.close)
+        wait([leaving], 0.5)
+        closing.set()
+        committing.result(PATIENCE_SECONDS)
+        leaving.result(PATIENCE_SECONDS)
+    assert [value for value, _ in seen(other.poll(PATIENCE_SECONDS))] == [b"1"]
 
 
 def test_an_acquisition_that_had_no_answer_in_time_is_not_lost(
