@@ -378,20 +378,30 @@ class Consumer:
         if self._key_deserializer is None and self._value_deserializer is None:
             return records
         good: list[Record] = []
-        for at, record in enumerate(records):
-            try:
-                key = record.key if self._key_deserializer is None else self._key_deserializer(record.key)
-                value = record.value if self._value_deserializer is None else self._value_deserializer(record.value)
-            except Exception as error:
-                # Nothing is lost: this record and those behind it are handed out again, unless the caller seeks past it.
-                for again in reversed(records[at:]):
-                    self.seek(TopicPartition(again.topic, again.partition), again.offset)
-                if good:
-                    return good
-                place = f"{record.topic}-{record.partition} offset {record.offset}"
-                raise errors.DeserializationError(f"{place}: the deserializer raised {error!r}") from error
-            good.append(Record(record.topic, record.partition, record.offset, record.timestamp, key, value, record.headers))
+        try:
+            good.extend(map(self._deserialized_one, records))
+        except errors.DeserializationError:
+            self._put_back(records[len(good) :])
+            if not good:
+                raise
+        except BaseException:  # an interrupt: the caller gets none of these
+            self._put_back(records)
+            raise
         return good
+
+    def _deserialized_one(self, record: Record) -> Record:
+        try:
+            key = record.key if self._key_deserializer is None else self._key_deserializer(record.key)
+            value = record.value if self._value_deserializer is None else self._value_deserializer(record.value)
+        except Exception as error:
+            place = f"{record.topic}-{record.partition} offset {record.offset}"
+            raise errors.DeserializationError(f"{place}: the deserializer raised {error!r}") from error
+        return Record(record.topic, record.partition, record.offset, record.timestamp, key, value, record.headers)
+
+    def _put_back(self, records: list[Record]) -> None:
+        """Hand these out again, unless the caller seeks past the first one: nothing is lost."""
+        for record in reversed(records):
+            self._fetcher.assigned[TopicPartition(record.topic, record.partition)].put_back(record.offset)
 
     # ── committing ──
 

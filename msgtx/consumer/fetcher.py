@@ -87,11 +87,19 @@ class Assigned:
 
     def forget(self) -> None:
         """Drop what was fetched and not handed out, to go on elsewhere."""
+        self._drop()
+        self.undone = None
+        self.moves += 1
+
+    def _drop(self) -> None:
         self.at_end = False
         self.batches.clear()
         self.reading = None
-        self.undone = None
-        self.moves += 1
+
+    def put_back(self, offset: int) -> None:
+        """Go on at an offset again: what was taken from there on was not handed out after all. That is no seek."""
+        self._drop()
+        self.next, self.skip_to = Position(offset), offset
 
     def go_back(self) -> None:
         """Go back to what is committed."""

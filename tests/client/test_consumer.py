@@ -1,10 +1,12 @@
 """A consumer: positions, polls, commits, waiting, trouble (internals: visibility, groups)."""
 
+import contextlib
 import gc
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -483,6 +485,31 @@ def test_a_deserializer_that_fails_loses_nothing(
         consumer.seek(tp, 3)
         source = iter(consumer)
         assert read() == [3]
+
+
+@pytest.mark.parametrize("iterate", [False, True])
+def test_what_an_interrupt_kept_from_its_caller_is_not_committed(client: msgtx.Client, topic: str, iterate: bool) -> None:
+    """Ctrl-C, while a poll deserializes: what it would have returned is read by who comes next."""
+    fill(client, topic, 4)
+
+    def interrupted(value: bytes | None) -> bytes | None:
+        if value == b"2":
+            raise KeyboardInterrupt
+        return value
+
+    settings: Any = {"group": topic, "auto_offset_reset": "earliest"}
+    handled: list[msgtx.Record] = []
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        client.consumer(topic, value_deserializer=interrupted, **settings) as consumer,
+    ):
+        if iterate:
+            for record in consumer:
+                handled.append(record)  # noqa: PERF402 - record by record
+        else:
+            handled += consumer.poll(SECONDS)
+    with client.consumer(topic, **settings) as consumer:
+        assert numbers(handled + consumer.poll(SECONDS)) == [0, 1, 2, 3]
 
 
 # ── trouble ──

@@ -379,6 +379,22 @@ def test_no_later_commit_covers_a_batch_that_was_rolled_back(
     assert committed() == 2
 
 
+def test_a_record_that_cannot_be_deserialized_hides_no_rollback(
+    client: msgtx.Client, consumer: msgtx.Consumer, session: Session, topic: str
+) -> None:
+    """The session that had the records before it was rolled back: else the next commit would pass them."""
+    consumer.close()
+    settings: dict[str, Any] = {"group": topic, "auto_offset_reset": "earliest", "enable_auto_commit": False}
+    with client.consumer(topic, value_deserializer=lambda value: 1 // (value != b"2") and value, **settings) as careful:
+        for _ in range(2):
+            with careful.batch(session, SECONDS, 2) as records:
+                assert numbers(records) == [0, 1]
+                store(session, records)
+            with pytest.raises(errors.DeserializationError, match="offset 2"), careful.batch(session, SECONDS):
+                pass
+            session.rollback()
+
+
 def test_a_rewind_ahead_of_the_rollback_counts(consumer: msgtx.Consumer, session: Session) -> None:
     store(session, consumer.poll(SECONDS))
     consumer.commit(session=session)
