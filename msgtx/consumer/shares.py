@@ -55,9 +55,11 @@ class Waiting:
     range: OffsetRange
     until: float
     lock_seconds: float
+    deserialized: int = 0  # of the records, from the first one on
 
     def take(self, count: int) -> tuple[list[ShareRecord], Sequence[int], OffsetRange]:
         """Take the first ones, with the offsets that go with them: those in front, and of the last one those behind it."""
+        self.deserialized -= min(count, self.deserialized)
         if count == len(self.records):
             taken = (self.records, self.offsets, self.range)
             self.records = []
@@ -221,26 +223,21 @@ class ShareConsumer:
 
     def _hand_out(self, most: int) -> list[ShareRecord]:
         """Hand out what waits. Raise `DeserializationError` of the first record; what is behind it waits on."""
-        handed_out: list[ShareRecord] = []
         self.handed_out = []
-        while self._waiting and len(handed_out) < most:
+        left, error = self._deserialize(most)
+        if error is not None and left == 0:
+            raise self._released(self._waiting[0], error)
+        handed_out: list[ShareRecord] = []
+        while self._waiting and left > 0:
             waiting = self._waiting[0]
-            count = min(len(waiting.records), most - len(handed_out))
-            error: Exception | None = None
-            if self._key_deserializer is not None or self._value_deserializer is not None:
-                count, error = self._deserialize(waiting.records[:count])
-            if count > 0:
-                records, offsets, held = waiting.take(count)
-                self._holdings.hold(records, offsets, held)
-                self.lock_seconds = min(self.lock_seconds, waiting.lock_seconds) if handed_out else waiting.lock_seconds
-                self.handed_out.append(held)
-                handed_out += records
-            if error is not None and not handed_out:
-                raise self._released(waiting, error)
+            records, offsets, held = waiting.take(min(len(waiting.records), left))
+            self._holdings.hold(records, offsets, held)
+            self.lock_seconds = min(self.lock_seconds, waiting.lock_seconds) if handed_out else waiting.lock_seconds
+            self.handed_out.append(held)
+            handed_out += records
+            left -= len(records)
             if not waiting.records:
                 self._waiting.popleft()
-            if error is not None:
-                break
         return handed_out
 
     def _released(self, waiting: Waiting, error: Exception) -> errors.DeserializationError:
@@ -258,16 +255,25 @@ class ShareConsumer:
         self._tell_failure(failure)
         return failure
 
-    def _deserialize(self, records: list[ShareRecord]) -> tuple[int, Exception | None]:
-        """Deserialize as many of these as can be. Return how many, and why not the next one."""
-        for at, record in enumerate(records):
-            try:
-                key = record.key if self._key_deserializer is None else self._key_deserializer(record.key)
-                value = record.value if self._value_deserializer is None else self._value_deserializer(record.value)
-            except Exception as error:  # noqa: BLE001 - of the user's function, whatever it is; `_hand_out` raises it
-                return at, error
-            record.key, record.value = key, value
-        return len(records), None
+    def _deserialize(self, most: int) -> tuple[int, Exception | None]:
+        """Deserialize what waits. Return how many records, up to `most`, can be handed out, and why not the next one.
+
+        Nothing is taken before that is done: an interrupt comes in between.
+        """
+        if self._key_deserializer is None and self._value_deserializer is None:
+            return most, None
+        count = 0
+        for waiting in self._waiting:
+            for record in waiting.records[waiting.deserialized : most - count]:
+                try:
+                    key = record.key if self._key_deserializer is None else self._key_deserializer(record.key)
+                    value = record.value if self._value_deserializer is None else self._value_deserializer(record.value)
+                except Exception as error:  # noqa: BLE001 - of the user's function, whatever it is; `_hand_out` raises it
+                    return count + waiting.deserialized, error
+                record.key, record.value = key, value
+                waiting.deserialized += 1
+            count += min(len(waiting.records), most - count)
+        return count, None
 
     def stop(self) -> None:
         """End an iteration (or the poll that waits now) soon. For another thread or a signal handler, too."""

@@ -647,6 +647,28 @@ def test_a_record_that_cannot_be_deserialized_is_released_and_at_last_a_dead_let
     assert dict(letter.headers)["msgtx.dead-letter.reason"].startswith(b"delivery limit: the deserializer raised Unicode")
 
 
+@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+def test_what_an_interrupt_kept_from_its_caller_is_handed_out_by_the_next_poll(
+    client: msgtx.Client, topic: str, share: Share, connection: Connection, mode: str
+) -> None:
+    """Ctrl-C, while a poll deserializes: each record once more, as it is in the log, and none is accepted unseen (I17)."""
+    connection.execute("update msgtx.share_group set record_lock_duration_ms = 30000")
+    for start in (0, 2):  # two rows of the log
+        fill(client, topic, 2, start)
+    interrupts = iter([KeyboardInterrupt])
+
+    def deserialize(value: bytes | None) -> bytes:
+        if value == b"3":
+            for interrupt in interrupts:
+                raise interrupt
+        return b"<%s>" % (value or b"")
+
+    member = share(acknowledgement_mode=mode, value_deserializer=deserialize)
+    with pytest.raises(KeyboardInterrupt):
+        member.poll(PATIENCE_SECONDS)
+    assert [record.value for record in member.poll(PATIENCE_SECONDS)] == [b"<0>", b"<1>", b"<2>", b"<3>"]
+
+
 def test_a_poll_of_no_records_is_refused(share: Share) -> None:
     """I16."""
     with pytest.raises(errors.InvalidRequest, match="above 0"):
