@@ -115,8 +115,9 @@ class Consumer:
 
         With a group, its members divide the partitions: what is free is this one's when this returns, later ones change
         hands within `poll`, which calls `on_assign` (partitions that it got), `on_revoke` (that it is about to give away:
-        commit there) and `on_lost` (that it no longer had: its session was over, or `max_poll_interval_ms`). Without a group
-        it reads all partitions. Raise `ConfigError` for a bad pattern, or another `assignment` than the group's.
+        commit there) and `on_lost` (that it no longer had: its session was over, or `max_poll_interval_ms`). What
+        `on_assign` raises for is not read: it is called again. Without a group it reads all partitions. Raise `ConfigError`
+        for a bad pattern, or another `assignment` than the group's.
         """
         with self._use():
             self._subscription.subscribe(topics, pattern=pattern, on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)

@@ -122,8 +122,9 @@ class SubscriptionState:
         subscription = Subscription(None if pattern is not None else list(topics), pattern)
         if self._config.group is None:
             self._subscribed = subscription
-            self._take(self._all_of(subscription))
-            self._tell("assign", list(self._fetcher.assigned))
+            wanted = self._all_of(subscription)
+            self._take(wanted)
+            self._gain(wanted)
             return
         if self.membership is None:
             waiter = Waiter(self._listener)
@@ -145,8 +146,21 @@ class SubscriptionState:
         self._next_look = time.monotonic() + LOOK_SECONDS
         gained = [tp for tp in self._all_of(self._subscribed) if tp not in self._fetcher.assigned]
         if gained:
-            self._take([*self._fetcher.assigned, *gained], new=gained)
+            self._gain(gained, new=gained)
+
+    def _gain(
+        self,
+        gained: list[TopicPartition],
+        ids: Mapping[TopicPartition, int] = MappingProxyType({}),
+        new: Container[TopicPartition] = (),
+    ) -> None:
+        """Read these, too. What the callback could not handle is not read: it may seek, and is told again."""
+        self._take(dict.fromkeys([*self._fetcher.assigned, *gained]), ids, new)
+        try:
             self._tell("assign", gained)
+        except BaseException:
+            self._take([tp for tp in self._fetcher.assigned if tp not in gained])
+            raise
 
     def take_made_again(self) -> bool:
         """Read topics that were deleted and made again, from their beginning. Returns whether there are any."""
@@ -223,8 +237,7 @@ class SubscriptionState:
         gained = [tp for tp, each in owned.items() if each in found.target and tp not in self._fetcher.assigned]
         if gained:
             new = [tp for tp in gained if membership.is_new(owned[tp])]
-            self._take([*self._fetcher.assigned, *gained], owned, new)
-            self._tell("assign", gained)
+            self._gain(gained, owned, new)
 
     def _give_away(self, partitions: list[TopicPartition], ids: Collection[int]) -> None:
         assert self.membership is not None

@@ -270,6 +270,39 @@ def test_who_is_closed_within_a_call_of_another_thread_does_not_join_again(
     assert client.admin.groups.members(members.group) == []
 
 
+@pytest.mark.parametrize("error", [errors.DatabaseUnavailable("where it keeps its positions"), OSError("the same")])
+@pytest.mark.parametrize("later", [False, True])
+def test_an_assign_that_its_callback_could_not_handle_is_told_again(
+    client: msgtx.Client, members: Members, wide: str, later: bool, error: Exception
+) -> None:
+    """It may have been about to seek: nothing is read from where it does not want to."""
+    fill(client, wide, 8)
+    failures = iter([error])
+    consumer = client.consumer(group=members.group, auto_offset_reset="earliest")
+    members.stack.callback(consumer.close)
+
+    def seek(partitions: list[TopicPartition]) -> None:
+        for failure in failures:
+            raise failure
+        for partition in partitions:
+            consumer.seek(partition, 1)
+
+    other = members.join(wide) if later else None
+    with contextlib.suppress(OSError):
+        consumer.subscribe([wide], on_assign=seek)
+    if other is not None:
+        members.leave(other)
+    found: list[msgtx.Record] = []
+
+    def read() -> bool:
+        with contextlib.suppress(OSError):
+            found.extend(consumer.poll(0.1))
+        return len(found) == 4
+
+    wait_until(read, "all of them")
+    assert {(record.partition, record.offset) for record in found} == {(partition, 1) for partition in range(4)}
+
+
 def test_a_callback_may_commit_while_another_thread_closes(client: msgtx.Client, members: Members, wide: str) -> None:
     """The close waits for it."""
     consumer = client.consumer(group=members.group, enable_auto_commit=False)
@@ -432,6 +465,44 @@ def test_a_consumer_without_a_group_picks_up_new_topics(
             found += [record.value for record in consumer.poll(0.05)]
     assert sorted(filter(None, found)) == values
     assert told == [TopicPartition(f"{stem}.a", 0), TopicPartition(f"{stem}.b", 0), TopicPartition(f"{stem}.b", 1)]
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_consumer_without_a_group_reads_nothing_that_its_callback_could_not_handle(
+    client: msgtx.Client, wide: str, unique: Unique, monkeypatch: pytest.MonkeyPatch, later: bool
+) -> None:
+    monkeypatch.setattr(assignments, "LOOK_SECONDS", 0.05)
+    failures = iter([None, OSError("where it keeps its positions")] if later else [OSError("the same")])
+    told: list[TopicPartition] = []
+    found: list[bytes | None] = []
+    topic = unique("other")
+    with client.consumer(auto_offset_reset="earliest") as consumer:
+
+        def note(partitions: list[TopicPartition]) -> None:
+            for failure in failures:
+                if failure is None:
+                    break
+                raise failure
+            told.extend(partitions)
+
+        with contextlib.nullcontext() if later else pytest.raises(OSError, match="the same"):
+            consumer.subscribe(pattern=f"{wide}|{topic}", on_assign=note)
+        values = fill(client, wide, 4)
+        if later:
+            client.topics.create(topic)
+            values += fill(client, topic, 4)
+        else:
+            with pytest.raises(errors.IllegalState, match="nothing is assigned"):
+                consumer.poll(0)
+            consumer.subscribe([wide], on_assign=note)
+
+        def read() -> bool:
+            with contextlib.suppress(OSError):
+                found.extend(record.value for record in consumer.poll(0.05))
+            return len(found) == len(values)
+
+        wait_until(read, "all of them")
+        assert len(told) == len(set(told)) == len(consumer.assignment())
 
 
 @pytest.mark.parametrize("by", ["names", "pattern"])
