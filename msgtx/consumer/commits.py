@@ -32,9 +32,9 @@ class Commits:
     def hand_over(self, group: GroupMetadata, offsets: Offsets) -> None:
         """Commit these in the background, a failure goes to the log. What waits and is superseded is not written at all."""
         with self._changed:
-            while self._queue and self._queue[-1][1].keys() <= offsets.keys():
-                self._queue.pop()
-            self._queue.append((group, offsets))
+            # One offset of each partition waits, so there are no more commits than partitions, however slow the database is.
+            left = [(other, {each: at for each, at in older.items() if each not in offsets}) for other, older in self._queue]
+            self._queue = deque([*(each for each in left if each[1]), (group, offsets)])
             if self._writing:
                 return
             if self._thread is None:
