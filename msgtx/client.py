@@ -617,9 +617,9 @@ class Client:
         """End its workers after their transactions, close its producers and consumers, then the connections.
 
         May be called twice. A worker that is not at its end after 30 s loses its connections; nothing of its transaction is
-        left then.
+        left then. In a child process, which has inherited it, nothing is done: all of this is its parent's.
         """
-        if self._closed:
+        if self._closed or self.engine.is_of_parent:
             return
         self._closed = True
         with self._lock:

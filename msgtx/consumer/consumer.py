@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -79,7 +78,6 @@ class Consumer:
         self._closed = False
         self._mine = threading.Lock()  # held by the thread `_user`, whose call is under way
         self._user: int | None = None
-        self._pid = os.getpid()
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
         self._observers = observers or Observers()
@@ -456,26 +454,25 @@ class Consumer:
         It waits for that no longer than `request_timeout_ms`: what is not committed then goes to the log. In another thread
         a poll that waits ends; another call that is under way there is waited for, as long.
         """
-        if self._closed:
+        if self._closed or self._engine.is_of_parent:
             return
         self._closed = True  # no call begins any more
         self._waiter.wake()
-        if self._pid == os.getpid():
-            alone = False
-            try:
-                if self._user != threading.get_ident():  # not by a callback, within its poll
-                    alone = self._mine.acquire(timeout=self.config.request_timeout_ms / 1000)
-                if self.config.enable_auto_commit:
-                    self._offsets.commit_positions()
-                self._commits.settle()
-            except errors.DatabaseUnavailable as error:
-                log.warning("group %r: %s", self.config.group, error)
-            finally:
-                self._commits.give_up()
-                if self._subscription.membership is not None:
-                    self._subscription.membership.close()
-                if alone:
-                    self._mine.release()
+        alone = False
+        try:
+            if self._user != threading.get_ident():  # not by a callback, within its poll
+                alone = self._mine.acquire(timeout=self.config.request_timeout_ms / 1000)
+            if self.config.enable_auto_commit:
+                self._offsets.commit_positions()
+            self._commits.settle()
+        except errors.DatabaseUnavailable as error:
+            log.warning("group %r: %s", self.config.group, error)
+        finally:
+            self._commits.give_up()
+            if self._subscription.membership is not None:
+                self._subscription.membership.close()
+            if alone:
+                self._mine.release()
         self._waiter.watch(())
 
     @contextlib.contextmanager
@@ -484,7 +481,7 @@ class Consumer:
         if self._user == me:  # by a callback: this call is a part of one that is under way
             yield
             return
-        if self._closed or self._pid != os.getpid():
+        if self._closed or self._engine.is_of_parent:
             raise IllegalState("the consumer is closed" if self._closed else "the consumer was made before a fork")
         if not self._mine.acquire(blocking=False):
             raise IllegalState("a consumer is for one thread at a time; only stop() and close() may come from another")

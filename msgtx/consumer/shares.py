@@ -557,7 +557,7 @@ class ShareConsumer:
         In another thread a poll that waits ends; another call that is under way there is waited for, for as long as
         `request_timeout_ms`.
         """
-        if self.closed:
+        if self.closed or self._engine.is_of_parent:
             return
         self.closed = True  # no call begins any more
         self._waiter.wake()

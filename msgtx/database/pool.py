@@ -164,6 +164,11 @@ class Engine:
                 f"the database is another one since a failover or a restore (incarnation {found}, not {expected})"
             )
 
+    @property
+    def is_of_parent(self) -> bool:
+        """Whether a fork lies in between: the connections are the parent process's, to use and to close."""
+        return self._pid != os.getpid()
+
     def connection(self) -> "CheckedOut":
         """Check out an autocommitting connection for the length of a call. A broken one leaves the pool."""
         return CheckedOut(self)
@@ -204,7 +209,7 @@ class Engine:
 
     def _take_slot(self) -> None:
         """Wait until there is a connection for us."""
-        if self._pid != os.getpid():
+        if self.is_of_parent:
             raise errors.IllegalState("this client was made before a fork; make a new one in the child process")
         if self._slots.acquire(blocking=False):
             return

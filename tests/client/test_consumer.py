@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 
 import msgtx
 from msgtx import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition, errors
+from msgtx.database.connection import readable
 from msgtx.store.fetch import FetchedBatch
 from tests.databases import Connection, wait_until
 
@@ -625,6 +627,41 @@ def test_close_from_another_thread_ends_a_poll_that_waits(client: msgtx.Client, 
         assert polling.result(SECONDS) == []
         assert time.monotonic() - began < SECONDS / 2
         assert client.admin.groups.members(topic) == []
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12 warns of the fork tested here
+def test_a_child_process_that_closes_its_parents_client_leaves_the_parents_alone(
+    database_url: str, topic: str, connection: Connection
+) -> None:
+    """As one that ends by an exception, out of its parent's `with`. The parent's listener would wake up for ever."""
+
+    def backends() -> list[tuple[int]]:
+        return connection.execute(
+            "select pid from pg_stat_activity where application_name = %s order by pid", [f"msgtx {os.getpid()}"]
+        ).fetchall()
+
+    with (
+        msgtx.connect(database_url) as client,
+        client.consumer(topic, group=topic) as consumer,
+        client.share_consumer(topic, group=f"{topic}-share") as share,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        consumer.poll(0)
+        polling = threads.submit(share.poll, SECONDS)
+        wait_until(lambda: client._listener.confirmed and share._waiter._waited, "notifications arrive")
+        before = backends()
+        child = os.fork()
+        if child == 0:
+            began = time.monotonic()
+            for inherited in (share, consumer, client):
+                inherited.close()
+            os._exit(int(time.monotonic() - began > SECONDS / 2))
+        assert os.waitpid(child, 0)[1] == 0
+        assert readable([client._listener._wake_read], 0.2) == set()
+        assert backends() == before
+        assert len(client.admin.groups.members(topic)) == 1
+        share.stop()
+        assert polling.result(SECONDS) == []
 
 
 # ── consume, transform, produce ──
