@@ -285,11 +285,17 @@ class Consumer:
     def _fetched(self) -> Iterator[Record]:
         if self._observers.each:
             self._tell_polled({}, [])
+        current = self._fetcher.assigned
         for assigned in self._fetcher.in_turn():
-            if not assigned.paused and not self._subscription.is_due:
-                yield from self._hand_out(assigned)
+            if self._goes_on(assigned, current):
+                yield from self._hand_out(assigned, current)
 
-    def _hand_out(self, assigned: Assigned) -> Iterator[Record]:
+    def _goes_on(self, assigned: Assigned, current: Mapping[TopicPartition, Assigned]) -> bool:
+        """Whether the next record may be this partition's. `current`: what was assigned when the iteration came to them."""
+        ends = self._stopped or self._closed or assigned.paused
+        return not ends and self._fetcher.assigned is current and not self._subscription.is_due
+
+    def _hand_out(self, assigned: Assigned, current: Mapping[TopicPartition, Assigned]) -> Iterator[Record]:
         # The position moves record by record, so that it is exact whenever the caller leaves the loop.
         membership = self._subscription.membership
         deserializes = self._key_deserializer is not None or self._value_deserializer is not None
@@ -297,12 +303,10 @@ class Consumer:
             if self._observers.each:
                 self._tell_one(record)
             yield self._deserialized([record])[0] if deserializes else record
-            if self._stopped or self._closed:
-                return
             if membership is not None:
                 membership.polled()
-                if membership.due:
-                    return
+            if not self._goes_on(assigned, current):
+                return
 
     def _tell_polled(self, counts: Mapping[str, int], taken: list[Record]) -> None:
         group, since = self.config.group, self._asked

@@ -245,6 +245,28 @@ def test_iteration_moves_the_position_record_by_record(client: msgtx.Client, top
         assert next(iter(consumer)).offset == 2
 
 
+@pytest.mark.parametrize("call", ["stop", "close", "pause", "assign"])
+def test_an_iteration_heeds_what_its_block_says(client: msgtx.Client, wide: str, call: str) -> None:
+    """With the next record: another partition's is none of a consumer that was stopped, or that has let go of it."""
+    for partition in range(3):
+        fill(client, wide, 3, partition=partition)
+    seen: list[int] = []
+    with client.consumer(auto_offset_reset="earliest") as consumer:
+        consumer.assign(partitions := [TopicPartition(wide, partition) for partition in range(3)])
+        for record in consumer:
+            seen.append(record.partition)
+            match call:
+                case "pause":
+                    consumer.pause([TopicPartition(wide, record.partition)])
+                case "assign":
+                    consumer.assign(partitions := [other for other in partitions if other.partition != record.partition])
+                case _:
+                    getattr(consumer, call)()
+            if len(seen) == 3:
+                break
+    assert sorted(seen) == [0, 1, 2] if call in {"pause", "assign"} else len(seen) == 1
+
+
 def test_stop_from_another_thread_ends_a_waiting_iteration(client: msgtx.Client, topic: str) -> None:
     fill(client, topic, 1)
     with client.consumer(topic, auto_offset_reset="earliest") as consumer, ThreadPoolExecutor(1) as threads:
