@@ -153,9 +153,11 @@ class SharedCalls(Generic[Asked, Answer]):
         try:
             for waiting, answer in zip(group, self._together([each.asked for each in group]), strict=True):
                 waiting.answer = answer
-        except Exception:  # noqa: BLE001 - each meets it again
+        except BaseException as error:
             for waiting in group:
                 waiting.has_failed = True
+            if not isinstance(error, Exception):  # it is this thread's that was interrupted; the others meet theirs again
+                raise
 
     def hand_over(self, waiting: Waiting[Asked, Answer]) -> None:
         """Let those go on for whom this one has led, and the next ones begin; or leave the queue."""

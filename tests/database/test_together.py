@@ -110,6 +110,19 @@ def test_what_fails_together_is_done_one_by_one(make: Callable[..., Calls]) -> N
     assert sorted(calls.made[2:]) == [[1], [2]]
 
 
+def test_one_that_is_interrupted_while_it_leads_has_the_others_ask_again(make: Callable[..., Calls]) -> None:
+    """The call that they had in common may have been done: asked anew, it would not be recognised."""
+    calls, again = make(), []
+    calls.shared._again = lambda asked: again.append(asked) or 2 * asked
+    calls.error = KeyboardInterrupt()
+    first, *several = calls.queue(1, 2, 3)
+    calls.let_go.set()
+    assert first.result(LONG) == 0
+    assert isinstance(several[0].exception(LONG), KeyboardInterrupt)
+    assert [each.result(LONG) for each in several[1:]] == [4, 6]
+    assert (sorted(again), calls.made) == ([2, 3], [[0], [1, 2, 3]])
+
+
 def test_those_that_went_together_are_waited_for(make: Callable[..., Calls]) -> None:
     """Else the first one to come back would go alone, and the others behind it."""
     calls = make(gather_seconds=LONG)
