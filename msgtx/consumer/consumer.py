@@ -264,6 +264,8 @@ class Consumer:
                 self._offsets.commit_automatically()
                 self._offsets.look_back()
                 found = self._wait_for_records(now + timeout)
+                while found and self._offsets.look_back():  # rolled back meanwhile, in another thread
+                    found = self._wait_for_records(now + timeout)
             except MsgtxError as error:
                 failure = error
                 self._observers.tell(lambda observer: observer.poll_failed(self.config.group, failure))
@@ -432,7 +434,8 @@ class Consumer:
         with its next commit, and gone with its rollback: rows that are made of records are there exactly once. The group is
         fenced just before that commit, which then raises (I11). After a rollback polls raise `IllegalState` until `rewind`
         or `seek`; an error before this call needs `rewind`, too: `batch` does it all. Raise `IllegalState` while
-        `enable_auto_commit` is on, or older offsets wait for another session's commit.
+        `enable_auto_commit` is on, older offsets wait for another session's commit, or they were rolled back behind a poll
+        that handed out more.
         """
         with self._use():
             if session is not None:

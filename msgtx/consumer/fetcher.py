@@ -51,6 +51,7 @@ class Assigned:
     at_end: bool = False  # there was no more to fetch when it was fetched the last time
     handed: bool = False  # something was handed out that no commit holds yet, and no transaction's offsets
     undone: Undone | None = None
+    overtaken: bool = False  # more was handed out behind what was undone
     moves: int = 0  # by rewinding and seeking
 
     @property
@@ -88,7 +89,7 @@ class Assigned:
     def forget(self) -> None:
         """Drop what was fetched and not handed out, to go on elsewhere."""
         self._drop()
-        self.undone = None
+        self.undone, self.overtaken = None, False
         self.moves += 1
 
     def _drop(self) -> None:

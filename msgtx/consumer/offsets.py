@@ -104,6 +104,8 @@ class Offsets:
         """Have these offsets committed with a user's session; `undone`: what follows if it is rolled back."""
         group = self.group_metadata()
         self.require_by_session()
+        if wanted is None:
+            self._rides.require_not_overtaken()
         positions = self._wanted(wanted)
         by_id = self._by_id(positions)
         self._commits.settle()
@@ -143,10 +145,12 @@ class Offsets:
         """Have the next poll hand out again what was handed out, and could not ride."""
         self._rides.take_back()
 
-    def look_back(self) -> None:
-        """Go back where a batch was rolled back. Raise `IllegalState` where the caller has to."""
-        if back := self._rides.look_back(self._config.group):
+    def look_back(self) -> bool:
+        """Go back where a batch was rolled back; return whether any was. Raise `IllegalState` where the caller has to."""
+        back = self._rides.look_back(self._config.group)
+        if back:
             self._subscription.go_back(back)
+        return bool(back)
 
     def commit_automatically(self) -> None:
         """Commit all positions if that is this consumer's to do, and due."""
@@ -203,4 +207,4 @@ class Offsets:
         for tp in partitions:
             if tp in self._fetcher.assigned:
                 assigned = self._fetcher.assigned[tp]
-                assigned.handed, assigned.undone = False, None
+                assigned.handed, assigned.undone, assigned.overtaken = False, None, False

@@ -35,6 +35,7 @@ class Ride:
         self.is_lost = True
         for assigned, moves in self.places:
             if assigned.moves == moves:
+                assigned.overtaken |= assigned.undone is None and assigned.handed
                 assigned.undone, assigned.handed = self._undone, True
         self._rides.some_lost = True
 
@@ -61,6 +62,14 @@ class Rides:
         enlistment.add(connection, ride.riding)
         self._open.append(ride)
         return ride
+
+    def require_not_overtaken(self) -> None:
+        """Raise `IllegalState` if positions are behind what was rolled back, and behind more that was handed out since."""
+        if overtaken := [assigned.topic_partition for assigned in self.fetcher.assigned.values() if assigned.overtaken]:
+            raise IllegalState(
+                f"the session that was to commit {_named(overtaken)} was rolled back, and more was handed out behind that:"
+                " rewind() to read all of it again, or seek()"
+            )
 
     def take_back(self) -> None:
         """Have the next poll go back: what was handed out could not ride."""

@@ -3,6 +3,7 @@
 import contextlib
 import gc
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -12,7 +13,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 import msgtx
 from msgtx import OffsetAndMetadata, TopicPartition, errors, orm
-from tests.databases import Connection
+from tests.databases import Connection, wait_until
 from tests.sessions.conftest import LEVELS, MakeEngine, Order
 
 Seen = Callable[[str], tuple[list[bytes | None], list[int]]]
@@ -266,6 +267,58 @@ def test_a_second_session_does_not_overtake_the_first(
         while seen(topic)[1] != list(range(11)):
             with consumer.batch(second, SECONDS) as records:
                 store(second, records)
+            second.commit()
+
+
+def test_a_rollback_while_the_next_batch_is_waited_for_takes_it_back_first(
+    client: msgtx.Client, topic: str, make_engine: MakeEngine, seen: Seen
+) -> None:
+    """The session ends in another thread: what comes behind it would be written without offsets, and then once more."""
+    settings: dict[str, Any] = {"group": topic, "auto_offset_reset": "earliest", "enable_auto_commit": False}
+    with (
+        client.producer() as producer,
+        client.consumer(topic, **settings) as consumer,
+        Session(make_engine()) as first,
+        Session(make_engine()) as second,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        producer.send(topic, b"0", partition=0).result(SECONDS)
+        with consumer.batch(first, SECONDS) as records:
+            store(first, records)
+        consumer._waiter._waited = False
+        going_on = threads.submit(done, consumer, second)
+        wait_until(lambda: consumer._waiter._waited, "the next batch is waited for")
+        first.rollback()
+        producer.send(topic, b"1", partition=0).result(SECONDS)
+        found = going_on.result(SECONDS)
+        while found != [0, 1]:
+            found += done(consumer, second)
+    assert seen(topic)[1] == [0, 1]
+
+
+@pytest.mark.parametrize("by", ["commit", "batch"])
+def test_what_was_polled_behind_a_batch_that_was_rolled_back_cannot_ride(
+    consumer: msgtx.Consumer, make_engine: MakeEngine, seen: Seen, topic: str, by: str
+) -> None:
+    """Its position lies behind records whose rows are gone."""
+    with Session(make_engine()) as first, Session(make_engine()) as second:
+        if by == "commit":
+            store(first, consumer.poll(SECONDS))
+            consumer.commit(session=first)
+        else:
+            with consumer.batch(first, SECONDS) as records:
+                store(first, records)
+        store(second, consumer.poll(SECONDS))
+        first.rollback()
+        with pytest.raises(errors.IllegalState, match="rolled back"):
+            consumer.commit(session=second)
+        second.rollback()
+        consumer.commit({TopicPartition(topic, 0): 0}, session=second)  # what is named is the caller's to know
+        second.rollback()
+        consumer.rewind()
+        while seen(topic)[1] != list(range(10)):
+            store(second, consumer.poll(SECONDS))
+            consumer.commit(session=second)
             second.commit()
 
 
