@@ -28,7 +28,10 @@ class Ride:
     @property
     def undecided(self) -> bool:
         """Whether its session has neither committed nor rolled back."""
-        return not self.is_lost and not self.riding.written
+        if self.is_lost or not self.riding.written:
+            return not self.is_lost
+        enlistment = self.enlistment()
+        return enlistment is not None and enlistment.is_committing
 
     def lost(self) -> None:
         """Note that the session was rolled back: what was handed out is not handled, unless it was gone back already."""

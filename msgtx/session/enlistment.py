@@ -80,6 +80,9 @@ class Enlistment:
 
     things: list[tuple[frozenset[str], Thing]] = field(default_factory=list)
     over: bool = False
+    written_by: "tuple[weakref.ref[sqlalchemy.Connection], weakref.ref[Any]] | None" = (
+        None  # which COMMIT, with its driver's
+    )
     partitions: set[int] = field(default_factory=set)  # partitions of what was written
 
     def add(self, connection: sqlalchemy.Connection, thing: Thing) -> None:
@@ -143,6 +146,16 @@ class Enlistment:
             return sealed
 
         decide_sealed(driver, off_loop(connection, seal_it))
+
+    @property
+    def is_committing(self) -> bool:
+        """Whether the COMMIT is under way, in another thread: it may still fail."""
+        if self.written_by is None:
+            return False
+        connection, driver = self.written_by[0](), self.written_by[1]()
+        if connection is None or driver is None or connection.closed or _written.get(connection) is not self:
+            return False
+        return bool(driver.info.transaction_status != psycopg.pq.TransactionStatus.IDLE)
 
     def roll_back(self, connection: sqlalchemy.Connection, savepoint: str | None) -> None:
         """Drop what was added since a savepoint (None: everything), and tell whose it was."""
@@ -300,8 +313,9 @@ def _commit(connection: sqlalchemy.Connection) -> None:
         forget(connection)
         _take_back(connection, enlistment)
         raise
-    enlistment.over = True
-    _not_notified[driver_of(connection)] = enlistment.partitions
+    driver = driver_of(connection)
+    enlistment.over, enlistment.written_by = True, (weakref.ref(connection), weakref.ref(driver))
+    _not_notified[driver] = enlistment.partitions
     kept = Decision | Riding | Answers
     enlistment.things = [(names, thing) for names, thing in enlistment.things if isinstance(thing, kept)]
     _written[connection] = enlistment  # its COMMIT may fail; the connection may live for long, and keeps no records

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 import msgtx
 from msgtx import OffsetAndMetadata, TopicPartition, errors, orm
-from tests.databases import Connection, wait_until
+from tests.databases import Connection, wait_until, waiting_backends
 from tests.sessions.conftest import LEVELS, MakeEngine, Order
 
 Seen = Callable[[str], tuple[list[bytes | None], list[int]]]
@@ -294,6 +294,36 @@ def test_a_rollback_while_the_next_batch_is_waited_for_takes_it_back_first(
         while found != [0, 1]:
             found += done(consumer, second)
     assert seen(topic)[1] == [0, 1]
+
+
+def test_a_second_session_does_not_overtake_a_commit_that_may_still_fail(
+    consumer: msgtx.Consumer, make_engine: MakeEngine, seen: Seen, topic: str, connection: Connection
+) -> None:
+    """It is made in another thread, and waits: for another row of the same number, as a constraint does at COMMIT."""
+    with (
+        Session(make_engine()) as holder,
+        Session(make_engine()) as first,
+        Session(make_engine()) as second,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        holder.add(Order(number=0))
+        holder.flush()
+        with consumer.batch(first, SECONDS) as records:
+            store(first, records)
+        committing = threads.submit(first.commit)
+        wait_until(lambda: waiting_backends(connection), "the COMMIT waits")
+        with (
+            pytest.raises(errors.IllegalState, match="waits for the commit of another session"),
+            consumer.batch(second, SECONDS),
+        ):
+            pass
+        holder.commit()
+        with pytest.raises(sqlalchemy.exc.IntegrityError):
+            committing.result(SECONDS)
+    connection.execute("delete from orders")
+    with Session(make_engine()) as session:
+        while seen(topic)[1] != list(range(10)):
+            done(consumer, session)
 
 
 @pytest.mark.parametrize("by", ["commit", "batch"])
