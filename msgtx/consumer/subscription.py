@@ -74,10 +74,10 @@ class SubscriptionState:
         """See `Consumer.assign`."""
         if self.membership is not None:
             raise IllegalState("this consumer subscribed: its group gives it partitions; assign is for another one")
-        self._subscribed = None
         wanted = [TopicPartition(*partition) for partition in partitions]
         self._calls.require_topics({topic for topic, _ in wanted})  # one may have been deleted and made again
         self._take(wanted)
+        self._subscribed = None
         self._fetcher.forget_starts()
 
     def _take(

@@ -467,6 +467,21 @@ def test_a_consumer_without_a_group_picks_up_new_topics(
     assert told == [TopicPartition(f"{stem}.a", 0), TopicPartition(f"{stem}.b", 0), TopicPartition(f"{stem}.b", 1)]
 
 
+def test_an_assign_that_is_refused_changes_nothing(
+    client: msgtx.Client, unique: Unique, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I16: the consumer goes on to look for what is new in what it has subscribed to."""
+    monkeypatch.setattr(assignments, "LOOK_SECONDS", 0.05)
+    stem = unique("stem")
+    client.topics.create(f"{stem}.a")
+    with client.consumer() as consumer:
+        consumer.subscribe(pattern=rf"{stem}\..*")
+        with pytest.raises(errors.UnknownTopicOrPartition):
+            consumer.assign([TopicPartition(f"{stem}.b", 0)])
+        client.topics.create(f"{stem}.b")
+        wait_until(lambda: consumer.poll(0.05) == [] and len(consumer.assignment()) == 2, "the new one", seconds=5.0)
+
+
 @pytest.mark.parametrize("later", [False, True])
 def test_a_consumer_without_a_group_reads_nothing_that_its_callback_could_not_handle(
     client: msgtx.Client, wide: str, unique: Unique, monkeypatch: pytest.MonkeyPatch, later: bool
