@@ -119,8 +119,10 @@ class Listener:
         """Register a waiter for these words instead of its earlier ones."""
         wanted = set(words)
         with self._lock:
-            for waiters in self._waiters.values():
-                waiters.discard(waiter)
+            for word in [word for word, waiters in self._waiters.items() if waiter in waiters]:
+                self._waiters[word].discard(waiter)
+                if not self._waiters[word]:
+                    del self._waiters[word]
             for word in wanted:
                 self._waiters.setdefault(word, set()).add(waiter)
             if wanted and self._thread is None and not self._stopping:

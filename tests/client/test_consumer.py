@@ -331,6 +331,14 @@ def test_a_waiting_consumer_is_woken_by_a_commit(
                 assert time.monotonic() - started < 10
 
 
+def test_nothing_is_kept_of_those_who_waited(client: msgtx.Client, topic: str, unique: Unique) -> None:
+    """A client may live for long, and make a consumer in a group of its own for each of its questions."""
+    for _ in range(3):
+        with client.consumer(topic, group=unique("group")) as consumer:
+            consumer.poll(0)
+    assert client._listener._waiters == {}
+
+
 def test_a_waiting_consumer_is_woken_by_an_abort_that_held_it_back(client: msgtx.Client, topic: str, unique: Unique) -> None:
     with client.producer(transactional_id=unique("id")) as blocking, client.producer() as producer:
         blocking.begin_transaction()
