@@ -109,6 +109,7 @@ class Membership:
         self._next_id = new_member_id()  # kept until the answer to a join has come: asked again, it is the same member
         self.generation = -1
         self.due = False  # the group is to be looked at
+        self.starts_over = False  # what may still be committed for this member is to be refused
         self._shall_divide = False
         self._polled_at = time.monotonic()
         self._closing = False
@@ -148,6 +149,8 @@ class Membership:
         if self._closing:
             raise IllegalState("the consumer is closed")
         self.due = False
+        if self.starts_over and self._member is not None:
+            self._start_over(connection, self._member)
         if self._member is None or not self._subscribed:
             self._join(connection)
         assert self._member is not None
@@ -227,6 +230,15 @@ class Membership:
         if self._thread is None:
             self._thread = threading.Thread(target=self._live, name="msgtx-heartbeat", daemon=True)
             self._thread.start()
+
+    def _start_over(self, connection: RawConnection, member: _Member) -> None:
+        """Be no member any more. The group's lock waits for a COMMIT that has begun to write; any other one is refused."""
+        if self._config.group_instance_id is None:  # else the next join replaces this member
+            leave_group(connection, self.group, member.member_id)
+        self._member, self._next_id, self.starts_over = None, new_member_id(), False
+        raise UnknownMember(
+            f"group {self.group!r}: member {member.member_id} has left, as a COMMIT of its offsets is in doubt"
+        )
 
     def _gone(self, connection: RawConnection, member: _Member) -> None:
         """Ask why the group does not know this member: `FencedInstance` ends it, else it may join again."""

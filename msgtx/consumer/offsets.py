@@ -45,7 +45,7 @@ class Offsets:
         self._commits = commits
         self._positions = positions
         self._subscription = subscription
-        self._rides = Rides(fetcher)
+        self._rides = Rides(fetcher, in_doubt=subscription.in_doubt)
         self._by_hand = False  # since records were handed out last
         self._next_commit = time.monotonic() + config.auto_commit_interval_ms / 1000
 

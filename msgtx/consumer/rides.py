@@ -1,7 +1,7 @@
 """Positions that users' sessions commit, and what becomes of a consumer whose session did not (internals: groups)."""
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import sqlalchemy
 
@@ -41,13 +41,16 @@ class Ride:
                 assigned.overtaken |= assigned.undone is None and assigned.handed
                 assigned.undone, assigned.handed = self._undone, True
         self._rides.some_lost = True
+        if self.riding.in_doubt:
+            self._rides.in_doubt()
 
 
 class Rides:
-    """Those of one consumer."""
+    """Those of one consumer. `in_doubt` is called when a COMMIT was not answered, and may still be done; in any thread."""
 
-    def __init__(self, fetcher: Fetcher) -> None:
+    def __init__(self, fetcher: Fetcher, *, in_doubt: Callable[[], None]) -> None:
         self.fetcher = fetcher
+        self.in_doubt = in_doubt
         self.some_lost = False
         self._open: list[Ride] = []
 

@@ -189,6 +189,11 @@ class SubscriptionState:
         if self.membership is not None:
             self.membership.due = True  # what was refused may have been refused because partitions were taken away
 
+    def in_doubt(self) -> None:
+        """Have the group refuse, before anything is read, what a session may still commit whose COMMIT was not answered."""
+        if self.membership is not None:
+            self.membership.starts_over = self.membership.due = True
+
     # ── the group ──
 
     @contextlib.contextmanager

@@ -55,12 +55,16 @@ class Writing:
 
 @dataclass(slots=True)
 class Riding:
-    """Consumer offsets that the user's COMMIT writes. `refusal`: why it must not, as yet. `written`: unless it fails."""
+    """Consumer offsets that the user's COMMIT writes. `refusal`: why it must not, as yet. `written`: unless it fails.
+
+    `in_doubt`: the COMMIT was not answered, and may still be done.
+    """
 
     rows: OffsetRows
     owner: Owner
     refusal: str | None = None
     written: bool = False
+    in_doubt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +362,8 @@ def _failed(context: sqlalchemy.engine.ExceptionContext) -> Exception | None:
         return None
     forget(connection)
     enlistment.partitions.clear()
+    for riding in enlistment._of(Riding):
+        riding.in_doubt = context.is_disconnect
     enlistment.roll_back(connection, None)
     original = context.original_exception
     if isinstance(original, psycopg.Error) and "msgtx." in (original.diag.context or ""):

@@ -7,6 +7,7 @@ import logging
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -22,7 +23,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 import msgtx
 from msgtx import ProcessReport, Record, TopicPartition, errors, orm
-from tests.databases import Connection, wait_until
+from tests.databases import Connection, wait_until, waiting_backends
 from tests.sessions.conftest import LEVELS, MakeEngine, Order
 
 Handler = Callable[[Any, Any], object]
@@ -392,6 +393,64 @@ def test_a_lost_connection_is_no_records_fault(run: Run, send: Any, rows: Rows, 
         report = run(handler, on_error="skip", retries=0)
     assert (rows(), report.failed, len(killed)) == (list(range(50)), 0, 5)
     assert caplog.messages == []
+
+
+@pytest.mark.parametrize("options", [{}, {"group_instance_id": "one"}], ids=["dynamic", "static"])
+@pytest.mark.parametrize("held", ["row", "group", "partition"])
+def test_a_commit_whose_answer_is_lost_counts_once(
+    run: Run,
+    send: Any,
+    client: msgtx.Client,
+    unique: Unique,
+    connection: Connection,
+    open_connection: Callable[[], Connection],
+    topic: str,
+    background: Any,
+    held: str,
+    options: dict[str, Any],
+) -> None:
+    """I10: the connection is lost to the worker only; in the server the COMMIT goes on, and the worker goes back meanwhile.
+
+    `row`: it comes to the offsets later, and is refused; else the worker waits behind it.
+    """
+    send(b"1")
+    connection.execute("drop table if exists seen")
+    connection.execute("create table seen (number int)")
+    target, holder = unique("target"), open_connection()
+    client.topics.create(target)
+    drivers: list[Any] = []
+
+    def handler(session: Session, record: Record) -> None:
+        session.execute(text("insert into seen values (:number)"), {"number": int(record.value or b"")})
+        orm.publish(session, target, record.value)
+        if not drivers:
+            holder.execute("begin")
+            if held == "row":
+                holder.execute("insert into orders (number) values (1)")
+                session.add(Order(number=1))
+            elif held == "group":
+                holder.execute("select msgtx.lock_group(%s)", [topic])
+            else:
+                holder.execute("select msgtx.lock_partition(partition_id) from msgtx.partitions where topic = %s", [target])
+        drivers.append(session.connection().connection.driver_connection)
+
+    stop = threading.Event()
+    running = background.submit(run, handler, stop=stop, idle_timeout=None, **options)
+    wait_until(lambda: len(waiting_backends(connection)) == 1, "the COMMIT waits")
+    committing = waiting_backends(connection)
+    with socket.socket(fileno=os.dup(drivers[0].fileno())) as lost:
+        lost.shutdown(socket.SHUT_RDWR)
+    wait_until(
+        lambda: len(waiting_backends(connection)) == 2 or lag(client, topic) == 0, "the worker waits, too, or is done"
+    )
+    holder.execute("rollback")
+    wait_until(lambda: not connection.execute("select from pg_stat_activity where pid = any(%s)", [[*committing]]).rowcount)
+    wait_until(lambda: lag(client, topic) == 0)
+    stop.set()
+    running.result(20)
+    assert connection.execute("select number from seen").fetchall() == [(1,)]
+    assert [record.value for record in client.read(client.snapshot([target]))] == [b"1"]
+    assert len(drivers) == (2 if held == "row" else 1)
 
 
 def test_a_pool_that_is_used_up_is_no_records_fault(run: Run, send: Any, rows: Rows, database_url: str, caplog: Any) -> None:
