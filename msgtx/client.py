@@ -463,6 +463,7 @@ class Client:
         with self._ending(stop) as ending:
 
             def member(number: int, told: Callable[[ProcessReport], object] | None) -> ProcessReport:
+                ending.threads.add(threading.get_ident())
                 given = cast(ShareConsumerSettings, {"group": group, "acknowledgement_mode": "explicit", **settings})
                 with self.share_consumer(*topics, config=config, **given) as consumer:
                     part = Part(consumer)
@@ -623,12 +624,13 @@ class Client:
             return
         self._closed = True
         with self._lock:
-            workers = [worker for worker in self._workers if worker.thread != threading.get_ident()]
+            workers = self._workers[:]
         deadline = time.monotonic() + DRAIN_SECONDS
         for worker in workers:
             worker.ask()
         for worker in workers:
-            worker.over.wait(max(0.0, deadline - time.monotonic()))
+            if threading.get_ident() not in worker.threads:
+                worker.over.wait(max(0.0, deadline - time.monotonic()))
         for user in self._open:
             user.close()
         self._completion.close()

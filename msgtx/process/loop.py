@@ -38,7 +38,7 @@ class Ending:
     """Whether a worker is to end: its caller's event, a SIGTERM that nobody else handles, or the end of its client."""
 
     def __init__(self, given: Stop | None) -> None:
-        self.thread = threading.get_ident()
+        self.threads = {threading.get_ident()}  # that wait for nothing but the work
         self.over = threading.Event()
         self._given = given
         self._asked = False

@@ -1,5 +1,6 @@
 """`client.process_into(…, share=True)`: workers that divide records, and rows that are there once for each (I17, I10)."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -152,6 +153,27 @@ def test_when_one_worker_raises_the_others_end(run: Run, send: Any, rows: Rows) 
     with pytest.raises(ValueError, match="poison"):
         run(store, concurrency=3, on_error="stop", idle_timeout=None)
     assert len(rows()) == len(set(rows()))
+
+
+def test_a_client_that_is_closed_by_its_own_handler_does_not_wait_for_itself(
+    database_url: str, client: msgtx.Client, topic: str, send: Any, make_engine: MakeEngine
+) -> None:
+    """The handler of several workers runs in a thread of theirs, not in the one that has called `process_into`."""
+    client.admin.shares.configure(topic, {"auto_offset_reset": "earliest"})
+    send(b"1")
+    other = msgtx.connect(database_url)
+    began = time.monotonic()
+    with contextlib.suppress(errors.MsgtxError, RuntimeError):
+        other.process_into(
+            sessionmaker(make_engine()),
+            lambda session, record: other.close(),
+            topic,
+            group=topic,
+            share=True,
+            concurrency=2,
+            on_error="stop",
+        )
+    assert time.monotonic() - began < 10.0
 
 
 def test_a_lost_connection_is_no_fault_of_the_records(
