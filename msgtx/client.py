@@ -592,6 +592,10 @@ class Client:
             self._known.clear()
             self._open = [other for other in self._open if not other.closed]
             self._open.append(user)
+            closed = self._closed
+        if closed:  # by another thread, which may not have seen it
+            user.close()
+        self._require_open()
         self._observers.tell(lambda observer: observer.made(user))
 
     def observe(self, observer: Observer) -> None:
@@ -622,16 +626,16 @@ class Client:
         """
         if self._closed or self.engine.is_of_parent:
             return
-        self._closed = True
         with self._lock:
-            workers = self._workers[:]
+            self._closed = True
+            workers, users = self._workers[:], self._open[:]
         deadline = time.monotonic() + DRAIN_SECONDS
         for worker in workers:
             worker.ask()
         for worker in workers:
             if threading.get_ident() not in worker.threads:
                 worker.over.wait(max(0.0, deadline - time.monotonic()))
-        for user in self._open:
+        for user in users:
             user.close()
         self._completion.close()
         self._listener.close()

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -15,9 +16,10 @@ import msgtx
 from msgtx import errors
 from msgtx.database import embedded, opening
 from msgtx.store.installation import SCHEMA_VERSION
-from tests.databases import Server, connect
+from tests.databases import Connection, Server, connect, wait_until, waiting_backends
 
 Databases = Callable[..., str]
+Unique = Callable[[str], str]
 
 
 def test_the_address_is_shown_without_its_password(client: msgtx.Client) -> None:
@@ -324,3 +326,20 @@ def test_what_is_closed_has_ended_its_threads(client: msgtx.Client, database_url
             assert "msgtx-heartbeat" not in threads()
         assert threads() == set()
     assert begun >= {"msgtx-sender", "msgtx-deduplicator", "msgtx-heartbeat", "msgtx-listener", "msgtx-completion"}
+
+
+def test_a_consumer_that_is_made_while_its_client_is_closed_is_no_member(
+    database_url: str, client: msgtx.Client, connection: Connection, unique: Unique, background: Any
+) -> None:
+    """Nobody would close it, and it would keep its partitions from the others."""
+    name = unique("topic")
+    client.topics.create(name)
+    other = msgtx.connect(database_url)
+    with connection.transaction():
+        connection.execute("select msgtx.lock_group(%s)", [name])
+        making = background.submit(other.consumer, name, group=name)
+        wait_until(lambda: waiting_backends(connection), "it joins")
+        other.close()
+    with pytest.raises(errors.IllegalState, match="closed"):
+        making.result(30)
+    assert client.admin.groups.members(name) == []
