@@ -621,10 +621,11 @@ class Client:
     def close(self) -> None:
         """End its workers after their transactions, close its producers and consumers, then the connections.
 
-        May be called twice. A worker that is not at its end after 30 s loses its connections; nothing of its transaction is
-        left then. In a child process, which has inherited it, nothing is done: all of this is its parent's.
+        May be called twice: one that was interrupted is finished by the next. A worker that is not at its end after 30 s
+        loses its connections; nothing of its transaction is left then. In a child process, which has inherited it, nothing is
+        done: all of this is its parent's.
         """
-        if self._closed or self.engine.is_of_parent:
+        if self.engine.is_of_parent:
             return
         with self._lock:
             self._closed = True

@@ -343,3 +343,27 @@ def test_a_consumer_that_is_made_while_its_client_is_closed_is_no_member(
     with pytest.raises(errors.IllegalState, match="closed"):
         making.result(30)
     assert client.admin.groups.members(name) == []
+
+
+def test_a_close_that_was_interrupted_is_finished_by_the_next_one(
+    database_url: str, client: msgtx.Client, unique: Unique, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with Ctrl-C in a notebook, where the process goes on."""
+    name = unique("topic")
+    client.topics.create(name)
+    other = msgtx.connect(database_url)
+    first, second = other.producer(), other.producer(transactional_id=name)
+    second.init_transactions()
+    transaction = second.begin_transaction()
+    second.send(name, b"a").result(30)
+
+    def interrupted() -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(first, "close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        other.close()
+    other.close()
+    assert first.closed
+    assert client.transaction_outcome(transaction.id) is msgtx.Outcome.ABORTED
