@@ -331,6 +331,7 @@ class Consumer:
         self.sync = consumer
         self._wanted = (topics, pattern)
         self._turn = asyncio.Lock()
+        self._closing = False  # from then on every poll ends, also one that waits for its turn
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="msgtx-consumer")
 
     async def _run(self, call: Callable[Arguments, Answer], *arguments: Arguments.args, **named: Arguments.kwargs) -> Answer:
@@ -345,7 +346,7 @@ class Consumer:
         most = self.sync._most(max_records)
         if await self._found(timeout):
             return self.sync._taken(most)
-        self.sync._stopped = False  # `stop` ended this poll, not those that follow
+        self.sync._stopped = self._closing  # `stop` ended this poll, not those that follow
         return []
 
     async def __aiter__(self) -> AsyncIterator[Record]:
@@ -355,7 +356,7 @@ class Consumer:
             if await self._found(1.0):
                 for record in self.sync._fetched():
                     yield record
-        self.sync._stopped = False
+        self.sync._stopped = self._closing
 
     async def _found(self, timeout: float) -> bool:
         async with self._turn:
@@ -363,7 +364,7 @@ class Consumer:
                 wait = functools.partial(self.sync._await_records, timeout)
                 return await _in_thread(self._thread, wait, stop=self.sync.stop)
             except asyncio.CancelledError:
-                self.sync._stopped = False  # it was for this call
+                self.sync._stopped = self._closing  # it was for this call
                 raise
 
     @contextlib.asynccontextmanager
@@ -447,6 +448,7 @@ class Consumer:
     async def close(self) -> None:
         """End what waits, commit positions (if that is automatic), and end. May be called twice."""
         if not self.sync.closed:
+            self._closing = True
             self.sync.stop()
             await _surely(self._run(self.sync.close))
             self._thread.shutdown(wait=False)
@@ -478,6 +480,7 @@ class ShareConsumer:
     def __init__(self, consumer: consumers.ShareConsumer) -> None:
         self.sync = consumer
         self._turn = asyncio.Lock()
+        self._closing = False  # from then on every poll ends, also one that waits for its turn
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="msgtx-share-consumer")
 
     async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[ShareRecord]:
@@ -490,7 +493,7 @@ class ShareConsumer:
         async with self._turn:
             if await self._found(timeout, most):
                 return self.sync._polled(most)
-            self.sync._stopped = False  # `stop` ended this poll, not those that follow
+            self.sync._stopped = self._closing  # `stop` ended this poll, not those that follow
             return []
 
     async def __aiter__(self) -> AsyncIterator[ShareRecord]:
@@ -501,7 +504,7 @@ class ShareConsumer:
             if found:
                 for record in self.sync._one_by_one():
                     yield record
-        self.sync._stopped = False
+        self.sync._stopped = self._closing
 
     async def _found(self, timeout: float, most: int) -> bool:
         try:
@@ -509,7 +512,7 @@ class ShareConsumer:
                 self._thread, functools.partial(self.sync._await_records, timeout, most), stop=self.sync.stop
             )
         except asyncio.CancelledError:
-            self.sync._stopped = False  # it was for this call
+            self.sync._stopped = self._closing  # it was for this call
             raise
 
     async def commit(self, *, session: "AsyncUserSession | None" = None) -> None:
@@ -530,6 +533,7 @@ class ShareConsumer:
     async def close(self) -> None:
         """End what waits, send the answers given, release the rest and leave. May be called twice."""
         if not self.sync.closed:
+            self._closing = True
             self.sync.stop()
             async with self._turn:
                 await _surely(_in_thread(self._thread, self.sync.close))

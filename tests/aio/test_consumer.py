@@ -215,6 +215,27 @@ def test_a_consumer_that_is_closed_ends_what_waits(database_url: str, topic: str
     asyncio.run(main())
 
 
+def test_a_consumer_that_is_closed_ends_what_waits_for_its_turn(database_url: str, topic: str) -> None:
+    """Tasks may share it: a poll that waits for another one would else begin before the close has its turn."""
+
+    async def main() -> None:
+        async with await aio.connect(database_url) as client, client.consumer(topic) as consumer:
+            polling = [asyncio.create_task(consumer.poll(ENDLESS)) for _ in range(3)]
+            iterating = [asyncio.create_task(count(consumer)) for _ in range(3)]
+            await asyncio.sleep(0.1)
+            with soon():
+                await consumer.close()
+                assert await asyncio.gather(*polling) == [[], [], []]
+                assert await asyncio.gather(*iterating) == [0, 0, 0]
+            with pytest.raises(errors.IllegalState, match="closed"):
+                await consumer.poll(0)
+
+    async def count(consumer: aio.Consumer) -> int:
+        return len([record async for record in consumer])
+
+    asyncio.run(main())
+
+
 def test_rebalance_callbacks_are_plain_functions_in_the_consumers_thread(
     client: msgtx.Client, database_url: str, wide: str
 ) -> None:

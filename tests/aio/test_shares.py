@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
@@ -193,6 +194,24 @@ def test_a_share_consumer_that_is_closed_ends_what_waits(database_url: str, topi
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await worker.close()
                 assert await polling == []
+
+    asyncio.run(main())
+
+
+def test_a_share_consumer_that_is_closed_ends_what_waits_for_its_turn(database_url: str, topic: str, group: str) -> None:
+    async def main() -> None:
+        async with await aio.connect(database_url) as worker, worker.share_consumer(topic, group=group) as consumer:
+            polling = [asyncio.create_task(consumer.poll(ENDLESS)) for _ in range(3)]
+            iterating = [asyncio.create_task(count(consumer)) for _ in range(3)]
+            await asyncio.sleep(0.2)
+            begun = time.monotonic()
+            await consumer.close()
+            assert await asyncio.gather(*polling) == [[], [], []]
+            assert await asyncio.gather(*iterating) == [0, 0, 0]
+            assert time.monotonic() - begun < PATIENCE_SECONDS
+
+    async def count(consumer: aio.ShareConsumer) -> int:
+        return len([record async for record in consumer])
 
     asyncio.run(main())
 
