@@ -690,7 +690,9 @@ class Client:
         for consumer in list(self._consumers):
             await consumer.close()
         if not self.sync._closed:
-            await _surely(self.run(self.sync.close))
+            # A thread of its own: all others may be busy with what the close is to end.
+            with concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="msgtx-close") as thread:
+                await _surely(_in_thread(thread, self.sync.close))
             self._threads.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import signal
 import threading
 from typing import Any
@@ -15,7 +16,8 @@ import msgtx
 from msgtx import ProcessReport, Record, aio, errors
 from tests.aio.conftest import Rows
 from tests.aio.test_sessions import EARLIEST, LEVELS, engine_of, insert
-from tests.databases import PATIENCE_SECONDS
+from tests.databases import LOOK_SECONDS, PATIENCE_SECONDS
+from tests.store.steps import unique
 
 SECONDS = 30.0
 
@@ -209,6 +211,26 @@ def test_a_worker_ends_behind_its_transaction(
     finally:
         signal.signal(signal.SIGTERM, before)
     assert rows() == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_client_whose_threads_all_run_workers_ends_them(database_url: str, client: msgtx.Client, filled: str) -> None:
+    """Its close needs no thread of theirs: none is free before it has ended them."""
+    target = unique("target")
+    client.topics.create(target)
+
+    async def main() -> None:
+        made = await aio.connect(database_url, pool_size=1)
+        process = functools.partial(made.sync.process, filled, to=target, group=filled, transactional_id=filled, stop=stop)
+        working = asyncio.create_task(made.run(process, transform=lambda record: begun.set()))
+        while not begun.is_set():
+            await asyncio.sleep(LOOK_SECONDS)
+        asyncio.get_running_loop().call_later(PATIENCE_SECONDS, stop.set)
+        await made.close()
+        assert not stop.is_set()
+        assert (await working).transactions > 0
+
+    begun, stop = threading.Event(), threading.Event()
+    asyncio.run(main())
 
 
 def test_a_handler_does_not_close_its_own_client(database_url: str, filled: str, rows: Rows) -> None:
