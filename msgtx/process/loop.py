@@ -43,7 +43,7 @@ class Ending:
         self._given = given
         self._asked = False
 
-    def ask(self, *_: object) -> None:
+    def ask(self) -> None:
         """Have the loop end after its batch. No lock is taken: a signal may come at any moment."""
         self._asked = True
 
@@ -53,19 +53,30 @@ class Ending:
 
     @contextlib.contextmanager
     def by_sigterm(self) -> Iterator[None]:
-        """Within the block SIGTERM asks, if it would end the program else."""
+        """Within the block SIGTERM asks, and all others in such a block, if it would end the program else."""
         if (
             self._given is not None
             or threading.current_thread() is not threading.main_thread()
-            or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+            or signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, _ask_all)
         ):
             yield
             return
-        signal.signal(signal.SIGTERM, self.ask)
+        _by_sigterm.append(self)
+        signal.signal(signal.SIGTERM, _ask_all)
         try:
             yield
         finally:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            _by_sigterm.remove(self)
+            if not _by_sigterm and signal.getsignal(signal.SIGTERM) is _ask_all:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+_by_sigterm: Final[list[Ending]] = []  # an event loop may run several workers
+
+
+def _ask_all(*_: object) -> None:
+    for each in _by_sigterm:
+        each.ask()
 
 
 @dataclass(frozen=True, slots=True)

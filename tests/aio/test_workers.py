@@ -5,6 +5,7 @@ import contextlib
 import functools
 import signal
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -231,6 +232,54 @@ def test_a_client_whose_threads_all_run_workers_ends_them(database_url: str, cli
 
     begun, stop = threading.Event(), threading.Event()
     asyncio.run(main())
+
+
+@pytest.fixture
+def default_sigterm() -> Iterator[None]:
+    """SIGTERM is nobody's."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("default_sigterm")
+def test_a_sigterm_ends_all_workers_of_a_program(database_url: str, filled: str) -> None:
+    begun: set[str] = set()
+
+    async def worker(made: aio.Client, factory: async_sessionmaker[AsyncSession], group: str) -> None:
+        async def handler(session: AsyncSession, record: Record) -> None:
+            begun.add(group)
+
+        await made.process_into(factory, handler, filled, group=group)
+
+    async def main() -> None:
+        async with engine_of(database_url) as engine, await aio.connect(database_url) as made, asyncio.timeout(SECONDS):
+            groups = [unique("group") for _ in range(3)]
+            async with asyncio.TaskGroup() as tasks:
+                for group in groups:
+                    tasks.create_task(worker(made, async_sessionmaker(engine), group))
+                while len(begun) < 3:
+                    await asyncio.sleep(LOOK_SECONDS)
+                signal.raise_signal(signal.SIGTERM)
+
+    asyncio.run(main())
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.usefixtures("default_sigterm")
+def test_a_handler_of_sigterm_that_came_while_a_worker_ran_stays(database_url: str, filled: str) -> None:
+    def mine(*_: object) -> None:
+        pass
+
+    async def handler(session: AsyncSession, record: Record) -> None:
+        signal.signal(signal.SIGTERM, mine)
+
+    async def main() -> None:
+        async with engine_of(database_url) as engine, await aio.connect(database_url) as made:
+            await made.process_into(async_sessionmaker(engine), handler, filled, group=filled, idle_timeout=0.2)
+
+    asyncio.run(main())
+    assert signal.getsignal(signal.SIGTERM) is mine
 
 
 def test_a_handler_does_not_close_its_own_client(database_url: str, filled: str, rows: Rows) -> None:
