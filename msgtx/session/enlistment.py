@@ -165,11 +165,12 @@ class Enlistment:
         """Drop what was added since a savepoint (None: everything), and tell whose it was."""
         gone = [thing for names, thing in self.things if savepoint is None or savepoint in names]
         self.things = [(names, thing) for names, thing in self.things if savepoint is not None and savepoint not in names]
-        for thing in gone:
-            if isinstance(thing, Answers):
-                off_loop(connection, thing.lost)
-            elif not isinstance(thing, Published):
-                off_loop(connection, thing.owner.lost)
+        with contextlib.ExitStack() as each:  # all are told, though one that waits is interrupted
+            for thing in reversed(gone):
+                if isinstance(thing, Answers):
+                    each.callback(off_loop, connection, thing.lost)
+                elif not isinstance(thing, Published):
+                    each.callback(off_loop, connection, thing.owner.lost)
 
     def _of(self, kind: type[Answer]) -> list[Answer]:
         return [thing for _, thing in self.things if isinstance(thing, kind)]

@@ -552,6 +552,35 @@ def test_a_commit_that_succeeded_without_an_answer_is_not_repeated(
     assert seen(topic)[1] == [0, 1, 2, 3]
 
 
+def test_an_interruption_while_a_failed_commit_is_taken_back_skips_nothing(
+    consumer: msgtx.Consumer,
+    client: msgtx.Client,
+    session: Session,
+    topic: str,
+    unique: Unique,
+    connection: Connection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ctrl-C comes while what was sealed is aborted, which waits for the database; the batch is handed out again as well."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    connection.execute("insert into orders (number) values (0)")
+    with client.producer(transactional_id=unique("id")) as producer:
+        with producer.transaction(session=session):
+            producer.send(topic, b"10", partition=1)
+        with consumer.batch(session, SECONDS) as records:
+            store(session, records)
+        with monkeypatch.context() as patch:
+            patch.setattr("msgtx.producer.transaction.Transactions.resolve", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                session.commit()
+        session.rollback()
+        connection.execute("delete from orders")
+        assert done(consumer, session) == numbers(records) == [0, 1]
+
+
 def test_metadata_of_a_ride_is_kept(consumer: msgtx.Consumer, session: Session, topic: str) -> None:
     with consumer.batch(session, SECONDS):
         consumer.commit({TopicPartition(topic, 0): OffsetAndMetadata(2, "note")}, session=session)
