@@ -119,11 +119,16 @@ class Connection(psycopg.Connection[Any]):
 
     @classmethod
     def connect(cls, conninfo: str = "", **options: Any) -> Self:
-        """Open a connection; names of hosts are looked up for as long as a connection may take, and no longer."""
+        """Open a connection; names of hosts are looked up for as long as a connection may take, and no longer.
+
+        Several hosts are tried one after the other, each for as long; where a call has a deadline, they share what is left.
+        """
         given = conninfo_to_dict(conninfo, **{name: options.pop(name) for name in [*options] if name not in _PSYCOPGS})
         seconds = min(float(given.get("connect_timeout") or CONNECT_SECONDS), seconds_left())
-        given["connect_timeout"] = max(1, math.ceil(seconds))
-        return super().connect(**_resolved(given, seconds), **options)
+        found = _resolved(given, seconds)
+        hosts = 1 + str(found.get("hostaddr") or found.get("host") or "").count(",")
+        found["connect_timeout"] = max(1, math.ceil(min(seconds, seconds_left() / hosts)))
+        return super().connect(**found, **options)
 
     @contextlib.contextmanager
     def pipeline(self) -> Iterator[psycopg.Pipeline]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import psycopg
 import pytest
+from sqlalchemy import make_url as url_of
 
 import msgtx
 from msgtx import errors
@@ -203,6 +204,15 @@ def test_a_server_that_accepts_and_says_nothing_is_given_up() -> None:
         msgtx.connect(url + "?connect_timeout=2")
     with deaf_server() as url, within(), until(time.monotonic() + 1.0), pytest.raises(errors.DatabaseUnavailable):
         Engine(url).dedicated()
+
+
+def test_hosts_that_say_nothing_share_the_time_of_a_call() -> None:
+    """Each had all of it: a call took three times as long as it may."""
+    with contextlib.ExitStack() as servers:
+        ports = [url_of(servers.enter_context(deaf_server())).port for _ in range(3)]
+        hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
+        with within(13.0), until(time.monotonic() + 6.0), pytest.raises(errors.DatabaseUnavailable):
+            Engine(f"postgresql://u@{hosts}/d").dedicated()
 
 
 def test_a_name_that_nobody_resolves_in_time_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
