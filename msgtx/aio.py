@@ -382,8 +382,7 @@ class Consumer:
             return
         with contextlib.ExitStack() as block:  # its end does not wait
             try:
-                async with self._turn:
-                    await _in_session(session, lambda given: block.enter_context(self.sync.riding(given)))
+                await self._ride(session, lambda given: block.enter_context(self.sync.riding(given)))
             except BaseException:
                 self.sync._offsets.take_back()
                 raise
@@ -403,8 +402,13 @@ class Consumer:
         if session is None:
             await self._run(self.sync.commit, offsets, wait)
             return
+        await self._ride(session, lambda given: self.sync.commit(offsets, session=given))
+
+    async def _ride(self, session: "AsyncUserSession", call: Callable[[UserSession], object]) -> None:
         async with self._turn:
-            await _in_session(session, lambda given: self.sync.commit(offsets, session=given))
+            # What was handed over before is waited for in the thread: in the session it would hold up the event loop.
+            await _in_thread(self._thread, self.sync._commits.settle)
+            await _in_session(session, call)
 
     async def subscribe(
         self,

@@ -40,7 +40,7 @@ def values(client: msgtx.Client) -> Values:
 
 @pytest.fixture
 def held(connection: Connection, open_connection: Callable[[], Connection]) -> Held:
-    """Hold a topic's partitions, or a producer, until the block ends: `with held(topic=topic) as waits`.
+    """Hold a topic's partitions, a producer or a group until the block ends: `with held(topic=topic) as waits`.
 
     `await waits()` returns when a session waits for it, and for no other lock. The event loop sees that only if it keeps
     running.
@@ -49,13 +49,15 @@ def held(connection: Connection, open_connection: Callable[[], Connection]) -> H
     blocked = "select from pg_stat_activity where %s = any(pg_blocking_pids(pid))"
 
     @contextlib.contextmanager
-    def hold(*, topic: str | None = None, producer_id: int | None = None) -> Iterator[Waits]:
+    def hold(*, topic: str | None = None, producer_id: int | None = None, group: str | None = None) -> Iterator[Waits]:
         holder = open_connection()
         holder.execute("begin")
         if topic is not None:
             holder.execute("select msgtx.lock_partition(partition_id) from msgtx.partitions where topic = %s", [topic])
         if producer_id is not None:
             holder.execute("select msgtx.lock_producer(%s)", [producer_id])
+        if group is not None:
+            holder.execute("select msgtx.lock_group(%s)", [group])
 
         async def waits() -> None:
             async with asyncio.timeout(PATIENCE_SECONDS):

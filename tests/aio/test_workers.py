@@ -15,7 +15,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 
 import msgtx
 from msgtx import ProcessReport, Record, aio, errors
-from tests.aio.conftest import Rows
+from msgtx.consumer.commits import Commits
+from tests.aio.conftest import Held, Rows
 from tests.aio.test_sessions import EARLIEST, LEVELS, engine_of, insert
 from tests.databases import LOOK_SECONDS, PATIENCE_SECONDS
 from tests.store.steps import unique
@@ -71,6 +72,50 @@ def test_a_batch_comes_with_the_commit_or_is_handed_out_again(
 
     asyncio.run(main())
     assert rows() == list(range(10))
+
+
+@pytest.mark.parametrize("how", ["commit", "batch"])
+def test_offsets_that_wait_for_earlier_ones_let_the_event_loop_go_on(
+    database_url: str, filled: str, rows: Rows, held: Held, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    waiting = threading.Event()
+    settle = Commits.settle
+
+    def watched(commits: Commits) -> None:
+        waiting.set()
+        settle(commits)
+
+    async def main() -> None:
+        async with (
+            engine_of(database_url) as engine,
+            await aio.connect(database_url) as client,
+            client.consumer(filled, group=filled, max_poll_records=2, request_timeout_ms=5_000, **EARLIEST) as consumer,
+            AsyncSession(engine) as session,
+        ):
+            await consumer.poll(SECONDS)
+            with held(group=filled) as waits:
+                await consumer.commit(wait=False)
+                await waits()
+                riding = asyncio.create_task(ride(consumer, session))
+                while not waiting.is_set():
+                    await asyncio.sleep(LOOK_SECONDS)
+                assert not riding.done()
+            await riding
+            await session.commit()
+
+    async def ride(consumer: aio.Consumer, session: AsyncSession) -> None:
+        if how == "batch":
+            async with consumer.batch(session, SECONDS) as records:
+                for record in records:
+                    await store(session, record)
+        else:
+            for record in await consumer.poll(SECONDS):
+                await store(session, record)
+            await consumer.commit(session=session)
+
+    monkeypatch.setattr(Commits, "settle", watched)
+    asyncio.run(main())
+    assert rows() == [2, 3]
 
 
 def test_a_batch_that_cannot_ride_is_handed_out_again(database_url: str, filled: str) -> None:
