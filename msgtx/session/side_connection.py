@@ -53,6 +53,8 @@ class _Name:
 class Companion:
     """Our own connections beside a user's engine. A kept snapshot does not see the end of the log; they do."""
 
+    at_end: "weakref.finalize[..., sqlalchemy.Engine]"  # closes them with the user's engine
+
     def __init__(self, connection: sqlalchemy.Connection) -> None:
         driver = driver_of(connection)
         given = {**driver.info.get_parameters(), "password": driver.info.password}
@@ -220,7 +222,7 @@ def companion(connection: sqlalchemy.Connection) -> Companion:
         found = _companions.get(engine)
         if found is None or found.pid != os.getpid():
             found = _companions[engine] = made
-            weakref.finalize(engine, found.close)
+            found.at_end = weakref.finalize(engine, found.close)
         return found
 
 
@@ -230,6 +232,7 @@ def dispose(engine: sqlalchemy.Engine) -> None:
         found = _companions.pop(engine, None)
     if found is not None:
         found.close()
+        found.at_end.detach()  # it keeps what it would close
 
 
 def engine_of(connection: sqlalchemy.Connection) -> sqlalchemy.Engine:

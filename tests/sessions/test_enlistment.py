@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 import msgtx
 from msgtx import errors, orm
-from msgtx.session import enlistment
+from msgtx.session import enlistment, side_connection
 from tests.databases import Connection, wait_until
 from tests.roles import open_roles
 from tests.sessions.conftest import LEVELS, MakeEngine, Order, application_url
@@ -403,6 +403,18 @@ def test_our_connections_are_closed_with_the_applications(
         app.dispose()
         wait_until(lambda: set(connection.execute(ours).fetchall()) == before, "they are closed")
     assert seen(topic) == ([b"a", b"b"], [])
+
+
+def test_what_was_closed_with_the_applications_connections_does_not_add_up(make_engine: MakeEngine, topic: str) -> None:
+    """An application may dispose of its connections now and then; its engine lives on."""
+    app = make_engine(isolation_level="REPEATABLE READ")
+    with Session(app) as session:
+        orm.publish(session, topic, b"x")
+        session.commit()
+    gone = weakref.ref(side_connection._companions[app])
+    app.dispose()
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_child_process_uses_connections_of_its_own(make_engine: MakeEngine, topic: str, seen: Seen) -> None:
