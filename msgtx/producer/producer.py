@@ -361,9 +361,13 @@ class Producer:
             log.warning("closing: %s%s", transaction, error)
 
     def __enter__(self) -> Self:
-        """Initialize transactions, if there is a transactional id."""
+        """Initialize transactions, if there is a transactional id. Closed if that fails: the block does not begin."""
         if self._state.transactional:
-            self.init_transactions()
+            try:
+                self.init_transactions()
+            except BaseException:
+                self.close()
+                raise
         return self
 
     def __exit__(

@@ -301,6 +301,18 @@ def test_a_client_forgets_what_is_closed(client: msgtx.Client) -> None:
     assert second.closed
 
 
+def test_a_producer_whose_block_could_not_begin_is_forgotten(client: msgtx.Client, unique: Unique) -> None:
+    """A program that tries again and again would else keep all of them."""
+    for _ in range(3):
+        with (
+            pytest.raises(errors.InvalidTransactionTimeout),
+            client.producer(transactional_id=unique("id"), transaction_timeout_ms=10**9),
+        ):
+            pass
+    kept = client.producer()
+    assert client._open == [kept]
+
+
 def test_what_is_closed_has_ended_its_threads(client: msgtx.Client, database_url: str) -> None:
     """Each ends soon by itself: whether it was waited for shows in one of many."""
     client.topics.create("threads")
