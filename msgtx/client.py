@@ -622,8 +622,8 @@ class Client:
         """End its workers after their transactions, close its producers and consumers, then the connections.
 
         May be called twice: one that was interrupted is finished by the next. A worker that is not at its end after 30 s
-        loses its connections; nothing of its transaction is left then. In a child process, which has inherited it, nothing is
-        done: all of this is its parent's.
+        loses its connections; nothing of its transaction is left then. In a child process, which has inherited it, it does
+        nothing: all of this is its parent's.
         """
         if self.engine.is_of_parent:
             return
