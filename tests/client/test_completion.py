@@ -60,7 +60,7 @@ def test_a_round_that_the_server_cannot_do_is_left_to_the_next_one(
             commit(producer, topic)
             wait_until(lambda: refused, "a round was refused")
         commit(producer, topic)
-        wait_until(lambda: marked(connection, producer) == 2)
+        wait_until(lambda: marked(connection, producer) > 0)
     assert refused == [client._completion._thread]
 
 
