@@ -102,29 +102,27 @@ class Batcher:
             check_dedup_key(dedup_key)
             drawn = random.randrange(route.count) if sticky else partition  # noqa: S311 - as above
             return self._send_keyed(route, drawn, (dedup_key, value, key, stamp, pairs or ()), size, on_delivery)
+        if size > route.limit + RECORD_OVERHEAD_BYTES:
+            return self._too_large(route, partition, size - RECORD_OVERHEAD_BYTES, on_delivery)
         with self._lock:
             if not self._state.may_send:
                 self._state.refuse(Call.SEND)
-            fits = size <= route.limit + RECORD_OVERHEAD_BYTES
-            if fits:
-                lane = route.lanes[partition] if -1 < partition < route.count else None
-                if lane is None or (batch := lane.open) is None or batch.size + size > batch.reserved:
-                    batch = self._roll(route, partition, size, sticky=sticky)
-                values = batch.values
-                index = len(values)
-                if index >= self._batch_records:
-                    batch = self._roll(route, partition, size, sticky=sticky)
-                    values, index = batch.values, len(batch.values)
-                values.append(value)
-                batch.keys.append(key)
-                batch.size += size
-                if stamp is not None or batch.timestamps is not None:
-                    batch.add_timestamp(batch.created_ms if stamp is None else stamp)
-                if pairs:
-                    batch.add_headers(pairs)
-                future = RecordFuture(batch if self._awaits else _unanswered(batch), index)
-        if not fits:
-            future = RecordFuture(self._too_large(route, partition, size - RECORD_OVERHEAD_BYTES), 0)
+            lane = route.lanes[partition] if -1 < partition < route.count else None
+            if lane is None or (batch := lane.open) is None or batch.size + size > batch.reserved:
+                batch = self._roll(route, partition, size, sticky=sticky)
+            values = batch.values
+            index = len(values)
+            if index >= self._batch_records:
+                batch = self._roll(route, partition, size, sticky=sticky)
+                values, index = batch.values, len(batch.values)
+            values.append(value)
+            batch.keys.append(key)
+            batch.size += size
+            if stamp is not None or batch.timestamps is not None:
+                batch.add_timestamp(batch.created_ms if stamp is None else stamp)
+            if pairs:
+                batch.add_headers(pairs)
+            future = RecordFuture(batch if self._awaits else _unanswered(batch), index)
         if on_delivery is not None:
             future.add_done_callback(on_delivery)
         return future
@@ -153,19 +151,17 @@ class Batcher:
                 " back; within a transaction a retry is recognised by the transaction itself"
             )
         route.topic.partition_id(partition)
+        if size > route.limit + RECORD_OVERHEAD_BYTES:
+            return self._too_large(route, partition, size - RECORD_OVERHEAD_BYTES, on_delivery)
         with self._lock:
             if not self._state.may_send:
                 self._state.refuse(Call.SEND)
-            fits = size <= route.limit + RECORD_OVERHEAD_BYTES
-            if fits:
-                self._wait_for_room(size)
-                batch = PendingBatch(TopicPartition(route.topic.name, partition), None, self._lock)
-                batch.size = batch.reserved = size
-                partition_id = route.topic.partition_ids[partition]
-                at = batch.created_ms if stamp is None else stamp
-                self._keyed.add(KeyedRecord(partition_id, dedup_key, value, key, at, pairs), batch)
-        if not fits:
-            batch = self._too_large(route, partition, size - RECORD_OVERHEAD_BYTES)
+            self._wait_for_room(size)
+            batch = PendingBatch(TopicPartition(route.topic.name, partition), None, self._lock)
+            batch.size = batch.reserved = size
+            partition_id = route.topic.partition_ids[partition]
+            at = batch.created_ms if stamp is None else stamp
+            self._keyed.add(KeyedRecord(partition_id, dedup_key, value, key, at, pairs), batch)
         future = RecordFuture(batch, 0)
         if on_delivery is not None:
             future.add_done_callback(on_delivery)
@@ -201,7 +197,7 @@ class Batcher:
             sizes = [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
         route = self._known.get(topic) or self._route(topic)
         if (largest := max(sizes, default=0)) > route.limit:
-            self._too_large(route, partition or 0, largest).metadata(0)
+            self._too_large(route, partition or 0, largest, None).result()
         batches: list[PendingBatch] = []
         try:
             for part, rows in self._spread(route, keys, partition, len(values)):
@@ -316,10 +312,19 @@ class Batcher:
                 f"buffer_bytes={self._config.buffer_bytes} stayed full for max_block_ms={self._config.max_block_ms}"
             )
 
-    def _too_large(self, route: Route, partition: int, size: int) -> PendingBatch:
-        """Return a batch that has failed for its only record. Not under the lock, as callbacks are the user's code."""
+    def _too_large(
+        self, route: Route, partition: int, size: int, on_delivery: Callable[[RecordFuture], object] | None
+    ) -> RecordFuture:
+        """Return the future of a record that has failed. Not under the lock: callbacks are the user's code."""
+        with self._lock:
+            if not self._state.may_send:
+                self._state.refuse(Call.SEND)
+            number = self._number()
         error = too_large(route.topic.name, route.limit, size)
-        return self._failed(TopicPartition(route.topic.name, partition), self._number(), error)
+        future = RecordFuture(self._failed(TopicPartition(route.topic.name, partition), number, error), 0)
+        if on_delivery is not None:
+            future.add_done_callback(on_delivery)
+        return future
 
     def _failed(self, topic_partition: TopicPartition, number: int | None, error: errors.MsgtxError) -> PendingBatch:
         """Return a batch that has failed, and its transaction with it."""

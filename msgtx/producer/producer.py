@@ -123,7 +123,6 @@ class Producer:
         )
         # The same as the method below, without a call in between, which a record would notice.
         self.send = self._batcher.send  # type: ignore[method-assign]
-        self._pid = os.getpid()
         _living.add(self)
 
     # ── sending ──
@@ -341,8 +340,7 @@ class Producer:
         """
         if self.closed:
             return
-        if os.getpid() == self._pid:
-            self._flush_or_abort(timeout)
+        self._flush_or_abort(timeout)
         self._state.close()
         # Outside the lock: delivery callbacks are the user's code.
         self._accumulator.drop_unsent(IllegalState("the producer was closed before this was sent"))
