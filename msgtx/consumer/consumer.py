@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import math
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -17,6 +16,7 @@ from msgtx.consumer.fetcher import Assigned, Fetcher
 from msgtx.consumer.offsets import Offsets
 from msgtx.consumer.positions import Positions
 from msgtx.consumer.rides import Ride
+from msgtx.consumer.sole_use import SoleUse
 from msgtx.consumer.subscription import Callback, SubscriptionState
 from msgtx.consumer.wakeup import Listener, Waiter
 from msgtx.database.connection import until
@@ -76,8 +76,7 @@ class Consumer:
             subscription=self._subscription,
         )
         self._closed = False
-        self._mine = threading.Lock()  # held by the thread `_user`, whose call is under way
-        self._user: int | None = None
+        self._sole_use = SoleUse("a consumer")
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
         self._observers = observers or Observers()
@@ -465,39 +464,26 @@ class Consumer:
             return
         self._closed = True  # no call begins any more
         self._waiter.wake()
-        alone = False
-        try:
-            if self._user != threading.get_ident():  # not by a callback, within its poll
-                alone = self._mine.acquire(timeout=self.config.request_timeout_ms / 1000)
-            if self.config.enable_auto_commit:
-                self._offsets.commit_positions()
-            self._commits.settle()
-        except errors.DatabaseUnavailable as error:
-            log.warning("group %r: %s", self.config.group, error)
-        finally:
-            self._commits.give_up()
-            if self._subscription.membership is not None:
-                self._subscription.membership.close()
-            if alone:
-                self._mine.release()
+        with contextlib.ExitStack() as block:
+            try:
+                block.enter_context(self._sole_use.close(self.config.request_timeout_ms / 1000))
+                if self.config.enable_auto_commit:
+                    self._offsets.commit_positions()
+                self._commits.settle()
+            except errors.DatabaseUnavailable as error:
+                log.warning("group %r: %s", self.config.group, error)
+            finally:
+                self._commits.give_up()
+                if self._subscription.membership is not None:
+                    self._subscription.membership.close()
         self._waiter.watch(())
 
-    @contextlib.contextmanager
-    def _use(self) -> Iterator[None]:
-        me = threading.get_ident()
-        if self._user == me:  # by a callback: this call is a part of one that is under way
-            yield
-            return
+    def _use(self) -> contextlib.AbstractContextManager[None]:
+        return self._sole_use.call(self._require_open)
+
+    def _require_open(self) -> None:
         if self._closed or self._engine.is_of_parent:
             raise IllegalState("the consumer is closed" if self._closed else "the consumer was made before a fork")
-        if not self._mine.acquire(blocking=False):
-            raise IllegalState("a consumer is for one thread at a time; only stop() and close() may come from another")
-        self._user = me
-        try:
-            yield
-        finally:
-            self._user = None
-            self._mine.release()
 
     def __enter__(self) -> Self:
         """Return itself."""

@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import logging
-import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,6 +17,7 @@ from msgtx.config import ShareConsumerConfig
 from msgtx.consumer.holdings import ACCEPTED, Answer, Holdings, Key, without
 from msgtx.consumer.share_member import ShareMember
 from msgtx.consumer.share_polls import MOST_RECORDS, SharePolls
+from msgtx.consumer.sole_use import SoleUse
 from msgtx.consumer.wakeup import Listener, Waiter
 from msgtx.database.pool import Engine
 from msgtx.database.retry import retried
@@ -140,8 +140,7 @@ class ShareConsumer:
         self._longest_lock = 0.0  # so far
         self.handed_out: list[OffsetRange] = []  # with the last poll
         self.closed = False
-        self._mine = threading.Lock()  # held by the thread `_user`, whose poll or commit is under way
-        self._user: int | None = None
+        self._sole_use = SoleUse("a share consumer")
 
     def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[ShareRecord]:
         """Return up to `max_records` (default `max_poll_records`) records; [] when `timeout` seconds are over.
@@ -535,21 +534,8 @@ class ShareConsumer:
         if self.closed:
             raise errors.IllegalState("the share consumer is closed")
 
-    @contextlib.contextmanager
-    def _use(self) -> Iterator[None]:
-        me = threading.get_ident()
-        if self._user == me:  # within a call that is under way
-            yield
-            return
-        self._require_open()
-        if not self._mine.acquire(blocking=False):
-            raise errors.IllegalState("a share consumer is for one thread at a time; another one may stop() or close() it")
-        self._user = me
-        try:
-            yield
-        finally:
-            self._user = None
-            self._mine.release()
+    def _use(self) -> contextlib.AbstractContextManager[None]:
+        return self._sole_use.call(self._require_open)
 
     def close(self) -> None:
         """Send the answers given, release the rest and leave. May be called twice.
@@ -561,19 +547,16 @@ class ShareConsumer:
             return
         self.closed = True  # no call begins any more
         self._waiter.wake()
-        alone = False
-        try:
-            if self._user != threading.get_ident():  # not by a deserializer, within its poll
-                alone = self._mine.acquire(timeout=self.config.request_timeout_ms / 1000)
-            if self._holdings.has_answers:
-                self._commit()
-        except MsgtxError as error:
-            log.warning("share group %r: closing: %s", self.config.group, error)
-        finally:
-            self._waiter.watch(())
-            self._member.close()
-            if alone:
-                self._mine.release()
+        with contextlib.ExitStack() as block:
+            try:
+                block.enter_context(self._sole_use.close(self.config.request_timeout_ms / 1000))
+                if self._holdings.has_answers:
+                    self._commit()
+            except MsgtxError as error:
+                log.warning("share group %r: closing: %s", self.config.group, error)
+            finally:
+                self._waiter.watch(())
+                self._member.close()
 
     def __iter__(self) -> Iterator[ShareRecord]:
         """Yield records forever; `stop`, from another thread or a signal handler, ends it.

@@ -123,8 +123,7 @@ class SubscriptionState:
         if self._config.group is None:
             self._subscribed = subscription
             wanted = self._all_of(subscription)
-            self._take(wanted)
-            self._gain(wanted)
+            self._gain(wanted, wanted)
             return
         if self.membership is None:
             waiter = Waiter(self._listener)
@@ -146,16 +145,17 @@ class SubscriptionState:
         self._next_look = time.monotonic() + LOOK_SECONDS
         gained = [tp for tp in self._all_of(self._subscribed) if tp not in self._fetcher.assigned]
         if gained:
-            self._gain(gained, new=gained)
+            self._gain([*self._fetcher.assigned, *gained], gained, new=gained)
 
     def _gain(
         self,
+        wanted: list[TopicPartition],
         gained: list[TopicPartition],
         ids: Mapping[TopicPartition, int] = MappingProxyType({}),
         new: Container[TopicPartition] = (),
     ) -> None:
-        """Read these, too. What the callback could not handle is not read: it may seek, and is told again."""
-        self._take(dict.fromkeys([*self._fetcher.assigned, *gained]), ids, new)
+        """Read these, some of which are gained. What the callback could not handle is not read: it is told of it again."""
+        self._take(wanted, ids, new)
         try:
             self._tell("assign", gained)
         except BaseException:
@@ -242,7 +242,7 @@ class SubscriptionState:
         gained = [tp for tp, each in owned.items() if each in found.target and tp not in self._fetcher.assigned]
         if gained:
             new = [tp for tp in gained if membership.is_new(owned[tp])]
-            self._gain(gained, owned, new)
+            self._gain([*self._fetcher.assigned, *gained], gained, owned, new)
 
     def _give_away(self, partitions: list[TopicPartition], ids: Collection[int]) -> None:
         assert self.membership is not None

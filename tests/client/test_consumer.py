@@ -285,7 +285,7 @@ def test_stop_from_another_thread_ends_a_waiting_iteration(client: msgtx.Client,
 def test_stop_ends_a_waiting_poll_and_the_next_one_reads(client: msgtx.Client, topic: str, unique: Unique) -> None:
     with client.consumer(topic, auto_offset_reset="earliest") as consumer, ThreadPoolExecutor(1) as threads:
         polling = threads.submit(consumer.poll, SECONDS)
-        wait_until(lambda: consumer._user is not None, "the poll runs")
+        wait_until(lambda: consumer._sole_use.user is not None, "the poll runs")
         consumer.stop()
         assert polling.result(SECONDS) == []
         fill(client, topic, 1)
@@ -295,7 +295,7 @@ def test_stop_ends_a_waiting_poll_and_the_next_one_reads(client: msgtx.Client, t
 def test_a_second_thread_is_refused(client: msgtx.Client, topic: str) -> None:
     with client.consumer(topic) as consumer, ThreadPoolExecutor(1) as threads:
         polling = threads.submit(consumer.poll, SECONDS)
-        wait_until(lambda: consumer._user is not None, "the poll runs")
+        wait_until(lambda: consumer._sole_use.user is not None, "the poll runs")
         with pytest.raises(errors.IllegalState, match="one thread"):
             consumer.poll(0)
         consumer.stop()

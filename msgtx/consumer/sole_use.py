@@ -1,0 +1,47 @@
+"""One thread at a time uses a consumer; only `stop` and `close` may come from another one."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+from msgtx.errors import IllegalState
+
+
+class SoleUse:
+    """Which thread uses a consumer. `what`: its name in a refusal."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._lock = threading.Lock()  # held by the thread `user`, whose call is under way
+        self.user: int | None = None
+
+    @contextlib.contextmanager
+    def call(self, require_open: Callable[[], None]) -> Iterator[None]:
+        """Make a call within the block, by a callback a part of the one that is under way. Raise `IllegalState`.
+
+        `require_open` raises for a consumer that takes no more calls.
+        """
+        me = threading.get_ident()
+        if self.user == me:
+            yield
+            return
+        require_open()
+        if not self._lock.acquire(blocking=False):
+            raise IllegalState(f"{self._what} is for one thread at a time; only stop() and close() may come from another")
+        self.user = me
+        try:
+            yield
+        finally:
+            self.user = None
+            self._lock.release()
+
+    @contextlib.contextmanager
+    def close(self, seconds: float) -> Iterator[None]:
+        """Close it within the block, after a call that is under way in another thread; wait for that at most `seconds`."""
+        # A callback of this thread's own call is not waited for.
+        is_alone = self.user != threading.get_ident() and self._lock.acquire(timeout=seconds)
+        try:
+            yield
+        finally:
+            if is_alone:
+                self._lock.release()
