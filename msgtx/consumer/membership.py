@@ -13,6 +13,8 @@ import uuid
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
+import psycopg
+
 from msgtx.config import ConsumerConfig, ShareConsumerConfig
 from msgtx.consumer.wakeup import Waiter
 from msgtx.database.connection import RawConnection, until
@@ -274,7 +276,7 @@ class Membership:
             try:
                 with until(time.monotonic() + self._config.session_timeout_ms / 1000 / BEATS_OF_A_SESSION):
                     left = self._live_on(member, beats) or left
-            except MsgtxError as error:
+            except (MsgtxError, psycopg.Error) as error:
                 log.debug("group %r: no heartbeat: %s", self.group, error)
                 next_beat = time.monotonic() + self._config.retry_backoff_ms / 1000
 

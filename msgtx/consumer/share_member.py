@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Sequence
 
+import psycopg
+
 from msgtx import errors
 from msgtx.config import ShareConsumerConfig
 from msgtx.consumer.membership import BEATS_OF_A_SESSION, leave_at_last, new_member_id
@@ -110,5 +112,5 @@ class ShareMember:
                     tidy(connection, joined)
             except errors.UnknownMember:
                 self._unknown = joined
-            except MsgtxError as error:
+            except (MsgtxError, psycopg.Error) as error:
                 log.debug("share group %r: no heartbeat: %s", self._config.group, error)

@@ -146,7 +146,7 @@ class Listener:
             try:
                 with until(time.monotonic() + ANSWER_SECONDS):
                     connection = self._engine.dedicated()
-            except MsgtxError as error:
+            except (MsgtxError, psycopg.Error) as error:
                 log.debug("no wake-ups: %s", error)
                 self._pause()
                 continue

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import psycopg
+
 from msgtx.consumer.shares import ShareConsumer, ShareRide
 from msgtx.errors import ConfigError, InvalidRecordState, MsgtxError, TransactionConflict, UnknownMember
 from msgtx.observer import Observers
@@ -162,7 +164,7 @@ class _Renewing:
                 due = now + self._consumer.lock_seconds / 3
                 try:
                     left = self._consumer.renew(left)
-                except MsgtxError as error:
+                except (MsgtxError, psycopg.Error) as error:
                     log.debug("share group %r: no lock was renewed: %s", self._consumer.config.group, error)
 
     def __enter__(self) -> "_Renewing":
