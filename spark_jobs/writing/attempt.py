@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final, TypeVar
 
+import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -95,7 +96,7 @@ def kept_alive(engine: Engine, batch: BatchName, *, timeout_ms: int) -> Iterator
     def renew() -> None:
         while not ended.wait(RENEW_SECONDS):
             # A database that is away ends nothing either; what can be renewed is renewed the next time.
-            with contextlib.suppress(errors.MsgtxError), engine.connection() as connection:
+            with contextlib.suppress(errors.MsgtxError, psycopg.Error), engine.connection() as connection:
                 renew_attempts(connection, batch, session_ms=SESSION_MS, timeout_ms=timeout_ms)
 
     renewing = threading.Thread(target=renew, name=f"msgtx renews {batch}", daemon=True)

@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Callable, Iterator
 
+import psycopg
 import pyarrow as pa
 import pytest
 import sqlalchemy
@@ -10,11 +11,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 import msgtx
 from msgtx import TopicPartition, errors
+from msgtx.database.pool import Engine
 from msgtx.rules.partitioner import by_crc32, by_murmur2
 from msgtx.spark_jobs import write_transactional
+from msgtx.spark_jobs.writing import attempt
+from msgtx.store.spark import BatchName
 from msgtx.store.transactions import expire_transactions
 from msgtx.types import Record, Snapshot
-from tests.databases import Connection
+from tests.databases import Connection, wait_until
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -251,3 +255,17 @@ def test_a_wrong_name_setting_or_snapshot_is_refused(spark: SparkSession, databa
     other = Snapshot(client.snapshot(["orders"]).ends, str(uuid.uuid4()))
     with pytest.raises(errors.IncarnationChanged):
         write_transactional(df, "invoices", app_id="a", batch_id=0, url=database_url, snapshot=other, group="g")
+
+
+def test_a_batch_is_renewed_on_after_an_error_that_has_no_name_here(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P20: else it would be overdue while its tasks work on it."""
+    renewals: list[None] = []
+
+    def broken(*_: object, **__: object) -> None:
+        renewals.append(None)
+        raise psycopg.errors.InternalError_("could not read a block")
+
+    monkeypatch.setattr(attempt, "renew_attempts", broken)
+    monkeypatch.setattr(attempt, "RENEW_SECONDS", 0.02)
+    with attempt.kept_alive(engine, BatchName("app", "", 0), timeout_ms=60_000):
+        wait_until(lambda: len(renewals) > 2, "it is renewed again")
