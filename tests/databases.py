@@ -186,3 +186,11 @@ def waiting_backends(observer: Connection) -> set[int]:
         "select pid from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
     ).fetchall()
     return {pid for (pid,) in rows}
+
+
+@contextlib.contextmanager
+def partitions_held(holder: Connection, topic: str) -> Iterator[None]:
+    """Hold the locks of a topic's partitions within the block: appends wait for them."""
+    with holder.transaction():
+        holder.execute("select msgtx.lock_partition(partition_id) from msgtx.partitions where topic = %s", [topic])
+        yield

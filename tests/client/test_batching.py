@@ -9,7 +9,7 @@ import pytest
 
 import msgtx
 from msgtx import TopicPartition, errors
-from tests.databases import Connection, wait_until
+from tests.databases import Connection, partitions_held, wait_until
 
 Read = Callable[..., list[msgtx.Record]]
 SECONDS = 30.0
@@ -170,12 +170,10 @@ def test_a_column_of_which_a_record_was_taken_out_says_so(
 
 
 def test_columns_call_back_once_when_all_of_them_are_there(client: msgtx.Client, topic: str, connection: Connection) -> None:
-    (partition_id,) = connection.execute("select partition_id from msgtx.partitions where topic = %s", [topic]).fetchone()
     heard: list[bool] = []
     called = threading.Event()
     with client.producer(batch_records=1, max_in_flight=1) as producer:
-        with connection.transaction():
-            connection.execute("select msgtx.lock_partition(%s)", [partition_id])
+        with partitions_held(connection, topic):
             columns = producer.send_batch(topic, [b"a"] * 5)
             columns.add_done_callback(lambda future: (heard.append(future.done()), called.set()))
             time.sleep(0.1)

@@ -17,7 +17,7 @@ import msgtx
 from msgtx import errors
 from msgtx.database.pool import Engine
 from msgtx.store.topics import describe_topics
-from tests.databases import Connection, wait_until, waiting_backends
+from tests.databases import Connection, partitions_held, wait_until, waiting_backends
 
 Read = Callable[..., list[msgtx.Record]]
 SECONDS = 30.0
@@ -156,10 +156,8 @@ def test_many_threads_share_a_producer(client: msgtx.Client, wide: str, read: Re
 def test_a_buffer_that_stays_full_is_an_error_after_max_block(
     client: msgtx.Client, topic: str, connection: Connection
 ) -> None:
-    (partition_id,) = connection.execute("select partition_id from msgtx.partitions where topic = %s", [topic]).fetchone()
     with client.producer(buffer_bytes=2_000, max_block_ms=50, linger_ms=0) as producer:
-        with connection.transaction():
-            connection.execute("select msgtx.lock_partition(%s)", [partition_id])
+        with partitions_held(connection, topic):
 
             def fill() -> None:
                 for _ in range(100):
@@ -505,10 +503,8 @@ def test_result_times_out(client: msgtx.Client, topic: str) -> None:
 def test_flush_times_out_and_raises_nothing_for_failed_sends(
     client: msgtx.Client, topic: str, connection: Connection
 ) -> None:
-    (partition_id,) = connection.execute("select partition_id from msgtx.partitions where topic = %s", [topic]).fetchone()
     with client.producer() as producer:
-        with connection.transaction():
-            connection.execute("select msgtx.lock_partition(%s)", [partition_id])
+        with partitions_held(connection, topic):
             producer.send(topic, b"a")
             with pytest.raises(TimeoutError):
                 producer.flush(0.05)
@@ -584,10 +580,8 @@ def test_columns_that_find_no_more_room_say_so_in_their_future(
     client: msgtx.Client, topic: str, connection: Connection, read: Read
 ) -> None:
     """What raises has sent nothing; of these a part is on its way."""
-    (partition_id,) = connection.execute("select partition_id from msgtx.partitions where topic = %s", [topic]).fetchone()
     with client.producer(buffer_bytes=2_000, batch_bytes=1_000, max_block_ms=50) as producer:
-        with connection.transaction():
-            connection.execute("select msgtx.lock_partition(%s)", [partition_id])
+        with partitions_held(connection, topic):
             columns = producer.send_batch(topic, [b"x" * 400] * 20)
             assert not columns.done()
             with pytest.raises(errors.DeliveryTimeout, match="buffer_bytes"):
@@ -599,12 +593,10 @@ def test_columns_that_find_no_more_room_say_so_in_their_future(
 
 def test_half_of_some_columns_is_not_committed(client: msgtx.Client, topic: str, connection: Connection, read: Read) -> None:
     """I1: their future is not looked at, and the transaction fails as it does for a record that could not be sent."""
-    (partition_id,) = connection.execute("select partition_id from msgtx.partitions where topic = %s", [topic]).fetchone()
     settings: Any = {"buffer_bytes": 2_000, "batch_bytes": 1_000, "max_block_ms": 50}
     with client.producer(transactional_id=topic, **settings) as producer:
         producer.begin_transaction()
-        with connection.transaction():
-            connection.execute("select msgtx.lock_partition(%s)", [partition_id])
+        with partitions_held(connection, topic):
             producer.send_batch(topic, [b"x" * 400] * 20)
         with pytest.raises(errors.DeliveryTimeout, match="buffer_bytes"):
             producer.commit_transaction(SECONDS)
@@ -779,14 +771,12 @@ def test_what_keeps_the_epoch_from_being_raised_stops_no_partition_for_good(
 def test_delivery_timeout_fails_the_records_and_the_producer_goes_on(
     client: msgtx.Client, topic: str, connection: Connection, server: object
 ) -> None:
-    (partition_id,) = connection.execute("select partition_id from msgtx.partitions where topic = %s", [topic]).fetchone()
     with client.producer(retry_backoff_ms=5) as producer:
         producer.send(topic, b"a").result(SECONDS)
     with client.producer(delivery_timeout_ms=1_000, retry_backoff_ms=5) as producer:
         connection.execute("alter function msgtx.lock_partitions(msgtx.batch[]) set lock_timeout = '20ms'")
         try:
-            with connection.transaction():
-                connection.execute("select msgtx.lock_partition(%s)", [partition_id])
+            with partitions_held(connection, topic):
                 assert isinstance(producer.send(topic, b"late").exception(SECONDS), errors.DeliveryTimeout)
         finally:
             connection.execute("alter function msgtx.lock_partitions(msgtx.batch[]) reset lock_timeout")
@@ -803,7 +793,6 @@ def test_two_producers_share_a_pool_of_one_connection(database_url: str, topic: 
 
 
 def test_a_waiting_send_is_freed_by_close(client: msgtx.Client, topic: str, connection: Connection) -> None:
-    (partition_id,) = connection.execute("select partition_id from msgtx.partitions where topic = %s", [topic]).fetchone()
     producer = client.producer(buffer_bytes=1_000, linger_ms=0)
     raised: list[BaseException] = []
 
@@ -814,8 +803,7 @@ def test_a_waiting_send_is_freed_by_close(client: msgtx.Client, topic: str, conn
         except errors.MsgtxError as error:
             raised.append(error)
 
-    with connection.transaction():
-        connection.execute("select msgtx.lock_partition(%s)", [partition_id])
+    with partitions_held(connection, topic):
         thread = threading.Thread(target=work)
         thread.start()
         wait_until(lambda: not producer._accumulator.buffered < 400, "the buffer is full")
@@ -887,12 +875,10 @@ def test_close_ends_while_the_database_is_away(database_url: str, topic: str, co
             raise psycopg.OperationalError("the database is away")
         return psycopg.connect(*arguments, **keywords)  # type: ignore[arg-type]
 
-    (partition_id,) = connection.execute("select partition_id from msgtx.partitions where topic = %s", [topic]).fetchone()
     with msgtx.Client(Engine(database_url, pool_size=1, connect=dial)) as client:
         producer = client.producer(delivery_timeout_ms=200, retry_backoff_ms=10)
         producer.send(topic, b"a").result(SECONDS)
-        with connection.transaction():
-            connection.execute("select msgtx.lock_partition(%s)", [partition_id])
+        with partitions_held(connection, topic):
             lost = producer.send(topic, b"b")
             waiting = wait_until(lambda: waiting_backends(connection), "the append waits")
             away.set()

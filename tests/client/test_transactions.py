@@ -16,7 +16,7 @@ from msgtx.database.wire import BatchColumns
 from msgtx.producer import sender
 from msgtx.producer.group_commit import GroupCommit
 from msgtx.store.append import PARTITIONS_AT_ONCE
-from tests.databases import Connection, wait_until, waiting_backends
+from tests.databases import Connection, partitions_held, wait_until, waiting_backends
 
 Read = Callable[..., list[msgtx.Record]]
 Unique = Callable[[str], str]
@@ -537,13 +537,11 @@ def test_what_a_call_left_undecided_is_decided_by_close(
     client: msgtx.Client, topic: str, unique: Unique, connection: Connection, read: Read, call: str
 ) -> None:
     """Else nobody would read past it before its timeout. It is not committed: nobody was told that it is."""
-    (partition_id,) = connection.execute("select partition_id from msgtx.partitions where topic = %s", [topic]).fetchone()
     producer = client.producer(transactional_id=unique("id"), linger_ms=0)
     producer.init_transactions()
     transaction = producer.begin_transaction()
     stretch(producer, topic)
-    with connection.transaction():
-        connection.execute("select msgtx.lock_partition(%s)", [partition_id])
+    with partitions_held(connection, topic):
         producer.send(topic, b"waits")
         wait_until(lambda: waiting_backends(connection), "the append waits")
         with pytest.raises(errors.OutcomeUnknown):
@@ -650,14 +648,12 @@ def test_half_a_transaction_is_not_committed_by_a_thread_when_another_one_closes
     stored: bool,
 ) -> None:  # fmt: skip
     """I1: what was not sent is dropped by `close`; what was sent is aborted with it."""
-    (partition_id,) = connection.execute("select partition_id from msgtx.partitions where topic = %s", [topic]).fetchone()
     producer = client.producer(transactional_id=unique("id"), linger_ms=0, max_in_flight=1)
     producer.init_transactions()
     transaction = producer.begin_transaction()
     if stored:
         stretch(producer, topic)
-    with connection.transaction():
-        connection.execute("select msgtx.lock_partition(%s)", [partition_id])
+    with partitions_held(connection, topic):
         producer.send(topic, b"in flight")
         wait_until(lambda: waiting_backends(connection), "the append waits")
         producer.send(topic, b"not sent")
@@ -771,15 +767,13 @@ def test_an_abort_that_meanwhile_hears_of_the_successor_says_so(
     client: msgtx.Client, topic: str, unique: Unique, connection: Connection, background: ThreadPoolExecutor
 ) -> None:
     """The abort itself succeeds, as the fence aborted the same transaction; a batch in flight reveals the fence."""
-    (partition_id,) = connection.execute("select partition_id from msgtx.partitions where topic = %s", [topic]).fetchone()
     name = unique("id")
     zombie = client.producer(transactional_id=name, linger_ms=0)
     zombie.init_transactions()
     zombie.begin_transaction()
     stretch(zombie, topic)
     client.admin.transactions.fence(name)
-    with connection.transaction():
-        connection.execute("select msgtx.lock_partition(%s)", [partition_id])
+    with partitions_held(connection, topic):
         sent = zombie.send(topic, b"zombie")
         wait_until(lambda: waiting_backends(connection), "the append waits")
         aborting = background.submit(zombie.abort_transaction)

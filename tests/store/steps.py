@@ -356,3 +356,13 @@ def expire_transaction(connection: Connection, transaction_id: TransactionId) ->
     """Abort an overdue transaction if its lock is free (I12), as a reader or a sweep does. Returns whether it ended it."""
     ((expired,),) = call(connection, _EXPIRE, *transaction_id)
     return bool(expired)
+
+
+def fill(connection: Connection, partition: int, rows: int, byte_size: int = 100) -> None:
+    """Write rows of one record each, which count as so many bytes, from offset 0 of an empty log."""
+    connection.execute(
+        "insert into msgtx.record_batch (partition_id, base_offset, last_offset, appended_at, max_timestamp, record_count,"
+        " byte_size, \"values\") select %s, n, n, msgtx.clock(), 0, 1, %s, array['x'::bytea]"
+        " from generate_series(0, %s - 1) n",
+        [partition, byte_size, rows],
+    )

@@ -28,6 +28,7 @@ from tests.store.steps import (
     batch,
     count,
     ends,
+    fill,
     forget,
     look,
     new_partition,
@@ -268,16 +269,6 @@ def counters(connection: Connection, partition: int) -> tuple[int, int]:
     ).fetchone()
     assert row is not None
     return row[0], row[1]
-
-
-def fill(connection: Connection, partition: int, rows: int, byte_size: int = 100) -> None:
-    """Write rows that count as so many bytes each."""
-    connection.execute(
-        "insert into msgtx.record_batch (partition_id, base_offset, last_offset, appended_at, max_timestamp, record_count,"
-        " byte_size, \"values\") select %s, n, n, msgtx.clock(), 0, 1, %s, array['x'::bytea]"
-        " from generate_series(0, %s - 1) n",
-        [partition, byte_size, rows],
-    )
 
 
 def test_a_long_log_is_counted_once(connection: Connection) -> None:
@@ -631,12 +622,7 @@ def test_one_bad_partition_does_not_stop_the_rest(connection: Connection, bad: i
 def test_a_long_front_goes_in_bounded_batches(connection: Connection) -> None:
     partition, other = new_topic(connection, 2, retention_ms=1)
     for where in (partition, other):
-        connection.execute(
-            "insert into msgtx.record_batch (partition_id, base_offset, last_offset, appended_at, max_timestamp,"
-            " record_count, byte_size, \"values\") select %s, n, n, msgtx.clock(), 0, 1, 100, array['x'::bytea]"
-            " from generate_series(0, 2499) n",
-            [where],
-        )
+        fill(connection, where, 2_500)
     after, removed = None, []
     while True:
         swept = sweeps.remove_old_batches(connection, after, None)

@@ -11,7 +11,7 @@ from msgtx.store.sweeps import Position, remove_deleted_logs
 from msgtx.store.topics import SETTINGS, alter_topic, create_topic, delete_topic, describe_topics
 from msgtx.store.transactions import mark
 from tests.databases import Connection
-from tests.store.steps import Writer, append_one, batch, count, forget, plain, spoiled, unique, values
+from tests.store.steps import Writer, append_one, batch, count, fill, forget, plain, spoiled, unique, values
 
 
 def test_a_topic_has_its_partitions_in_order_and_every_default(connection: Connection) -> None:
@@ -229,12 +229,7 @@ def test_the_library_deletes_a_topic_of_many_partitions_and_of_many_rows_at_once
     create_topic(connection, name, 600, {})
     ids = describe_topics(connection, [name])[name].partition_ids
     for partition in (ids[0], ids[-1]):
-        connection.execute(
-            "insert into msgtx.record_batch (partition_id, base_offset, last_offset, appended_at, max_timestamp,"
-            " record_count, byte_size, \"values\") select %s, i, i, clock_timestamp(), 0, 1, 1, array['x'::bytea]"
-            " from generate_series(0, 2499) i",
-            [partition],
-        )
+        fill(connection, partition, 2_500, byte_size=1)
     delete_topic(connection, name)
     for table in ("record_batch", "deleted_partition"):
         assert count(connection, table, "partition_id = any(%s)", list(ids)) == 0
@@ -265,12 +260,7 @@ def deleted_log(connection: Connection, rows: int, byte_size: int = 1) -> int:
     """What a deleted topic has left of a partition. Returns its id."""
     partition = next(GONE)
     connection.execute("insert into msgtx.deleted_partition (partition_id) values (%s)", [partition])
-    connection.execute(
-        "insert into msgtx.record_batch (partition_id, base_offset, last_offset, appended_at, max_timestamp, record_count,"
-        " byte_size, \"values\") select %s, i, i, clock_timestamp(), 0, 1, %s, array['x'::bytea]"
-        " from generate_series(1, %s) i",
-        [partition, byte_size, rows],
-    )
+    fill(connection, partition, rows, byte_size)
     return partition
 
 
@@ -379,12 +369,7 @@ def test_large_rows_of_a_deleted_log_go_in_steps(connection: Connection) -> None
     name = unique("topic")
     create_topic(connection, name, 1, {})
     (partition,) = describe_topics(connection, [name])[name].partition_ids
-    connection.execute(
-        "insert into msgtx.record_batch (partition_id, base_offset, last_offset, appended_at, max_timestamp,"
-        " record_count, byte_size, \"values\") select %s, i, i, clock_timestamp(), 0, 1, 20000000, array['x'::bytea]"
-        " from generate_series(0, 4) i",
-        [partition],
-    )
+    fill(connection, partition, 5, byte_size=20_000_000)
     connection.execute("insert into msgtx.partition_floor (partition_id, stable_floor) values (%s, 1)", [partition])
     assert delete_at_once(connection, name) == 2
     assert left_of(connection, partition)["record_batch"] == [(2,), (3,), (4,)]
