@@ -229,8 +229,8 @@ def test_a_test_reaches_what_its_statements_name_and_what_that_calls() -> None:
     )
 
 
-def reach(*sql: str, python: str = "", seconds: float = 1.0, called: tuple[str, ...] = ()) -> Reach:
-    return Reach(seconds, frozenset(sql), frozenset({python} if python else ()), frozenset(called))
+def reach(*sql: str, python: str = "", lines: int = 0, seconds: float = 1.0, called: tuple[str, ...] = ()) -> Reach:
+    return Reach(seconds, frozenset(sql), {python: lines} if python else {}, frozenset(called))
 
 
 def test_what_a_file_has_not_called_none_of_its_tests_reaches() -> None:
@@ -260,15 +260,31 @@ def test_a_test_of_the_functions_rows_or_texts_reaches_every_one() -> None:
     assert near_sql("seal", tests, {}, header=True) == found | {"a": 0}, "what is asked of the rows does not see a body"
 
 
-def test_a_test_reaches_the_functions_of_python_that_it_runs() -> None:
-    tests = {"a.py::runs": reach(python="msgtx/module.py:Box.close"), "a.py::not": reach(python="msgtx/module.py:first")}
-    mutants = mutants_of_python("msgtx/module.py", PYTHON)
-    assert list(program.tests_of(mutants[-1:], tests, {}, seconds=10, killers={})[0]) == ["a.py::runs"]
-    tests |= {"tests/system/test_daemon.py::test": reach(), "a.py::daemon": reach(python="msgtx/coordinator/daemon.py:run")}
-    assert near_python("msgtx/coordinator/daemon.py", "run", tests) == {
-        "tests/system/test_daemon.py::test": 1,
-        "a.py::daemon": 0,
+def test_a_test_reaches_the_lines_of_python_that_it_runs() -> None:
+    function = "msgtx/module.py:first"
+    tests = {
+        "a.py::returns": reach(python=function, lines=0b100111100),
+        "a.py::raises": reach(python=function, lines=0b1111100),
+        "a.py::not": reach(python="msgtx/module.py:Box.close", lines=0b110),
     }
+    mutants = mutants_of_python("msgtx/module.py", PYTHON)
+    (raising,) = [mutant for mutant in mutants if mutant.text[mutant.edit.start :].startswith("raise")]
+    (_, testing, *_) = [mutant for mutant in mutants if mutant.edit.rule == "negated"]
+    assert (list(raising.lines), list(testing.lines)) == ([10], [9])
+    assert program.tests_of([raising], tests, {}, seconds=10, killers={})[0].keys() == {"a.py::raises"}
+    assert program.tests_of([testing], tests, {}, seconds=10, killers={})[0].keys() == {"a.py::returns", "a.py::raises"}
+    both = program.tests_of([raising, mutants[-1]], tests, {}, seconds=10, killers={})[0]
+    assert both.keys() == {"a.py::raises", "a.py::not"}
+    del tests["a.py::raises"]
+    assert near_python(raising, tests) == {"a.py::returns": 0}, (
+        "no test runs the line: those of the function are the closest"
+    )
+
+
+def test_what_runs_in_a_process_of_its_own_has_the_tests_of_the_process() -> None:
+    tests = {"tests/system/test_daemon.py::test": reach(), "a.py::it": reach(python="msgtx/coordinator/x.py:Box.close")}
+    mutant = mutants_of_python("msgtx/coordinator/x.py", PYTHON)[-1]
+    assert near_python(mutant, tests) == {"tests/system/test_daemon.py::test": 1, "a.py::it": 0}
 
 
 def test_the_closest_and_quickest_tests_are_run_in_their_order_and_what_is_too_slow_is_left_out() -> None:
@@ -333,7 +349,7 @@ def test_what_a_file_of_tests_reaches_is_noted_until_it_changes(tmp_path: Path) 
     noted.note(
         tmp_path,
         "tests/store/test_seal.py",
-        {"t": {"seconds": 1.5, "sql": ["seal"], "python": []}},
+        {"t": {"seconds": 1.5, "sql": ["seal"], "python": {}}},
         python=False,
         called=["seal"],
     )

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -101,7 +101,7 @@ def tests_of(
     if mutant.path.endswith(".sql"):
         near = near_sql(mutant.within, tests, calls, header=mutant.edit.rule in HEADER, pieces=pieces)
     else:
-        near = near_python(mutant.path, mutant.within, tests)
+        near = dict(chain.from_iterable(near_python(each, tests).items() for each in mutants))
     return chosen(near, tests, seconds=seconds, killers=killers, subject=f"{mutant.name} {pieces}")
 
 
@@ -255,7 +255,7 @@ def main() -> int:
 def run(due: Sequence[Mutant], known: Known, console: Console, options: argparse.Namespace) -> None:
     """Hunt mutants, function by function; keep each result at once."""
     began = time.monotonic()
-    reached = Map(KEPT / "map.json")
+    reached = Map(KEPT / "reached.json")
     python = any(mutant.path.endswith(".py") for mutant in due)
     lock = threading.Lock()
     settled: set[str] = set()

@@ -47,6 +47,11 @@ class Mutant:
         """The line on which it begins."""
         return self.text.count("\n", 0, self.edit.start) + 1
 
+    @property
+    def lines(self) -> range:
+        """The lines that it changes."""
+        return range(self.line, self.line + self.text.count("\n", self.edit.start, self.edit.end) + 1)
+
     def diff(self) -> str:
         """Return the lines that differ."""
         lines = difflib.unified_diff(self.text.splitlines(), self.mutated.splitlines(), lineterm="", n=1)

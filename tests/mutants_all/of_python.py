@@ -5,6 +5,7 @@ and line, its function is found in the loaded module.
 """
 
 import ast
+import functools
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
@@ -73,6 +74,17 @@ def functions_of(tree: ast.AST, within: str = "") -> Iterator[tuple[str, Functio
             yield within + node.name, node
         elif isinstance(node, ast.ClassDef):
             yield from functions_of(node, f"{within}{node.name}.")
+
+
+@functools.cache
+def lines_of(text: str) -> dict[int, tuple[str, int]]:
+    """Return, for each line of a module that is in a function, the function's name and how far from its first line it is."""
+    found = {}
+    for name, function in functions_of(ast.parse(text)):
+        assert function.end_lineno is not None
+        first = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
+        found.update({line: (name, line - first) for line in range(first, function.end_lineno + 1)})
+    return found
 
 
 def of_function(places: Places, function: Function) -> Iterator[Edit]:

@@ -1,6 +1,6 @@
 """Which tests reach what: recorded once per file of tests, and looked up for each mutant.
 
-A test reaches the functions of Python that it runs, and the functions and views of SQL that its statements name, and what
+A test reaches the lines of Python that it runs, and the functions and views of SQL that its statements name, and what
 those call, by their texts; but only what was called while its file ran, by PostgreSQL's counts. What runs in a
 process of its own is not seen: such tests are few and slow, and are left out, but those of the daemon.
 """
@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -26,6 +26,8 @@ import psycopg._queries
 import pytest
 
 from msgtx.database.wire import Statements
+from tests.mutants_all.mutant import Mutant
+from tests.mutants_all.of_python import lines_of
 
 # Tests of one process, in the order in which they are tried; others start servers, Spark or programs, or take minutes.
 FOLDERS: Final = ("rules", "store", "sessions", "database", "client", "admin", "orm", "aio")
@@ -45,27 +47,30 @@ FILE_SECONDS: Final = 0.1  # for the database of one more file of tests
 STAGES: Final = (0.6, 3.0, 12.0)  # seconds after which a stage of a run ends: the tests that have caught most come first
 
 
+TraceFunction = Callable[[FrameType, str, Any], Any]
+
+
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What one test reaches, and how long it takes. `called`: what its file has called. Python: `path:qualname`."""
+    """What one test reaches, and how long it takes. `called`: what its file has called."""
 
     seconds: float
     sql: frozenset[str]
-    python: frozenset[str]
+    python: Mapping[str, int]  # of a `path:function`, its lines: as bits, from the first one
     called: frozenset[str]
 
 
 class Recorder:
     """A plugin of pytest: it notes each test's statements, with its fixtures', and, on request, what it runs.
 
-    Noting each call makes most tests twice as slow.
+    Noting lines makes most tests twice as slow.
     """
 
     def __init__(self, package: Path, *, python: bool) -> None:
         self._python = python
         self._package = f"{package}/"
         self._sql: set[str] = set()
-        self._code: set[CodeType] = set()
+        self._ran: defaultdict[CodeType, set[int]] = defaultdict(set)
         self._failed: set[str] = set()
         self.found: dict[str, dict[str, Any]] = {}
 
@@ -85,13 +90,13 @@ class Recorder:
 
         Statements.run = ran  # type: ignore[method-assign]
         if self._python:
-            threading.setprofile(self._called)
-            sys.setprofile(self._called)
+            threading.settrace(self._called)
+            sys.settrace(self._called)
         return self
 
     def __exit__(self, *_: object) -> None:
-        sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        sys.settrace(None)
+        threading.settrace(None)  # type: ignore[arg-type]
 
     def _note(self, text: object) -> None:
         if isinstance(text, bytes | str):
@@ -101,21 +106,34 @@ class Recorder:
             if "pg_proc" in text:
                 self._sql.add(EVERY)
 
-    def _called(self, frame: FrameType, event: str, _: object) -> None:
-        if event == "call":
-            self._code.add(frame.f_code)
+    def _called(self, frame: FrameType, _event: str, _: object) -> TraceFunction | None:
+        return self._line if frame.f_code.co_filename.startswith(self._package) else None
+
+    def _line(self, frame: FrameType, event: str, _: object) -> TraceFunction:
+        if event == "line":
+            self._ran[frame.f_code].add(frame.f_lineno)
+        return self._line
+
+    def _python_of(self, ran: Mapping[CodeType, Iterable[int]]) -> dict[str, str]:
+        """Return the functions that have run, and their lines."""
+        found: defaultdict[str, int] = defaultdict(int)
+        for code, lines in ran.items():
+            path = code.co_filename
+            places = lines_of(Path(path).read_text(encoding="utf-8"))
+            for name, place in (places[line] for line in lines if line in places):
+                found[f"msgtx/{path.removeprefix(self._package)}:{name}"] |= 1 << place
+        return {name: f"{lines:x}" for name, lines in found.items()}
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         self._sql.clear()
-        self._code.clear()
+        self._ran.clear()
         began = time.monotonic()
         answer = yield
         seconds = time.monotonic() - began
-        inside = {code for code in list(self._code) if code.co_filename.startswith(self._package)}
-        python = {f"msgtx/{code.co_filename.removeprefix(self._package)}:{code.co_qualname}" for code in inside}
+        ran = {code: list(lines) for code, lines in list(self._ran.items())}
         if item.nodeid not in self._failed:  # a test that fails on the unchanged tree shows nothing
-            self.found[item.nodeid] = {"seconds": seconds, "sql": sorted(self._sql), "python": sorted(python)}
+            self.found[item.nodeid] = {"seconds": seconds, "sql": sorted(self._sql), "python": self._python_of(ran)}
         return answer
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -154,7 +172,12 @@ class Map:
     def tests(self, below: Sequence[str] = ()) -> dict[str, Reach]:
         """Return all tests, by their names; `below`: only those whose names begin with one of these."""
         return {
-            test: Reach(reach["seconds"], frozenset(reach["sql"]), frozenset(reach["python"]), frozenset(noted["called"]))
+            test: Reach(
+                reach["seconds"],
+                frozenset(reach["sql"]),
+                {name: int(lines, 16) for name, lines in reach["python"].items()},
+                frozenset(noted["called"]),
+            )
             for noted in self._files.values()
             for test, reach in noted["tests"].items()
             if test.startswith(tuple(below) or ("",))
@@ -257,11 +280,14 @@ def near_sql(
     return found | dict.fromkeys(every, 0)
 
 
-def near_python(path: str, function: str, tests: Mapping[str, Reach]) -> dict[str, int]:
-    """Return the tests that run a function of Python, and those of the process that it is for."""
-    ran = {test: 0 for test, reach in tests.items() if f"{path}:{function}" in reach.python}
-    files = tuple(file for folder, file in PROCESSES.items() if path.startswith(folder))
-    return {test: 1 for test in tests if test.startswith(files)} | ran
+def near_python(mutant: Mutant, tests: Mapping[str, Reach]) -> dict[str, int]:
+    """Return the tests that run a line that was changed, or if there are none, its function; and those of the process."""
+    function = f"{mutant.path}:{mutant.within}"
+    lines = sum(1 << lines_of(mutant.text)[line][1] for line in mutant.lines)
+    ran = {test: reach.python[function] for test, reach in tests.items() if function in reach.python}
+    closest = [test for test, its in ran.items() if its & lines]
+    files = tuple(file for folder, file in PROCESSES.items() if mutant.path.startswith(folder))
+    return {test: 1 for test in tests if test.startswith(files)} | dict.fromkeys(closest or ran, 0)
 
 
 def calls_of(files: Mapping[str, str]) -> dict[str, set[str]]:

@@ -77,7 +77,7 @@ def test_what_a_test_reaches_is_noted(workshop: Workshop, worker: Worker, tmp_pa
     assert {test.rpartition("::")[2] for test in tests} == {"test_tiny[1-True]", "test_tiny[10-False]", "test_another"}
     reach = tests[f"{FILE}::test_tiny[10-False]"]
     assert "tiny" in reach.sql & reach.called
-    assert "msgtx/rules/tiny.py:tiny" in reach.python
+    assert reach.python["msgtx/rules/tiny.py:tiny"] == 0b100, "the one line of code"
     assert "tiny" not in tests[f"{FILE}::test_another"].sql
 
 
