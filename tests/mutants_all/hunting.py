@@ -15,7 +15,7 @@ from tests.mutants_all.results import Result
 
 # A test, and a run of several, has this much time and this many times what it took: after that it hangs. It is a test that
 # hangs, as a rule, and is named; a whole run that is only slow would be taken for a mutant that is caught.
-LEAST_SECONDS, LEAST_OF_A_RUN_SECONDS, TIMES_AS_LONG = 6.0, 40.0, 4.0
+LEAST_SECONDS, LEAST_OF_A_RUN_SECONDS, TIMES_AS_LONG = 4.0, 40.0, 4.0
 PATIENCE_SECONDS: Final = 3  # of a test that waits for what a mutant never does
 STARTING_SECONDS: Final = 120.0
 
