@@ -1,0 +1,109 @@
+"""What a producer does about answers that it does not get, and about refusals while more is on its way (I1, I2, I3)."""
+
+import time
+from collections.abc import Callable, Collection
+
+import pytest
+
+import msgtx
+from msgtx import errors
+from msgtx.producer import sender
+from tests.databases import Connection, partitions_held
+
+Read = Callable[..., list[msgtx.Record]]
+SECONDS = 30.0
+
+
+class Answers:
+    """The answers to a producer's calls: those with some numbers, from 1, are lost when the server has given them."""
+
+    def __init__(self) -> None:
+        self.lost: Collection[int] = ()
+        self.count = 0
+        self._read = sender.read_appended
+
+    def read(self, rows: list[tuple[object, ...]]) -> object:
+        self.count += 1
+        if self.count in self.lost:
+            raise errors.DatabaseUnavailable("the answer is lost")
+        return self._read(rows)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
+    made = Answers()
+    monkeypatch.setattr(sender, "read_appended", made.read)
+    return made
+
+
+@pytest.mark.parametrize("lost", [{1}, {2}, {1, 2, 3}, {2, 4, 5, 8, 13}])
+def test_what_is_stored_but_not_answered_is_repeated_in_order_and_stored_once(
+    client: msgtx.Client, wide: str, read: Read, connection: Connection, answers: Answers, lost: set[int]
+) -> None:
+    answers.lost = lost
+    with client.producer(batch_records=2, linger_ms=0, retry_backoff_ms=1) as producer:
+        with partitions_held(connection, wide):
+            futures = [producer.send(wide, b"%d" % i, partition=i % 3) for i in range(90)]
+        assert [future.result(SECONDS).offset for future in futures] == [i // 3 for i in range(90)]
+        assert producer.send(wide, b"later", partition=0).result(SECONDS).offset == 30
+    records = read(wide)
+    assert len(records) == 91
+    for partition in (1, 2):
+        assert [r.value for r in records if r.partition == partition] == [b"%d" % i for i in range(partition, 90, 3)]
+
+
+@pytest.mark.parametrize("lost", [{2}, {2, 3}, {3, 4, 7, 8, 9}, set(range(2, 20, 2))])
+def test_refusals_among_lost_answers_leave_the_rest_in_order(
+    client: msgtx.Client, wide: str, read: Read, connection: Connection, answers: Answers, lost: set[int]
+) -> None:
+    answers.lost = lost
+    with client.producer(batch_records=2, linger_ms=0, retry_backoff_ms=1) as producer:
+        producer.send(wide, b"", partition=0).result(SECONDS)
+        connection.execute("update msgtx.topic set max_message_bytes = 20 where name = %s", [wide])
+        values = [b"%d" % i + (b"." * 50 if i % 7 == 0 else b"") for i in range(120)]
+        with partitions_held(connection, wide):
+            futures = [producer.send(wide, value, partition=i % 2) for i, value in enumerate(values)]
+        refused = [isinstance(future.exception(SECONDS), errors.RecordTooLarge) for future in futures]
+    assert refused == [i % 7 == 0 for i in range(120)]
+    records = read(wide)
+    for partition in (0, 1):
+        expected = [value for i, value in enumerate(values) if i % 2 == partition and i % 7]
+        assert [r.value for r in records if r.partition == partition and r.value] == expected
+    places = {(future.result().partition, future.result().offset): values[i] for i, future in enumerate(futures) if i % 7}
+    assert all(places[r.partition, r.offset] == r.value for r in records if r.value)
+
+
+@pytest.mark.parametrize(("settings", "tries"), [({"retries": 2}, 3), ({"acks": "0", "enable_idempotence": False}, 1)])
+def test_a_call_is_repeated_as_often_as_the_settings_say(
+    client: msgtx.Client, topic: str, read: Read, answers: Answers, settings: dict[str, object], tries: int
+) -> None:
+    """What was not answered may be stored all the same; what is sent later is no part of it."""
+    answers.lost = range(1, 100)
+    with client.producer(retry_backoff_ms=1, **settings) as producer:  # type: ignore[arg-type]
+        producer.send(topic, b"a")
+        producer.flush(SECONDS)
+        assert answers.count == tries
+        answers.lost = ()
+        producer.send(topic, b"b")
+        producer.flush(SECONDS)
+    assert [(record.offset, record.value) for record in read(topic)] == [(0, b"a"), (1, b"b")]
+
+
+def test_each_failure_in_a_row_is_followed_by_a_longer_pause(
+    client: msgtx.Client, topic: str, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = []
+    sleep = sender.Sender._sleep
+
+    def paused(of: sender.Sender, seconds: float) -> None:
+        began = time.monotonic()
+        sleep(of, seconds)
+        pauses.append(time.monotonic() - began)
+
+    monkeypatch.setattr(sender.Sender, "_sleep", paused)
+    answers.lost = {1, 2, 3, 5}
+    with client.producer(retry_backoff_ms=10) as producer:
+        producer.send(topic, b"a").result(SECONDS)
+        producer.send(topic, b"b").result(SECONDS)
+    assert [round(pause * 50) >= least for pause, least in zip(pauses, [1, 2, 4, 1], strict=True)] == [True] * 4
+    assert pauses[3] < pauses[2]
