@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import msgtx
 from msgtx import errors
 from msgtx.producer import sender
-from tests.databases import Connection, partitions_held
+from tests.databases import Connection, partitions_held, wait_until, waiting_backends
 
 Read = Callable[..., list[msgtx.Record]]
 SECONDS = 30.0
@@ -107,3 +108,40 @@ def test_each_failure_in_a_row_is_followed_by_a_longer_pause(
         producer.send(topic, b"b").result(SECONDS)
     assert [round(pause * 50) >= least for pause, least in zip(pauses, [1, 2, 4, 1], strict=True)] == [True] * 4
     assert pauses[3] < pauses[2]
+
+
+def test_an_abort_waits_for_what_is_on_its_way_as_long_as_it_may(
+    client: msgtx.Client, topic: str, read: Read, connection: Connection
+) -> None:
+    """Aborted beside it, what is still on its way could open the transaction again, for its timeout."""
+    with client.producer(transactional_id=topic, linger_ms=0) as producer:
+        producer.begin_transaction()
+        with partitions_held(connection, topic):
+            producer.send(topic, b"aborted")
+            wait_until(lambda: waiting_backends(connection), "the append waits")
+            with pytest.raises(errors.OutcomeUnknown, match="is not aborted yet: the database has not answered"):
+                producer.abort_transaction(0.1)
+        producer.abort_transaction(SECONDS)
+        with producer.transaction():
+            producer.send(topic, b"committed")
+    assert [record.value for record in read(topic)] == [b"committed"]
+
+
+def test_a_close_beside_an_abort_ends_with_it(
+    client: msgtx.Client, topic: str, connection: Connection, background: ThreadPoolExecutor
+) -> None:
+    producer = client.producer(transactional_id=topic, linger_ms=0)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send(topic, b"aborted")
+    producer.flush(SECONDS)
+    assert producer.transaction_id is not None
+    with connection.transaction():
+        connection.execute("select msgtx.lock_producer(%s)", [producer.transaction_id.producer_id])
+        aborting = background.submit(producer.abort_transaction, SECONDS)
+        wait_until(lambda: waiting_backends(connection), "the abort waits")
+        closing = background.submit(producer.close)
+        wait_until(lambda: producer._sender._closing, "the close waits for the sender")
+        wait_until(lambda: producer._accumulator.sender_sleeps, "the sender waits for the end of the abort")
+    aborting.result(SECONDS)
+    closing.result(SECONDS)
