@@ -1,7 +1,7 @@
 """What a producer does about answers that it does not get, and about refusals while more is on its way (I1, I2, I3)."""
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -16,17 +16,21 @@ SECONDS = 30.0
 
 
 class Answers:
-    """The answers to a producer's calls: those with some numbers, from 1, are lost when the server has given them."""
+    """The answers to a producer's calls: those with some numbers, from 1, are lost when the server has given them.
+
+    `sizes`: of the calls, in batches.
+    """
 
     def __init__(self) -> None:
         self.lost: Collection[int] = ()
-        self.count = 0
+        self.error: msgtx.MsgtxError = errors.DatabaseUnavailable("the answer is lost")
+        self.sizes: list[int] = []
         self._read = sender.read_appended
 
     def read(self, rows: list[tuple[object, ...]]) -> object:
-        self.count += 1
-        if self.count in self.lost:
-            raise errors.DatabaseUnavailable("the answer is lost")
+        self.sizes.append(len(rows))
+        if len(self.sizes) in self.lost:
+            raise self.error
         return self._read(rows)  # type: ignore[arg-type]
 
 
@@ -83,7 +87,7 @@ def test_a_call_is_repeated_as_often_as_the_settings_say(
     with client.producer(retry_backoff_ms=1, **settings) as producer:  # type: ignore[arg-type]
         producer.send(topic, b"a")
         producer.flush(SECONDS)
-        assert answers.count == tries
+        assert len(answers.sizes) == tries
         answers.lost = ()
         producer.send(topic, b"b")
         producer.flush(SECONDS)
@@ -108,6 +112,72 @@ def test_each_failure_in_a_row_is_followed_by_a_longer_pause(
         producer.send(topic, b"b").result(SECONDS)
     assert [round(pause * 50) >= least for pause, least in zip(pauses, [1, 2, 4, 1], strict=True)] == [True] * 4
     assert pauses[3] < pauses[2]
+
+
+def test_where_the_lock_table_is_full_a_call_takes_fewer_partitions_until_one_succeeds(
+    client: msgtx.Client, unique: Callable[[str], str], read: Read, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender, "PARTITIONS_AT_ONCE", 4)
+    topic = client.topics.create(unique("topic"), partitions=4).name
+    answers.lost, answers.error = {1, 2}, errors.LockTableFull("out of shared memory")
+    with client.producer(linger_ms=60_000, retry_backoff_ms=1) as producer:
+        for number in range(4):
+            for partition in range(4):
+                producer.send(topic, b"%d" % number, partition=partition)
+            producer.flush(SECONDS)
+    assert answers.sizes == [4, 2, *[1] * 4, *[2] * 2, 4, 4]
+    assert [(r.offset, r.value) for r in sorted(read(topic), key=lambda r: (r.partition, r.offset))] == [
+        (number, b"%d" % number) for number in range(4)
+    ] * 4
+
+
+def test_a_call_is_bounded_in_bytes(
+    client: msgtx.Client, unique: Callable[[str], str], connection: Connection, answers: Answers
+) -> None:
+    topic = client.topics.create(unique("topic"), partitions=4).name
+    half = bytes(sender.CALL_BYTES // 2)
+    with client.producer(linger_ms=0, batch_bytes=len(half)) as producer:
+        with partitions_held(connection, topic):
+            producer.send(topic, b"first")
+            wait_until(lambda: waiting_backends(connection), "the append waits")
+            for partition in range(4):
+                producer.send(topic, half, partition=partition)
+        producer.flush(SECONDS)
+    assert answers.sizes == [1, 2, 2]
+
+
+@pytest.fixture
+def flushes(connection: Connection) -> Iterator[Callable[[], list[str]]]:
+    """What `synchronous_commit` was at the COMMITs of appended batches, in turn."""
+    connection.execute("create table noted (number int generated always as identity, setting text)")
+    connection.execute(
+        "create function note() returns trigger language plpgsql as $$ begin"
+        " insert into noted (setting) values (current_setting('synchronous_commit')); return null; end $$"
+    )
+    connection.execute(
+        "create constraint trigger note after insert on msgtx.record_batch deferrable initially deferred"
+        " for each row execute function note()"
+    )
+    yield lambda: [setting for (setting,) in connection.execute("select setting from noted order by number")]
+    connection.execute("drop function note cascade")
+    connection.execute("drop table noted")
+
+
+@pytest.mark.parametrize(
+    ("settings", "flushed"),
+    [({}, "on"), ({"acks": "1", "enable_idempotence": False}, "off"), ({"acks": "0", "enable_idempotence": False}, "off")],
+)
+def test_only_what_must_last_by_itself_is_flushed(
+    client: msgtx.Client, topic: str, flushes: Callable[[], list[str]], settings: dict[str, object], flushed: str
+) -> None:
+    """I9: an acknowledged record; not one with fewer `acks`, and not one in a transaction, which its decision flushes."""
+    with client.producer(**settings) as producer:  # type: ignore[arg-type]
+        producer.send(topic, b"a")
+        producer.flush(SECONDS)
+    with client.producer(transactional_id=topic) as producer, producer.transaction():
+        producer.send(topic, b"b")
+        producer.flush(SECONDS)
+    assert flushes() == [flushed, "off"]
 
 
 def test_an_abort_waits_for_what_is_on_its_way_as_long_as_it_may(
