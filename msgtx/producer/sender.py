@@ -215,7 +215,7 @@ class Sender:
                         self._in_flight.popleft()
                 else:
                     break
-        if self._bump_needed and not self._uncertain():
+        if self._bump_needed:  # by now every batch is answered
             self._raise_epoch(connection)
 
     def _due_answers(self, now: float) -> Answers | None:
@@ -449,10 +449,6 @@ class Sender:
                     self._accumulator.filled.add(lane.topic_partition)
         for lane in self._accumulator.lanes.values():
             self._go_on(lane)
-
-    def _uncertain(self) -> bool:
-        with self._accumulator.lock:
-            return any(batch.uncertain for key in self._accumulator.filled for batch in self._accumulator.lanes[key].ready)
 
     def _expire(self, cause: MsgtxError | None, *, attempted: bool) -> None:
         """Fail what is late: after a failed attempt, or because its turn did not come in time. `cause`: the last failure."""
