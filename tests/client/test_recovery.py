@@ -1,6 +1,7 @@
 """What a producer does about answers that it does not get, and about refusals while more is on its way (I1, I2, I3)."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -131,7 +132,7 @@ def test_where_the_lock_table_is_full_a_call_takes_fewer_partitions_until_one_su
     ] * 4
 
 
-def test_a_call_is_bounded_in_bytes(
+def test_a_call_is_bounded_in_bytes_and_commits_by_itself(
     client: msgtx.Client, unique: Callable[[str], str], connection: Connection, answers: Answers
 ) -> None:
     topic = client.topics.create(unique("topic"), partitions=4).name
@@ -144,6 +145,8 @@ def test_a_call_is_bounded_in_bytes(
                 producer.send(topic, half, partition=partition)
         producer.flush(SECONDS)
     assert answers.sizes == [1, 2, 2]
+    rows = connection.execute("select xmin::text from msgtx.record_batch").fetchall()
+    assert sorted(Counter(rows).values()) == answers.sizes
 
 
 @pytest.fixture
