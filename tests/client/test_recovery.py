@@ -79,6 +79,22 @@ def test_refusals_among_lost_answers_leave_the_rest_in_order(
     assert all(places[r.partition, r.offset] == r.value for r in records if r.value)
 
 
+def test_what_follows_a_refused_batch_has_its_numbers(
+    client: msgtx.Client, wide: str, connection: Connection, read: Read
+) -> None:
+    """I2: where the server has answered everything, no sequence is left out, and no new epoch needed."""
+    with client.producer(batch_records=2, linger_ms=0) as producer:
+        producer.send(wide, b"").result(SECONDS)
+        connection.execute("update msgtx.topic set max_message_bytes = 20 where name = %s", [wide])
+        for count in (4, 8, 1, 2):
+            with partitions_held(connection, wide):
+                for size in [1, 50, 50, 1, *[1] * count, 50]:
+                    producer.send(wide, b"." * size, partition=count % 2)
+            producer.flush(SECONDS)
+    assert len(read(wide)) == 1 + 4 * 2 + 4 + 8 + 1 + 2
+    assert connection.execute("select distinct producer_epoch from msgtx.record_batch").fetchall() == [(0,)]
+
+
 @pytest.mark.parametrize(("settings", "tries"), [({"retries": 2}, 3), ({"acks": "0", "enable_idempotence": False}, 1)])
 def test_a_call_is_repeated_as_often_as_the_settings_say(
     client: msgtx.Client, topic: str, read: Read, answers: Answers, settings: dict[str, object], tries: int
