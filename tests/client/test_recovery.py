@@ -42,6 +42,12 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
     return made
 
 
+def rows(connection: Connection, topic: str, column: str) -> list[tuple[object]]:
+    """Return a column of a topic's rows."""
+    sql = f"select {column} from msgtx.record_batch b join msgtx.partitions p using (partition_id) where p.topic = %s"
+    return connection.execute(sql, [topic]).fetchall()
+
+
 @pytest.mark.parametrize("lost", [{1}, {2}, {1, 2, 3}, {2, 4, 5, 8, 13}])
 def test_what_is_stored_but_not_answered_is_repeated_in_order_and_stored_once(
     client: msgtx.Client, wide: str, read: Read, connection: Connection, answers: Answers, lost: set[int]
@@ -92,7 +98,7 @@ def test_what_follows_a_refused_batch_has_its_numbers(
                     producer.send(wide, b"." * size, partition=count % 2)
             producer.flush(SECONDS)
     assert len(read(wide)) == 1 + 4 * 2 + 4 + 8 + 1 + 2
-    assert connection.execute("select distinct producer_epoch from msgtx.record_batch").fetchall() == [(0,)]
+    assert {epoch for (epoch,) in rows(connection, wide, "producer_epoch")} == {0}
 
 
 @pytest.mark.parametrize(("settings", "tries"), [({"retries": 2}, 3), ({"acks": "0", "enable_idempotence": False}, 1)])
@@ -161,8 +167,7 @@ def test_a_call_is_bounded_in_bytes_and_commits_by_itself(
                 producer.send(topic, half, partition=partition)
         producer.flush(SECONDS)
     assert answers.sizes == [1, 2, 2]
-    rows = connection.execute("select xmin::text from msgtx.record_batch").fetchall()
-    assert sorted(Counter(rows).values()) == answers.sizes
+    assert sorted(Counter(rows(connection, topic, "b.xmin::text")).values()) == answers.sizes
 
 
 @pytest.fixture
