@@ -119,7 +119,7 @@ class RecordFuture:
         return self._batch.metadata(self._index)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait; return the record's error, or None if it is stored."""
+        """Wait; return the record's error, or None if it is stored. Raise `TimeoutError`."""
         if not self._batch.finished:
             wait_for(self._batch, timeout)
         try:
@@ -206,9 +206,11 @@ class BatchFuture:
         settled()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait; return the first error, or None."""
+        """Wait; return the first error, or None. Raise `TimeoutError`."""
         try:
             self.result(timeout)
+        except TimeoutError:
+            raise
         except Exception as error:  # noqa: BLE001 - handed to the caller, whatever it is
             return error
         return None

@@ -549,6 +549,17 @@ def test_columns_of_unequal_length_are_refused(client: msgtx.Client, wide: str, 
         producer.send_batch(wide, [b"a", b"b"], **columns)
 
 
+def test_columns_that_are_not_answered_yet_have_no_outcome(client: msgtx.Client, topic: str, connection: Connection) -> None:
+    with client.producer() as producer:
+        with partitions_held(connection, topic):
+            columns = producer.send_batch(topic, [b"a"])
+            with pytest.raises(TimeoutError):
+                columns.result(0.01)
+            with pytest.raises(TimeoutError):
+                columns.exception(0.01)
+        assert columns.exception(SECONDS) is None
+
+
 def test_columns_larger_than_the_buffer_go_through_it(client: msgtx.Client, topic: str, read: Read) -> None:
     with client.producer(buffer_bytes=20_000, batch_bytes=5_000) as producer:
         assert producer.send_batch(topic, [b"x" * 500] * 200).result(SECONDS).count == 200
