@@ -385,7 +385,6 @@ class Accumulator:
             if batch.finished:
                 return
             batch.error = error
-            batch.uncertain = False
             batch.finished = True
             self.buffered -= batch.reserved
             self.unfinished -= 1

@@ -120,8 +120,8 @@ class Deduplicator:
                 places.add(self._waiting[0].record.partition_id)
                 if len(places) > PARTITIONS_AT_ONCE:
                     break
-                if taken and (size > self._config.batch_bytes or taken[0].alone or self._waiting[0].alone):
-                    break
+                if taken and (size > self._config.batch_bytes or taken[0].alone):
+                    break  # behind one that is not alone, none is: those were put back ahead of all
                 taken.append(self._waiting.popleft())
             if len(taken) == 1:
                 taken[0].alone = True

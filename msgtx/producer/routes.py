@@ -35,8 +35,7 @@ class Routes:
     def find(self, name: str) -> Route:
         """Return a topic's route. Raise `UnknownTopicOrPartition`; `DatabaseUnavailable` after `max_block_ms`."""
         topic = self._calls.answered(lambda: self._topics(name, False), self._calls.deadline())
-        if topic is None:
-            raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}; create it first")
+        assert topic is not None, "only a look at a topic as it is now finds none"
         return self.known.setdefault(name, Route(topic))
 
     def lane(self, route: Route, partition: int) -> Lane:
@@ -49,8 +48,7 @@ class Routes:
     def partition_id(self, name: str, partition: int) -> int:
         """Return the id of a partition. Raise `UnknownTopicOrPartition`."""
         topic = self._topics(name, False)
-        if topic is None:
-            raise errors.UnknownTopicOrPartition(f"there is no partition {name}-{partition}")
+        assert topic is not None, "only a look at a topic as it is now finds none"
         return topic.partition_id(partition)
 
     def refresh(self, name: str) -> Topic | None:
