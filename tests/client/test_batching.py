@@ -9,6 +9,7 @@ import pytest
 
 import msgtx
 from msgtx import TopicPartition, errors
+from msgtx.producer.batches import PendingBatch, RecordFuture
 from tests.databases import Connection, partitions_held, wait_until
 
 Read = Callable[..., list[msgtx.Record]]
@@ -52,6 +53,29 @@ def test_a_producer_that_was_idle_wakes_up(client: msgtx.Client, topic: str) -> 
         for offset in range(2):
             assert producer.send(topic, b"a").result(5).offset == offset
             wait_until(lambda: producer._accumulator.sender_sleeps, "its thread sleeps")
+
+
+def test_the_next_look_is_for_the_batch_that_lingers_longest(client: msgtx.Client, wide: str) -> None:
+    """A look that comes later would have it wait for up to twice its linger."""
+    with client.producer(**NEVER) as producer:
+        lingers = [producer.send(wide, b"a", partition=partition)._batch.created_at + 60 for partition in (0, 1, 2)]
+        with producer._accumulator.lock:
+            now = lingers[0] - 1
+            assert producer._accumulator.close_lingering(now) == pytest.approx(min(lingers) - now)
+
+
+def test_a_batch_that_is_finished_while_its_future_waits_for_the_lock_is_not_waited_for() -> None:
+    class Lock:
+        def __enter__(self) -> None:
+            batch.base_offset, batch.finished = 7, True  # as the sender does, which had the lock
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+    batch = PendingBatch(TopicPartition("topic", 0), None, Lock())
+    batch.values.append(b"a")
+    batch.keys.append(None)
+    assert RecordFuture(batch, 0).result(1).offset == 7
 
 
 def test_open_batches_make_room_for_what_waits(client: msgtx.Client, unique: Callable[[str], str]) -> None:
@@ -164,8 +188,10 @@ def test_a_column_of_which_a_record_was_taken_out_says_so(
     with client.producer() as producer:
         producer.send_batch(topic, [b"warm"]).result(SECONDS)
         connection.execute("update msgtx.topic set max_message_bytes = 10 where name = %s", [topic])
+        columns = producer.send_batch(topic, [b"a", b"x" * 50, b"b"])
+        assert isinstance(columns.exception(SECONDS), errors.RecordTooLarge)
         with pytest.raises(errors.RecordTooLarge):
-            producer.send_batch(topic, [b"a", b"x" * 50, b"b"]).result(SECONDS)
+            columns.result()
     assert [record.value for record in read(topic)] == [b"warm", b"a", b"b"]
 
 

@@ -261,6 +261,8 @@ def test_a_failed_init_may_be_repeated(database_url: str) -> None:
                 holder.execute("select msgtx.lock_producer(%s)", [transaction.id.producer_id])
                 with pytest.raises((errors.LockTimeout, errors.DatabaseUnavailable)):
                     producer.init_transactions(timeout=0.1)
+                with pytest.raises(errors.LockTimeout):  # there is no time for a second attempt
+                    client.producer(transactional_id="held", retry_backoff_ms=20_000).init_transactions(timeout=10)
         finally:
             holder.execute(f"alter function {signature} set lock_timeout = '10s'")
         producer.init_transactions()

@@ -13,7 +13,7 @@ import pytest
 import msgtx
 from msgtx import Client, errors
 from msgtx.database.pool import Engine
-from msgtx.store.append_once import KeyedRecord, append_once
+from msgtx.store.append_once import KeyedRecord, Placed, append_once
 from tests.databases import Connection, set_clock, wait_until, waiting_backends
 from tests.faults import Faults, lose_connection
 
@@ -49,6 +49,25 @@ def rows_of(connection: Connection, topic: str) -> list[int]:
         [ids(connection, topic)],
     ).fetchall()
     return [count for (count,) in found]
+
+
+def calls_of(producer: msgtx.Producer) -> list[list[KeyedRecord]]:
+    """The records of each call that the producer makes from now on."""
+    calls: list[list[KeyedRecord]] = []
+    call = producer._keyed._call
+
+    def noted(records: list[KeyedRecord]) -> list[Placed]:
+        calls.append(records)
+        return call(records)
+
+    producer._keyed._call = noted  # type: ignore[method-assign]
+    return calls
+
+
+def end_waiting(connection: Connection) -> None:
+    """End the session that waits for a lock, as soon as it does."""
+    (session,) = wait_until(lambda: waiting_backends(connection), "the call waits")
+    connection.execute("select pg_terminate_backend(%s, 5000)", [session])  # milliseconds until it is gone
 
 
 # ── what a caller sees ──
@@ -180,11 +199,43 @@ def test_one_bad_record_harms_no_other_of_its_call(
     assert [record.value for record in read(topic)] == [b"first", b"waits", *(b"x" * n for n in (1, 2, 4, 5, 6))]
 
 
+@pytest.mark.parametrize("closing", [False, True], ids=["others come", "it is closed"])
+def test_what_postgresql_cannot_take_at_once_goes_one_by_one(
+    client: msgtx.Client, topic: str, connection: Connection, holding: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch, closing: bool,
+) -> None:  # fmt: skip
+    """Each by itself, also apart from what came meanwhile, and also if nothing new is taken any more."""
+    goes = threading.Event()
+    with client.producer() as producer:
+        holding(topic)
+        futures = [producer.send(topic, b"waits", dedup_key="held")]
+        wait_until(lambda: waiting_backends(connection), "the call waits")
+        call = producer._keyed._call
+
+        def held_up(records: list[KeyedRecord]) -> list[Placed]:
+            assert goes.wait(SECONDS)
+            return call(records)
+
+        producer._keyed._call = held_up  # type: ignore[method-assign]
+        monkeypatch.setattr("msgtx.database.wire.ARGUMENT_BYTES", 1_000)
+        futures += [producer.send(topic, b"x" * 600, dedup_key=key) for key in "ab"]
+        holding()
+        wait_until(lambda: not producer._keyed._waiting, "both are taken")
+        if closing:
+            producer.close(0.05)
+        else:
+            futures.append(producer.send(topic, b"x" * 600, dedup_key="c"))
+        goes.set()
+        assert [future.result(SECONDS).offset for future in futures] == list(range(len(futures)))
+
+
 def test_a_compacted_topic_refuses_a_record_without_key(client: msgtx.Client, unique: Callable[[str], str]) -> None:
     name = unique("compacted")
     client.topics.create(name, cleanup_policy="compact")
     with client.producer() as producer:
+        calls = calls_of(producer)
         assert isinstance(producer.send(name, b"x", dedup_key="a").exception(SECONDS), errors.InvalidRecord)
+        assert len(calls) == 1, "a record that went alone is refused for itself"
         assert producer.send(name, b"x", key=b"k", dedup_key="a").result(SECONDS).offset == 0
 
 
@@ -247,6 +298,22 @@ def test_a_call_is_bounded(
     assert max(rows_of(connection, topic)) <= most
 
 
+def test_a_call_has_a_bounded_number_of_partitions(
+    client: msgtx.Client, wide: str, connection: Connection, holding: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them takes an entry of PostgreSQL's lock table, which all sessions share."""
+    monkeypatch.setattr("msgtx.producer.keyed.PARTITIONS_AT_ONCE", 2)
+    with client.producer() as producer:
+        holding(wide)
+        futures = [producer.send(wide, b"x", partition=0, dedup_key="held")]
+        wait_until(lambda: waiting_backends(connection), "the call waits")
+        calls = calls_of(producer)
+        futures += [producer.send(wide, b"x", partition=at, dedup_key=f"{n}") for n, at in enumerate((0, 0, 1, 1, 2, 0))]
+        holding()
+        assert [future.exception(SECONDS) for future in futures] == [None] * 7
+    assert [len(records) for records in calls] == [4, 2]
+
+
 def test_flush_and_result_wait_no_longer_than_told(
     client: msgtx.Client, topic: str, connection: Connection, holding: Callable[..., None]
 ) -> None:
@@ -290,6 +357,18 @@ def test_close_gives_up_what_was_not_sent(
     assert producer._keyed._thread is not None
     producer._keyed._thread.join(SECONDS)
     assert not producer._keyed._thread.is_alive()
+
+
+def test_a_call_that_fails_behind_a_close_is_not_repeated_and_its_records_are_told(
+    client: msgtx.Client, topic: str, connection: Connection, holding: Callable[..., None]
+) -> None:
+    producer = client.producer()
+    holding(topic)
+    sent = producer.send(topic, b"x", dedup_key="held")
+    wait_until(lambda: waiting_backends(connection), "the call waits")
+    producer.close(0.05)
+    end_waiting(connection)
+    assert isinstance(sent.exception(SECONDS), errors.DatabaseUnavailable)
 
 
 def test_a_full_buffer_blocks_and_loses_nothing(client: msgtx.Client, wide: str, read: Read) -> None:
@@ -364,11 +443,30 @@ def test_sessions_that_are_ended_lose_and_double_nothing(
         assert [r.value for r in records if r.partition == partition] == [b"%d" % n for n in range(partition, 400, 3)]
 
 
+def test_pauses_get_longer_until_there_is_an_answer(
+    client: msgtx.Client, topic: str, connection: Connection, holding: Callable[..., None]
+) -> None:
+    with client.producer() as producer:
+        pauses: list[int] = []
+        producer._keyed._pause = pauses.append  # type: ignore[method-assign]
+        for failures in (2, 1):
+            holding(topic, f"held {failures}")
+            sent = producer.send(topic, b"x", dedup_key=f"held {failures}")
+            for _ in range(failures):
+                end_waiting(connection)
+            wait_until(lambda: waiting_backends(connection), "it is repeated")
+            holding()
+            assert sent.exception(SECONDS) is None
+    assert pauses == [1, 2, 1]
+
+
 def test_delivery_timeout_fails_what_waits_and_the_producer_goes_on(database_url: str, topic: str, read: Read) -> None:
     away = threading.Event()
+    refused: list[None] = []
 
     def dial(*arguments: object, **keywords: object) -> psycopg.Connection[object]:
         if away.is_set():
+            refused.append(None)
             raise psycopg.OperationalError("the database is away")
         return psycopg.connect(*arguments, **keywords)  # type: ignore[arg-type]
 
@@ -385,6 +483,7 @@ def test_delivery_timeout_fails_what_waits_and_the_producer_goes_on(database_url
             error = future.exception(SECONDS)
             assert isinstance(error, errors.DeliveryTimeout)
             assert "same dedup_key" in str(error)
+        assert len(refused) < 15, "it was tried after 20, 40, 80 … ms"
         away.clear()
         assert producer.send(topic, b"b", dedup_key="b").result(SECONDS).offset == 1
         away.set()

@@ -42,6 +42,8 @@ def test_every_client_made_before_is_told_and_a_new_one_goes_on(url: str, admini
         with pytest.raises(errors.IncarnationChanged):
             transactional.commit_transaction()
         with pytest.raises(errors.IncarnationChanged):
+            transactional.begin_transaction()
+        with pytest.raises(errors.IncarnationChanged):
             plain.send("t", b"2").result(PATIENCE_SECONDS)
         with pytest.raises(errors.IncarnationChanged):
             consumer.poll(PATIENCE_SECONDS)

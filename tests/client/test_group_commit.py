@@ -4,7 +4,7 @@ import concurrent.futures
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -13,10 +13,11 @@ from msgtx import Client, TopicPartition, errors
 from msgtx.database.connection import until
 from msgtx.database.pool import Engine
 from msgtx.producer.group_commit import MOST_BYTES, MOST_TOGETHER, GroupCommit
-from msgtx.store.append import Appended, Whole
+from msgtx.store.append import PARTITIONS_AT_ONCE, Appended, Whole
 from msgtx.store.groups import NO_OFFSETS
-from tests.databases import Connection, wait_until
-from tests.store.steps import Writer, committed_at, new_partition, offsets_of, read
+from tests.databases import PATIENCE_SECONDS, Connection, wait_until
+from tests.store.sharing import ShareGroup, four_records
+from tests.store.steps import Writer, committed_at, new_partition, new_topic, offsets_of, read
 
 
 @pytest.fixture
@@ -31,24 +32,30 @@ def pool(database_url: str) -> Iterator[Engine]:
         yield made
 
 
-class Silent:
-    """Tells nobody."""
+class Noted:
+    """A notifier that tells nobody, and notes what it was asked for."""
+
+    def __init__(self, *, claims: bool = False) -> None:
+        self.claims = claims
+        self.failures = 0
+        self.told: list[int] = []
 
     def claim(self) -> bool:
-        return False
+        return self.claims
 
     def failed(self) -> None:
-        pass
+        self.failures += 1
 
     def tell(self, partition_ids: Sequence[int]) -> None:
-        pass
+        self.told += partition_ids
 
 
 class Held:
     """A group commit whose leader waits for a lock, so that others queue until `release`."""
 
     def __init__(self, pool: Engine, connection: Connection, threads: concurrent.futures.ThreadPoolExecutor) -> None:
-        self.group_commit = GroupCommit(pool, Silent())
+        self.wake = Noted()
+        self.group_commit = GroupCommit(pool, self.wake)
         self.group_commit.calls.patience = 30.0
         self.pool, self.connection, self.threads = pool, connection, threads
         self.partition = new_partition(connection)
@@ -102,6 +109,13 @@ def whole(writer: Writer, partition: int, *values: bytes, **columns: Any) -> Who
     return Whole(writer.name, [writer.row(partition, *values, **columns)], offsets)
 
 
+def acknowledging(connection: Connection) -> Whole:
+    """A transaction without records: it acknowledges one."""
+    group = ShareGroup(connection, four_records(connection))
+    group.acquire("a")
+    return Whole(Writer(connection).name, [], NO_OFFSETS, group.answers("a", {0: "accept"}))
+
+
 def sql_transactions(connection: Connection, *wholes: Whole) -> list[int]:
     """In which SQL transaction each was decided, numbered from 0."""
     found = [
@@ -133,6 +147,7 @@ def test_what_waits_at_the_same_time_goes_together(held: Held, connection: Conne
     assert read(connection, one) == [(0, b"a"), (1, b"d")]
     assert read(connection, other) == [(0, b"b"), (1, b"c")]
     assert committed_at(connection, "together", other) == (1, False)
+    assert sorted(held.wake.told) == sorted([held.partition, one, other, one])
 
 
 def test_a_refused_one_does_not_affect_the_others(held: Held, connection: Connection) -> None:
@@ -262,6 +277,49 @@ def test_a_large_one_waits_for_nothing(held: Held, connection: Connection) -> No
     large = whole(Writer(connection), new_partition(connection), b"a" * MOST_BYTES)
     assert held.submit(large, MOST_BYTES + 1).result(20)[0].error is None
     assert not held.first.done()
+
+
+def test_one_of_many_partitions_waits_for_nothing(held: Held, connection: Connection) -> None:
+    """Each partition is a lock: `MOST_TOGETHER` of these would take more than a call may."""
+    writer = Writer(connection)
+    partitions = new_topic(connection, PARTITIONS_AT_ONCE // MOST_TOGETHER + 1)
+    wide = Whole(writer.name, [writer.row(partition, b"a") for partition in partitions], NO_OFFSETS)
+    assert [answer.error for answer in held.submit(wide).result(20)] == [None] * len(partitions)
+    assert not held.first.done()
+
+
+def test_one_with_acknowledgements_waits_for_nothing(held: Held, connection: Connection) -> None:
+    """What is acknowledged may be locked by another member, for which the others would wait."""
+    held.submit(acknowledging(connection)).result(20)
+    assert not held.first.done()
+
+
+# ── who tells the readers ──
+
+
+def test_one_by_itself_notifies_behind_its_commit_if_it_has_records(
+    pool: Engine, connection: Connection, open_connection: Callable[[], Connection]
+) -> None:
+    group_commit, partition, listening = GroupCommit(pool, Noted(claims=True)), new_partition(connection), open_connection()
+    listening.execute("listen msgtx")
+    group_commit.commit(acknowledging(connection), 0)
+    group_commit.commit(whole(Writer(connection), partition, b"a"), 100)
+    heard = [each.payload for each in listening.notifies(timeout=PATIENCE_SECONDS, stop_after=1)]
+    assert heard == [f"{partition}"]
+
+
+@pytest.mark.parametrize("claims", [False, True], ids=["not its turn", "it fails"])
+def test_one_that_does_not_notify_has_its_readers_told(
+    pool: Engine, connection: Connection, monkeypatch: pytest.MonkeyPatch, claims: bool
+) -> None:
+    """A notification that has failed is said to the notifier, which lets none be tried for a while."""
+    wake, partition = Noted(claims=claims), new_partition(connection)
+    monkeypatch.setattr("msgtx.database.calls.NOTIFY_SOON", "select pg_notify('msgtx', %s || 1/0)")
+    assert GroupCommit(pool, wake).commit(whole(Writer(connection), partition, b"a"), 100)[0].error is None
+    assert (wake.told, wake.failures) == ([partition], int(claims))
+
+
+# ── from outside ──
 
 
 def test_producers_in_threads_share_sql_transactions(client: Client, connection: Connection) -> None:

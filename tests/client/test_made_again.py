@@ -6,7 +6,7 @@ import pytest
 
 import msgtx
 from msgtx import TopicPartition, errors
-from tests.databases import PATIENCE_SECONDS, wait_until
+from tests.databases import PATIENCE_SECONDS, Connection, wait_until
 
 SECONDS = PATIENCE_SECONDS
 
@@ -51,11 +51,13 @@ def test_batches_in_flight_and_in_the_buffer_keep_their_order(client: msgtx.Clie
     assert [value for _, _, value in read(client, topic)] == [b"%d" % n for n in range(2_000)]
 
 
-def test_a_partition_that_the_new_topic_lacks_is_unknown(client: msgtx.Client, topic: str) -> None:
+@pytest.mark.parametrize("dedup_key", [None, "x"])
+def test_a_partition_that_the_new_topic_lacks_is_unknown(client: msgtx.Client, topic: str, dedup_key: str | None) -> None:
     with client.producer() as producer:
-        producer.send(topic, b"old", partition=1).result(SECONDS)
+        producer.send(topic, b"old", partition=1, dedup_key=dedup_key).result(SECONDS)
         make_again(client, topic, partitions=1)
-        assert isinstance(producer.send(topic, b"x", partition=1).exception(SECONDS), errors.UnknownTopicOrPartition)
+        lost = producer.send(topic, b"x", partition=1, dedup_key=dedup_key)
+        assert isinstance(lost.exception(SECONDS), errors.UnknownTopicOrPartition)
         with pytest.raises(errors.UnknownTopicOrPartition):
             producer.send(topic, b"x", partition=1)
         producer.send(topic, b"y", partition=0).result(SECONDS)
@@ -83,6 +85,29 @@ def test_a_transaction_is_aborted_and_the_next_one_goes_on(client: msgtx.Client,
             with producer.transaction():
                 producer.send(topic, value)
     assert sorted(value for _, _, value in read(client, topic) if value is not None) == [b"a", b"b"]
+
+
+def test_a_transaction_is_told_when_a_topic_of_its_own_was_made_again(
+    client: msgtx.Client, topic: str, unique: Callable[[str], str], connection: Connection
+) -> None:
+    """As soon as the client looks at its topics. A transaction that has sent nothing there is not concerned."""
+    other = client.topics.create(unique("other")).name
+    with client.producer(transactional_id=topic) as producer:
+        with producer.transaction():
+            for name in (topic, other):
+                producer.send(name, b"old")
+        for name in (other, topic):
+            producer.begin_transaction()
+            producer.send(name, b"new")
+            producer.flush(SECONDS)
+            make_again(client, topic)
+            client._look_at_topics(connection)
+            if name == other:
+                producer.commit_transaction()
+        with pytest.raises(errors.UnknownTopicOrPartition, match="made again within the transaction"):
+            producer.commit_transaction()
+        producer.abort_transaction()
+    assert [value for _, _, value in read(client, other)] == [b"old", b"new"]
 
 
 def test_what_is_made_again_with_other_settings_is_known_and_other_topics_go_on(

@@ -58,6 +58,14 @@ def test_a_batch_is_counted_when_it_is_stored(client: msgtx.Client, topic: str, 
     assert 0 < value("producer_send_seconds_sum") < 60
 
 
+def test_a_record_with_a_dedup_key_counts_as_another_does(client: msgtx.Client, topic: str, value: Value) -> None:
+    with client.producer() as producer:
+        for _ in range(2):
+            producer.send(topic, b"x" * 100, dedup_key="once").result()
+    assert value("producer_records_total", topic=topic) == 2
+    assert value("producer_send_seconds_count") == 2
+
+
 def test_a_record_that_is_refused_is_an_error_by_its_type(client: msgtx.Client, topic: str, value: Value) -> None:
     client.topics.alter(topic, max_message_bytes=1_000)
     with client.producer() as producer:

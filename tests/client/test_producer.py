@@ -210,6 +210,22 @@ def test_an_unknown_topic_is_refused_and_created_by_nobody(client: msgtx.Client,
     assert name not in client.topics.list()
 
 
+def test_what_a_topic_has_become_is_known_when_the_client_looks(
+    client: msgtx.Client, topic: str, wide: str, connection: Connection
+) -> None:
+    """Each producer learns it of its own topics: new partitions, also for keys, and another limit."""
+    with client.producer(linger_ms=60_000) as producer, client.producer() as other:
+        other.send(wide, b"x").result(SECONDS)
+        producer.send(topic, b"x", key=b"k")
+        client.topics.alter(topic, partitions=4, max_message_bytes=10)
+        client._look_at_topics(connection)
+        places = [producer.send(topic, b"x", key=b"%d" % number) for number in range(50)]
+        large = producer.send(topic, b"x" * 11)
+        assert (large.done(), type(large.exception())) == (True, errors.RecordTooLarge)
+        producer.flush(SECONDS)
+        assert {future.result().partition for future in places} == {0, 1, 2, 3}
+
+
 def test_a_topic_that_was_deleted_fails_in_the_future(client: msgtx.Client, topic: str) -> None:
     with client.producer() as producer:
         producer.send(topic, b"a").result(SECONDS)
@@ -294,6 +310,8 @@ def test_timestamps_are_milliseconds_or_aware_datetimes(client: msgtx.Client, to
         for wrong in (datetime(2020, 1, 1), "now", 1.5, True):  # noqa: DTZ001 - naive on purpose
             with pytest.raises(TypeError):
                 producer.send(topic, b"x", timestamp=wrong)
+            with pytest.raises(TypeError):
+                producer.send_batch(topic, [b"x", b"x"], timestamps=[1, wrong])  # type: ignore[list-item]
     stamps = [record.timestamp for record in read(topic)]
     assert stamps[1:] == [2_000, 7]
     assert stamps[0] > 1_600_000_000_000
@@ -475,7 +493,8 @@ def test_a_callback_that_would_wait_for_itself_is_told_so(
     assert len(read(topic)) == 2
 
 
-def test_a_callback_may_close_its_producer(client: msgtx.Client, topic: str, read: Read) -> None:
+@pytest.mark.parametrize("dedup_key", [None, "once"])
+def test_a_callback_may_close_its_producer(client: msgtx.Client, topic: str, read: Read, dedup_key: str | None) -> None:
     closed = threading.Event()
 
     def close(_: object) -> None:
@@ -483,7 +502,7 @@ def test_a_callback_may_close_its_producer(client: msgtx.Client, topic: str, rea
         closed.set()
 
     producer = client.producer(linger_ms=0)
-    producer.send(topic, b"a", on_delivery=close)
+    producer.send(topic, b"a", on_delivery=close, dedup_key=dedup_key)
     assert closed.wait(5)
     producer._sender._thread.join(5)
     assert not producer._sender._thread.is_alive()
@@ -644,6 +663,18 @@ def test_a_closed_producer_calls_nothing_back_any_more(client: msgtx.Client, top
     with client.producer() as producer:
         future = producer.send(topic, b"a", on_delivery=late)
     assert told == [future]
+
+
+def test_a_closed_producer_takes_no_record_that_is_too_large_either(
+    client: msgtx.Client, unique: Callable[[str], str]
+) -> None:
+    """Its future would tell another reason, which a smaller record seems to help against."""
+    name = unique("limited")
+    client.topics.create(name, max_message_bytes=10)
+    with client.producer() as producer:
+        producer.send(name, b"x").result(SECONDS)
+    with pytest.raises(errors.IllegalState):
+        producer.send(name, b"x" * 11)
 
 
 def test_closing_a_producer_that_never_sent_does_nothing(client: msgtx.Client) -> None:
@@ -820,7 +851,7 @@ def test_a_waiting_send_is_freed_by_close(client: msgtx.Client, topic: str, conn
         wait_until(lambda: not producer._accumulator.buffered < 400, "the buffer is full")
         closing = threading.Thread(target=producer.close, args=(0.05,))
         closing.start()
-        thread.join(5)  # the lock is held longer: only `close` can have freed it
+        thread.join(2)  # the lock is held longer: only `close` can have freed it
         freed = not thread.is_alive()
     closing.join(SECONDS)
     assert freed

@@ -1,5 +1,6 @@
 """Acknowledgements in a producer's transaction: the output is visible if and only if the input is acknowledged (I17)."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 import msgtx
 from msgtx import Acknowledgement, errors
 from msgtx.producer import sender
+from msgtx.rules.transaction import ClientState
 from tests.client.test_shares import fill, group, seen, share
 from tests.databases import Connection, wait_until
 
@@ -234,6 +236,56 @@ def test_a_lost_answer_to_pending_acknowledgements_is_asked_for_again(
         producer.send(output, b"out", partition=0)
     time.sleep(0.6)
     assert share().poll(0) == []
+
+
+def test_a_commit_waits_until_its_acknowledgements_are_stored(
+    client: msgtx.Client, topic: str, output: str, share: Share, make: Make, read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A decision without them would have their records delivered, and the output written, once more (I17)."""
+    fill(client, topic, 1)
+    one, producer = share(), make()
+    call = sender.acknowledge_in_transaction
+    committed = threading.Event()
+    early: list[bool] = []
+
+    def held_up(*arguments: Any, **named: Any) -> None:
+        wait_until(lambda: producer._state.value is ClientState.COMMITTING)
+        early.append(committed.wait(0.2))
+        call(*arguments, **named)
+
+    monkeypatch.setattr(sender, "acknowledge_in_transaction", held_up)
+    with producer.transaction() as tx:
+        (record,) = one.poll(5)
+        producer.send(output, record.value, partition=0).result(30)
+        one.acknowledge(record)
+        tx.send_acknowledgements(one)
+    committed.set()
+    assert early == [False]
+    assert produced(read, output) == [b"0"]
+    time.sleep(0.6)
+    assert share().poll(0) == []
+
+
+def test_a_commit_whose_acknowledgements_are_refused_meanwhile_raises_at_once(
+    client: msgtx.Client, topic: str, output: str, share: Share, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = make(max_block_ms=10_000)
+    one, _, records = one_that_lost_its_first(client, topic, 1, share)
+    call = sender.acknowledge_in_transaction
+
+    def held_up(*arguments: Any, **named: Any) -> None:
+        wait_until(lambda: producer._state.value is ClientState.COMMITTING)
+        call(*arguments, **named)
+
+    monkeypatch.setattr(sender, "acknowledge_in_transaction", held_up)
+    producer.begin_transaction()
+    producer.send(output, b"out", partition=0).result(30)
+    one.acknowledge(records[0])
+    producer.send_acknowledgements_to_transaction(one)
+    began = time.monotonic()
+    with pytest.raises(errors.InvalidRecordState, match="offset 0"):
+        producer.commit_transaction()
+    assert time.monotonic() - began < 5
 
 
 def test_a_prepared_transaction_holds_acknowledgements(client: msgtx.Client, topic: str, share: Share, make: Make) -> None:

@@ -15,6 +15,7 @@ from msgtx import GroupMetadata, OffsetAndMetadata, Outcome, TopicPartition, err
 from msgtx.database.wire import BatchColumns
 from msgtx.producer import sender
 from msgtx.producer.group_commit import GroupCommit
+from msgtx.producer.transaction import FUSED_BYTES
 from msgtx.store.append import PARTITIONS_AT_ONCE
 from tests.databases import Connection, partitions_held, wait_until, waiting_backends
 
@@ -1036,6 +1037,43 @@ def test_a_transaction_in_one_call_that_lost_its_answer_is_committed_once(
             committing.result(SECONDS)
             assert future.result(0).offset == number
     assert values(read(topic)) == [b"%d" % number for number in range(5)]
+
+
+def test_a_commit_that_is_interrupted_when_it_is_answered_may_be_repeated(
+    producer: msgtx.Producer, wide: str, read: Read
+) -> None:
+    """By Ctrl-C in a callback: what is settled by then is not settled twice."""
+
+    def interrupt(_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    producer.begin_transaction()
+    futures = [
+        producer.send(wide, b"%d" % partition, partition=partition, on_delivery=interrupt if partition == 1 else None)
+        for partition in range(3)
+    ]
+    with pytest.raises(KeyboardInterrupt):
+        producer.commit_transaction()
+    producer.commit_transaction()
+    assert [future.result(0).offset for future in futures] == [0, 0, 0]
+    assert len(read(wide)) == 3
+    producer.flush(0)
+    assert producer._accumulator.buffered == 0
+
+
+def test_what_is_too_large_for_one_call_goes_in_several(
+    client: msgtx.Client, wide: str, unique: Unique, read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One call would hold the locks of its partitions for as long as it takes to store all of it."""
+    with client.producer(transactional_id=unique("id"), linger_ms=60_000) as producer:
+        for size, calls in ((1_000, []), (FUSED_BYTES // 3, [3])):
+            with monkeypatch.context() as counting, producer.transaction():
+                sizes = calls_of(counting)
+                for partition in range(3):
+                    producer.send(wide, b"x" * size, partition=partition)
+                producer.commit_transaction()
+            assert sizes == calls
+    assert len(read(wide)) == 6
 
 
 # ── many partitions ──

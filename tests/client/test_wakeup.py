@@ -282,7 +282,7 @@ def test_a_commit_that_nobody_follows_is_noticed(connection: Connection, topic: 
     assert [record.value for record in waiting.result(PATIENCE_SECONDS)] == [b"x"]
 
 
-@pytest.mark.parametrize("kind", ["plain", "transactional", "unflushed"])
+@pytest.mark.parametrize("kind", ["plain", "transactional", "unflushed", "once"])
 def test_a_producer_that_lives_for_a_moment_tells_its_readers(
     database_url: str, topic: str, asleep: Asleep, kind: str
 ) -> None:
@@ -293,7 +293,7 @@ def test_a_producer_that_lives_for_a_moment_tells_its_readers(
         other.producer(**settings) as producer,
         producer.transaction() if kind == "transactional" else contextlib.nullcontext(),
     ):
-        producer.send(topic, b"x")
+        producer.send(topic, b"x", dedup_key="x" if kind == "once" else None)
     assert [record.value for record in waiting.result(PATIENCE_SECONDS)] == [b"x"]
 
 
