@@ -225,9 +225,7 @@ class Lane:
     log_append_time: bool
     open: PendingBatch | None = None
     ready: deque[PendingBatch] = field(default_factory=deque)
-    in_flight: int = 0
     next_sequence: int = 0  # of the next batch that is handed over
-    broken: bool = False  # a batch was refused: later ones in flight will be, too, and are sent again in order
 
 
 class Accumulator:

@@ -8,6 +8,7 @@ batch whose answer was lost keeps its sequence and is repeated until it is answe
 import contextlib
 import heapq
 import logging
+import operator
 import os
 import socket
 import threading
@@ -15,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from msgtx import errors
@@ -42,6 +44,7 @@ from msgtx.store.append import (
 )
 from msgtx.store.producers import init_producer_id
 from msgtx.store.topics import Topic
+from msgtx.types import TopicPartition
 
 log = logging.getLogger("msgtx.producer")
 AWAKE_SECONDS: Final = 0.2  # without work, before the thread sleeps until it is woken
@@ -83,6 +86,7 @@ class Sender:
         self._refresh_topic = refresh_topic
         self._host = socket.gethostname()
         self._in_flight: deque[CallInFlight] = deque()
+        self._refusals: list[tuple[PendingBatch, MsgtxError]] = []  # to be looked into; the batches wait in their lanes
         self._partitions_at_once = PARTITIONS_AT_ONCE
         self._bump_needed = False
         self._paused = False
@@ -139,12 +143,11 @@ class Sender:
         while self._wait_for_work():
             try:
                 self._expire(trouble, attempted=False)
-                with (
-                    until(self._deadline, silence=self._config.request_timeout_ms / 1000),
-                    self._engine.connection() as connection,
-                ):
-                    self._acknowledge(connection)
-                    self._drain(connection)
+                with until(self._deadline, silence=self._config.request_timeout_ms / 1000):
+                    with self._engine.connection() as connection:
+                        self._acknowledge(connection)
+                        self._drain(connection)
+                    self._look_into_refusals()  # with a connection of the pool, which may have no other one
                 failures, trouble = 0, None
                 self._partitions_at_once = min(PARTITIONS_AT_ONCE, self._partitions_at_once * 2)
             except MsgtxError as error:
@@ -203,19 +206,21 @@ class Sender:
         batch_array(connection, ())  # asks for the type once, which a pipeline could not
         with translated(connection), connection.pipeline() as pipeline:
             while True:
-                call = self._take(connection) if len(self._in_flight) < self._config.max_in_flight else None
+                may_take = len(self._in_flight) < self._config.max_in_flight and not self._refusals
+                call = self._take(connection) if may_take else None
                 if call is not None:
                     self._hand_over(connection, call)
                     end_call(pipeline)
                 elif self._in_flight:
                     # Only now is every call committed; an answer that came before is not yet an acknowledgement (P13).
                     pipeline.sync()
+                    refused: set[TopicPartition] = set()
                     while self._in_flight:
-                        self._settle(self._in_flight[0])
+                        self._settle(self._in_flight[0], refused)
                         self._in_flight.popleft()
                 else:
                     break
-        if self._bump_needed:  # by now every batch is answered
+        if self._bump_needed and not self._refusals:  # by now every batch is answered
             self._raise_epoch(connection)
 
     def _due_answers(self, now: float) -> Answers | None:
@@ -301,7 +306,6 @@ class Sender:
                 lane.ready.remove(batch)
                 if not lane.ready:
                     accumulator.filled.discard(lane.topic_partition)
-                lane.in_flight += 1
                 self.number(lane, batch)
                 lanes.append(lane)
                 batches.append(batch)
@@ -324,7 +328,7 @@ class Sender:
         # Before the epoch is raised, what is uncertain is repeated under the old one, and nothing else is sent.
         if self._bump_needed:
             return next((batch for batch in lane.ready if batch.uncertain), None)
-        return None if lane.broken else lane.ready[0]
+        return lane.ready[0]
 
     def number(self, lane: Lane, batch: PendingBatch) -> None:
         """Give a batch its sequence before it is handed over. The caller holds the lock."""
@@ -341,55 +345,56 @@ class Sender:
 
     # ── answers ──
 
-    def _settle(self, call: CallInFlight) -> None:
+    def _settle(self, call: CallInFlight, refused: set[TopicPartition]) -> None:
+        """Take a call's answers. `refused`: where a batch before it, of those in flight with it, was refused."""
         with translated(call.cursor.connection):
             rows = call.cursor.fetchall()
         answers = read_appended(rows)
         if call.batches[0].transaction_number is None:
             self._wake.tell([lane.partition_id for lane in call.lanes])
         for lane, batch, answer in zip(call.lanes, call.batches, answers, strict=True):
-            with self._accumulator.lock:
-                lane.in_flight -= 1
             batch.uncertain = False
             if answer.error is None:
                 self._accumulator.stored(lane, batch, answer)
+            elif lane.topic_partition in refused and not answer.error.fatal:
+                self._requeue(lane, batch)  # it followed a refused batch; it gets a new number
             else:
+                refused.add(lane.topic_partition)
                 self._refused(lane, batch, answer.error)
-            self._go_on(lane)
 
     def _refused(self, lane: Lane, batch: PendingBatch, error: MsgtxError) -> None:
-        if lane.broken and isinstance(error, errors.OutOfOrderSequence):
-            self._requeue(lane, batch)  # it followed a refused batch; it gets a new number
-        elif error.retriable and not self._late(batch):
-            self._break(lane, batch)
-            self._requeue(lane, batch)
-        elif isinstance(error, errors.RecordTooLarge) and self._drop_large(batch, error):
-            self._break(lane, batch)
-            if len(batch):
-                self._requeue(lane, batch)
-            else:
-                self._accumulator.finish(batch, error=error)
-        elif isinstance(error, errors.UnknownTopicOrPartition) and self._finds_anew(lane, batch):
-            lane.broken = True  # what follows on its way is refused, too, and goes again in order
-            self._requeue(lane, batch)
-        elif isinstance(error, errors.OutOfOrderSequence) and batch.transaction_number is None:
+        if isinstance(error, errors.OutOfOrderSequence) and batch.transaction_number is None:
             # The epoch is raised once every uncertain batch is answered; then the refused are renumbered.
             self._bump_needed = True
             self._requeue(lane, batch)
+        elif isinstance(error, (errors.RecordTooLarge, errors.UnknownTopicOrPartition)):
+            self._renumber_from(lane, batch)
+            self._requeue(lane, batch)
+            self._refusals.append((batch, error))
         elif error.fatal:
             error = self._engine.cause_of(error)
             self._accumulator.finish(batch, error=error)
             self._fail_all(error)
         else:
-            self._break(lane, batch)
+            self._renumber_from(lane, batch)
             self._accumulator.finish(batch, error=error)
             self._state.batch_failed(batch.transaction_number, error)
 
-    def _break(self, lane: Lane, batch: PendingBatch) -> None:
+    def _look_into_refusals(self) -> None:
+        """Send a refused batch again without the records that are too large, or to its new partition; else it fails."""
+        while self._refusals:
+            batch, error = self._refusals[0]
+            is_large = isinstance(error, errors.RecordTooLarge)
+            goes_on = self._drop_large(batch, error) if is_large else self._finds_anew(batch)
+            if not goes_on and self._accumulator.take_ready(partial(operator.is_, batch)):
+                self._accumulator.finish(batch, error=error)
+                self._state.batch_failed(batch.transaction_number, error)
+            self._refusals.pop(0)
+
+    def _renumber_from(self, lane: Lane, batch: PendingBatch) -> None:
         # A refused batch uses up no sequence: the next one carries its numbers.
-        if batch.base_sequence is not None and not lane.broken:
+        if batch.base_sequence is not None:
             lane.next_sequence = batch.base_sequence
-        lane.broken = True
 
     def _requeue(self, lane: Lane, batch: PendingBatch) -> None:
         with self._accumulator.lock:
@@ -399,10 +404,6 @@ class Sender:
             )
             lane.ready.insert(at, batch)
             self._accumulator.filled.add(lane.topic_partition)
-
-    def _go_on(self, lane: Lane) -> None:
-        if lane.broken and lane.in_flight == 0 and not self._bump_needed:
-            lane.broken = False
 
     def _drop_large(self, batch: PendingBatch, error: MsgtxError) -> bool:
         topic = self._refresh_topic(batch.topic_partition.topic)
@@ -417,16 +418,16 @@ class Sender:
             return False
         batch.dropped = {**(batch.dropped or {}), **dropped}
         self._state.batch_failed(batch.transaction_number, error)
-        return True
+        return len(batch) > 0
 
-    def _finds_anew(self, lane: Lane, batch: PendingBatch) -> bool:
+    def _finds_anew(self, batch: PendingBatch) -> bool:
         """Return whether the topic was deleted and made again, so that the batch has a partition to go to."""
         topic = self._refresh_topic(batch.topic_partition.topic)
         if topic is None or batch.transaction_number is not None or self._late(batch):
             return False
+        # The refused batch was sent to another partition than it would be now.
         index = batch.topic_partition.partition
-        # The refused batch was sent to another partition than the lane now leads to.
-        return index < len(topic.partition_ids) and topic.partition_ids[index] == lane.partition_id != batch.sent_to
+        return index < len(topic.partition_ids) and topic.partition_ids[index] != batch.sent_to
 
     def _late(self, batch: PendingBatch) -> bool:
         return self._overdue(batch) or batch.attempts > (0 if self._config.acks == "0" else self._config.retries)
@@ -441,14 +442,10 @@ class Sender:
         while self._in_flight:
             call = self._in_flight.pop()
             for lane, batch in zip(call.lanes, call.batches, strict=True):
-                if batch.finished or not batch.uncertain:
-                    continue
-                with self._accumulator.lock:
-                    lane.in_flight -= 1
-                    lane.ready.appendleft(batch)
-                    self._accumulator.filled.add(lane.topic_partition)
-        for lane in self._accumulator.lanes.values():
-            self._go_on(lane)
+                if batch.uncertain:
+                    with self._accumulator.lock:
+                        lane.ready.appendleft(batch)
+                        self._accumulator.filled.add(lane.topic_partition)
 
     def _expire(self, cause: MsgtxError | None, *, attempted: bool) -> None:
         """Fail what is late: after a failed attempt, or because its turn did not come in time. `cause`: the last failure."""
@@ -467,10 +464,9 @@ class Sender:
 
     def _fail_all(self, error: MsgtxError) -> None:
         self._bump_needed = False
+        self._refusals.clear()
         self._state.fail(error)  # its transaction, too: what is dropped here would be missing from it
         self._accumulator.drop_unsent(error)
-        for lane in self._accumulator.lanes.values():
-            self._go_on(lane)
 
     def _raise_epoch(self, connection: RawConnection) -> None:
         assert self._state.producer is not None
@@ -482,7 +478,6 @@ class Sender:
             self._bump_needed = False
             for lane in self._accumulator.lanes.values():
                 lane.next_sequence = 0
-                lane.broken = False
 
 
 def _before(batch: PendingBatch, other: PendingBatch) -> bool:

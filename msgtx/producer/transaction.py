@@ -444,9 +444,7 @@ class Transactions:
         with self._state.lock:
             for topic_partition, (partition_id, _) in transaction.tails.items():
                 last = answer.last_sequences.get(partition_id)
-                lane = self._accumulator.lanes[topic_partition]
-                lane.next_sequence = 0 if last is None else last + 1
-                lane.broken = False
+                self._accumulator.lanes[topic_partition].next_sequence = 0 if last is None else last + 1
 
     def _ended(self, outcome: Ended, began: float) -> None:
         with self._state.lock:

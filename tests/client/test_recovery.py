@@ -239,3 +239,40 @@ def test_a_close_beside_an_abort_ends_with_it(
         wait_until(lambda: producer._accumulator.sender_sleeps, "the sender waits for the end of the abort")
     aborting.result(SECONDS)
     closing.result(SECONDS)
+
+
+@pytest.mark.parametrize("refused", ["large", "made again"])
+def test_a_refusal_is_looked_into_over_the_connection_that_has_brought_it(
+    client: msgtx.Client, database_url: str, topic: str, connection: Connection, refused: str
+) -> None:
+    """A pool of one connection has no other one, and the database may let in nobody else."""
+    with msgtx.connect(database_url, pool_size=1) as single, single.producer() as producer:
+        assert producer.send(topic, b"first").result(SECONDS).offset == 0
+        if refused == "large":
+            connection.execute("update msgtx.topic set max_message_bytes = 20 where name = %s", [topic])
+            with pytest.raises(errors.RecordTooLarge):
+                producer.send(topic, bytes(50)).result(5)
+        else:
+            client.topics.delete(topic)
+            client.topics.create(topic)
+            assert producer.send(topic, b"again").result(5).offset == 0
+
+
+@pytest.mark.parametrize("size", [1, 50])
+def test_a_look_into_a_refusal_that_fails_leaves_no_record_behind(
+    client: msgtx.Client, topic: str, connection: Connection, read: Read, size: int
+) -> None:
+    with client.producer(linger_ms=60_000) as producer:
+        producer.send(topic, b"first")
+        producer.flush(SECONDS)
+        connection.execute("update msgtx.topic set max_message_bytes = 20 where name = %s", [topic])
+        futures = producer.send(topic, bytes(50)), producer.send(topic, bytes(size))
+        connection.execute("alter function msgtx.describe_topics rename to describe_topics_away")
+        try:
+            producer.flush(SECONDS)
+        finally:
+            connection.execute("alter function msgtx.describe_topics_away rename to describe_topics")
+        assert [type(future.exception(0)) for future in futures] == [errors.ConfigError] * 2
+        producer.send(topic, b"later")
+        producer.flush(SECONDS)
+    assert [record.value for record in read(topic)] == [b"first", b"later"]
