@@ -24,7 +24,7 @@ class Answers:
 
     def __init__(self) -> None:
         self.lost: Collection[int] = ()
-        self.error: msgtx.MsgtxError = errors.DatabaseUnavailable("the answer is lost")
+        self.error: Exception = errors.DatabaseUnavailable("the answer is lost")
         self.sizes: list[int] = []
         self._read = sender.read_appended
 
@@ -108,9 +108,12 @@ def test_a_call_is_repeated_as_often_as_the_settings_say(
     """What was not answered may be stored all the same; what is sent later is no part of it."""
     answers.lost = range(1, 100)
     with client.producer(retry_backoff_ms=1, **settings) as producer:  # type: ignore[arg-type]
-        producer.send(topic, b"a")
+        sent = producer.send(topic, b"a")
         producer.flush(SECONDS)
         assert len(answers.sizes) == tries
+        if tries > 1:
+            with pytest.raises(errors.DeliveryTimeout, match=r"not acknowledged within 120 s \(the answer is lost\)"):
+                sent.result(0)
         answers.lost = ()
         producer.send(topic, b"b")
         producer.flush(SECONDS)
@@ -276,3 +279,79 @@ def test_a_look_into_a_refusal_that_fails_leaves_no_record_behind(
         producer.send(topic, b"later")
         producer.flush(SECONDS)
     assert [record.value for record in read(topic)] == [b"first", b"later"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"acks": "1", "enable_idempotence": False}])
+def test_behind_a_batch_that_was_late_a_producer_goes_on(
+    client: msgtx.Client, wide: str, read: Read, connection: Connection, settings: dict[str, object]
+) -> None:
+    """Of a batch that was not answered nobody knows; one whose turn did not come was not stored."""
+    with client.producer(delivery_timeout_ms=1_000, linger_ms=0, **settings) as producer:  # type: ignore[arg-type]
+        producer.send(wide, b"first", partition=0).result(SECONDS)
+        with partitions_held(connection, wide):
+            late = [producer.send(wide, b"late", partition=0)]
+            wait_until(lambda: waiting_backends(connection), "the append waits")
+            late.append(producer.send(wide, b"late", partition=1))
+            assert [type(future.exception(SECONDS)) for future in late] == [errors.DeliveryTimeout] * 2
+        for partition in range(3):
+            producer.send(wide, b"later", partition=partition).result(SECONDS)
+    values = [record.value for record in read(wide) if record.value != b"late" or record.partition]
+    assert sorted(values) == [b"first", *[b"later"] * 3]
+
+
+def test_what_was_never_sent_costs_no_epoch(client: msgtx.Client, topic: str, connection: Connection) -> None:
+    with client.producer(delivery_timeout_ms=1_000, linger_ms=0) as producer:
+        producer.send(topic, b"first").result(SECONDS)
+        with producer._sender.paused(time.monotonic() + SECONDS):
+            late = producer.send(topic, b"late")
+            wait_until(lambda: time.monotonic() > late._batch.created_at + 1, "it is late")
+        assert isinstance(late.exception(SECONDS), errors.DeliveryTimeout)
+        producer.send(topic, b"later").result(SECONDS)
+    assert rows(connection, topic, "producer_epoch") == [(0,), (0,)]
+
+
+def test_a_transaction_of_which_a_part_was_late_is_not_committed(
+    client: msgtx.Client, wide: str, read: Read, connection: Connection
+) -> None:
+    """I1: what is left of it would be half a transaction."""
+    with client.producer(transactional_id=wide, delivery_timeout_ms=1_000, linger_ms=0) as producer:
+        producer.begin_transaction()
+        producer.send(wide, b"half", partition=0).result(SECONDS)
+        with partitions_held(connection, wide):
+            assert isinstance(producer.send(wide, b"late", partition=1).exception(SECONDS), errors.DeliveryTimeout)
+        with pytest.raises(errors.DeliveryTimeout):
+            producer.commit_transaction(SECONDS)
+        producer.abort_transaction(SECONDS)
+    assert read(wide) == []
+
+
+def test_a_bug_is_told_to_everybody_who_waits(
+    client: msgtx.Client, wide: str, answers: Answers, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers.lost, answers.error = {1}, TypeError("planted")
+    with client.producer(linger_ms=60_000, max_in_flight=1) as producer:
+        futures = [producer.send(wide, b"a", partition=partition) for partition in (0, 0, 1)]
+        producer.flush(SECONDS)
+        for future in futures:
+            with pytest.raises(errors.FatalError, match=r"the sender failed: TypeError.*planted"):
+                future.result(0)
+    assert "the sender failed" in caplog.text
+
+
+def test_what_is_on_its_way_at_close_is_not_repeated(
+    client: msgtx.Client, topic: str, connection: Connection, background: ThreadPoolExecutor
+) -> None:
+    producer = client.producer(linger_ms=0)
+    with partitions_held(connection, topic):
+        sent = producer.send(topic, b"a")
+        (waiting,) = wait_until(lambda: waiting_backends(connection), "the append waits")
+        closing = background.submit(producer.close, 0.05)
+        wait_until(lambda: producer._sender._closing, "nothing is waited for any more")
+        connection.execute("select pg_terminate_backend(%s)", [waiting])
+        assert isinstance(sent.exception(SECONDS), errors.DatabaseUnavailable)
+        closing.result(SECONDS)
+
+
+def test_a_batch_that_lingers_longer_than_the_sender_stays_awake_is_sent(client: msgtx.Client, topic: str) -> None:
+    with client.producer(linger_ms=round(sender.AWAKE_SECONDS * 1500)) as producer:
+        assert producer.send(topic, b"a").result(SECONDS).offset == 0
