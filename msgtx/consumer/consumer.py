@@ -362,10 +362,10 @@ class Consumer:
                     continue
                 if not error.retriable or self._given_up(began):
                     raise
-                progress = False
-                self._waiter.clear()
-                if time.monotonic() < deadline:
-                    time.sleep(min(self.config.retry_backoff_ms / 1000, max(0.0, deadline - time.monotonic())))
+                if (left := deadline - time.monotonic()) <= 0:
+                    return False
+                time.sleep(min(self.config.retry_backoff_ms / 1000, left))
+                continue
             if progress:
                 continue
             left = deadline - time.monotonic()
@@ -414,10 +414,12 @@ class Consumer:
 
         Raise `NotAssigned` if the transaction may hold what came of partitions that were taken away: abort, and `rewind`.
         """
+        self._require_open()
         return self._offsets.group_metadata()
 
     def transaction_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the positions of all assigned partitions, for a transaction. Raise `IllegalState` if they may not be."""
+        self._require_open()
         return self._offsets.of_transaction()
 
     def commit(

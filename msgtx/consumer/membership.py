@@ -151,8 +151,10 @@ class Membership:
         if self._closing:
             raise IllegalState("the consumer is closed")
         self.due = False
-        if self.starts_over and self._member is not None:
-            self._start_over(connection, self._member)
+        if self.starts_over:
+            if self._member is not None:
+                self._start_over(connection, self._member)
+            self.starts_over = False  # what is in doubt is of a member that is gone
         if self._member is None or not self._subscribed:
             self._join(connection)
         assert self._member is not None

@@ -279,17 +279,42 @@ def test_stop_from_another_thread_ends_a_waiting_iteration(client: msgtx.Client,
         for record in consumer:
             seen.append(record.offset)
             consumer.stop()
-        assert seen[-1] == 0
+        assert seen == [0, 0]
 
 
-def test_stop_ends_a_waiting_poll_and_the_next_one_reads(client: msgtx.Client, topic: str, unique: Unique) -> None:
-    with client.consumer(topic, auto_offset_reset="earliest") as consumer, ThreadPoolExecutor(1) as threads:
+def test_stop_ends_a_waiting_poll_and_the_next_one_reads(client: msgtx.Client, topic: str) -> None:
+    settings: Any = {"auto_offset_reset": "earliest", "fetch_max_wait_ms": 60_000}
+    with client.consumer(topic, **settings) as consumer, ThreadPoolExecutor(1) as threads:
+        wait_until(lambda: client._listener.confirmed, "notifications arrive")
         polling = threads.submit(consumer.poll, SECONDS)
-        wait_until(lambda: consumer._sole_use.user is not None, "the poll runs")
+        wait_until(lambda: consumer._waiter._waited, "the poll waits")
+        began = time.monotonic()
         consumer.stop()
         assert polling.result(SECONDS) == []
+        assert time.monotonic() - began < SECONDS / 2
         fill(client, topic, 1)
         assert numbers(consumer.poll(SECONDS)) == [0]
+
+
+@pytest.mark.parametrize("call", ["stop", "close"])
+def test_a_poll_ends_while_the_database_is_away(
+    client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    with client.consumer(topic, fetch_max_wait_ms=60_000) as consumer, ThreadPoolExecutor(1) as threads:
+        wait_until(lambda: client._listener.confirmed, "notifications arrive")
+        ended = []
+
+        def fails(*_: Any, **__: Any) -> None:
+            if not ended:
+                ended.append(threads.submit(getattr(consumer, call)))
+                wait_until(lambda: not consumer._waiter._wakes.empty(), "it is told")
+            raise errors.DatabaseUnavailable("it is away")
+
+        monkeypatch.setattr("msgtx.consumer.fetcher.fetch", fails)
+        began = time.monotonic()
+        assert consumer.poll(SECONDS) == []
+        ended[0].result(SECONDS)
+        assert time.monotonic() - began < SECONDS / 2
 
 
 def test_a_second_thread_is_refused(client: msgtx.Client, topic: str) -> None:
@@ -649,7 +674,8 @@ def test_close_may_be_called_twice_and_ends_everything(client: msgtx.Client, top
 def test_close_from_another_thread_ends_a_poll_that_waits(client: msgtx.Client, topic: str) -> None:
     """As `client.close()` does it, which any thread may call."""
     with ThreadPoolExecutor(1) as threads:
-        consumer = client.consumer(topic, group=topic)
+        consumer = client.consumer(topic, group=topic, fetch_max_wait_ms=60_000)
+        wait_until(lambda: client._listener.confirmed, "notifications arrive")
         polling = threads.submit(consumer.poll, SECONDS)
         wait_until(lambda: consumer._waiter._waited, "the poll waits")
         began = time.monotonic()

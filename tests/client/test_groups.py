@@ -3,6 +3,7 @@
 import contextlib
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
@@ -16,14 +17,16 @@ from msgtx import Client, Consumer, OffsetAndMetadata, TopicPartition, errors
 from msgtx.consumer import subscription as assignments
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
-from msgtx.store.members import leave_group
+from msgtx.store.members import describe_members, join_group, leave_group
 from msgtx.store.topics import Topic, describe_topics
+from msgtx.types import GroupMetadata
 from tests.databases import Connection, wait_until
 from tests.faults import Faults, lose_connection
 
 Unique = Callable[[str], str]
 SECONDS = 30.0
 QUICK = {"session_timeout_ms": 600, "heartbeat_interval_ms": 100}
+RARE = {"session_timeout_ms": 120_000, "heartbeat_interval_ms": 60_000}  # no heartbeat: what it learns, it was notified of
 
 
 @pytest.fixture
@@ -92,6 +95,16 @@ def members(client: msgtx.Client, unique: Unique) -> Iterator[Members]:
         yield Members(client, unique("group"), stack)
 
 
+def heartbeats(connection: Connection, group: str) -> int:
+    """Return how often those who are members now have said that they live."""
+    state = describe_members(connection, group)
+    numbers = [] if state is None else [member.number for member in state.members]
+    rows = connection.execute(
+        "select from msgtx.group_heartbeat where heartbeat_number > 0 and member_number = any(%s)", [numbers]
+    )
+    return len(rows.fetchall())
+
+
 def fill(client: msgtx.Client, topic: str, count: int, start: int = 0) -> list[bytes]:
     partitions = client.topics.describe(topic).partitions
     values = [b"%s %d" % (topic.encode(), at) for at in range(start, start + count)]
@@ -154,6 +167,157 @@ def test_without_notifications_a_heartbeat_tells_a_member_what_has_changed(
     members.until(lambda: ("lost", (0, 1, 2, 3)) in members.told(first) and members.shares() == [4])
 
 
+def test_a_member_that_was_not_polled_joins_again_without_notifications(
+    client: msgtx.Client, members: Members, wide: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(msgtx.consumer.wakeup.Listener, "watch", lambda *_: None)
+    slow = members.join(wide, max_poll_interval_ms=100, session_timeout_ms=6_000, heartbeat_interval_ms=50)
+    wait_until(lambda: client.admin.groups.members(members.group) == [], "it has left")
+    members.until(lambda: [event for event, _ in members.told(slow)][:3] == ["assign", "lost", "assign"])
+
+
+def test_a_poll_that_waits_gives_away_what_another_member_is_to_have(
+    client: msgtx.Client, connection: Connection, members: Members, wide: str
+) -> None:
+    """It is woken by a notification, which costs the members no heartbeat."""
+    first = members.join(wide, fetch_max_wait_ms=60_000, **RARE)
+    members.alive.remove(first)
+    wait_until(lambda: client._listener.confirmed, "notifications arrive")
+    with ThreadPoolExecutor(1) as threads:
+        polling = threads.submit(first.poll, SECONDS)
+        wait_until(lambda: first._waiter._waited, "it waits")
+        second = members.join(wide, **RARE)
+        members.until(lambda: len(second.assignment()) == 2)
+        first.stop()
+        assert polling.result(SECONDS) == []
+    assert heartbeats(connection, members.group) == 0
+
+
+def test_heartbeats_come_at_their_interval_and_after_a_failure_sooner(
+    members: Members, wide: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member whose heartbeats fail has not long to live."""
+    real, failures, begun = msgtx.consumer.membership.heartbeat, 20, []
+
+    def fails(*arguments: Any, **options: Any) -> Any:
+        begun.append(time.monotonic())
+        if len(begun) <= failures:
+            raise errors.DatabaseUnavailable("it is away")
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(msgtx.consumer.membership, "heartbeat", fails)
+    members.join(wide, heartbeat_interval_ms=100, retry_backoff_ms=1)
+    wait_until(lambda: len(begun) >= failures + 3, "it goes on")
+    assert begun[failures] - begun[0] < failures * 0.1 / 2
+    assert begun[failures + 2] - begun[failures] > 2 * 0.1 * 0.9
+
+
+def test_a_member_lives_while_it_learns_for_the_first_time_what_it_has(
+    connection: Connection, members: Members, wide: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = msgtx.consumer.membership.member_assignment
+
+    def slow(*arguments: Any) -> Any:
+        wait_until(lambda: heartbeats(connection, members.group) > 1, "it says again that it lives")
+        return real(*arguments)
+
+    monkeypatch.setattr(msgtx.consumer.membership, "member_assignment", slow)
+    assert len(members.join(wide, heartbeat_interval_ms=10).assignment()) == 4
+
+
+def test_who_cannot_join_again_for_a_while_is_a_member_like_any_other_after_that(
+    client: msgtx.Client, connection: Connection, members: Members, wide: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a session may still commit for the member that it was is refused anyway: it need not leave for that."""
+    consumer = members.join(wide, heartbeat_interval_ms=10, retry_backoff_ms=1)
+    (member,) = client.admin.groups.members(members.group)
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise errors.DatabaseUnavailable("it is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(msgtx.consumer.membership, "join_group", fails)
+        leave_group(connection, members.group, member.member_id)
+        members.until(lambda: members.told(consumer)[-1] == ("lost", (0, 1, 2, 3)))
+        assert consumer.poll(0.1) == []  # heartbeats would be due
+        assert consumer.group_metadata() == GroupMetadata(members.group)
+        consumer._subscription.in_doubt()
+    members.until(lambda: members.shares() == [4])
+    consumer.rewind()  # so its next poll attends to the group
+    members.until(lambda: heartbeats(connection, members.group) > 1)
+    assert [event for event, _ in members.told(consumer)] == ["assign", "lost", "assign"]
+
+
+@pytest.mark.parametrize("by", ["names", "pattern"])
+def test_what_has_not_changed_is_not_joined_nor_divided_again(
+    client: msgtx.Client, members: Members, unique: Unique, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """A division of a group reads all its members, and its generation is flushed."""
+    calls: Counter[str] = Counter()
+
+    def count(name: str) -> None:
+        real = getattr(msgtx.consumer.membership, name)
+
+        def counted(*arguments: Any, **options: Any) -> Any:
+            calls[name] += 1
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(msgtx.consumer.membership, name, counted)
+
+    every = ("join_group", "describe_members", "assign_partitions")
+    for name in every:
+        count(name)
+    stem = unique("stem")
+    topics = [f"{stem}.a", f"{stem}.b"]
+    for topic in topics:
+        client.topics.create(topic)
+    subscription: dict[str, Any] = {"topics": topics} if by == "names" else {"pattern": rf"{stem}\..*"}
+    consumer = members.join(*subscription.get("topics", ()), pattern=subscription.get("pattern"), **RARE)
+    assert calls == dict.fromkeys(every, 1)
+    consumer.subscribe(**subscription)
+    assert calls["assign_partitions"] == 1, "it has subscribed to the same"
+    calls.clear()
+    client.topics.delete(topics[1])
+    members.until(lambda: len(consumer.assignment()) == 1)
+    assert calls == dict.fromkeys(every if by == "pattern" else every[1:], 1)
+    calls.clear()
+    consumer.rewind()  # so its next poll attends to the group
+    assert consumer.poll(0) == []
+    assert not calls
+
+
+def test_a_division_that_another_change_overtakes_is_made_again(
+    connection: Connection, members: Members, wide: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who leaves like this does not make it."""
+    join_group(
+        connection, members.group, member_id="leaving", group_instance_id=None, client_host=None, client_process=None,
+        session_timeout_ms=60_000, strategy="cooperative-sticky", topics=[wide], pattern=None,
+    )  # fmt: skip
+    real, left = msgtx.consumer.membership.assign_partitions, []
+
+    def overtaken(*arguments: Any, **options: Any) -> bool:
+        if not left:
+            left.append(leave_group(connection, members.group, "leaving"))
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(msgtx.consumer.membership, "assign_partitions", overtaken)
+    assert len(members.join(wide, **RARE).assignment()) == 4
+    assert len(left) == 1
+
+
+def test_a_static_member_has_its_place_by_its_instance(members: Members, wide: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever of them is started first; beside others, which have theirs by their member ids."""
+    ids = iter(["1", "2", "c"])
+    monkeypatch.setattr(msgtx.consumer.membership, "new_member_id", lambda: next(ids))
+    second, first, third = (
+        members.join(wide, assignment="range", group_instance_id=instance) for instance in ("b", "a", None)
+    )
+    members.until(lambda: members.shares() == [1, 1, 2])
+    owned = [sorted(tp.partition for tp in each.assignment()) for each in (first, second, third)]
+    assert owned == [[0, 1], [2], [3]]
+
+
 def test_the_first_member_has_everything_when_subscribe_returns(members: Members, wide: str) -> None:
     consumer = members.join(wide)
     assert consumer.assignment() == {TopicPartition(wide, index) for index in range(4)}
@@ -213,11 +377,57 @@ def test_auto_commit_commits_what_is_given_away(members: Members, client: msgtx.
 
 
 def test_a_clean_leave_moves_partitions_at_once(members: Members, wide: str) -> None:
-    first, second = members.join(wide), members.join(wide)
+    first, second = members.join(wide, **RARE), members.join(wide, **RARE)
     members.until(lambda: members.shares() == [2, 2])
     members.leave(first)
-    assert members.until(lambda: members.shares() == [4]) < first.config.heartbeat_interval_ms / 1000
+    members.until(lambda: members.shares() == [4])
     assert second.assignment() == {TopicPartition(wide, index) for index in range(4)}
+
+
+def test_the_last_member_that_leaves_divides_nothing(
+    client: msgtx.Client, connection: Connection, members: Members, wide: str
+) -> None:
+    consumer = members.join(wide, **RARE)
+    before = describe_members(connection, members.group)
+    members.leave(consumer)
+    after = describe_members(connection, members.group)
+    assert before is not None
+    assert after is not None
+    assert after.generation == before.generation + 1
+
+
+def test_who_was_given_up_with_its_group_closes(
+    client: msgtx.Client, connection: Connection, members: Members, wide: str
+) -> None:
+    consumer = members.join(wide, **RARE)
+    (member,) = client.admin.groups.members(members.group)
+    leave_group(connection, members.group, member.member_id)
+    client.admin.groups.delete(members.group)
+    members.leave(consumer)
+    assert describe_members(connection, members.group) is None
+
+
+def test_a_close_waits_for_a_heartbeat_that_is_under_way(
+    members: Members, wide: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is closed calls the database no more."""
+    real, within, go_on = msgtx.consumer.membership.heartbeat, threading.Event(), threading.Event()
+
+    def waits(*arguments: Any, **options: Any) -> Any:
+        within.set()
+        assert go_on.wait(SECONDS)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(msgtx.consumer.membership, "heartbeat", waits)
+    consumer = members.join(wide, heartbeat_interval_ms=10)
+    assert within.wait(SECONDS)
+    with ThreadPoolExecutor(1) as threads:
+        leaving = threads.submit(members.leave, consumer)
+        wait([leaving], 0.2)  # time enough to leave
+        waited = not leaving.done()
+        go_on.set()
+        leaving.result(SECONDS)
+    assert waited
 
 
 def test_who_leaves_has_left_wherever_a_connection_breaks(
@@ -701,6 +911,58 @@ def test_a_transaction_of_partitions_that_were_taken_away_is_aborted(
             transaction.send_offsets(first)
     with client.consumer(target, auto_offset_reset="earliest") as reader:
         assert [record.value for record in reader.poll(SECONDS)] == [b"of what is left"]
+
+
+@pytest.mark.parametrize("by", ["commit", "transaction", "automatic"])
+def test_what_is_committed_may_be_taken_away(
+    members: Members, client: msgtx.Client, wide: str, unique: Unique, by: str
+) -> None:
+    """A transaction of what is left is not refused for it."""
+    fill(client, wide, 8)
+    first = members.join(wide, enable_auto_commit=by == "automatic", auto_commit_interval_ms=60_000)
+    assert len(first.poll(SECONDS)) == 8
+    if by == "commit":
+        first.commit()
+    if by == "transaction":
+        with client.producer(transactional_id=unique("worker")) as producer, producer.transaction() as transaction:
+            transaction.send_offsets(first)
+    members.join(wide)
+    members.until(lambda: members.shares() == [2, 2])
+    assert first.group_metadata().member_id is not None
+
+
+@pytest.mark.parametrize("automatic", [False, True])
+def test_what_was_taken_away_is_settled_by_the_next_commit(
+    members: Members, client: msgtx.Client, connection: Connection, wide: str, automatic: bool
+) -> None:
+    fill(client, wide, 8)
+    first = members.join(wide, enable_auto_commit=automatic, auto_commit_interval_ms=60_000)
+    assert len(first.poll(SECONDS)) == 8
+    leave_group(connection, members.group, client.admin.groups.members(members.group)[0].member_id)
+    members.until(lambda: len(members.told(first)) == 3)
+    with pytest.raises(errors.NotAssigned, match="taken away"):
+        first.group_metadata()
+    if automatic:
+        first._offsets._next_commit = 0.0  # as if the interval were over
+        first.poll(0)
+    else:
+        first.commit({})
+    assert first.group_metadata().member_id is not None
+
+
+def test_who_is_closed_has_no_offsets_for_a_transaction(
+    members: Members, client: msgtx.Client, wide: str, unique: Unique
+) -> None:
+    """I11: others may have gone on, and left; a group without members would take them as those of no member."""
+    fill(client, wide, 8)
+    first = members.join(wide)
+    assert len(first.poll(SECONDS)) == 8
+    members.leave(first)
+    with client.producer(transactional_id=unique("worker")) as producer, producer.transaction() as transaction:
+        for call in (lambda: transaction.send_offsets(first), first.transaction_offsets, first.group_metadata):
+            with pytest.raises(errors.IllegalState, match="closed"):
+                call()
+    assert client.admin.groups.offsets(members.group) == {}
 
 
 @pytest.mark.parametrize("form", ["consumer", "map"])
