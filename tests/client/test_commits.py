@@ -29,6 +29,7 @@ class Slow:
         self.begun = 0
         self.turn = threading.Semaphore(0)
         self.refused: set[int] = set()
+        self.broken: set[int] = set()
 
     def __call__(self, group: GroupMetadata, offsets: Offsets) -> None:
         self.begun += 1
@@ -36,6 +37,8 @@ class Slow:
         self.written.append({partition: offset.offset for partition, offset in offsets.items()})
         if any(offset.offset in self.refused for offset in offsets.values()):
             raise errors.NotAssigned("refused")
+        if any(offset.offset in self.broken for offset in offsets.values()):
+            raise ZeroDivisionError
 
 
 def wait_for_both(commits: Commits, slow: Slow, offset: int) -> threading.Thread:
@@ -150,6 +153,41 @@ def test_a_bug_that_ends_the_thread_loses_nothing_behind_it(caplog: pytest.LogCa
     wait_until(lambda: "ZeroDivisionError" in caplog.text)
 
 
+def test_what_comes_while_a_caller_writes_what_a_bug_has_left_waits_for_its_turn() -> None:
+    slow = Slow()
+    slow.broken = {1}
+    commits = Commits(slow, timeout=SECONDS)
+    commits.hand_over(GROUP, at(1))
+    wait_until(lambda: slow.begun == 1)
+    commits.hand_over(GROUP, at(2))
+    slow.turn.release()
+    settling = threading.Thread(target=commits.settle)
+    settling.start()
+    wait_until(lambda: slow.begun == 2)
+    commits.hand_over(GROUP, at(3))
+    assert commits._thread is not None
+    commits._thread.submit(int).result(5.0)  # what the thread was given before this is done
+    assert slow.begun == 2
+    slow.turn.release(2)
+    settling.join(SECONDS)
+    commits.settle()
+    assert slow.written == [{0: 1}, {0: 2}, {0: 3}]
+
+
+def test_what_no_thread_takes_any_more_is_written_by_who_waits() -> None:
+    """As when the interpreter is ending."""
+    slow = Slow()
+    slow.turn.release(2)
+    commits = Commits(slow, timeout=5.0)
+    commits.hand_over(GROUP, at(1))
+    commits.settle()
+    assert commits._thread is not None
+    commits._thread.shutdown()
+    commits.hand_over(GROUP, at(2))
+    commits.settle()
+    assert slow.written == [{0: 1}, {0: 2}]
+
+
 def test_waiting_has_an_end(caplog: pytest.LogCaptureFixture) -> None:
     """Commits queued after a call that does not return are given up, with a warning."""
     slow = Slow()
@@ -160,8 +198,9 @@ def test_waiting_has_an_end(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(errors.DatabaseUnavailable, match="not committed after"):
         commits.commit(GROUP, at(3))
     commits.give_up()
-    slow.turn.release()
-    wait_until(lambda: slow.written == [{0: 1}])
+    slow.turn.release(2)
+    wait_until(lambda: not commits._writing)
+    assert slow.written == [{0: 1}], "what was given up is not written after that"
     assert "offsets of 2 partitions were not committed: closed" in caplog.text
 
 
@@ -234,6 +273,7 @@ def test_whatever_counts_on_offsets_comes_behind_what_was_handed_over(
             engine = sqlalchemy.create_engine(url)
             with engine.begin() as session:
                 consumer.commit(session=session)
+                assert offset_of(client, consumer, topic) == 10, "the older one is written by now"
             engine.dispose()
             expected = 20
         case "rewind":
@@ -258,12 +298,15 @@ def test_whatever_counts_on_offsets_comes_behind_what_was_handed_over(
 def test_close_commits_what_was_handed_over_before_it_leaves(
     client: msgtx.Client, consumer: msgtx.Consumer, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    others = set(threading.enumerate())  # of tests before
     for _ in range(50):
         read_on(consumer, 2)
         consumer.commit(wait=False)
     consumer.close()
     assert offset_of(client, consumer, topic) == 100
     assert "not committed" not in caplog.text
+    begun = [each for each in threading.enumerate() if each.name.startswith("msgtx-commit") and each not in others]
+    wait_until(lambda: not any(each.is_alive() for each in begun), "its thread has ended")
 
 
 def test_close_does_not_wait_for_ever(
@@ -281,6 +324,30 @@ def test_close_does_not_wait_for_ever(
     assert time.monotonic() - began < 3 * SECONDS
     assert "are not committed after 3 s" in caplog.text
     ended.join()
+
+
+@pytest.mark.parametrize("automatic", [True, False])
+def test_automatic_commits_come_once_in_their_interval(
+    client: msgtx.Client, topic: str, unique: Callable[[str], str], automatic: bool
+) -> None:
+    fill(client, topic, 40)
+    consumer = client.consumer(
+        topic,
+        group=unique("group"),
+        enable_auto_commit=automatic,
+        auto_commit_interval_ms=60_000,
+        auto_offset_reset="earliest",
+    )
+    for _ in range(2):
+        read_on(consumer, 10)
+    consumer._commits.settle()
+    assert offset_of(client, consumer, topic) is None
+    consumer._offsets._next_commit = 0.0  # as if the interval were over
+    for _ in range(2):
+        read_on(consumer, 10)
+    consumer._commits.settle()
+    assert offset_of(client, consumer, topic) == (20 if automatic else None)
+    consumer.close()
 
 
 def test_automatic_commits_keep_their_order_and_hold_up_no_poll(
