@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import itertools
 import os
 import threading
 import time
@@ -56,8 +57,9 @@ def test_earliest_latest_and_none(client: msgtx.Client, topic: str, tp: TopicPar
     with client.consumer(topic) as consumer:
         assert consumer.poll(0) == []
         assert consumer.position(tp) == 3
-    with client.consumer(topic, auto_offset_reset="none") as consumer, pytest.raises(errors.NoOffset):
-        consumer.poll(0)
+    for group in ({}, {"group": topic}):
+        with client.consumer(topic, auto_offset_reset="none", **group) as consumer, pytest.raises(errors.NoOffset):
+            consumer.poll(0)
 
 
 def test_a_sought_position_is_read_with_the_first_poll(client: msgtx.Client, topic: str, tp: TopicPartition) -> None:
@@ -187,8 +189,10 @@ def test_unknown_topics_and_partitions_are_refused(client: msgtx.Client, wide: s
                 consumer.assign([TopicPartition(wide, partition)])
         with pytest.raises(errors.IllegalState, match="assign"):
             consumer.poll(0)
-        with pytest.raises(errors.IllegalState, match="assign"):
-            next(iter(consumer))
+        for _ in range(2):
+            with pytest.raises(errors.IllegalState, match="assign"):
+                next(iter(consumer))
+            consumer.stop()
         with pytest.raises(TypeError, match="list"):
             consumer.subscribe(wide)
         for wrong in ({}, {"topics": [wide], "pattern": "x"}, {"pattern": "("}):
@@ -469,7 +473,8 @@ def test_a_consumer_that_never_polled_commits_nothing(client: msgtx.Client, topi
 
 def test_without_a_group_committing_is_illegal(client: msgtx.Client, topic: str) -> None:
     with client.consumer(topic) as consumer:
-        for call in (consumer.commit, consumer.committed, consumer.group_metadata):
+        calls = [consumer.commit, consumer.committed, consumer.group_metadata]
+        for call in [*calls, consumer.transaction_offsets, consumer.commit_starts]:
             with pytest.raises(errors.IllegalState, match="group"):
                 call()
 
@@ -515,6 +520,15 @@ def test_deserializers_apply(client: msgtx.Client, topic: str) -> None:
     ) as consumer:
         (record,) = consumer.poll(SECONDS)
     assert (record.key, record.value, record.headers) == ("k", 5, (("h", b"1"),))
+
+
+@pytest.mark.parametrize("iterate", [False, True])
+def test_a_key_is_deserialized_though_its_value_is_not(client: msgtx.Client, topic: str, iterate: bool) -> None:
+    with client.producer() as producer:
+        producer.send(topic, b"5", key=b"k")
+    with client.consumer(topic, auto_offset_reset="earliest", key_deserializer=bytes.decode) as consumer:
+        record = next(iter(consumer)) if iterate else consumer.poll(SECONDS)[0]
+    assert (record.key, record.value) == ("k", b"5")
 
 
 @pytest.mark.parametrize("iterate", [False, True])
@@ -581,6 +595,43 @@ def test_a_lost_connection_is_no_error_by_itself(client: msgtx.Client, topic: st
         while len(found) < 40:
             found += numbers(consumer.poll(SECONDS))
     assert found == list(range(40))
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_fetch_that_fails_is_tried_again_after_the_backoff(
+    client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch, deleted: bool
+) -> None:
+    """However often the consumer is notified meanwhile; only of a topic that is deleted it asks what became of it."""
+    tries: list[float] = []
+    asked: list[object] = []
+    with client.consumer(topic, retry_backoff_ms=50, **({"group": topic} if deleted else {})) as consumer:
+
+        def fails(*_: Any, **__: Any) -> None:
+            tries.append(time.monotonic())
+            consumer._waiter.wake()
+            raise errors.UnknownTopicOrPartition("deleted") if deleted else errors.DatabaseUnavailable("it is away")
+
+        monkeypatch.setattr("msgtx.consumer.fetcher.fetch", fails)
+        monkeypatch.setattr("msgtx.client.describe_topics", lambda *names: asked.append(names) or {})
+        assert consumer.poll(0.2) == []
+    assert len(tries) > 1
+    between = [later - earlier for earlier, later in itertools.pairwise(tries[:-1])]  # the last one comes when time is over
+    assert all(seconds > 0.045 for seconds in between), between
+    assert asked == []
+
+
+def test_a_database_that_stays_away_is_told(client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After `request_timeout_ms`, however short the polls are, and be it from the first one on."""
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise errors.DatabaseUnavailable("it is away")
+
+    monkeypatch.setattr("msgtx.consumer.fetcher.fetch", fails)
+    with client.consumer(topic, request_timeout_ms=300, retry_backoff_ms=1) as consumer:
+        began = time.monotonic()
+        with pytest.raises(errors.DatabaseUnavailable):
+            [consumer.poll(0.01) for _ in range(500)]
+        assert time.monotonic() - began > 0.3
 
 
 def test_a_truncated_log_is_told_and_a_seek_goes_on(
@@ -669,6 +720,19 @@ def test_close_may_be_called_twice_and_ends_everything(client: msgtx.Client, top
     for call in (lambda: consumer.poll(0), consumer.commit, consumer.seek_to_end):
         with pytest.raises(errors.IllegalState, match="closed"):
             call()
+
+
+def test_a_second_close_commits_nothing(client: msgtx.Client, topic: str, tp: TopicPartition) -> None:
+    """Others have gone on, and left: the group would take what is older."""
+    fill(client, topic, 6)
+    settings: Any = {"group": topic, "auto_offset_reset": "earliest"}
+    first = client.consumer(topic, **settings)
+    assert len(first.poll(SECONDS, max_records=2)) == 2
+    first.close()
+    with client.consumer(topic, **settings) as second:
+        assert len(second.poll(SECONDS)) == 4
+    first.close()
+    assert client.admin.groups.offsets(topic)[tp].offset == 6
 
 
 def test_close_from_another_thread_ends_a_poll_that_waits(client: msgtx.Client, topic: str) -> None:

@@ -230,14 +230,16 @@ def test_who_cannot_join_again_for_a_while_is_a_member_like_any_other_after_that
 ) -> None:
     """What a session may still commit for the member that it was is refused anyway: it need not leave for that."""
     consumer = members.join(wide, heartbeat_interval_ms=10, retry_backoff_ms=1)
-    (member,) = client.admin.groups.members(members.group)
+    membership = consumer._subscription.membership
+    assert membership is not None
+    membership._polled_at -= 3_600  # as if the last poll were that long ago
+    wait_until(lambda: client.admin.groups.members(members.group) == [], "it has left")
 
     def fails(*_: Any, **__: Any) -> Any:
         raise errors.DatabaseUnavailable("it is away")
 
     with monkeypatch.context() as patched:
         patched.setattr(msgtx.consumer.membership, "join_group", fails)
-        leave_group(connection, members.group, member.member_id)
         members.until(lambda: members.told(consumer)[-1] == ("lost", (0, 1, 2, 3)))
         assert consumer.poll(0.1) == []  # heartbeats would be due
         assert consumer.group_metadata() == GroupMetadata(members.group)
@@ -245,6 +247,19 @@ def test_who_cannot_join_again_for_a_while_is_a_member_like_any_other_after_that
     members.until(lambda: members.shares() == [4])
     consumer.rewind()  # so its next poll attends to the group
     members.until(lambda: heartbeats(connection, members.group) > 1)
+    assert [event for event, _ in members.told(consumer)] == ["assign", "lost", "assign"]
+
+
+def test_a_member_whose_commit_is_in_doubt_goes_back_to_what_is_committed(
+    client: msgtx.Client, members: Members, wide: str
+) -> None:
+    """As another member, so that what is not committed now is refused (I11)."""
+    fill(client, wide, 8)
+    consumer = members.join(wide, **RARE)
+    assert len(consumer.poll(SECONDS)) == 8
+    consumer.commit({TopicPartition(wide, 0): 1})
+    consumer._subscription.in_doubt()
+    assert len(consumer.poll(SECONDS)) == 7
     assert [event for event, _ in members.told(consumer)] == ["assign", "lost", "assign"]
 
 
@@ -651,6 +666,7 @@ def test_what_is_made_later_is_read_from_its_beginning(members: Members, client:
     """Also with auto_offset_reset=latest: the partition did not exist before the member did."""
     stem = unique("stem")
     client.topics.create(f"{stem}.a")
+    fill(client, f"{stem}.a", 3)
     members.join(pattern=rf"{stem}\..*", heartbeat_interval_ms=50, auto_offset_reset="latest")
     client.topics.create(f"{stem}.b")
     values = fill(client, f"{stem}.b", 3)
@@ -778,6 +794,18 @@ def test_a_topic_that_is_deleted_and_made_again_is_read_from_its_beginning(
     members.until(lambda: len(members.values) >= 10)
     assert sorted(filter(None, members.values[4:])) == sorted(values)
     assert len(consumer.assignment()) == 3
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_poll_whose_topic_is_deleted_ends_in_time(members: Members, client: msgtx.Client, topic: str, keeps: bool) -> None:
+    """While a transaction is being filled, its group has nothing else for it."""
+    consumer = members.join(topic, retry_backoff_ms=10_000, fetch_max_wait_ms=10, **RARE)
+    assert consumer.poll(0) == []
+    client.topics.delete(topic)
+    began = time.monotonic()
+    with consumer.keep_partitions() if keeps else contextlib.nullcontext():
+        assert consumer.poll(20.0 if keeps else 0) == []
+    assert time.monotonic() - began < 5.0
 
 
 def test_members_with_different_topics_get_only_their_own(members: Members, client: msgtx.Client, unique: Unique) -> None:
@@ -995,9 +1023,29 @@ def test_a_commit_without_a_member_is_for_groups_without_members(members: Member
         apart.assign([TopicPartition(wide, 0)])
         with pytest.raises(errors.UnknownMember):
             apart.commit({TopicPartition(wide, 0): 1})
+        apart.commit_starts()
+        with pytest.raises(errors.UnknownMember):
+            apart.poll(0)
         members.leave(member)
         apart.commit({TopicPartition(wide, 0): 1})
         assert apart.committed() == {TopicPartition(wide, 0): OffsetAndMetadata(1)}
+        apart.commit({TopicPartition(wide, 1): 2})  # not assigned
+        assert apart.committed([TopicPartition(wide, 1)]) == {TopicPartition(wide, 1): OffsetAndMetadata(2)}
+
+
+def test_who_lost_its_partitions_before_it_read_joins_again_and_begins_then(
+    client: msgtx.Client, connection: Connection, members: Members, wide: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I11: where reading begins is committed before that, and refused. It learns of it in no other way here."""
+    monkeypatch.setattr(msgtx.consumer.wakeup.Listener, "watch", lambda *_: None)
+    fill(client, wide, 8)
+    consumer = members.join(wide, **RARE)
+    consumer.commit_starts()
+    leave_group(connection, members.group, client.admin.groups.members(members.group)[0].member_id)
+    assert consumer.poll(0) == []
+    assert len(consumer.poll(5.0)) == 8
+    assert [event for event, _ in members.told(consumer)] == ["assign", "lost", "assign"]
+    assert set(client.admin.groups.offsets(members.group).values()) == {OffsetAndMetadata(0)}
 
 
 # ── the loop ──

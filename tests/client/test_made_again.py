@@ -128,7 +128,8 @@ def test_what_is_made_again_with_other_settings_is_known_and_other_topics_go_on(
 
 @pytest.mark.parametrize("group", [False, True])
 def test_a_consumer_reads_the_new_topic_from_its_beginning(client: msgtx.Client, topic: str, group: bool) -> None:
-    settings = {"group": topic} if group else {}
+    # What a heartbeat tells would come too late.
+    settings = {"group": topic, "heartbeat_interval_ms": 60_000, "session_timeout_ms": 120_000} if group else {}
     with client.producer() as producer, client.consumer(topic, auto_offset_reset="earliest", **settings) as consumer:
         producer.send_batch(topic, [b"old"] * 5, partition=0).result(SECONDS)
         got: list[bytes | None] = []

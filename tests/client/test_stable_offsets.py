@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import sqlalchemy
@@ -116,6 +117,24 @@ def test_other_partitions_are_read_meanwhile(
     assert "prepared" in told[0]
     assert client.admin.groups.describe(group).members == 0
     client.complete(token, commit=False)
+
+
+def test_a_poll_that_waits_for_a_decision_asks_for_it(
+    client: msgtx.Client, topic: str, unique: Unique, background: ThreadPoolExecutor
+) -> None:
+    """After `retry_backoff_ms`: nobody is notified of a decision on offsets alone."""
+    fill(client, topic, 5)
+    with member(client, topic, topic) as first:
+        assert len(first.poll(SECONDS)) == 5
+        token = prepared(client, first, unique("id"))
+    with member(client, topic, topic, fetch_max_wait_ms=60_000) as second:
+        wait_until(lambda: client._listener.confirmed, "notifications arrive")
+        began = time.monotonic()
+        polling = background.submit(second.poll, SECONDS)
+        wait_until(lambda: second._waiter._waited, "it waits")
+        client.complete(token, commit=False)
+        assert len(polling.result(SECONDS)) == 5
+        assert time.monotonic() - began < SECONDS / 2
 
 
 def test_an_overdue_seal_is_aborted_by_the_consumer_that_waits(

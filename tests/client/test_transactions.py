@@ -908,6 +908,24 @@ def test_a_consumer_whose_positions_may_not_be_used_is_illegal(
             transaction.send_offsets({TopicPartition(source, 0): 1}, "any")
 
 
+def test_with_each_poll_a_consumer_may_commit_in_another_way(
+    client: msgtx.Client, producer: msgtx.Producer, source: str, unique: Unique
+) -> None:
+    group = unique("group")
+    with client.consumer(source, group=group, enable_auto_commit=False, auto_offset_reset="earliest") as consumer:
+        with producer.transaction() as transaction:
+            transaction.send_offsets(consumer)  # nothing was read
+        assert committed(client, group, source) == {}
+        assert len(consumer.poll(SECONDS, max_records=1)) == 1
+        consumer.commit()
+        with pytest.raises(errors.IllegalState, match="by hand"):
+            consumer.transaction_offsets()
+        assert len(consumer.poll(SECONDS, max_records=1)) == 1
+        with producer.transaction() as transaction:
+            transaction.send_offsets(consumer)
+    assert sum(committed(client, group, source).values()) == 2
+
+
 @pytest.mark.parametrize(
     ("at", "group", "refusal"),
     [

@@ -228,6 +228,23 @@ def test_without_notifications_a_consumer_looks_often_after_data_and_seldom_in_s
     listener.close()
 
 
+def test_without_notifications_a_consumer_fetches_whenever_it_looks(
+    database_url: str, topic: str, background: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is named to it, and its `fetch_max_wait_ms` is not what it waits for."""
+    monkeypatch.setattr(Listener, "watch", lambda *_: None)
+    with (
+        msgtx.connect(database_url) as client,
+        client.producer() as producer,
+        client.consumer(topic, auto_offset_reset="earliest", fetch_max_wait_ms=60_000) as consumer,
+    ):
+        assert consumer.poll(0) == []
+        polled = background.submit(consumer.poll, 5.0)
+        wait_until(lambda: consumer._waiter._waited, "it waits")
+        producer.send(topic, b"x").result(PATIENCE_SECONDS)
+        assert [record.value for record in polled.result(PATIENCE_SECONDS)] == [b"x"]
+
+
 def test_a_listener_may_be_closed_twice(engine: Engine) -> None:
     """Two threads may close a client at once."""
     listener = Listener(engine)

@@ -178,6 +178,16 @@ def test_what_a_failed_block_has_written_is_not_committed_without_its_offsets(
     assert seen(topic)[1] == [0, 1]
 
 
+def test_a_batch_whose_block_has_failed_is_handed_out_again_before_its_session_ends(
+    consumer: msgtx.Consumer, session: Session
+) -> None:
+    with pytest.raises(ZeroDivisionError), consumer.batch(session, SECONDS):
+        raise ZeroDivisionError
+    assert numbers(consumer.poll(SECONDS)) == [0, 1]
+    session.rollback()
+    assert numbers(consumer.poll(SECONDS)) == [2, 3]
+
+
 def test_a_rollback_of_the_users_in_the_block_is_one(
     consumer: msgtx.Consumer, session: Session, seen: Seen, topic: str
 ) -> None:
