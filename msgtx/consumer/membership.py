@@ -194,7 +194,10 @@ class Membership:
         return self._newest is not None and partition_id > self._newest
 
     def close(self) -> None:
-        """Leave the group, so that others go on at once. A static member stays: its session tells when it is given up."""
+        """Leave the group, so that others go on at once. A static member stays: its session tells when it is given up.
+
+        What is still to be committed is this member's: the group refuses it, where it would take it as no member's.
+        """
         self._closing = True
         self._waiter.wake()
         if self._thread is not None:
@@ -203,7 +206,6 @@ class Membership:
         if self._config.group_instance_id is None:
             member_id = self.member_id or self._next_id  # also if only the answer to the join is missing
             leave_at_last(lambda: self._leave(member_id), self._config, f"group {self.group!r}", member_id)
-        self._member = None
 
     def _join(self, connection: RawConnection) -> None:
         member_id = self._next_id if self._member is None else self._member.member_id

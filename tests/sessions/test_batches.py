@@ -301,6 +301,7 @@ def test_a_rollback_while_the_next_batch_is_waited_for_takes_it_back_first(
         first.rollback()
         producer.send(topic, b"1", partition=0).result(SECONDS)
         found = going_on.result(SECONDS)
+        assert found, "what is taken back is in it"
         while found != [0, 1]:
             found += done(consumer, second)
     assert seen(topic)[1] == [0, 1]
@@ -510,6 +511,26 @@ def test_a_batch_that_lost_its_partitions_is_refused_with_its_rows(
     assert seen(topic)[1] == []
     assert done(consumer, session) == [0, 1]
     assert seen(topic)[1] == [0, 1]
+
+
+def test_a_batch_whose_consumer_is_closed_by_another_thread_is_refused_with_its_rows(
+    consumer: msgtx.Consumer, session: Session, seen: Seen, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I11: as one that has left; its group has no members now, and would take offsets of none."""
+    poll = consumer.poll
+
+    def closed_behind_it(*arguments: Any) -> list[msgtx.Record]:
+        records = poll(*arguments)
+        consumer.close()
+        return records
+
+    monkeypatch.setattr(consumer, "poll", closed_behind_it)
+    with consumer.batch(session, SECONDS) as records:
+        store(session, records)
+    with pytest.raises(errors.UnknownMember):
+        session.commit()
+    session.rollback()
+    assert seen(topic)[1] == []
 
 
 def test_what_the_block_publishes_is_in_the_commit(
