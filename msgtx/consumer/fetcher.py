@@ -129,9 +129,8 @@ class Assigned:
                 yield record
 
     def _next_reading(self) -> Reading | None:
-        while self.reading is None and self.batches:
+        if self.reading is None and self.batches:  # a fetch leaves out rows without a record for it
             self.reading = Reading(self.batches.popleft(), self.topic_partition, self.skip_to)
-            self._drop_read(self.reading)
         return self.reading
 
     def _drop_read(self, reading: Reading) -> None:
@@ -332,7 +331,7 @@ class Fetcher:
         times: dict[int, int] = {}
         for assigned in unknown:
             start = self._starts.get(assigned.partition_id)
-            if start is not None and start.instead_of is None and assigned.reset is None and assigned.out_of_range is None:
+            if start is not None and assigned.reset is None and assigned.out_of_range is None:
                 assigned.next = Position(start.offset)
             else:
                 times[assigned.partition_id] = self._reset_time(assigned)
@@ -344,7 +343,7 @@ class Fetcher:
                 end = ends.get(assigned.partition_id)
                 if end is None:
                     raise errors.UnknownTopicOrPartition(f"{assigned.topic_partition} does not exist (any more)")
-                self._begin(assigned, readable(end, self._config.isolation))
+                self._begin(assigned, end)
 
     def _find_committed(self, connection: RawConnection, group: str, unknown: list[Assigned]) -> list[Assigned]:
         """Go to the group's offsets where there is a stable one. Returns the partitions that have none at all."""
@@ -362,8 +361,9 @@ class Fetcher:
             assigned.waits_for = None
             if at is not None and at.at is not None:
                 start = self._starts.get(assigned.partition_id)
-                if start is not None and start.instead_of != at.at.offset:
-                    del self._starts[assigned.partition_id]  # the group has moved on
+                if start is None or start.instead_of != at.at.offset:  # the group has moved on
+                    self._starts.pop(assigned.partition_id, None)
+                    self._not_committed.pop(assigned.partition_id, None)
                 assigned.next = Position(at.at.offset)
         return [assigned for assigned in unknown if assigned.next is None and assigned.waits_for is None]
 
@@ -380,16 +380,18 @@ class Fetcher:
             )
         assigned.waits_for = UNKNOWN_HOLDER if holder is None else holder.transaction_id
 
-    def _begin(self, assigned: Assigned, offset: int) -> None:
-        """Go where a reset leads, and remember it for as long as the group has no offset for this."""
+    def _begin(self, assigned: Assigned, end: ListedOffset) -> None:
+        """Go where a reset leads, and remember it as the beginning, unless the log still holds an earlier one."""
+        offset = readable(end, self._config.isolation)
         failed, by_hand = assigned.out_of_range, assigned.reset is not None
         assigned.next, assigned.reset, assigned.out_of_range = Position(offset), None, None
         if by_hand:
             self._sought(assigned, offset)
             return
         former = self._starts.get(assigned.partition_id)
-        instead_of = former.instead_of if former is not None and former.offset == failed else failed
-        self._starts[assigned.partition_id] = Start(offset, instead_of)
+        if former is None or not end.log_start_offset <= former.offset <= end.log_end_offset:
+            instead_of = former.instead_of if former is not None and former.offset == failed else failed
+            self._starts[assigned.partition_id] = Start(offset, instead_of)
         if self.commit_starts is not None:
             self._not_committed[assigned.partition_id] = offset
 

@@ -11,8 +11,8 @@ import sqlalchemy
 from sqlalchemy.orm import Session
 
 import msgtx
-from msgtx import TopicPartition, errors
-from tests.databases import wait_until
+from msgtx import OffsetAndMetadata, TopicPartition, errors
+from tests.databases import Connection, wait_until
 
 Unique = Callable[[str], str]
 SECONDS = 30.0
@@ -111,10 +111,11 @@ def test_other_partitions_are_read_meanwhile(
         assert second.poll(0.5) == []
         assert client.admin.groups.offsets(group)[TopicPartition(wide, 1)].offset == 2
         assert tp in second.assignment()
-    told = [each.getMessage() for each in caplog.records if "is not read now" in each.getMessage()]
+    told = [each for each in caplog.records if "is not read now" in each.getMessage()]
     assert len(told) == 1
-    assert str(token.transaction_id) in told[0]
-    assert "prepared" in told[0]
+    assert str(token.transaction_id) in told[0].getMessage()
+    assert "prepared" in told[0].getMessage()
+    assert told[0].levelname == "WARNING", "only its outside party can end it"
     assert client.admin.groups.describe(group).members == 0
     client.complete(token, commit=False)
 
@@ -282,14 +283,91 @@ def test_rewinding_without_a_commit_goes_back_to_where_the_reset_led(
             assert consumer.position(TopicPartition(topic, 0)) == 6
 
 
-def test_a_seek_past_a_record_is_no_new_beginning(client: msgtx.Client, topic: str, unique: Unique) -> None:
-    fill(client, topic, 5)
-    with member(client, topic, unique("group")) as consumer:
-        assert len(consumer.poll(SECONDS, max_records=2)) == 2
-        consumer.seek(TopicPartition(topic, 0), 4)
-        assert len(consumer.poll(SECONDS)) == 1
+@pytest.mark.parametrize("by", ["poll", "iteration"])
+@pytest.mark.parametrize("to", ["an offset", "the end", "out of range"])
+def test_a_seek_past_a_record_is_no_new_beginning(by: str, to: str, client: msgtx.Client, topic: str) -> None:
+    tp = TopicPartition(topic, 0)
+    with client.consumer(topic, auto_offset_reset="latest") as consumer:
+        assert consumer.poll(0) == []
+        fill(client, topic, 5)
+        if by == "poll":
+            assert len(consumer.poll(SECONDS, max_records=2)) == 2
+        else:
+            assert next(iter(consumer)).offset == 0
+        match to:
+            case "an offset":
+                consumer.seek(tp, 5)
+            case "the end":
+                consumer.seek_to_end()
+            case _:
+                consumer.seek(tp, 1_000)
+        assert consumer.poll(0) == []
+        assert consumer.position(tp) == 5
+        fill(client, topic, 1)
+        assert [record.offset for record in consumer.poll(SECONDS)] == [5]
         consumer.rewind()
-        assert len(consumer.poll(SECONDS)) == 5
+        assert [record.offset for record in consumer.poll(0)] == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_seek_by_time_before_the_first_read_sets_where_it_begins(client: msgtx.Client, topic: str) -> None:
+    fill(client, topic, 3)
+    with client.consumer(topic, auto_offset_reset="latest") as consumer:
+        consumer.seek_to_beginning()
+        for _ in range(2):
+            assert len(consumer.poll(0)) == 3
+            consumer.rewind()
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_rewinding_behind_what_retention_removed_goes_back_to_where_the_last_reset_led(
+    commits: bool, client: msgtx.Client, topic: str, unique: Unique
+) -> None:
+    """Another reset to `latest` would pass what was read since."""
+    tp = TopicPartition(topic, 0)
+    with client.consumer(topic, group=unique("group"), enable_auto_commit=False) as consumer:
+        assert consumer.poll(0) == []
+        fill(client, topic, 2)
+        assert len(consumer.poll(SECONDS)) == 2
+        if commits:
+            consumer.commit()
+        fill(client, topic, 5)
+        client.admin.partitions.delete_records({tp: 6})
+        assert consumer.poll(0) == []
+        fill(client, topic, 3)
+        for _ in range(2):
+            assert [record.offset for record in consumer.poll(SECONDS)] == [7, 8, 9]
+            consumer.rewind()
+
+
+def test_what_a_group_commits_replaces_where_a_reset_led(client: msgtx.Client, topic: str, unique: Unique) -> None:
+    fill(client, topic, 10)
+    group, tp = unique("group"), TopicPartition(topic, 0)
+    client.admin.groups.reset(group, 2, partitions=[tp])
+    client.admin.partitions.delete_records({tp: 5})
+    with client.consumer(topic, group=group, enable_auto_commit=False, auto_offset_reset="latest") as consumer:
+        assert consumer.poll(0) == []
+        fill(client, topic, 3)
+        for committed, expected in ((2, [10, 11, 12]), (12, [12]), (2, [])):
+            consumer.commit({tp: committed})
+            consumer.rewind()
+            assert [record.offset for record in consumer.poll(0)] == expected
+
+
+def test_without_an_offset_any_more_a_group_goes_back_to_where_a_reset_led(
+    client: msgtx.Client, topic: str, unique: Unique
+) -> None:
+    fill(client, topic, 10)
+    group, tp = unique("group"), TopicPartition(topic, 0)
+    client.admin.groups.reset(group, 2, partitions=[tp])
+    client.admin.partitions.delete_records({tp: 5})
+    with client.consumer(group=group, enable_auto_commit=False, auto_offset_reset="latest") as consumer:
+        consumer.assign([tp])
+        assert consumer.poll(0) == []
+        fill(client, topic, 3)
+        client.admin.groups.delete_offsets(group, [tp])
+        for _ in range(2):
+            assert [record.offset for record in consumer.poll(SECONDS)] == [10, 11, 12]
+            consumer.rewind()
 
 
 def test_rewinding_after_an_offset_was_out_of_range_goes_back_to_where_that_led(
@@ -319,6 +397,35 @@ def test_assigned_again_it_begins_anew(client: msgtx.Client, topic: str) -> None
         consumer.assign([])
         consumer.assign([tp])
         assert consumer.position(tp) == 3
+
+
+def test_a_seek_replaces_the_start_that_is_to_be_committed(client: msgtx.Client, topic: str, unique: Unique) -> None:
+    fill(client, topic, 5)
+    tp = TopicPartition(topic, 0)
+    with client.consumer(topic, group=unique("group"), enable_auto_commit=False) as consumer:
+        consumer.commit_starts()
+        assert consumer.position(tp) == 5
+        consumer.seek(tp, 2)
+        assert len(consumer.poll(SECONDS)) == 3
+        assert consumer.committed() == {tp: None}
+
+
+def test_a_start_is_not_committed_over_what_another_member_has_committed(
+    client: msgtx.Client, topic: str, unique: Unique, connection: Connection
+) -> None:
+    """I10: what lies between the two would be handled again by the next one."""
+    fill(client, topic, 5)
+    group, tp = unique("group"), TopicPartition(topic, 0)
+    settings = {"group": group, "enable_auto_commit": False, "auto_offset_reset": "latest"}
+    with client.consumer(topic, **settings) as consumer:
+        consumer.commit_starts()
+        assert consumer.position(tp) == 5
+        connection.execute("select msgtx.leave_group(%s, %s)", [group, consumer.group_metadata().member_id])
+        fill(client, topic, 5)
+        with client.consumer(topic, **settings) as other:
+            other.commit({tp: 7})
+        assert [record.offset for record in consumer.poll(SECONDS)] == [7, 8, 9]
+        assert consumer.committed() == {tp: OffsetAndMetadata(7)}
 
 
 @pytest.mark.parametrize("crashes", [True, False])
