@@ -73,6 +73,26 @@ def test_a_sought_position_is_read_with_the_first_poll(client: msgtx.Client, top
             assert consumer.position(tp) == 10
 
 
+@pytest.mark.parametrize("way", ["seek", "seek_to_beginning", "rewind"])
+def test_nothing_that_was_fetched_before_a_seek_is_handed_out_behind_it(
+    client: msgtx.Client, topic: str, tp: TopicPartition, way: str
+) -> None:
+    """Two rows of the log are there, of the first one a part is handed out."""
+    for start in (0, 3):
+        fill(client, topic, 3, start=start)
+    with client.consumer(topic, auto_offset_reset="earliest") as consumer:
+        assert numbers(consumer.poll(SECONDS, max_records=1)) == [0]
+        match way:
+            case "seek":
+                consumer.seek(tp, 0)
+            case "seek_to_beginning":
+                consumer.seek_to_beginning()
+            case _:
+                consumer.rewind()
+        assert consumer.position(tp) == 0
+        assert numbers(consumer.poll(0)) == [0, 1, 2, 3, 4, 5]
+
+
 def test_seeking_to_ends_and_times(client: msgtx.Client, topic: str, tp: TopicPartition) -> None:
     fill(client, topic, 5)
     with client.consumer(topic) as consumer:
@@ -211,9 +231,11 @@ def test_a_pattern_matches_whole_names(client: msgtx.Client, unique: Unique) -> 
         assert consumer.assignment() == expected == set(told)
 
 
-def test_a_deleted_topic_is_told(client: msgtx.Client, topic: str) -> None:
+@pytest.mark.parametrize("polled", [True, False])
+def test_a_deleted_topic_is_told(client: msgtx.Client, topic: str, polled: bool) -> None:
     with client.consumer(topic, auto_offset_reset="earliest") as consumer:
-        consumer.poll(0)
+        if polled:
+            consumer.poll(0)
         client.topics.delete(topic)
         with pytest.raises(errors.UnknownTopicOrPartition):
             consumer.poll(0)
@@ -228,10 +250,25 @@ def test_paused_partitions_hand_out_nothing(client: msgtx.Client, wide: str) -> 
         assert {record.partition for record in consumer.poll(0)} == {0}
         assert consumer.poll(0) == []
         assert consumer.position(paused) == 0
+        client.admin.partitions.delete_records({paused: 1})
         consumer.resume([paused])
-        assert {record.partition for record in consumer.poll(0)} == {1}
+        assert [(record.partition, record.offset) for record in consumer.poll(0)] == [(1, 1)], "it was fetched while paused"
         with pytest.raises(errors.IllegalState):
             consumer.pause([TopicPartition("other", 0)])
+
+
+def test_a_poll_waits_for_others_beside_what_is_paused_with_records(client: msgtx.Client, wide: str) -> None:
+    fill(client, wide, 2, partition=1)
+    paused = TopicPartition(wide, 1)
+    with client.consumer(wide, auto_offset_reset="earliest") as consumer, ThreadPoolExecutor(1) as threads:
+        assert len(consumer.poll(SECONDS, max_records=1)) == 1
+        consumer.pause([paused])
+        polling = threads.submit(consumer.poll, SECONDS)
+        wait_until(lambda: polling.done() or consumer._waiter._waited, "the poll waits")
+        fill(client, wide, 1, partition=0)
+        assert [record.partition for record in polling.result(SECONDS)] == [0]
+        consumer.resume([paused])
+        assert [(record.partition, record.offset) for record in consumer.poll(0)] == [(1, 1)]
 
 
 # ── iteration ──
@@ -247,6 +284,18 @@ def test_iteration_moves_the_position_record_by_record(client: msgtx.Client, top
         assert numbers(consumer.poll(0)) == [5, 6, 7, 8, 9]
         consumer.seek(tp, 2)
         assert next(iter(consumer)).offset == 2
+
+
+def test_an_iteration_takes_turns(client: msgtx.Client, wide: str) -> None:
+    """From each partition come `max_poll_records`, then others have their turn; each iteration begins with another one."""
+    for partition in range(3):
+        fill(client, wide, 9, partition=partition)
+    with client.consumer(wide, auto_offset_reset="earliest", max_poll_records=2) as consumer:
+        assert {next(iter(consumer)).partition for _ in range(3)} == {0, 1, 2}
+        source = iter(consumer)
+        turns = [next(source).partition for _ in range(6)]
+        assert turns[::2] == turns[1::2]
+        assert {*turns} == {0, 1, 2}
 
 
 @pytest.mark.parametrize("call", ["stop", "close", "pause", "assign"])
@@ -416,12 +465,20 @@ def test_ends_lags_and_times(client: msgtx.Client, topic: str, tp: TopicPartitio
         assert consumer.lag() == {tp: 4}
         assert consumer.offset_lag() == {tp: 6}
         consumer.poll(SECONDS, max_records=1)
-        assert (consumer.lag(), consumer.offset_lag()) == ({tp: 3}, {tp: 5})
+        assert (consumer.lag(), consumer.offset_lag(), consumer.known_lag()) == ({tp: 3}, {tp: 5}, {tp: 5})
+        consumer.seek_to_time(99_999)
+        assert consumer.known_lag() == {}, "its position has to be found first"
+        assert consumer.position(tp) == 6
         assert consumer.offsets_for_times({tp: 1_002}) == {tp: OffsetAndTimestamp(2, 1_002)}
         with pytest.raises(errors.InvalidRequest):
             consumer.offsets_for_times({tp: -1})
     with client.consumer(topic, isolation="read_uncommitted") as consumer:
         assert consumer.end_offsets() == {tp: 7}
+        consumer.seek_to_time(4_000_000_000_000)
+        assert consumer.position(tp) == 7
+        consumer.poll(0)
+        consumer.seek(tp, 5)
+        assert consumer.known_lag() == {tp: 2}
     blocking.abort_transaction()
     with client.consumer(topic) as consumer:
         assert consumer.offsets_for_times({tp: 1_006}) == {tp: None}
@@ -444,9 +501,10 @@ def test_a_group_goes_on_where_it_committed(client: msgtx.Client, topic: str, tp
         consumer.commit({tp: OffsetAndMetadata(5, "note")})
         assert consumer.committed([tp]) == {tp: OffsetAndMetadata(5, "note")}
         consumer.commit({tp: 4}, wait=False)
-    with client.consumer(group=group) as consumer:
-        consumer.assign([tp])
-        assert numbers(consumer.poll(SECONDS)) == [4, 5]
+    for reset in ("latest", "none"):
+        with client.consumer(group=group, auto_offset_reset=reset, enable_auto_commit=False) as consumer:
+            consumer.assign([tp])
+            assert numbers(consumer.poll(SECONDS)) == [4, 5]
 
 
 def test_auto_commit_stores_positions_at_the_interval_and_at_close(
@@ -711,6 +769,16 @@ def test_a_position_below_the_log_start_is_reset(
             consumer.seek(tp, position)
             with pytest.raises(errors.OffsetOutOfRange, match=str(position)):
                 consumer.poll(0)
+
+
+def test_a_position_that_is_removed_while_it_is_waited_at_is_reset_at_once(client: msgtx.Client, topic: str) -> None:
+    """Not with the next look at all partitions, which comes after `fetch_max_wait_ms`."""
+    with client.consumer(topic, auto_offset_reset="earliest", fetch_max_wait_ms=60_000) as consumer:
+        wait_until(lambda: client._listener.confirmed, "notifications arrive")
+        consumer.poll(0)
+        fill(client, topic, 3)
+        client.admin.partitions.delete_records({TopicPartition(topic, 0): 2})
+        assert numbers(consumer.poll(SECONDS / 3)) == [2]
 
 
 def test_close_may_be_called_twice_and_ends_everything(client: msgtx.Client, topic: str) -> None:

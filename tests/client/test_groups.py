@@ -663,15 +663,23 @@ def test_new_topics_and_partitions_are_picked_up(members: Members, client: msgtx
 
 
 def test_what_is_made_later_is_read_from_its_beginning(members: Members, client: msgtx.Client, unique: Unique) -> None:
-    """Also with auto_offset_reset=latest: the partition did not exist before the member did."""
+    """Also with auto_offset_reset=latest: the partition did not exist before the member did. That is so once."""
     stem = unique("stem")
     client.topics.create(f"{stem}.a")
+<<<<<<< HEAD
     fill(client, f"{stem}.a", 3)
     members.join(pattern=rf"{stem}\..*", heartbeat_interval_ms=50, auto_offset_reset="latest")
+=======
+    member = members.join(pattern=rf"{stem}\..*", heartbeat_interval_ms=50, auto_offset_reset="latest")
+>>>>>>> 85d6315 (tests: positions of a consumer: seeks, pauses, turns, offsets that wait, what is overdue)
     client.topics.create(f"{stem}.b")
     values = fill(client, f"{stem}.b", 3)
     members.until(lambda: len(members.values) == 3)
     assert members.values == values
+    made = TopicPartition(f"{stem}.b", 0)
+    member.seek(made, 1_000)
+    assert member.poll(0) == []
+    assert member.position(made) == 3
 
 
 def test_a_consumer_without_a_group_picks_up_new_topics(

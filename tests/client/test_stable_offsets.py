@@ -5,6 +5,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+<<<<<<< HEAD
+=======
+from dataclasses import replace
+from typing import Any
+>>>>>>> 85d6315 (tests: positions of a consumer: seeks, pauses, turns, offsets that wait, what is overdue)
 
 import pytest
 import sqlalchemy
@@ -12,6 +17,9 @@ from sqlalchemy.orm import Session
 
 import msgtx
 from msgtx import OffsetAndMetadata, TopicPartition, errors
+from msgtx.consumer import fetcher, positions
+from msgtx.consumer.wakeup import Waiter
+from msgtx.store import holders
 from tests.databases import Connection, wait_until
 
 Unique = Callable[[str], str]
@@ -120,6 +128,7 @@ def test_other_partitions_are_read_meanwhile(
     client.complete(token, commit=False)
 
 
+<<<<<<< HEAD
 def test_a_poll_that_waits_for_a_decision_asks_for_it(
     client: msgtx.Client, topic: str, unique: Unique, background: ThreadPoolExecutor
 ) -> None:
@@ -136,6 +145,112 @@ def test_a_poll_that_waits_for_a_decision_asks_for_it(
         client.complete(token, commit=False)
         assert len(polling.result(SECONDS)) == 5
         assert time.monotonic() - began < SECONDS / 2
+=======
+@pytest.fixture
+def waiting(client: msgtx.Client, topic: str, unique: Unique) -> Iterator[tuple[msgtx.Consumer, msgtx.PreparedTransaction]]:
+    """A consumer of a group whose offset, behind the first five of six records, is part of a prepared transaction."""
+    fill(client, topic, 5)
+    group = unique("group")
+    with member(client, topic, group) as first:
+        assert len(first.poll(SECONDS)) == 5
+        token = prepared(client, first, unique("id"))
+    fill(client, topic, 1)
+    settings = {"enable_auto_commit": False, "fetch_max_wait_ms": 60_000, "retry_backoff_ms": 5}
+    with client.consumer(group=group, **settings) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        yield consumer, token
+
+
+def calls_of(monkeypatch: pytest.MonkeyPatch, module: object, name: str) -> list[tuple[Any, ...]]:
+    """Return the arguments of each call of a function from here on."""
+    real, calls = getattr(module, name), []
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        calls.append(arguments)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(module, name, noted)
+    return calls
+
+
+def test_who_waits_for_an_offset_reads_on_soon_after_its_decision(
+    client: msgtx.Client, waiting: tuple[msgtx.Consumer, msgtx.PreparedTransaction]
+) -> None:
+    """Nobody is notified of offsets: it looks now and then, however seldom it looks for records."""
+    consumer, token = waiting
+    assert consumer.poll(0) == []
+    with ThreadPoolExecutor(1) as threads:
+        polling = threads.submit(consumer.poll, SECONDS)
+        wait_until(lambda: consumer._waiter._waited, "the poll waits")
+        client.complete(token, commit=True)
+        assert [record.offset for record in polling.result(SECONDS / 3)] == [5]
+
+
+def test_an_offset_that_waits_is_asked_for_once_per_back_off(
+    waiting: tuple[msgtx.Consumer, msgtx.PreparedTransaction], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer, _ = waiting
+    monkeypatch.setattr(consumer._fetcher, "_config", replace(consumer.config, retry_backoff_ms=60_000))
+    asked = calls_of(monkeypatch, fetcher, "stable_offsets")
+    for _ in range(3):
+        assert consumer.poll(0) == []
+    assert len(asked) == 1
+
+
+def test_a_caller_that_waits_for_an_offset_pauses_between_two_looks(
+    waiting: tuple[msgtx.Consumer, msgtx.PreparedTransaction], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer, _ = waiting
+    monkeypatch.setattr(consumer._positions, "_config", replace(consumer.config, retry_backoff_ms=60_000))
+    asked = calls_of(monkeypatch, positions, "stable_offsets")
+    with pytest.raises(errors.UnstableOffset):
+        consumer.committed(timeout=0.1)
+    assert len(asked) == 2, "at once, and when time is over"
+
+
+@pytest.mark.parametrize("way", ["pauses", "seeks", "seeks by time"])
+def test_who_need_not_wait_for_an_offset_does_not_look_for_it(
+    client: msgtx.Client,
+    topic: str,
+    waiting: tuple[msgtx.Consumer, msgtx.PreparedTransaction],
+    monkeypatch: pytest.MonkeyPatch,
+    way: str,
+) -> None:
+    """It reads from where it has sought, and sleeps until it is woken."""
+    consumer, _ = waiting
+    tp = TopicPartition(topic, 0)
+    wait_until(lambda: client._listener.confirmed, "notifications arrive")
+    assert consumer.poll(0) == []
+    match way:
+        case "pauses":
+            consumer.pause([tp])
+        case "seeks":
+            consumer.seek(tp, 0)
+            assert len(consumer.poll(SECONDS)) == 6
+        case _:
+            consumer.seek_to_beginning()
+            assert len(consumer.poll(SECONDS)) == 6
+    waits = calls_of(monkeypatch, Waiter, "wait")
+    assert consumer.poll(0.3) == []
+    assert len(waits) < 10
+
+
+def test_an_offset_that_is_decided_between_two_questions_is_asked_for_again(
+    client: msgtx.Client,
+    waiting: tuple[msgtx.Consumer, msgtx.PreparedTransaction],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waits, as the first one says, and the second one knows of nothing that it waits for."""
+    consumer, token = waiting
+    real = holders.expire_holders
+
+    def late(*arguments: Any) -> Any:
+        client.complete(token, commit=True)
+        return real(*arguments)
+
+    monkeypatch.setattr(holders, "expire_holders", late)
+    assert [record.offset for record in consumer.poll(SECONDS)] == [5]
+>>>>>>> 85d6315 (tests: positions of a consumer: seeks, pauses, turns, offsets that wait, what is overdue)
 
 
 def test_an_overdue_seal_is_aborted_by_the_consumer_that_waits(
@@ -233,6 +348,53 @@ def test_a_consumer_with_a_backlog_elsewhere_is_not_held_back(
         while len(got) < 500 and b"behind" not in values(got):
             got += consumer.poll(SECONDS, max_records=10)
         assert b"behind" in values(got), "it read only the partition with a backlog"
+
+
+def ids(consumer: msgtx.Consumer, *partitions: TopicPartition) -> set[int]:
+    return {consumer._fetcher.assigned[partition].partition_id for partition in partitions}
+
+
+def test_what_is_behind_it_is_read_at_once_and_nothing_else_is_looked_at(
+    client: msgtx.Client, wide: str, overdue: TopicPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I12: nobody notifies of the abort. That nothing was overdue before is no reason to wait with it."""
+    settings = {"fetch_max_wait_ms": 60_000, "retry_backoff_ms": 60_000}
+    with client.consumer(wide, auto_offset_reset="earliest", **settings) as consumer:
+        wait_until(lambda: client._listener.confirmed, "notifications arrive")
+        consumer.pause([overdue])
+        assert consumer.poll(0) == []
+        consumer.resume([overdue])
+        fetched = calls_of(monkeypatch, fetcher, "fetch")
+        assert values(consumer.poll(SECONDS)) == [b"before"]
+        assert values(consumer.poll(SECONDS / 3)) == [b"behind"]
+        assert {partition_id for _, asked in fetched for partition_id in asked} == ids(consumer, overdue)
+
+
+def test_what_cannot_be_aborted_is_tried_once_per_back_off_and_holds_up_no_other_partition(
+    client: msgtx.Client, wide: str, overdue: TopicPartition, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another session has its lock; a reader that is fast elsewhere asks neither for it nor for its partition each time."""
+    settings = {"fetch_max_wait_ms": 60_000, "retry_backoff_ms": 60_000}
+    with (
+        connection.transaction(),
+        client.consumer(wide, auto_offset_reset="earliest", **settings) as consumer,
+        client.producer() as producer,
+    ):
+        connection.execute(
+            "select msgtx.lock_producer(b.producer_id) from msgtx.record_batch b"
+            " join msgtx.partitions p using (partition_id) where p.topic = %s and b.transaction_number is not null",
+            [wide],
+        )
+        wait_until(lambda: client._listener.confirmed, "notifications arrive")
+        tried = calls_of(monkeypatch, fetcher, "expired_any")
+        assert values(consumer.poll(0)) == [b"before"]
+        assert consumer.poll(0) == []
+        fetched = calls_of(monkeypatch, fetcher, "fetch")
+        for _ in range(3):
+            producer.send(wide, b"elsewhere", partition=1).result(SECONDS)
+            assert values(consumer.poll(SECONDS)) == [b"elsewhere"]
+        assert {partition_id for _, asked in fetched for partition_id in asked} == ids(consumer, TopicPartition(wide, 1))
+        assert len(tried) == 1
 
 
 def test_ends_times_and_cuts_are_behind_it(client: msgtx.Client, wide: str, overdue: TopicPartition) -> None:
