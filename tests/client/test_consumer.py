@@ -174,6 +174,17 @@ def test_a_partition_that_is_fed_all_the_time_does_not_starve_the_others(client:
     assert seen == {0, 1, 2}
 
 
+def test_what_is_at_a_known_position_is_fetched_by_one_call(
+    client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Architecture: the path of a record. The ends are asked for to find a position, and not again."""
+    with client.consumer(topic, auto_offset_reset="earliest") as consumer:
+        assert consumer.poll(0) == []
+        fill(client, topic, 2)
+        monkeypatch.setattr("msgtx.consumer.fetcher.stable_ends", None)
+        assert numbers(consumer.poll(SECONDS)) == [0, 1]
+
+
 def test_small_fetches_read_everything(client: msgtx.Client, topic: str) -> None:
     for start in range(0, 50, 10):
         fill(client, topic, 10, start=start)

@@ -1,12 +1,18 @@
 """A topic that is deleted and made again under its name is another one; open clients continue with it (I1, I3)."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 import msgtx
 from msgtx import TopicPartition, errors
+<<<<<<< HEAD
 from tests.databases import PATIENCE_SECONDS, Connection, wait_until
+=======
+from msgtx.consumer import positions
+from tests.databases import PATIENCE_SECONDS, wait_until
+>>>>>>> daac6a5 (tests: answers of a share consumer, a COMMIT whose connection broke, a topic that goes again and again)
 
 SECONDS = PATIENCE_SECONDS
 
@@ -138,6 +144,22 @@ def test_a_consumer_reads_the_new_topic_from_its_beginning(client: msgtx.Client,
         producer.send_batch(topic, [b"new"] * 3, partition=0).result(SECONDS)
         wait_until(lambda: got.extend(r.value for r in consumer.poll(0.2)) or len(got) == 8)
     assert got == [b"old"] * 5 + [b"new"] * 3
+
+
+def test_a_question_about_a_topic_that_goes_again_and_again_has_an_end(
+    client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is made again between each look at what is there and the question."""
+    real = positions.stable_ends
+
+    def late(*arguments: Any) -> Any:
+        make_again(client, topic)
+        return real(*arguments)
+
+    with client.consumer(topic) as consumer:
+        monkeypatch.setattr(positions, "stable_ends", late)
+        with pytest.raises(errors.UnknownTopicOrPartition, match=f"{topic}-0 does not exist"):
+            consumer.end_offsets()
 
 
 def test_a_consumer_with_partitions_by_hand_knows_the_new_ones(client: msgtx.Client, topic: str) -> None:

@@ -118,6 +118,114 @@ def test_one_refused_answer_refuses_the_commit_and_the_next_one_applies_the_rest
     assert seen(other.poll(1)) == [(b"0", 3)]
 
 
+def release(connection: Connection, group: str, topic: str, first: int, last: int) -> None:
+    """Release records of partition 0 for the only member of a group, which does not know of it."""
+    connection.execute(
+        "select msgtx.acknowledge_records(array[%s], array[m.member_number], array[p.partition_id], array[%s::bigint],"
+        " array[%s::bigint], array['release'], array[null::text], array[null::int]) from msgtx.group_member m"
+        " join msgtx.consumer_group g using (group_id), msgtx.partitions p"
+        ' where g.name = %s and p.topic = %s and p."partition" = 0',
+        [group, first, last, group, topic],
+    )
+
+
+def places(records: list[msgtx.ShareRecord]) -> list[tuple[int, int]]:
+    return sorted((record.partition, record.offset) for record in records)
+
+
+@pytest.fixture
+def two(client: msgtx.Client, wide: str, group: str) -> Iterator[tuple[msgtx.ShareConsumer, list[msgtx.ShareRecord]]]:
+    """A member with long locks that holds offsets 0 to 2 of partition 0 and 0 to 5 of partition 1, and what it holds."""
+    client.admin.shares.configure(group, {"record_lock_duration_ms": 60_000})
+    with client.producer() as producer:
+        for partition, count in ((0, 3), (1, 6)):
+            producer.send_batch(wide, [b""] * count, partition=partition).result(30)
+    with client.share_consumer(wide, group=group, acknowledgement_mode="explicit") as member:
+        records: list[msgtx.ShareRecord] = []
+        wait_until(lambda: records.extend(member.poll(0)) or len(records) == 9)
+        yield member, records
+
+
+def test_a_refusal_is_of_its_own_record_alone(
+    two: tuple[msgtx.ShareConsumer, list[msgtx.ShareRecord]], connection: Connection, wide: str, group: str
+) -> None:
+    """Neither of those before it, nor of its offset in another partition. They are held however often the member polls."""
+    member, records = two
+    release(connection, group, wide, 1, 1)
+    assert member.held(records) == records
+    for record in records:
+        member.acknowledge(record)
+    with pytest.raises(errors.InvalidRecordState, match=f"{wide}-0 offset 1: the lock"):
+        member.commit()
+    assert places(member.held(records)) == [place for place in places(records) if place != (0, 1)]
+    member.commit()
+    assert [(record.offset, record.delivery_count) for record in member.poll(5)] == [(1, 2)]
+    assert member.poll(0) == []
+
+
+def test_what_lies_between_two_answers_has_none(
+    client: msgtx.Client, two: tuple[msgtx.ShareConsumer, list[msgtx.ShareRecord]], wide: str, group: str
+) -> None:
+    """I17: in one partition, and where the offsets of another one continue those of the first."""
+    member, records = two
+    answered = {(0, 0), (0, 2), (1, 3), (1, 4), (1, 5)}
+    for record in records:
+        if (record.partition, record.offset) in answered:
+            member.acknowledge(record)
+    member.commit()
+    member.close()
+    with client.share_consumer(wide, group=group) as other:
+        found: list[msgtx.ShareRecord] = []
+        wait_until(lambda: found.extend(other.poll(0)) or len(found) == 4)
+        assert places(found) == [(0, 1), (1, 0), (1, 1), (1, 2)]
+
+
+def test_a_lock_begins_anew_once_for_each_answer_that_says_so(
+    client: msgtx.Client, topic: str, share: Share, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(client, topic, 1)
+    one = share()
+    one.acknowledge(one.poll(5)[0], Acknowledgement.RENEW)
+    one.commit()
+    monkeypatch.setattr(share_polls, "acknowledge_records", None)
+    one.commit()
+
+
+def test_what_compaction_removed_has_the_answer_of_the_record_behind_it(
+    client: msgtx.Client, topic: str, group: str, share: Share, connection: Connection
+) -> None:
+    """And behind the last record of a row that of this record. Else nobody could answer for these offsets."""
+    fill(client, topic, 6)
+    connection.execute(
+        "update msgtx.record_batch b set \"values\" = array['1'::bytea, '3'], offset_deltas = array[1, 3], record_count = 2"
+        " from msgtx.partitions p where b.partition_id = p.partition_id and p.topic = %s",
+        [topic],
+    )
+    one = share()
+    for record in one.poll(5):
+        one.acknowledge(record)
+    one.commit()
+    (state,) = client.admin.shares.describe(group).partitions
+    assert (state.acquired, state.start_offset) == (0, 6)
+
+
+def test_a_member_that_the_group_has_given_up_is_told_with_its_commit(
+    client: msgtx.Client, topic: str, share: Share, connection: Connection
+) -> None:
+    """And it forgets the rest with its next poll: what it held is others'."""
+    connection.execute("update msgtx.share_group set record_lock_duration_ms = 60000")
+    fill(client, topic, 2)
+    one = share()
+    first, second = one.poll(5)
+    one.acknowledge(first)
+    connection.execute("delete from msgtx.group_member where member_number = %s", [one._member.number])
+    with pytest.raises(errors.InvalidRecordState, match="offset 0"):
+        one.commit()
+    assert one.poll(0) == []
+    with pytest.raises(errors.InvalidRecordState, match="offset 1 is not held"):
+        one.acknowledge(second)
+
+
 def test_implicit_mode_accepts_what_was_handed_out_before(client: msgtx.Client, topic: str, share: Share) -> None:
     fill(client, topic, 3)
     with_care, implicit = share(), share(acknowledgement_mode="implicit")
@@ -134,13 +242,7 @@ def test_in_implicit_mode_too_the_next_commit_applies_the_rest(
     fill(client, topic, 6)
     implicit, other = share(acknowledgement_mode="implicit"), share()
     assert len(implicit.poll(5)) == 6
-    connection.execute(
-        "select msgtx.acknowledge_records(array[%s], array[m.member_number], array[p.partition_id], array[2::bigint],"
-        " array[3::bigint], array['release'], array[null::text], array[null::int]) from msgtx.group_member m"
-        " join msgtx.consumer_group g using (group_id), msgtx.partition p join msgtx.topic t using (topic_id)"
-        " where g.name = %s and t.name = %s and p.partition_index = 0",
-        [group, group, topic],
-    )
+    release(connection, group, topic, 2, 3)
     with pytest.raises(errors.InvalidRecordState, match="offset 2"):
         implicit.commit()
     implicit.commit()

@@ -357,16 +357,17 @@ def ids(consumer: msgtx.Consumer, *partitions: TopicPartition) -> set[int]:
 def test_what_is_behind_it_is_read_at_once_and_nothing_else_is_looked_at(
     client: msgtx.Client, wide: str, overdue: TopicPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I12: nobody notifies of the abort. That nothing was overdue before is no reason to wait with it."""
+    """I12: without waiting for a notification of the abort. That nothing was overdue before puts nothing off."""
     settings = {"fetch_max_wait_ms": 60_000, "retry_backoff_ms": 60_000}
     with client.consumer(wide, auto_offset_reset="earliest", **settings) as consumer:
         wait_until(lambda: client._listener.confirmed, "notifications arrive")
         consumer.pause([overdue])
         assert consumer.poll(0) == []
         consumer.resume([overdue])
-        fetched = calls_of(monkeypatch, fetcher, "fetch")
+        fetched, waits = calls_of(monkeypatch, fetcher, "fetch"), calls_of(monkeypatch, Waiter, "wait")
         assert values(consumer.poll(SECONDS)) == [b"before"]
         assert values(consumer.poll(SECONDS / 3)) == [b"behind"]
+        assert waits == []
         assert {partition_id for _, asked in fetched for partition_id in asked} == ids(consumer, overdue)
 
 
@@ -561,14 +562,20 @@ def test_assigned_again_it_begins_anew(client: msgtx.Client, topic: str) -> None
         assert consumer.position(tp) == 3
 
 
-def test_a_seek_replaces_the_start_that_is_to_be_committed(client: msgtx.Client, topic: str, unique: Unique) -> None:
+@pytest.mark.parametrize("to", ["an offset", "a time"])
+def test_a_seek_replaces_the_start_that_is_to_be_committed(
+    to: str, client: msgtx.Client, topic: str, unique: Unique
+) -> None:
     fill(client, topic, 5)
     tp = TopicPartition(topic, 0)
     with client.consumer(topic, group=unique("group"), enable_auto_commit=False) as consumer:
         consumer.commit_starts()
         assert consumer.position(tp) == 5
-        consumer.seek(tp, 2)
-        assert len(consumer.poll(SECONDS)) == 3
+        if to == "an offset":
+            consumer.seek(tp, 0)
+        else:
+            consumer.seek_to_beginning()
+        assert len(consumer.poll(SECONDS)) == 5
         assert consumer.committed() == {tp: None}
 
 

@@ -556,17 +556,25 @@ def test_a_batch_needs_a_group_and_no_automatic_commits(client: msgtx.Client, to
             pass
 
 
+@pytest.mark.parametrize("is_seen", [True, False])
 def test_a_commit_that_succeeded_without_an_answer_is_not_repeated(
-    consumer: msgtx.Consumer, make_engine: MakeEngine, seen: Seen, topic: str, monkeypatch: pytest.MonkeyPatch
+    consumer: msgtx.Consumer, make_engine: MakeEngine, seen: Seen, topic: str, monkeypatch: pytest.MonkeyPatch, is_seen: bool
 ) -> None:
-    """The connection breaks between the COMMIT and its answer: the group's offsets tell what has become of it."""
+    """The connection breaks between the COMMIT and its answer: the group's offsets tell what has become of it.
+
+    Where SQLAlchemy sees that it is broken, the group has decided about the COMMIT before anything is read: the consumer is
+    another member then.
+    """
     engine = make_engine()
     commit = engine.dialect.do_commit
 
     def breaks(connection: Any) -> None:
         commit(connection)
+        if is_seen:
+            connection.driver_connection.close()
         raise psycopg.OperationalError("server closed the connection unexpectedly")
 
+    before = consumer.group_metadata().member_id
     with Session(engine) as session:
         with consumer.batch(session, SECONDS) as records:
             store(session, records)
@@ -578,6 +586,7 @@ def test_a_commit_that_succeeded_without_an_answer_is_not_repeated(
     with Session(engine) as session:
         with consumer.batch(session, SECONDS) as records:
             assert numbers(records) == [2, 3]
+            assert (consumer.group_metadata().member_id == before) is not is_seen
             store(session, records)
         session.commit()
     assert seen(topic)[1] == [0, 1, 2, 3]
