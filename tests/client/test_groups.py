@@ -666,12 +666,8 @@ def test_what_is_made_later_is_read_from_its_beginning(members: Members, client:
     """Also with auto_offset_reset=latest: the partition did not exist before the member did. That is so once."""
     stem = unique("stem")
     client.topics.create(f"{stem}.a")
-<<<<<<< HEAD
     fill(client, f"{stem}.a", 3)
-    members.join(pattern=rf"{stem}\..*", heartbeat_interval_ms=50, auto_offset_reset="latest")
-=======
     member = members.join(pattern=rf"{stem}\..*", heartbeat_interval_ms=50, auto_offset_reset="latest")
->>>>>>> 85d6315 (tests: positions of a consumer: seeks, pauses, turns, offsets that wait, what is overdue)
     client.topics.create(f"{stem}.b")
     values = fill(client, f"{stem}.b", 3)
     members.until(lambda: len(members.values) == 3)

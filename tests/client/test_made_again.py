@@ -7,12 +7,8 @@ import pytest
 
 import msgtx
 from msgtx import TopicPartition, errors
-<<<<<<< HEAD
-from tests.databases import PATIENCE_SECONDS, Connection, wait_until
-=======
 from msgtx.consumer import positions
-from tests.databases import PATIENCE_SECONDS, wait_until
->>>>>>> daac6a5 (tests: answers of a share consumer, a COMMIT whose connection broke, a topic that goes again and again)
+from tests.databases import PATIENCE_SECONDS, Connection, wait_until
 
 SECONDS = PATIENCE_SECONDS
 

@@ -5,11 +5,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-<<<<<<< HEAD
-=======
 from dataclasses import replace
 from typing import Any
->>>>>>> 85d6315 (tests: positions of a consumer: seeks, pauses, turns, offsets that wait, what is overdue)
 
 import pytest
 import sqlalchemy
@@ -128,7 +125,6 @@ def test_other_partitions_are_read_meanwhile(
     client.complete(token, commit=False)
 
 
-<<<<<<< HEAD
 def test_a_poll_that_waits_for_a_decision_asks_for_it(
     client: msgtx.Client, topic: str, unique: Unique, background: ThreadPoolExecutor
 ) -> None:
@@ -145,7 +141,8 @@ def test_a_poll_that_waits_for_a_decision_asks_for_it(
         client.complete(token, commit=False)
         assert len(polling.result(SECONDS)) == 5
         assert time.monotonic() - began < SECONDS / 2
-=======
+
+
 @pytest.fixture
 def waiting(client: msgtx.Client, topic: str, unique: Unique) -> Iterator[tuple[msgtx.Consumer, msgtx.PreparedTransaction]]:
     """A consumer of a group whose offset, behind the first five of six records, is part of a prepared transaction."""
@@ -250,7 +247,6 @@ def test_an_offset_that_is_decided_between_two_questions_is_asked_for_again(
 
     monkeypatch.setattr(holders, "expire_holders", late)
     assert [record.offset for record in consumer.poll(SECONDS)] == [5]
->>>>>>> 85d6315 (tests: positions of a consumer: seeks, pauses, turns, offsets that wait, what is overdue)
 
 
 def test_an_overdue_seal_is_aborted_by_the_consumer_that_waits(

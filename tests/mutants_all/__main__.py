@@ -276,7 +276,8 @@ def run(due: Sequence[Mutant], known: Known, console: Console, options: argparse
             of_id = {mutant.id: mutant for mutant in mutants}
             survivors = []
             for found in hunt(mutants, worker, named, complete=complete):
-                is_open = found.outcome == "survived" and not (complete or last)
+                # With none that fits into the first seconds it was not reached yet.
+                is_open = found.outcome in {"survived", "unreached"} and not (complete or last)
                 result = replace(found, outcome="open") if is_open else found
                 with lock:
                     known.results.add(result)
