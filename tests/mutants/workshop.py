@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -60,6 +60,7 @@ class Workshop:
     def __init__(self, folder: Path) -> None:
         self.tree = folder / "tree"
         self.home = folder / "home"
+        self.scratch = folder / "scratch"  # of the tests: a server in it whose test was killed goes with the workshop
         self._report = folder / "report.json"
         self._url = ""
         self._running: subprocess.Popen[str] | None = None
@@ -68,6 +69,7 @@ class Workshop:
     def open(self) -> None:
         """Copy the tree and start the server."""
         self.tree.mkdir()
+        self.scratch.mkdir()
         copy_tree(self.tree)
         embedded.start(self.home)
         self._url = embedded.superuser_url(self.home)
@@ -124,6 +126,7 @@ class Workshop:
             "PYTHONDONTWRITEBYTECODE": "1",
             "MSGTX_TEST_DATABASE_URL": self._url,
             "PATIENCE_SECONDS": str(PATIENCE_SECONDS),
+            "SCRATCH_FOLDER": str(self.scratch),
             REPORT: str(self._report),
         }
 
@@ -141,7 +144,17 @@ class Workshop:
         """End what runs, and the server."""
         self._stopped = True
         self.stop()
+        clear(self.scratch)
         embedded.stop(self.home)
+
+
+def clear(scratch: Path) -> None:
+    """Empty a folder for scratch, and end the servers that tests have left in it: a test that was killed ends none."""
+    for file in scratch.glob("*/home/data/postmaster.pid"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            os.kill(int(file.read_text(encoding="utf-8").splitlines()[0]), signal.SIGQUIT)
+    for folder in scratch.iterdir():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

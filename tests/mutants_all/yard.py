@@ -28,6 +28,7 @@ import msgtx
 import tests.conftest
 from msgtx.database.schema import functions
 from tests.databases import Connection, Server, connect, use_server, wait_until
+from tests.mutants.workshop import clear
 from tests.mutants_all.relevance import FOLDERS, OF_THE_TEXTS, PROCESSES, Recorder
 
 ROOT: Final = Path(msgtx.__file__).parent.parent
@@ -262,7 +263,8 @@ class Yard:
         return answer
 
     def _sweep(self) -> None:
-        """Remove the databases and roles that a run left."""
+        """Remove what a run left: servers of its own, databases and roles."""
+        clear(Path(os.environ["SCRATCH_FOLDER"]))
         with self.server.administrator() as connection:
             connection.execute("set statement_timeout = 0")  # a database is removed with a checkpoint
             for name in databases(connection) - self._kept:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.databases import wait_until
 from tests.mutants.workshop import Workshop, open_workshop
 from tests.mutants_all.hunting import Worker, hunt
 from tests.mutants_all.mutant import Edit, Mutant, together
@@ -12,7 +13,7 @@ from tests.mutants_all.of_python import mutants_of_python
 from tests.mutants_all.of_sql import mutants_of_sql
 from tests.mutants_all.relevance import Map
 
-FILE = "tests/store/test_tiny.py"
+FILE, KILLED_FILE = "tests/store/test_tiny.py", "tests/store/test_killed.py"
 SQL = """-- tiny(number) → whether it is small.
 create function msgtx.tiny(number int) returns boolean language plpgsql as $$
 begin
@@ -41,6 +42,15 @@ def test_tiny(connection, number, small):
 def test_another(connection):
     connection.execute("grant execute on function msgtx.tiny to current_user")
 """
+KILLED = """
+import os, pathlib, signal
+from tests.faults import crash_server
+
+def test_killed():
+    with crash_server() as server:
+        pathlib.Path("pid").write_text((server.home / "data" / "postmaster.pid").read_text().split()[0])
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 TIMES = {f"{FILE}::{test}": 1.0 for test in ("test_tiny[1-True]", "test_tiny[10-False]", "test_another")}
 
@@ -51,6 +61,7 @@ def workshop() -> Iterator[Workshop]:
         (made.tree / "msgtx" / "sql" / "append" / "tiny.sql").write_text(SQL, encoding="utf-8")
         (made.tree / "msgtx" / "rules" / "tiny.py").write_text(PYTHON, encoding="utf-8")
         (made.tree / FILE).write_text(TESTS, encoding="utf-8")
+        (made.tree / KILLED_FILE).write_text(KILLED, encoding="utf-8")
         yield made
 
 
@@ -136,3 +147,12 @@ def test_after_all_mutants_the_tree_is_as_it_was(workshop: Workshop, worker: Wor
     assert worker.ask(path="", text="", tests=TIMES, seconds=60)["outcome"] == "survived"
     assert (workshop.tree / "msgtx" / "sql" / "append" / "tiny.sql").read_text(encoding="utf-8") == SQL
     assert (workshop.tree / "msgtx" / "rules" / "tiny.py").read_text(encoding="utf-8") == PYTHON
+
+
+def test_a_server_of_a_test_that_is_killed_ends_with_the_run(workshop: Workshop, worker: Worker) -> None:
+    name = f"{KILLED_FILE}::test_killed"
+    answer = worker.ask(path="", text="", tests={name: 60.0}, seconds=60)
+    assert (answer["outcome"], answer["why"]) == ("caught", "the run ended without a word")
+    assert list(workshop.scratch.iterdir()) == []
+    (pid,) = (workshop.tree / "pid").read_text(encoding="utf-8").split()
+    wait_until(lambda: not Path("/proc", pid).exists(), "the server has ended")
