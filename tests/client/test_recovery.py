@@ -323,7 +323,9 @@ def test_a_transaction_of_which_a_part_was_late_is_not_committed(
         with pytest.raises(errors.DeliveryTimeout):
             producer.commit_transaction(SECONDS)
         producer.abort_transaction(SECONDS)
-    assert read(wide) == []
+        with producer.transaction():
+            producer.send(wide, b"next")
+    assert [record.value for record in read(wide)] == [b"next"]
 
 
 def test_a_bug_is_told_to_everybody_who_waits(
@@ -398,3 +400,65 @@ def test_a_gap_within_a_transaction_fails_it_and_the_next_one_goes_on(
         with producer.transaction():
             producer.send(topic, b"next")
     assert [record.value for record in read(topic)] == [b"next"]
+
+
+@pytest.mark.parametrize("refused", ["no key", "no topic"])
+def test_a_transaction_in_steps_of_which_a_part_was_refused_is_not_committed(
+    client: msgtx.Client, topic: str, unique: Callable[[str], str], read: Read, refused: str
+) -> None:
+    """I1: what is left of it would be half a transaction."""
+    other = unique("other")
+    client.topics.create(other, **({"cleanup_policy": "compact"} if refused == "no key" else {}))
+    with client.producer(transactional_id=topic, linger_ms=0) as producer:
+        producer.begin_transaction()
+        producer.send(topic, b"half").result(SECONDS)
+        if refused == "no topic":
+            producer.send(other, b"gone").result(SECONDS)
+            client.topics.delete(other)
+        kind = errors.InvalidRecord if refused == "no key" else errors.UnknownTopicOrPartition
+        assert isinstance(producer.send(other, b"refused").exception(SECONDS), kind)
+        with pytest.raises(kind):
+            producer.commit_transaction(SECONDS)
+        producer.abort_transaction(SECONDS)
+        with producer.transaction():
+            producer.send(topic, b"next")
+    assert [record.value for record in read(topic)] == [b"next"]
+
+
+def test_a_topic_made_again_within_a_transaction_fails_it(client: msgtx.Client, topic: str, read: Read) -> None:
+    """I1: what was sent before is gone; sent to the new topic, the rest would be half a transaction."""
+    with client.producer(transactional_id=topic, linger_ms=0) as producer:
+        producer.begin_transaction()
+        producer.send(topic, b"gone").result(SECONDS)
+        client.topics.delete(topic)
+        client.topics.create(topic)
+        assert isinstance(producer.send(topic, b"rest").exception(SECONDS), errors.UnknownTopicOrPartition)
+        with pytest.raises(errors.UnknownTopicOrPartition):
+            producer.commit_transaction(SECONDS)
+        producer.abort_transaction(SECONDS)
+        with producer.transaction():
+            producer.send(topic, b"next")
+    assert [record.value for record in read(topic)] == [b"next"]
+
+
+def test_a_batch_loses_records_that_are_too_large_more_than_once(
+    client: msgtx.Client, topic: str, connection: Connection, read: Read
+) -> None:
+    """The limit is lowered again before what is left of it goes."""
+    limit = "update msgtx.topic set max_message_bytes = %s where name = %s"
+    with client.producer(linger_ms=60_000) as producer:
+        producer.send(topic, b"")
+        producer.flush(SECONDS)
+        futures = [producer.send(topic, bytes(size)) for size in (100, 50, 1)]
+        connection.execute(limit, [80, topic])
+        drop = producer._sender._drop_large
+
+        def lowered(batch: Any, error: errors.MsgtxError) -> bool:
+            goes_on = drop(batch, error)
+            connection.execute(limit, [30, topic])
+            return goes_on
+
+        producer._sender._drop_large = lowered  # type: ignore[method-assign]
+        producer.flush(SECONDS)
+        assert [type(future.exception(0)) for future in futures] == [errors.RecordTooLarge] * 2 + [type(None)]
+    assert [len(record.value or b"") for record in read(topic)] == [0, 1]
