@@ -9,6 +9,7 @@ import pytest
 
 import msgtx
 from msgtx import Acknowledgement, errors
+from msgtx.consumer import share_polls
 from msgtx.producer import sender
 from msgtx.rules.transaction import ClientState
 from tests.client.test_shares import fill, group, seen, share
@@ -211,6 +212,30 @@ def test_a_lost_answer_to_the_whole_transaction_acknowledges_once(
     assert produced(read, output) == [b"0", b"1"]
     time.sleep(0.6)
     assert share().poll(0) == []
+
+
+def test_a_commit_that_had_no_answer_is_finished_before_a_transaction_has_answers(
+    client: msgtx.Client, topic: str, share: Share, make: Make, monkeypatch: pytest.MonkeyPatch, long_locks: None
+) -> None:
+    """I17: it was applied. Else the transaction would have its records, too, and would be refused."""
+    fill(client, topic, 2)
+    one, producer = share(request_timeout_ms=100, retry_backoff_ms=50), make()
+    first, second = one.poll(5)
+    one.acknowledge(first)
+    acknowledge = share_polls.acknowledge_records
+
+    def unanswered(*arguments: Any, **named: Any) -> Any:
+        acknowledge(*arguments, **named)
+        raise errors.DatabaseUnavailable("the answer is lost")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(share_polls, "acknowledge_records", unanswered)
+        with pytest.raises(errors.DatabaseUnavailable):
+            one.commit()
+    one.acknowledge(second)
+    with producer.transaction() as tx:
+        tx.send_acknowledgements(one)
+    assert client.admin.shares.describe(one.config.group).lag == 0
 
 
 def test_a_lost_answer_to_pending_acknowledgements_is_asked_for_again(

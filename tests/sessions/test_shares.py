@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 import msgtx
 from msgtx import Acknowledgement, errors, orm
+from msgtx.consumer import share_polls
 from tests.databases import Connection
 from tests.sessions.conftest import LEVELS, MakeEngine, Order
 
@@ -122,6 +123,35 @@ def test_what_is_lost_meanwhile_fails_the_commit(
         session.commit()
     assert isinstance(refused.value, errors.InvalidRecordState | errors.UnknownMember)
     assert seen(filled)[1] == []
+
+
+def test_a_commit_that_had_no_answer_is_finished_before_a_session_has_answers(
+    share: Share, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I17: it was applied. Else the session would have its records, too, and its commit would be refused."""
+    one = share(request_timeout_ms=100, retry_backoff_ms=50)
+    acknowledge = share_polls.acknowledge_records
+
+    def unanswered(*arguments: Any, **named: Any) -> Any:
+        acknowledge(*arguments, **named)
+        raise errors.DatabaseUnavailable("the answer is lost")
+
+    with Session(make_engine(pool_size=1, max_overflow=0, pool_timeout=5)) as session:
+        for way in ("commit", "riding"):
+            first, second = one.poll(0, max_records=2)
+            accept(one, [first])
+            with monkeypatch.context() as patched:
+                patched.setattr(share_polls, "acknowledge_records", unanswered)
+                with pytest.raises(errors.DatabaseUnavailable):
+                    one.commit()
+            if way == "commit":
+                accept(one, [second])
+                one.commit(session=session)
+            else:
+                with one.riding(session, [second], "not yet"):
+                    pass
+            session.commit()
+    assert counts(share().poll(0)) == [(b"4", 1), (b"5", 1)]
 
 
 def test_a_session_that_idles_holds_nobody_up(share: Share, make_engine: MakeEngine) -> None:

@@ -1,0 +1,137 @@
+"""What a share consumer's polls acquire, hand out and accept (internals: shares)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import msgtx
+from msgtx import errors
+from msgtx.consumer import share_polls, shares
+from tests.client.test_shares import fill, group, seen, share
+from tests.databases import PATIENCE_SECONDS
+
+Share = Callable[..., msgtx.ShareConsumer]
+
+__all__ = ["group", "share"]
+
+
+def test_a_record_comes_as_it_was_sent(client: msgtx.Client, topic: str, share: Share) -> None:
+    with client.producer(linger_ms=1_000) as producer:
+        for number in range(3):
+            producer.send(topic, b"v", key=b"%d" % number, partition=0, timestamp=number, headers=[("h", b"%d" % number)])
+    one = share()
+    assert [(record.offset, record.key, record.timestamp, record.headers) for record in one.poll(PATIENCE_SECONDS)] == [
+        (number, b"%d" % number, number, (("h", b"%d" % number),)) for number in range(3)
+    ]
+
+
+def test_what_is_over_of_an_acquisition_is_handed_out_before_more_is_acquired(
+    client: msgtx.Client, topic: str, share: Share
+) -> None:
+    fill(client, topic, 6)
+    one, other = share(max_poll_records=3), share()
+    client.admin.shares.configure(one.config.group, {"record_lock_duration_ms": 60_000})
+    assert next(iter(one)).offset == 0
+    assert one.lock_seconds == 60.0
+    assert seen(one.poll(0, 1)) == [(b"1", 1)]
+    assert seen(one.poll(0)) == [(b"2", 1)]
+    assert [held[1:] for held in one.handed_out] == [(2, 2)]
+    assert seen(other.poll(0)) == [(b"3", 1), (b"4", 1), (b"5", 1)]
+
+
+def test_implicit_mode_accepts_first_also_where_nothing_is_acquired(client: msgtx.Client, topic: str, group: str) -> None:
+    fill(client, topic, 4)
+    with client.share_consumer(topic, group=group) as one:
+        assert next(iter(one)).offset == 0
+        for offset in (1, 2, 3):
+            assert [record.offset for record in one.poll(0, 1)] == [offset]
+            assert client.admin.shares.describe(group).lag == 4 - offset
+
+
+def test_a_poll_says_that_what_it_would_accept_is_others(client: msgtx.Client, topic: str, share: Share) -> None:
+    """I17: in implicit mode, with the acquisition that follows."""
+    fill(client, topic, 1)
+    implicit, other = share(acknowledgement_mode="implicit"), share()
+    assert len(implicit.poll(PATIENCE_SECONDS)) == 1
+    assert seen(other.poll(PATIENCE_SECONDS)) == [(b"0", 2)]
+    with pytest.raises(errors.InvalidRecordState, match="offset 0"):
+        implicit.poll(0)
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+@pytest.mark.parametrize("way", ["commit", "poll"])
+def test_implicit_mode_finishes_what_had_no_answer_in_time(
+    client: msgtx.Client, topic: str, group: str, monkeypatch: pytest.MonkeyPatch, way: str, is_done: bool
+) -> None:
+    """I17: what the call before was to accept is accepted once, and what it was to acquire is not lost."""
+    client.admin.shares.configure(group, {"record_lock_duration_ms": 60_000})
+    fill(client, topic, 3)
+    with client.share_consumer(topic, group=group, request_timeout_ms=100, retry_backoff_ms=50) as one:
+        assert seen(one.poll(PATIENCE_SECONDS, 1)) == [(b"0", 1)]
+        verb = {"commit": "acknowledge_records", "poll": "acquire_records"}[way]
+        call = getattr(share_polls, verb)
+
+        def unanswered(*arguments: Any, **named: Any) -> Any:
+            if is_done:
+                call(*arguments, **named)
+            raise errors.DatabaseUnavailable("the answer is lost")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(share_polls, verb, unanswered)
+            with pytest.raises(errors.DatabaseUnavailable):
+                one.commit() if way == "commit" else one.poll(0, 1)
+        assert seen(one.poll(0, 1)) == [(b"1", 1)]
+        assert seen(one.poll(0, 1)) == [(b"2", 1)]
+        assert one.poll(0) == []
+        assert client.admin.shares.describe(group).lag == 0
+
+
+def test_what_is_held_stays_so_until_its_lock_is_over(client: msgtx.Client, topic: str, share: Share) -> None:
+    """However many polls come in between."""
+    fill(client, topic, 1)
+    one = share()
+    client.admin.shares.configure(one.config.group, {"record_lock_duration_ms": 60_000})
+    (record,) = one.poll(PATIENCE_SECONDS)
+    for _ in range(3):
+        assert one.poll(0) == []
+    one.acknowledge(record)
+    one.commit()
+
+
+def test_only_what_is_held_is_renewed_and_in_one_call(
+    client: msgtx.Client, topic: str, share: Share, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(client, topic, 4)
+    one, other = share(), share()
+    client.admin.shares.configure(one.config.group, {"record_lock_duration_ms": 60_000})
+    one.poll(PATIENCE_SECONDS, 2)
+    other.poll(PATIENCE_SECONDS, 2)
+    calls: list[object] = []
+    acknowledge = shares.acknowledge_records
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        calls.append(None)
+        return acknowledge(*arguments, **named)
+
+    monkeypatch.setattr(shares, "acknowledge_records", counted)
+    assert one.renew(one.handed_out) == one.handed_out
+    assert len(calls) == 1
+    assert one.renew([*one.handed_out, *other.handed_out]) == one.handed_out
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+def test_keys_alone_may_be_deserialized_and_a_poll_hands_out_what_can_be(
+    client: msgtx.Client, topic: str, group: str, mode: Any
+) -> None:
+    """What comes before a record that cannot be read is handed out; that one is an error of the next poll."""
+    with client.producer(linger_ms=1_000) as producer:
+        for key in (b"0", b"x", b"2"):
+            producer.send(topic, b"v", key=key, partition=0)
+    settings = {"group": group, "acknowledgement_mode": mode}
+    with client.share_consumer(topic, key_deserializer=lambda key: int(key or b""), **settings) as one:
+        assert [record.key for record in one.poll(PATIENCE_SECONDS)] == [0]
+        with pytest.raises(errors.DeserializationError, match="offset 1"):
+            one.poll(0)
+        assert [record.key for record in one.poll(0)] == [2]
