@@ -391,6 +391,84 @@ def test_auto_commit_commits_what_is_given_away(members: Members, client: msgtx.
     assert sorted(filter(None, members.values)) == sorted(values)
 
 
+def test_a_waiting_member_is_woken_when_another_one_leaves(
+    client: msgtx.Client, wide: str, unique: Unique, background: ThreadPoolExecutor
+) -> None:
+    """Long before its next heartbeat, or its next look for records."""
+    slow: Any = {"heartbeat_interval_ms": 60_000, "session_timeout_ms": 180_000, "fetch_max_wait_ms": 60_000}
+    group = unique("group")
+    with client.consumer(wide, group=group, **slow) as one, client.consumer(wide, group=group, **slow) as other:
+        wait_until(lambda: [each.poll(0) for each in (one, other)] and one.assignment() and other.assignment())
+        wait_until(lambda: client._listener.confirmed)
+        one._waiter._waited = False
+        polling = background.submit(one.poll, SECONDS + 5.0)
+        wait_until(lambda: one._waiter._waited, "it waits")
+        other.close()
+        wait_until(lambda: len(one.assignment()) == 4, "it has all")
+        fill(client, wide, 1)
+        assert len(polling.result(SECONDS)) == 1
+
+
+def test_partitions_are_kept_within_the_block_and_given_away_behind_it(members: Members, wide: str) -> None:
+    one = members.join(wide)
+    members.until(lambda: members.shares() == [4])
+    with one.keep_partitions():
+        other = members.join(wide)
+        members.until(lambda: one._subscription.membership is not None and one._subscription.membership.due)
+        for _ in range(3):
+            one.poll(0.01)
+        assert (len(one.assignment()), len(other.assignment())) == (4, 0)
+    members.until(lambda: members.shares() == [2, 2])
+
+
+def test_who_subscribes_to_something_else_has_it_when_subscribe_returns(
+    client: msgtx.Client, wide: str, unique: Unique
+) -> None:
+    """What it had is given away by the same call."""
+    other = unique("other")
+    client.topics.create(other)
+    with client.consumer(wide, group=unique("group")) as consumer:
+        consumer.subscribe([other])
+        assert consumer.assignment() == {TopicPartition(other, 0)}
+        with pytest.raises(TypeError, match="a topic is a name, not a int"):
+            consumer.subscribe([5])  # type: ignore[list-item]
+
+
+def test_a_rewind_looks_at_the_group(client: msgtx.Client, connection: Connection, wide: str, unique: Unique) -> None:
+    """What was refused may have been refused because this is no member any more."""
+    group = unique("group")
+    with client.consumer(wide, group=group, heartbeat_interval_ms=60_000, session_timeout_ms=180_000) as consumer:
+        consumer.poll(0)
+        connection.execute(
+            "delete from msgtx.group_member where group_id = (select group_id from msgtx.consumer_group where name = %s)",
+            [group],
+        )
+        consumer.rewind()
+        consumer.poll(0)
+        assert len(client.admin.groups.members(group)) == 1
+
+
+def test_a_rewind_goes_back_behind_a_commit_that_is_under_way(
+    client: msgtx.Client, connection: Connection, topic: str, background: ThreadPoolExecutor
+) -> None:
+    """What was handed over is committed first: it is not read again."""
+    fill(client, topic, 3)
+    with client.consumer(topic, group=topic, auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
+        assert len(consumer.poll(SECONDS)) == 3
+        connection.execute("begin")
+        connection.execute("select msgtx.lock_group(%s)", [topic])
+        consumer.commit(wait=False)
+
+        def again() -> list[msgtx.Record]:
+            consumer.rewind()
+            return consumer.poll(0)
+
+        reading = background.submit(again)
+        wait([reading], 0.2)
+        connection.execute("rollback")
+        assert reading.result(SECONDS) == []
+
+
 def test_a_clean_leave_moves_partitions_at_once(members: Members, wide: str) -> None:
     first, second = members.join(wide, **RARE), members.join(wide, **RARE)
     members.until(lambda: members.shares() == [2, 2])
@@ -778,6 +856,34 @@ def test_a_consumer_without_a_group_looks_up_its_topics_together(
         assert asked == [names]
         consumer.assign([TopicPartition(name, 0) for name in names])
         assert asked == [names] * 2
+
+
+def test_without_a_group_topics_are_looked_up_now_and_then_and_not_for_partitions_by_hand(
+    client: msgtx.Client, unique: Unique, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stem = unique("stem")
+    client.topics.create(f"{stem}.a")
+    asked: list[list[str]] = []
+
+    def describe(connection: RawConnection, names: Sequence[str]) -> dict[str, Topic]:
+        asked.append(list(names))
+        return describe_topics(connection, names)
+
+    monkeypatch.setattr("msgtx.client.describe_topics", describe)
+    with client.consumer() as consumer:
+        consumer.subscribe(pattern=rf"{stem}\..*")
+        for due, looks in ((False, 0), (True, 1)):
+            asked.clear()
+            if due:
+                consumer._subscription._next_look = time.monotonic()
+            for _ in range(3):
+                consumer.poll(0)
+            assert len(asked) == looks
+        consumer.assign([TopicPartition(f"{stem}.a", 0)])
+        client.topics.create(f"{stem}.b")
+        consumer._subscription._next_look = time.monotonic()
+        consumer.poll(0)
+        assert consumer.assignment() == {TopicPartition(f"{stem}.a", 0)}
 
 
 @pytest.mark.parametrize("polls_between", [False, True])

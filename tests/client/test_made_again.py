@@ -169,3 +169,20 @@ def test_a_consumer_with_partitions_by_hand_knows_the_new_ones(client: msgtx.Cli
         producer.send(topic, b"new", partition=0).result(SECONDS)
         consumer.assign([partition])
         assert [record.value for record in consumer.poll(SECONDS)] == [b"new"]
+
+
+def test_of_several_topics_only_the_one_that_was_made_again_is_read_anew(
+    client: msgtx.Client, topic: str, unique: Callable[[str], str]
+) -> None:
+    other = unique("other")
+    client.topics.create(other)
+    with client.producer() as producer, client.consumer(topic, other, auto_offset_reset="earliest") as consumer:
+        for name in (topic, other):
+            producer.send_batch(name, [b"old"] * 2, partition=0).result(SECONDS)
+        got: list[str] = []
+        wait_until(lambda: got.extend(r.topic for r in consumer.poll(0.2)) or len(got) == 4)
+        make_again(client, topic)
+        for name in (topic, other):
+            producer.send(name, b"new", partition=0).result(SECONDS)
+        wait_until(lambda: got.extend(r.topic for r in consumer.poll(0.2)) or len(got) >= 6)
+        assert (got.count(topic), got.count(other), consumer.poll(0)) == (3, 3, [])

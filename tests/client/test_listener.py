@@ -1,0 +1,313 @@
+"""The connection on which a client hears of commits: when it opens, looks, gives up and ends (internals: notifications)."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import msgtx
+from msgtx import errors
+from msgtx.consumer import wakeup
+from msgtx.consumer.wakeup import LOOK_SECONDS, LOOK_SOON_SECONDS, MOST_HEARD, Listener, Waiter
+from msgtx.database.connection import RawConnection
+from msgtx.database.pool import Engine
+from msgtx.store.append import append
+from msgtx.store.topics import describe_topics
+from tests.databases import PATIENCE_SECONDS, Connection, wait_until
+from tests.store.steps import batch
+
+Kill = Callable[[], int]
+
+
+@pytest.fixture
+def listener(engine: Engine) -> Iterator[Listener]:
+    made = Listener(engine)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[RawConnection]:
+    """The connections that listeners have opened."""
+    found: list[RawConnection] = []
+    dedicated = Engine.dedicated
+
+    def noted(engine: Engine) -> RawConnection:
+        found.append(dedicated(engine))
+        return found[-1]
+
+    monkeypatch.setattr(Engine, "dedicated", noted)
+    return found
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """When listeners have looked for what nobody notifies of."""
+    found: list[float] = []
+    look = wakeup.look
+
+    def noted(*arguments: Any) -> None:
+        found.append(time.monotonic())
+        look(*arguments)
+
+    monkeypatch.setattr(wakeup, "look", noted)
+    return found
+
+
+# ── whom it wakes ──
+
+
+def test_a_waiter_is_woken_for_what_it_watches_now_and_its_neighbours_too(listener: Listener) -> None:
+    one, other = Waiter(listener), Waiter(listener)
+    for waiter in (one, other):
+        waiter.watch([17, 18])
+    one.watch([19])
+    assert listener._wake("18")
+    assert not one.sleep(0.0)
+    assert other.sleep(0.0)
+    assert listener._wake("5,19")
+    assert one.clear() == {19}
+    listener._wake_all()
+    assert one.sleep(0.0)
+    assert other.sleep(0.0)
+    for waiter in (one, other):
+        waiter.watch(())
+    assert not listener._waiters
+    assert not listener._wake("17,18,19")
+
+
+def test_of_a_flood_it_only_counts_that_it_came(listener: Listener) -> None:
+    """Whoever waits looks, and the thread rests."""
+    waiter = Waiter(listener)
+    waiter.watch([17])
+    wait_until(lambda: listener.confirmed)
+    waiter.clear()
+    begun = time.monotonic()
+    listener._take(["18"] * (MOST_HEARD + 1))
+    assert time.monotonic() - begun >= LOOK_SOON_SECONDS
+    assert waiter.sleep(0.0)
+
+
+# ── its thread ──
+
+
+def test_it_has_one_thread_once_somebody_waits_and_none_at_the_end(engine: Engine, opened: list[RawConnection]) -> None:
+    listener = Listener(engine)
+    waiter = Waiter(listener)
+    waiter.watch(())
+    assert listener._thread is None
+    for partition in (17, 18):
+        waiter.watch([partition])
+    wait_until(lambda: listener.confirmed)
+    thread = listener._thread
+    assert thread is not None
+    assert len(opened) == 1
+    listener.close()
+    assert not thread.is_alive()
+    assert opened[0].closed
+    for end in (listener._wake_read, listener._wake_write):
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(end)
+
+
+def test_behind_a_pooler_it_ends(engine: Engine, opened: list[RawConnection], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session that others use must not listen."""
+    dedicated = Engine.dedicated
+
+    def pooled(of: Engine) -> RawConnection:
+        connection = dedicated(of)
+        of.pooled = True
+        return connection
+
+    monkeypatch.setattr(Engine, "dedicated", pooled)
+    listener = Listener(engine)
+    try:
+        Waiter(listener).watch([17])
+        assert listener._thread is not None
+        listener._thread.join(PATIENCE_SECONDS)
+        assert not listener._thread.is_alive()
+        assert [connection.closed for connection in opened] == [True]
+        assert not listener.confirmed
+    finally:
+        engine.pooled = False
+        listener.close()
+
+
+@pytest.mark.parametrize(
+    ("confirmed", "error", "paused"),
+    [
+        (True, None, []),
+        (False, OSError("lost"), [wakeup.RECONNECT_SECONDS]),
+        (False, errors.AuthorizationFailed("refused"), [wakeup.REFUSED_SECONDS]),
+        (True, errors.AuthorizationFailed("not any more"), [wakeup.REFUSED_SECONDS]),
+    ],
+    ids=["lost", "never there", "refused", "refused meanwhile"],
+)
+def test_it_connects_again_at_once_only_where_it_was_heard(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, confirmed: bool, error: Exception | None, paused: list[float]
+) -> None:
+    listener = Listener(engine)
+    rounds: list[None] = []
+    pauses: list[float] = []
+
+    def listen(_: RawConnection) -> None:
+        rounds.append(None)
+        listener.confirmed = confirmed
+        listener._stopping = len(rounds) == 3
+        if error is not None:
+            raise error
+        raise OSError("lost")
+
+    monkeypatch.setattr(listener, "_listen", listen)
+    monkeypatch.setattr(listener, "_pause", pauses.append)
+    listener._run()
+    assert pauses == paused * 3
+    assert not listener.confirmed
+    listener._stopping = False
+    listener.close()
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_while_it_cannot_listen_it_does_not_ask_in_a_circle_and_it_can_be_closed(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    tries: list[None] = []
+
+    def fails(*_: Any) -> Any:
+        tries.append(None)
+        raise errors.AuthorizationFailed("no right") if refused else errors.DatabaseUnavailable("no server")
+
+    monkeypatch.setattr(*(Listener, "_listen") if refused else (Engine, "dedicated"), fails)
+    listener = Listener(engine)
+    Waiter(listener).watch([17])
+    wait_until(lambda: tries)
+    time.sleep(0.1)
+    assert len(tries) == 1
+    begun = time.monotonic()
+    listener.close()
+    assert time.monotonic() - begun < wakeup.REFUSED_SECONDS / 2
+
+
+def test_readers_look_by_themselves_while_the_channel_is_lost(
+    client: msgtx.Client,
+    connection: Connection,
+    topic: str,
+    opened: list[RawConnection],
+    background: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are woken for it: what comes next is named to nobody."""
+    with client.consumer(topic, auto_offset_reset="earliest", fetch_max_wait_ms=60_000) as consumer:
+        assert consumer.poll(0.01) == []
+        wait_until(lambda: client._listener.confirmed)
+        consumer._waiter._waited = False
+        polled = background.submit(consumer.poll, 2 * PATIENCE_SECONDS)
+        wait_until(lambda: consumer._waiter._waited, "it waits")
+
+        def gone(_: Engine) -> Any:
+            raise errors.DatabaseUnavailable("no server")
+
+        monkeypatch.setattr(Engine, "dedicated", gone)
+        session = opened[0].info.backend_pid
+        connection.execute("select pg_terminate_backend(%s)", [session])
+        wait_until(lambda: not client._listener.confirmed, "it is lost")
+        (partition,) = describe_topics(connection, [topic])[topic].partition_ids
+        append(connection, [batch(partition, b"x")], wake=False)
+        assert [record.value for record in polled.result(PATIENCE_SECONDS)] == [b"x"]
+
+
+# ── its looks ──
+
+
+def test_an_idle_client_looks_seldom(listener: Listener, looks: list[float]) -> None:
+    Waiter(listener).watch([17])
+    wait_until(lambda: len(looks) > 3)
+    assert looks[3] - looks[0] > LOOK_SECONDS
+
+
+def test_it_looks_often_after_what_concerned_a_waiter(
+    listener: Listener, connection: Connection, topic: str, looks: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes from plain SQL often comes in rows."""
+    monkeypatch.setattr(wakeup, "LOOK_SOON_FOR_SECONDS", 2 * PATIENCE_SECONDS)
+    (partition,) = describe_topics(connection, [topic])[topic].partition_ids
+    waiter = Waiter(listener)
+    waiter.watch([partition])
+    wait_until(lambda: listener.confirmed)
+    connection.execute("select msgtx.publish(%s, 'x')", [topic])
+    wait_until(lambda: partition in (waiter.clear() or ()), "it is named")
+    monkeypatch.setattr(wakeup, "LOOK_SECONDS", 2 * PATIENCE_SECONDS)
+    for _ in range(2):
+        looks.clear()
+        wait_until(lambda: len(looks) > 3, "further looks")
+
+
+def test_what_was_looked_at_is_removed_now_and_then(
+    listener: Listener, connection: Connection, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed: list[float] = []
+    remove = wakeup.remove_wake_ups
+
+    def noted(on: RawConnection) -> int:
+        removed.append(time.monotonic())
+        return remove(on)
+
+    monkeypatch.setattr(wakeup, "remove_wake_ups", noted)
+    Waiter(listener).watch([17])
+    wait_until(lambda: listener.confirmed)
+    published(connection, topic, 3)
+    assert removed == []
+    monkeypatch.setattr(wakeup, "REMOVE_SECONDS", 0.5)
+    while len(removed) < 2:
+        published(connection, topic, 1)
+    assert removed[1] - removed[0] > 0.3
+
+
+def published(connection: Connection, topic: str, count: int) -> None:
+    for _ in range(count):
+        connection.execute("select msgtx.publish(%s, 'x')", [topic])
+        time.sleep(LOOK_SECONDS)
+
+
+def test_a_slow_answer_is_waited_for_and_a_missing_one_ends_the_connection(
+    listener: Listener,
+    connection: Connection,
+    opened: list[RawConnection],  # from here on
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever is notified meanwhile is heard."""
+    seconds = 0.5
+
+    def slow(raw: Any, _: str) -> None:
+        sent.append(None)
+        raw.send_query(f"select pg_sleep({seconds})::text, null::text".encode())
+        raw.flush()
+
+    sent: list[None] = []
+    monkeypatch.setattr(wakeup, "look", slow)
+    monkeypatch.setattr(wakeup, "seen", lambda raw: (take_all(raw), None))
+    waiter = Waiter(listener)
+    begun = time.monotonic()
+    waiter.watch([17])
+    wait_until(lambda: listener.confirmed and sent)
+    waiter.clear()
+    for _ in range(3):
+        connection.execute("select pg_notify('msgtx', '17')")
+        assert waiter.sleep(PATIENCE_SECONDS)
+        time.sleep(LOOK_SECONDS)
+    assert len(sent) <= 2 + (time.monotonic() - begun) / seconds
+    assert len(opened) == 1
+    seconds = 2 * PATIENCE_SECONDS
+    monkeypatch.setattr(wakeup, "ANSWER_SECONDS", 0.2)
+    rest = len(sent)
+    wait_until(lambda: len(sent) > rest and len(opened) > 1, "another connection")
+    monkeypatch.setattr(wakeup, "ANSWER_SECONDS", PATIENCE_SECONDS)
+
+
+def take_all(raw: Any) -> str:
+    while raw.get_result() is not None:
+        pass
+    return ""
