@@ -133,6 +133,12 @@ def test_a_share_consumer_counts_as_another_does(client: msgtx.Client, topic: st
     assert value("consumer_records_total", group=topic, topic=topic) == 4
     assert value("consumer_polls_total", group=topic) == 3
     assert value("consumer_errors_total", group=topic, error="DeserializationError") == 1
+    with (
+        client.share_consumer(f"{topic}-missing", group=topic) as consumer,
+        pytest.raises(errors.UnknownTopicOrPartition),
+    ):
+        consumer.poll(0)
+    assert value("consumer_errors_total", group=topic, error="UnknownTopicOrPartition") == 1
 
 
 def test_a_worker_counts_handlers_failures_and_dead_letters(

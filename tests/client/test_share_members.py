@@ -1,8 +1,9 @@
 """A member of a share group: its session, and what ends its polls (internals: shares)."""
 
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
@@ -38,14 +39,17 @@ def is_told(member: msgtx.ShareConsumer) -> bool:
 QUICK: Any = {"heartbeat_interval_ms": 30}
 
 
+@pytest.mark.parametrize("told", [False, True])
 def test_who_accepts_without_a_word_is_told_when_its_session_was_over(
-    client: msgtx.Client, topic: str, share: Share, connection: Connection
+    client: msgtx.Client, topic: str, share: Share, connection: Connection, told: bool
 ) -> None:
     """I17: what others get again was not accepted. Then it goes on as another member."""
     fill(client, topic, 2)
-    one = share(acknowledgement_mode="implicit")
+    one = share(acknowledgement_mode="implicit", **QUICK if told else {})
     assert len(one.poll(PATIENCE_SECONDS)) == 2
     end_session(connection, one)
+    if told:
+        wait_until(lambda: is_told(one), "a heartbeat is told")
     with pytest.raises(errors.InvalidRecordState, match="offset 0: the lock has expired, or the session"):
         one.poll(0)
     assert seen(one.poll(PATIENCE_SECONDS)) == [(b"0", 2), (b"1", 2)]
@@ -87,12 +91,14 @@ def test_heartbeats_end_with_the_session_and_what_was_held_is_given_up(
     end_session(connection, one)
     wait_until(lambda: is_told(one), "a heartbeat is told")
     beats: list[object] = []
+    rounds = beat_counter(one, monkeypatch)
     monkeypatch.setattr("msgtx.consumer.share_member.heartbeat", lambda *_, **__: beats.append(None))
+    wait_until(lambda: len(rounds) > 2, "the thread goes on")
     assert one.renew(one.handed_out) == []
     with pytest.raises(errors.InvalidRecordState, match="session of this member is over"):
         one.accepting([first])
     assert one.held([first]) == []
-    rounds = beat_counter(one, monkeypatch)
+    rounds.clear()
     wait_until(lambda: len(rounds) > 2, "the thread goes on")
     assert beats == []
     assert seen(one.poll(PATIENCE_SECONDS)) == [(b"0", 2), (b"1", 2), (b"2", 2)]
@@ -112,6 +118,27 @@ def beat_counter(member: msgtx.ShareConsumer, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(member._member._over, "wait", counted)
     return rounds
+
+
+def test_nothing_of_a_member_runs_on_when_it_is_closed(
+    share: Share, monkeypatch: pytest.MonkeyPatch, background: ThreadPoolExecutor
+) -> None:
+    """A heartbeat that is under way is waited for."""
+    beating, goes_on = threading.Event(), threading.Event()
+
+    def slow(*_: Any, **__: Any) -> None:
+        beating.set()
+        assert goes_on.wait(PATIENCE_SECONDS)
+
+    monkeypatch.setattr("msgtx.consumer.share_member.heartbeat", slow)
+    one = share(**QUICK)
+    one.poll(0)
+    assert beating.wait(PATIENCE_SECONDS)
+    closing = background.submit(one.close)
+    wait([closing], 0.2)
+    assert not closing.done()
+    goes_on.set()
+    closing.result(PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize("mode", ["implicit", "explicit"])

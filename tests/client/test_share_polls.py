@@ -115,8 +115,7 @@ def test_members_follow_the_one_that_found_something(
     monkeypatch.setattr(GroupPolls, "_by_itself", lambda *_: found_in(other))
     polls.acquire(Acquiring("g", 1, 1, [first, other], 1000, 1))
     assert polls.place([7, 8]) == other
-    time_stands.now += TURN_SECONDS
-    assert polls.place([7, 8]) == other
+    assert at_next_turn(polls, time_stands) == other
     assert polls.place([first]) == first
     for again in ("later", "news", "lost channel"):
         if again == "later":
@@ -126,6 +125,7 @@ def test_members_follow_the_one_that_found_something(
         assert {polls.place([7, 8]), at_next_turn(polls, time_stands)} == {7, 8}
         polls.acquire(Acquiring("g", 1, 1, [first, other], 1000, 1))
         assert at_next_turn(polls, time_stands) == other
+    assert at_next_turn(polls, time_stands) == other, "not by turns alone"
 
 
 def at_next_turn(polls: GroupPolls, clock: Clock) -> int:

@@ -8,8 +8,10 @@ import pytest
 import msgtx
 from msgtx import errors
 from msgtx.consumer import share_polls, shares
+from msgtx.store import shares as stored
 from tests.client.test_shares import fill, group, seen, share
-from tests.databases import PATIENCE_SECONDS
+from tests.databases import PATIENCE_SECONDS, Connection
+from tests.store.test_compaction import compact
 
 Share = Callable[..., msgtx.ShareConsumer]
 
@@ -24,6 +26,47 @@ def test_a_record_comes_as_it_was_sent(client: msgtx.Client, topic: str, share: 
     assert [(record.offset, record.key, record.timestamp, record.headers) for record in one.poll(PATIENCE_SECONDS)] == [
         (number, b"%d" % number, number, (("h", b"%d" % number),)) for number in range(3)
     ]
+
+
+def test_what_compaction_left_is_answered_for_by_its_own_offsets(
+    client: msgtx.Client, connection: Connection, unique: Callable[[str], str]
+) -> None:
+    """I17. A row of the log that has lost records from its middle, and one that is gone once it was acquired."""
+    topic = unique("compacted")
+    client.topics.create(topic, cleanup_policy="compact")
+    client.admin.shares.configure(topic, {"auto_offset_reset": "earliest"})
+    with client.producer(linger_ms=1_000) as producer:
+        for key in (b"a", b"b", b"a", b"b", b"c"):
+            producer.send(topic, b"v", key=key, partition=0)
+        producer.flush()
+        for key in (b"d", b"b"):
+            producer.send(topic, b"v", key=key, partition=0).result(PATIENCE_SECONDS)
+    compact(connection)
+    with client.share_consumer(topic, group=topic, acknowledgement_mode="explicit") as one:
+        records = one.poll(PATIENCE_SECONDS)
+        assert [(record.offset, record.key) for record in records] == [(2, b"a"), (4, b"c"), (5, b"d"), (6, b"b")]
+        for record in records:
+            one.acknowledge(record)
+        one.commit()
+        assert client.admin.shares.describe(topic).lag == 0
+
+
+def test_what_is_removed_before_it_was_read_is_passed(
+    client: msgtx.Client, connection: Connection, topic: str, share: Share, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large answer is read behind the acquisition, without its locks."""
+    read_rest = stored._read_rest
+    one = share()
+    with client.producer() as producer:
+        for value in (b"large" * 10_000, b"small"):
+            producer.send(topic, value, partition=0).result(PATIENCE_SECONDS)
+
+    def late(on: Any, records: Any) -> None:
+        connection.execute('delete from msgtx.record_batch where octet_length("values"[1]) > 20000')
+        read_rest(on, records)
+
+    monkeypatch.setattr(stored, "_read_rest", late)
+    assert [record.value for record in one.poll(PATIENCE_SECONDS)] == [b"small"]
 
 
 def test_what_is_over_of_an_acquisition_is_handed_out_before_more_is_acquired(
@@ -85,6 +128,30 @@ def test_implicit_mode_finishes_what_had_no_answer_in_time(
         assert seen(one.poll(0, 1)) == [(b"2", 1)]
         assert one.poll(0) == []
         assert client.admin.shares.describe(group).lag == 0
+
+
+def test_implicit_mode_accepts_the_rest_before_it_finishes_an_acquisition(
+    client: msgtx.Client, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two rows of the log, one of which it has lost while a call of its own was not answered."""
+    client.admin.shares.configure(group, {"record_lock_duration_ms": 60_000})
+    for start in range(2):
+        fill(client, topic, 1, start)
+    with client.share_consumer(topic, group=group, request_timeout_ms=100, retry_backoff_ms=50) as one:
+        assert len(one.poll(PATIENCE_SECONDS)) == 2
+
+        def lost(*_: Any, **__: Any) -> Any:
+            raise errors.DatabaseUnavailable("the call is lost")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(share_polls, "acquire_records", lost)
+            with pytest.raises(errors.DatabaseUnavailable):
+                one.poll(0)
+        one._answer_if_held(one.handed_out[:1], shares.PLAIN_RELEASE)
+        with pytest.raises(errors.InvalidRecordState, match="offset 0"):
+            one.poll(0)
+        assert seen(one.poll(0)) == [(b"0", 2)]
+        assert client.admin.shares.describe(group).lag == 1
 
 
 def test_what_is_held_stays_so_until_its_lock_is_over(client: msgtx.Client, topic: str, share: Share) -> None:
