@@ -422,9 +422,10 @@ def test_partitions_are_kept_within_the_block_and_given_away_behind_it(members: 
 
 
 def test_who_subscribes_to_something_else_has_it_when_subscribe_returns(
-    client: msgtx.Client, wide: str, unique: Unique
+    client: msgtx.Client, wide: str, unique: Unique, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it had is given away by the same call."""
+    """What it had is given away by the same call, whether or not it hears of what that changes in the group."""
+    monkeypatch.setattr(msgtx.consumer.membership.Membership, "_changed", lambda _: None)
     other = unique("other")
     client.topics.create(other)
     with client.consumer(wide, group=unique("group")) as consumer:
@@ -443,6 +444,9 @@ def test_a_rewind_looks_at_the_group(client: msgtx.Client, connection: Connectio
             "delete from msgtx.group_member where group_id = (select group_id from msgtx.consumer_group where name = %s)",
             [group],
         )
+        membership = consumer._subscription.membership
+        assert membership is not None
+        membership.due = False  # nothing else has it look
         consumer.rewind()
         consumer.poll(0)
         assert len(client.admin.groups.members(group)) == 1
@@ -856,6 +860,25 @@ def test_a_consumer_without_a_group_looks_up_its_topics_together(
         assert asked == [names]
         consumer.assign([TopicPartition(name, 0) for name in names])
         assert asked == [names] * 2
+
+
+def test_a_member_knows_its_partitions_from_its_group(
+    client: msgtx.Client, unique: Unique, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client looks up none of the topics by itself, however many there are."""
+    stem = unique("stem")
+    for number in range(3):
+        client.topics.create(f"{stem}.{number}")
+    asked: list[list[str]] = []
+
+    def describe(connection: RawConnection, names: Sequence[str]) -> dict[str, Topic]:
+        asked.append(list(names))
+        return describe_topics(connection, names)
+
+    monkeypatch.setattr("msgtx.client.describe_topics", describe)
+    with client.consumer(group=stem, pattern=rf"{stem}\..*") as consumer:
+        assert len(consumer.assignment()) == 3
+    assert [names for names in asked if names] == []
 
 
 def test_without_a_group_topics_are_looked_up_now_and_then_and_not_for_partitions_by_hand(

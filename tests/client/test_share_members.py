@@ -10,7 +10,7 @@ import pytest
 
 import msgtx
 from msgtx import errors
-from msgtx.consumer import share_member, share_polls
+from msgtx.consumer import share_member, share_polls, shares
 from msgtx.consumer.share_polls import GroupPolls
 from msgtx.store.shares import Acquiring
 from tests.client.test_shares import fill, group, seen, share
@@ -325,6 +325,13 @@ def test_topics_of_a_share_group_are_there_as_they_are_needed(client: msgtx.Clie
     one = client.share_consumer(missing, group=other)
     with pytest.raises(errors.UnknownTopicOrPartition, match=f"no topic '{missing}'"):
         one.poll(0)
+    client.topics.create(missing)
+    one.poll(0)
+    client.topics.delete(missing)
+    one._looked -= shares.TOPICS_SECONDS  # it is time for another look
+    with pytest.raises(errors.UnknownTopicOrPartition, match=f"no topic '{missing}'"):
+        one.poll(0)
+    one.close()
 
 
 def test_a_poll_that_waits_asks_again_when_it_is_told_and_at_once_behind_a_lock(
