@@ -373,12 +373,11 @@ class Sender:
             self._refusals.append((batch, error))
         elif error.fatal:
             error = self._engine.cause_of(error)
-            self._accumulator.finish(batch, error=error)
             self._fail_all(error)
+            self._accumulator.finish(batch, error=error)
         else:
             self._renumber_from(lane, batch)
-            self._accumulator.finish(batch, error=error)
-            self._state.batch_failed(batch.transaction_number, error)
+            self._fail(batch, error)
 
     def _look_into_refusals(self) -> None:
         """Send a refused batch again without the records that are too large, or to its new partition; else it fails."""
@@ -387,8 +386,7 @@ class Sender:
             is_large = isinstance(error, errors.RecordTooLarge)
             goes_on = self._drop_large(batch, error) if is_large else self._finds_anew(batch)
             if not goes_on and self._accumulator.take_ready(partial(operator.is_, batch)):
-                self._accumulator.finish(batch, error=error)
-                self._state.batch_failed(batch.transaction_number, error)
+                self._fail(batch, error)
             self._refusals.pop(0)
 
     def _renumber_from(self, lane: Lane, batch: PendingBatch) -> None:
@@ -459,8 +457,12 @@ class Sender:
             seconds = self._config.delivery_timeout_ms / 1000
             why = "" if cause is None else f" ({cause})"
             error = errors.DeliveryTimeout(f"{batch.topic_partition}: not acknowledged within {seconds:g} s{why}")
-            self._accumulator.finish(batch, error=error)
-            self._state.batch_failed(batch.transaction_number, error)
+            self._fail(batch, error)
+
+    def _fail(self, batch: PendingBatch, error: MsgtxError) -> None:
+        # Its transaction first: a commit that waits for the batch would go on without it.
+        self._state.batch_failed(batch.transaction_number, error)
+        self._accumulator.finish(batch, error=error)
 
     def _fail_all(self, error: MsgtxError) -> None:
         self._bump_needed = False

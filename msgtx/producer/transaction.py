@@ -113,7 +113,6 @@ class Transactions:
                 lambda: self._calls.initialize(transactional_id, keep_prepared=keep_prepared), deadline
             )
             kept = self._calls.answered(self._kept, deadline) if keep_prepared else None
-            self._next_number = 0
             with self._state.lock:
                 self._state.move(Call.INIT)
                 if kept is not None:
@@ -190,7 +189,7 @@ class Transactions:
 
     def _commit(self, transaction: OpenTransaction, deadline: float) -> None:
         with self._state.lock:
-            if transaction.fused is None and not transaction.was_handed_over and not self._state.closed:
+            if not transaction.was_handed_over and not self._state.closed:
                 transaction.fused = self._take_whole(transaction)
         offsets = columns_of(transaction.offsets)
         if transaction.fused is not None:
@@ -228,7 +227,7 @@ class Transactions:
                 with self._doubting(transaction):
                     answers = self._group_commit.commit(whole, size)
             except MsgtxError as error:  # perhaps a record that was to be acknowledged is not this member's
-                if error.retriable or error.fatal or isinstance(error, OutcomeUnknown):
+                if error.retriable or isinstance(error, OutcomeUnknown):
                     raise
                 return [Appended(error, -1, -1, duplicate=False)]
             if (refused := _refusal(answers)) is not None and refused.retriable:
@@ -243,7 +242,6 @@ class Transactions:
             refused = self._calls.refused(refused)
             for batch in batches:
                 self._accumulator.finish(batch, error=refused)
-            transaction.fused = None
             raise refused
         for batch, answer in zip(batches, answers if batches else (), strict=True):
             self._accumulator.stored(lanes[batch.topic_partition], batch, answer)
@@ -255,7 +253,7 @@ class Transactions:
         done = self._accumulator.flush(
             max(0.0, deadline - time.monotonic()),
             unless=lambda: self._state.has_failed,
-            also=lambda: all(answers.stored for answers in transaction.answers),
+            also=lambda: self._state.closed or all(answers.stored for answers in transaction.answers),
         )
         self._state.raise_failure()
         if self._state.closed:  # by another thread: what was not sent by then was dropped
@@ -303,13 +301,10 @@ class Transactions:
     def end_in(self, session: tuple[sqlalchemy.Connection, Enlistment], end: SessionEnd) -> None:
         """Seal the transaction and leave its decision to a user's session."""
         connection, enlistment = session
-        if end.is_lost or enlistment.over:
-            with self._state.lock:
-                self._state.fail(
-                    errors.TransactionAborted(f"the session was rolled back before {end.transaction_id} was sealed")
-                )
-                assert self._state.error is not None
-                raise self._state.error
+        if end.is_lost or enlistment.over:  # the seal raises this
+            self._state.fail(
+                errors.TransactionAborted(f"the session was rolled back before {end.transaction_id} was sealed")
+            )
         sealed = self._seal("session", Call.SEAL, self._calls.deadline(), seat=end.seat)
         if sealed is not None:
             end.sealed = True
@@ -437,7 +432,6 @@ class Transactions:
     def _abort(self, transaction: OpenTransaction, deadline: float) -> None:
         if not transaction.was_handed_over:
             return
-        transaction.decision_handed = True
         answer = self._decide(transaction, "ABORT", NO_OFFSETS, deadline)
         if answer.error is not None:
             raise self._calls.refused(answer.error)

@@ -358,6 +358,99 @@ def test_an_overdue_transaction_holds_no_member_back(client: msgtx.Client, topic
     producer.abort_transaction()
 
 
+@pytest.fixture
+def handed_over(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of the calls that have acknowledgements wait for the end of their transaction."""
+    numbers: list[int] = []
+    call = sender.acknowledge_in_transaction
+
+    def noted(*arguments: Any, call_number: int, **named: Any) -> None:
+        numbers.append(call_number)
+        call(*arguments, call_number=call_number, **named)
+
+    monkeypatch.setattr(sender, "acknowledge_in_transaction", noted)
+    return numbers
+
+
+def test_acknowledgements_linger_and_go_with_the_end_or_by_themselves(
+    client: msgtx.Client, topic: str, share: Share, make: Make, handed_over: list[int], long_locks: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """A small transaction is one call; the locks of what a longer one has taken must not expire."""
+    fill(client, topic, 3)
+    one, producer = share(), make()
+    records = one.poll(5)
+
+    def asleep() -> bool:
+        return producer._accumulator.sender_sleeps
+
+    with monkeypatch.context() as lingering:
+        lingering.setattr("msgtx.producer.transaction.LINGER_SECONDS", 3_600)
+        for ending, calls in (("commit_transaction", 0), ("prepare_transaction", 1)):
+            one.acknowledge(records.pop())
+            producer.begin_transaction()
+            producer.send_acknowledgements_to_transaction(one)
+            wait_until(asleep, "the sender has nothing to do")
+            assert handed_over == []
+            getattr(producer, ending)(10)
+            assert len(handed_over) == calls
+    producer.commit_transaction()
+    one.acknowledge(records.pop())
+    producer.begin_transaction()
+    wait_until(asleep, "the sender has nothing to do")
+    producer.send_acknowledgements_to_transaction(one)
+    wait_until(lambda: len(handed_over) == 2, "it is woken for them")
+    producer.commit_transaction()
+    one.close()
+    assert share().poll(0) == []
+
+
+def test_a_transaction_that_fails_while_it_takes_acknowledgements_gives_them_back(
+    client: msgtx.Client, topic: str, share: Share, make: Make, long_locks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(client, topic, 1)
+    one, producer = share(), make()
+    (record,) = one.poll(5)
+    one.acknowledge(record)
+    hand_over = one.transaction_answers
+
+    def fails_meanwhile() -> object:
+        producer._state.fail(errors.DeliveryTimeout("planted"))
+        return hand_over()
+
+    producer.begin_transaction()
+    monkeypatch.setattr(one, "transaction_answers", fails_meanwhile)
+    with pytest.raises(errors.DeliveryTimeout, match="planted"):
+        producer.send_acknowledgements_to_transaction(one)
+    assert seen(share().poll(0)) == [(b"0", 2)]
+
+
+def test_a_thread_that_closes_the_producer_in_a_commit_leaves_no_half_of_it(
+    client: msgtx.Client, topic: str, output: str, share: Share, make: Make, read: Read, monkeypatch: pytest.MonkeyPatch,
+    long_locks: None,
+) -> None:  # fmt: skip
+    """I10: the output that `close` drops is not acknowledged for."""
+    fill(client, topic, 1)
+    one, producer = share(), make(linger_ms=60_000)
+    producer.begin_transaction()
+    for record in one.poll(5):
+        producer.send(output, record.value, partition=0)
+        one.acknowledge(record)
+    producer.send_acknowledgements_to_transaction(one)
+    deadline = producer._transactions._calls.deadline
+
+    def closes(timeout: float | None = None) -> float:
+        producer.close()
+        return deadline(timeout)
+
+    monkeypatch.setattr(producer._transactions._calls, "deadline", closes)
+    began = time.monotonic()
+    with pytest.raises(errors.TransactionAborted, match="closed"):
+        producer.commit_transaction(20)
+    assert time.monotonic() - began < 10, "nothing more is to come"
+    assert produced(read, output) == []
+
+
 def test_what_is_handed_to_no_transaction_stays_the_consumers(
     client: msgtx.Client, topic: str, share: Share, make: Make
 ) -> None:
@@ -368,6 +461,8 @@ def test_what_is_handed_to_no_transaction_stays_the_consumers(
     with pytest.raises(errors.IllegalState, match="begin_transaction first"):
         producer.send_acknowledgements_to_transaction(one)
     one.commit()
+    with pytest.raises(errors.IllegalState, match="begin_transaction first"):
+        producer.send_acknowledgements_to_transaction(one)  # there are none
     with pytest.raises(errors.IllegalState, match="transactional_id"), client.producer() as plain:
         plain.send_acknowledgements_to_transaction(one)
     with pytest.raises(errors.InvalidRecordState):

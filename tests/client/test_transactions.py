@@ -4,7 +4,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -13,6 +13,7 @@ import pytest
 import msgtx
 from msgtx import GroupMetadata, OffsetAndMetadata, Outcome, TopicPartition, errors
 from msgtx.database.wire import BatchColumns
+from msgtx.observer import Observer
 from msgtx.producer import sender
 from msgtx.producer.group_commit import GroupCommit
 from msgtx.producer.transaction import FUSED_BYTES
@@ -170,6 +171,7 @@ def test_calls_out_of_order_are_illegal_and_the_producer_stays_usable(
     client: msgtx.Client, topic: str, unique: Unique, read: Read
 ) -> None:
     producer = client.producer(transactional_id=unique("id"))
+    assert producer.transaction_id is None
     for early in (
         producer.begin_transaction,
         lambda: producer.send(topic, b"x"),
@@ -185,15 +187,17 @@ def test_calls_out_of_order_are_illegal_and_the_producer_stays_usable(
         lambda: producer.send(topic, b"x"),
         lambda: producer.send_batch(topic, [b"x"]),
         lambda: producer.send_offsets_to_transaction({TopicPartition(topic, 0): 1}, "g"),
+        lambda: producer.send_offsets_to_transaction({TopicPartition("nowhere", 0): 1}, "g"),
         producer.commit_transaction,
         producer.abort_transaction,
     ):
         with pytest.raises(errors.IllegalState, match="begin_transaction"):
             outside()
     producer.begin_transaction()
-    with pytest.raises(errors.IllegalState):
-        producer.begin_transaction()
-    producer.send(topic, b"a")
+    producer.send(topic, b"a").result(SECONDS)
+    for within in (producer.begin_transaction, producer.init_transactions):
+        with pytest.raises(errors.IllegalState):
+            within()
     producer.commit_transaction()
     producer.close()
     with pytest.raises(errors.IllegalState, match="closed"):
@@ -275,12 +279,37 @@ def test_a_transaction_that_its_body_ended_by_name_is_left_alone(
     assert values(read(topic)) == ([b"a", b"b"] if end == "commit_transaction" else [b"b"])
 
 
-def test_a_body_that_ended_it_and_raises_then_is_not_aborted(producer: msgtx.Producer, topic: str, read: Read) -> None:
+@pytest.mark.parametrize("another", [False, True])
+def test_a_body_that_ended_it_and_raises_then_is_not_aborted(
+    producer: msgtx.Producer, topic: str, read: Read, another: bool
+) -> None:
+    """Nor is the one that it has begun then."""
     with pytest.raises(ZeroDivisionError), producer.transaction():  # noqa: PT012 - the block raises at its end
         producer.send(topic, b"a")
         producer.commit_transaction()
+        if another:
+            producer.begin_transaction()
+            producer.send(topic, b"b")
         raise ZeroDivisionError
-    assert values(read(topic)) == [b"a"]
+    if another:
+        producer.commit_transaction()
+    assert values(read(topic)) == ([b"a", b"b"] if another else [b"a"])
+
+
+def test_an_abort_that_fails_is_told_with_the_exception_that_it_was_for(
+    producer: msgtx.Producer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ZeroDivisionError) as raised, monkeypatch.context() as patched, producer.transaction():  # noqa: PT012 - the block raises at its end
+        stretch(producer, topic)
+        patched.setattr(producer._transactions, "_engine", Refusing())
+        raise ZeroDivisionError
+    assert raised.value.__notes__ == [
+        f"the abort of transaction {producer.transaction_id} failed, too: database does not exist"
+    ]
+    for call in (producer.commit_transaction, lambda: producer.send(topic, b"x")):
+        with pytest.raises(errors.IllegalState, match="only abort_transaction"):
+            call()
+    producer.abort_transaction()
 
 
 def test_a_body_that_ended_it_and_began_another_leaves_that_one_open(
@@ -560,6 +589,8 @@ def test_what_was_sent_with_a_commit_that_is_not_answered_is_settled_by_close(
     committing: str, outcome: Outcome | None,
 ) -> None:  # fmt: skip
     """Whoever waits for a future goes on."""
+    endings = Endings()
+    client.observe(endings)
     producer = client.producer(transactional_id=unique("id"), linger_ms=60_000)
     producer.init_transactions()
     transaction = producer.begin_transaction()
@@ -593,24 +624,79 @@ def test_what_was_sent_with_a_commit_that_is_not_answered_is_settled_by_close(
         assert error is None
     if committing == "before" and outcome is not None:
         assert client.transaction_outcome(transaction.id) is outcome
+        assert endings.told == ["committed" if outcome is Outcome.COMMITTED else "aborted"]
 
 
+class Endings(Observer):
+    """Takes note of how transactions end."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def transaction_ended(self, producer: object, outcome: str, seconds: float) -> None:
+        self.told.append(outcome)
+
+
+@pytest.mark.parametrize("fused", [True, False])
 def test_a_commit_in_another_thread_is_not_undone_by_close(
-    client: msgtx.Client, topic: str, unique: Unique, connection: Connection, background: ThreadPoolExecutor
-) -> None:
+    client: msgtx.Client, topic: str, unique: Unique, connection: Connection, background: ThreadPoolExecutor, fused: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
     """The sender ends with what it has, and the commit with it."""
-    name = unique("id")
-    producer = client.producer(transactional_id=name)
+    producer = client.producer(transactional_id=unique("id"), linger_ms=60_000)
     producer.init_transactions()
     transaction = producer.begin_transaction()
-    stretch(producer, topic)
+    sent = producer.send(topic, b"a")
+    if not fused:
+        producer.flush(SECONDS)
     with connection.transaction():
         connection.execute("select msgtx.lock_producer(%s)", [transaction.id.producer_id])
         committing = background.submit(producer.commit_transaction)
         wait_until(lambda: waiting_backends(connection), "the commit waits")
         producer.close()
     committing.result(SECONDS)
+    assert sent.result(0).offset == 0
     assert client.transaction_outcome(transaction.id) is Outcome.COMMITTED
+    assert "could not be ended" not in caplog.text
+
+
+def test_a_commit_that_is_fenced_while_another_thread_closes_the_producer_says_so(
+    client: msgtx.Client, topic: str, unique: Unique, connection: Connection, background: ThreadPoolExecutor
+) -> None:
+    """I7."""
+    name = unique("id")
+    producer = client.producer(transactional_id=name)
+    producer.init_transactions()
+    transaction = producer.begin_transaction()
+    stretch(producer, topic)
+    client.admin.transactions.fence(name)
+    with connection.transaction():
+        connection.execute("select msgtx.lock_producer(%s)", [transaction.id.producer_id])
+        committing = background.submit(producer.commit_transaction)
+        wait_until(lambda: waiting_backends(connection), "the commit waits")
+        producer.close()
+    with pytest.raises(errors.ProducerFenced):
+        committing.result(SECONDS)
+
+
+def test_records_of_a_commit_that_is_refused_for_good_have_its_error(
+    client: msgtx.Client, topic: str, unique: Unique, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once: whoever waits for a future goes on."""
+
+    def refuses(*_: object) -> NoReturn:
+        raise errors.AuthorizationFailed("the right is gone")
+
+    producer = client.producer(transactional_id=unique("id"), linger_ms=60_000)
+    producer.init_transactions()
+    producer.begin_transaction()
+    sent = producer.send(topic, b"a")
+    with monkeypatch.context() as patched:
+        patched.setattr(GroupCommit, "commit", refuses)
+        with pytest.raises(errors.AuthorizationFailed, match="the right is gone"):
+            producer.commit_transaction()
+    assert isinstance(sent.exception(0), errors.AuthorizationFailed)
+    producer.close()
 
 
 @pytest.mark.parametrize("part", ["function", "database"])
@@ -639,8 +725,11 @@ def test_half_a_transaction_is_not_committed_where_a_part_of_it_was_refused_for_
 class Refusing:
     """An engine whose database is not there for a while."""
 
+    def __init__(self, refusal: type[errors.MsgtxError] = errors.DatabaseNotFound) -> None:
+        self.refusal = refusal
+
     def connection(self) -> NoReturn:
-        raise errors.DatabaseNotFound("database does not exist")
+        raise self.refusal("database does not exist")
 
 
 @pytest.mark.parametrize("stored", [True, False])
@@ -682,9 +771,10 @@ def test_a_callback_of_what_is_dropped_may_wait_for_another_thread(
     producer.init_transactions()
     producer.begin_transaction()
     producer.send(name, b"a", on_delivery=lambda _: heard.append(background.submit(waits, producer).result(5)))
-    if end != "abort":
-        producer.send(name, b"x" * 11)
-    producer.abort_transaction()
+    if end == "abort":
+        producer.abort_transaction()
+    else:
+        producer.send(name, b"x" * 11)  # nothing of its transaction is sent any more
     assert heard == [0]
     producer.close()
 
@@ -752,7 +842,19 @@ def test_a_successor_fences_the_zombie(client: msgtx.Client, topic: str, unique:
             successor.send(topic, b"successor")
     zombie.close()
     zombie.close()
+    with pytest.raises(errors.IllegalState, match="closed"):
+        zombie.send(topic, b"x")
     assert values(read(topic)) == [b"successor"]
+
+
+def test_a_producer_that_cannot_take_its_id_over_does_not_begin_its_block(
+    client: msgtx.Client, unique: Unique, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = client.producer(transactional_id=unique("id"))
+    monkeypatch.setattr(producer._transactions._calls, "_engine", Refusing())
+    with pytest.raises(errors.DatabaseNotFound), producer:
+        raise AssertionError("the block does not begin")
+    assert producer.closed
 
 
 def test_a_fenced_producer_leaves_the_context_manager_with_its_error(
@@ -1094,6 +1196,27 @@ def test_what_is_too_large_for_one_call_goes_in_several(
     assert len(read(wide)) == 6
 
 
+def test_a_small_transaction_is_one_call(
+    client: msgtx.Client, producer: msgtx.Producer, topic: str, unique: Unique, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, calls = producer._engine.connection, 0
+
+    @contextlib.contextmanager
+    def counted() -> Iterator[Any]:
+        nonlocal calls
+        calls += threading.current_thread() is threading.main_thread()
+        with connection() as checked_out:
+            yield checked_out
+
+    with producer.transaction():
+        producer.send(topic, b"warm")  # the topic is known then
+    monkeypatch.setattr(producer._engine, "connection", counted)
+    with producer.transaction() as transaction:
+        producer.send(topic, b"a")
+        transaction.send_offsets({TopicPartition(topic, 0): 1}, unique("group"))
+    assert calls == 1
+
+
 # ── many partitions ──
 
 
@@ -1191,6 +1314,45 @@ def test_offsets_whose_transaction_failed_meanwhile_are_refused(client: msgtx.Cl
         producer.abort_transaction()
 
 
+def test_a_send_that_waits_for_room_hears_that_its_transaction_has_failed(
+    client: msgtx.Client, topic: str, unique: Unique, connection: Connection, background: ThreadPoolExecutor
+) -> None:
+    """At once, though nothing that it waits behind is answered."""
+    with client.producer(transactional_id=unique("id"), buffer_bytes=1_000, linger_ms=0) as producer:
+        producer.begin_transaction()
+        with partitions_held(connection, topic):
+            producer.send(topic, b"x" * 600)
+            wait_until(lambda: waiting_backends(connection), "the append waits")
+            sending = background.submit(producer.send, topic, b"x" * 600)
+            wait_until(lambda: producer._accumulator.settled._waiters, "the send waits")  # type: ignore[attr-defined]
+            with pytest.raises(errors.InvalidRequest):
+                producer.send_offsets_to_transaction({TopicPartition(topic, 0): -1}, unique("group"))
+            with pytest.raises(errors.InvalidRequest):
+                sending.result(5)
+        producer.abort_transaction()
+
+
+def test_no_commit_overtakes_the_failure_of_a_record_that_was_never_sent(
+    client: msgtx.Client, topic: str, unique: Unique, monkeypatch: pytest.MonkeyPatch, background: ThreadPoolExecutor,
+    read: Read,
+) -> None:  # fmt: skip
+    """I1: it waits for the record, and hears that it failed, however long a callback takes."""
+    with client.producer(transactional_id=unique("id"), delivery_timeout_ms=100, retry_backoff_ms=5) as producer:
+        transaction = producer.begin_transaction()
+        stretch(producer, topic)
+        commits: list[Any] = []
+        with monkeypatch.context() as patched:
+            patched.setattr(producer._sender, "_engine", Refusing(errors.DatabaseUnavailable))
+            failed = producer.send(topic, b"not sent", on_delivery=lambda _: wait(commits, SECONDS))
+            commits.append(background.submit(producer.commit_transaction))
+            with pytest.raises(errors.DeliveryTimeout):
+                commits[0].result(SECONDS)
+        assert isinstance(failed.exception(0), errors.DeliveryTimeout)
+        producer.abort_transaction()
+    assert client.transaction_outcome(transaction.id) is Outcome.ABORTED
+    assert values(read(topic)) == []
+
+
 def test_records_of_a_transaction_go_out_before_its_commit(client: msgtx.Client, topic: str) -> None:
     """Also when many commits in a row have left the sender nothing to do, so that it looks less often."""
     with client.producer(transactional_id="trickles") as producer:
@@ -1227,13 +1389,14 @@ def test_transactions_that_are_one_call_do_not_wake_the_sender(
     assert len(wakes) <= 1 + (time.monotonic() - began) / sender.AWAKE_SECONDS
 
 
+@pytest.mark.parametrize("refusal", [errors.InvalidRequest, errors.DatabaseNotFound])
 def test_a_commit_that_is_refused_is_not_of_unknown_outcome(
-    client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+    client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch, refusal: type[errors.MsgtxError]
 ) -> None:
     """The same call would be refused again."""
 
     def refuses(*_: object, **__: object) -> object:
-        raise errors.InvalidRequest("no such decision")
+        raise refusal("no such decision")
 
     with client.producer(transactional_id=topic) as producer:
         producer.begin_transaction()
@@ -1241,6 +1404,6 @@ def test_a_commit_that_is_refused_is_not_of_unknown_outcome(
         producer.flush(30)
         with monkeypatch.context() as planted:
             planted.setattr("msgtx.producer.transaction.decide", refuses)
-            with pytest.raises(errors.InvalidRequest, match="no such decision"):
+            with pytest.raises(refusal, match=r"^no such decision"):
                 producer.commit_transaction()
         producer.commit_transaction()

@@ -1,5 +1,6 @@
 """producer.transaction(session=…): a long transaction that the user's COMMIT decides (internals: sessions; I6, I7)."""
 
+import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from sqlalchemy.orm import Session
 
 import msgtx
 from msgtx import Outcome, TopicPartition, errors, orm
+from msgtx.observer import Observer
 from tests.databases import Connection, wait_until
 from tests.sessions.conftest import LEVELS, MakeEngine, Order, application_url
 
@@ -198,6 +200,39 @@ def test_a_rollback_inside_the_block_aborts_at_its_end(
     goes_on(producer, session, topic, seen)
 
 
+def test_a_savepoint_that_is_rolled_back_inside_the_block_aborts_at_its_end(
+    client: msgtx.Client, producer: msgtx.Producer, session: Session, topic: str, seen: Seen
+) -> None:
+    """The block has begun in it."""
+    session.add(Order(number=1))
+    nested = session.begin_nested()
+    with pytest.raises(errors.TransactionAborted), producer.transaction(session=session) as transaction:  # noqa: PT012 - the block raises at its end
+        producer.send(topic, b"gone")
+        producer.flush(SECONDS)
+        nested.rollback()
+    assert client.transaction_outcome(transaction.id) is Outcome.ABORTED
+    session.commit()
+    assert seen(topic) == ([], [1])
+    goes_on(producer, session, topic, seen)
+
+
+def test_a_producer_that_is_closed_inside_the_block_says_so_at_its_end(
+    producer: msgtx.Producer, session: Session, topic: str, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where its transaction could not be aborted, and the session was rolled back."""
+
+    def refuses(*_: object, **__: object) -> None:
+        raise errors.DatabaseNotFound("database does not exist")
+
+    with pytest.raises(errors.IllegalState, match="closed"), producer.transaction(session=session):  # noqa: PT012 - the block raises at its end
+        producer.send(topic, b"gone")
+        producer.flush(SECONDS)
+        session.rollback()
+        monkeypatch.setattr("msgtx.producer.transaction.decide", refuses)
+        producer.close()
+    assert seen(topic) == ([], [])
+
+
 def test_a_block_that_was_ended_by_name_leaves_nothing_to_the_session(
     producer: msgtx.Producer, session: Session, topic: str, seen: Seen
 ) -> None:
@@ -342,6 +377,38 @@ def test_a_session_that_is_forgotten_leaves_the_producer_free(
     forgotten.close()
     assert client.transaction_outcome(transaction.id) is Outcome.ABORTED
     goes_on(producer, session, topic, seen)
+
+
+def test_a_session_that_nobody_holds_any_more_leaves_the_producer_free(
+    client: msgtx.Client, producer: msgtx.Producer, make_engine: MakeEngine, session: Session, topic: str, seen: Seen
+) -> None:
+    def forget() -> msgtx.TransactionId:
+        with producer.transaction(session=make_engine().connect()) as transaction:
+            producer.send(topic, b"gone")
+        return transaction.id
+
+    name = forget()
+    gc.collect()
+    goes_on(producer, session, topic, seen)
+    assert client.transaction_outcome(name) is Outcome.ABORTED
+
+
+def test_how_the_session_has_ended_it_is_told_when_the_next_one_begins(
+    client: msgtx.Client, producer: msgtx.Producer, session: Session, topic: str
+) -> None:
+    told: list[str] = []
+
+    class Watching(Observer):
+        def transaction_ended(self, producer: object, outcome: str, seconds: float) -> None:
+            told.append(outcome)
+
+    client.observe(Watching())
+    for ending in (session.commit, session.rollback):
+        with producer.transaction(session=session):
+            producer.send(topic, b"x")
+        ending()
+    producer.begin_transaction()
+    assert told == ["committed", "aborted"]
 
 
 def test_a_commit_whose_answer_is_lost_is_not_taken_for_an_abort(
