@@ -32,7 +32,7 @@ def read(client: msgtx.Client) -> Callable[..., list[msgtx.Record]]:
         with client.consumer(topic, auto_offset_reset="earliest", isolation=isolation) as consumer:
             records: list[msgtx.Record] = []
             while any(consumer.offset_lag().values()):
-                records.extend(consumer.poll(10))
+                records.extend(consumer.poll(1))
             return records
 
     return everything

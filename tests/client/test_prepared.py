@@ -170,8 +170,9 @@ def test_what_cannot_be_committed_cannot_be_prepared(
     producer.send(topic, b"gone")
     producer.flush(SECONDS)
     client.admin.transactions.abort(transaction.id)
-    with pytest.raises(errors.TransactionAborted):
-        transaction.prepare()
+    for call in (transaction.prepare, transaction.prepare, lambda: producer.send(topic, b"more")):
+        with pytest.raises(errors.TransactionAborted):
+            call()
     assert producer.prepared_transaction is None
     producer.abort_transaction()
     goes_on(producer, topic, read)
@@ -303,6 +304,7 @@ def test_a_successor_that_keeps_what_is_prepared_may_decide_it_itself(
     successor = client.producer(transactional_id=name)
     successor.init_transactions(keep_prepared=True)
     assert successor.prepared_transaction == token
+    assert successor.transaction_id == token.transaction_id
     with pytest.raises(errors.IllegalState, match="prepared"):
         successor.begin_transaction()
     (successor.commit_transaction if commit else successor.abort_transaction)()

@@ -677,6 +677,25 @@ def test_a_closed_producer_takes_no_record_that_is_too_large_either(
         producer.send(name, b"x" * 11)
 
 
+def test_close_waits_as_long_as_it_may_and_no_second_time(
+    client: msgtx.Client,
+    topic: str,
+    connection: Connection,
+    background: ThreadPoolExecutor,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    producer = client.producer(linger_ms=0)
+    with partitions_held(connection, topic):
+        sent = producer.send(topic, b"a")
+        wait_until(lambda: waiting_backends(connection), "the append waits")
+        background.submit(producer.close, 0.05).result(5)
+        background.submit(producer.close).result(5)
+    assert sent.result(SECONDS).offset == 0
+    assert [record.getMessage() for record in caplog.records if record.name == "msgtx.producer"] == [
+        "closing: 1 batches are not acknowledged after 0.05 s"
+    ]
+
+
 def test_closing_a_producer_that_never_sent_does_nothing(client: msgtx.Client) -> None:
     producer = client.producer()
     producer.close()

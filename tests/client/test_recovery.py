@@ -1,17 +1,23 @@
 """What a producer does about answers that it does not get, and about refusals while more is on its way (I1, I2, I3)."""
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 
 import msgtx
 from msgtx import errors
+from msgtx.database.connection import RawConnection
 from msgtx.producer import sender
+from msgtx.store.decide import decide
+from msgtx.store.topics import describe_topics
 from tests.databases import Connection, partitions_held, wait_until, waiting_backends
+from tests.store.steps import append_one, batch
 
 Read = Callable[..., list[msgtx.Record]]
 SECONDS = 30.0
@@ -212,17 +218,73 @@ def test_an_abort_waits_for_what_is_on_its_way_as_long_as_it_may(
     client: msgtx.Client, topic: str, read: Read, connection: Connection
 ) -> None:
     """Aborted beside it, what is still on its way could open the transaction again, for its timeout."""
-    with client.producer(transactional_id=topic, linger_ms=0) as producer:
+    with client.producer(transactional_id=topic, linger_ms=0, max_in_flight=1) as producer:
         producer.begin_transaction()
         with partitions_held(connection, topic):
             producer.send(topic, b"aborted")
             wait_until(lambda: waiting_backends(connection), "the append waits")
+            unsent = producer.send(topic, b"not sent")
             with pytest.raises(errors.OutcomeUnknown, match="is not aborted yet: the database has not answered"):
                 producer.abort_transaction(0.1)
+            assert isinstance(unsent.exception(0), errors.TransactionAborted)
         producer.abort_transaction(SECONDS)
         with producer.transaction():
             producer.send(topic, b"committed")
     assert [record.value for record in read(topic)] == [b"committed"]
+
+
+def test_an_abort_does_not_repeat_what_was_not_answered(
+    client: msgtx.Client, topic: str, read: Read, connection: Connection, background: ThreadPoolExecutor
+) -> None:
+    with client.producer(transactional_id=topic, linger_ms=0) as producer:
+        producer.begin_transaction()
+        with partitions_held(connection, topic):
+            lost = producer.send(topic, b"aborted")
+            waiting = wait_until(lambda: waiting_backends(connection), "the append waits")
+            aborting = background.submit(producer.abort_transaction, SECONDS)
+            wait_until(lambda: producer._sender._paused, "the abort waits for the append")
+            for pid in waiting:
+                connection.execute("select pg_terminate_backend(%s)", [pid])
+            aborting.result(SECONDS)
+            assert isinstance(lost.exception(0), errors.TransactionAborted)
+        with producer.transaction():
+            producer.send(topic, b"committed")
+    assert [record.value for record in read(topic)] == [b"committed"]
+
+
+@pytest.mark.parametrize("end", ["whole", "commit", "prepare"])
+def test_an_end_that_comes_before_an_older_transaction_has_ended_is_repeated(
+    client: msgtx.Client, topic: str, connection: Connection, background: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch, end: str,
+) -> None:  # fmt: skip
+    """The answer is a passing refusal."""
+    with client.producer(transactional_id=topic, retry_backoff_ms=5) as producer:
+        assert producer._state.producer is not None
+        older = msgtx.TransactionId(*producer._state.producer, 0)
+        (partition,) = describe_topics(connection, [topic])[topic].partition_ids
+        append_one(connection, batch(partition, b"older", producer=older[:2], number=0, sequence=0))
+        producer._transactions._next_number = 1
+        checked_out, asked = producer._engine.connection, threading.Semaphore(0)
+
+        def counted() -> AbstractContextManager[RawConnection]:
+            asked.release()
+            return checked_out()
+
+        transaction = producer.begin_transaction()
+        if end == "whole":
+            client.topics.create(f"{topic}-2")
+            producer.send(f"{topic}-2", b"a")
+        else:
+            transaction.send_offsets({msgtx.TopicPartition(topic, 0): 1}, topic)
+        monkeypatch.setattr(producer._engine, "connection", counted)
+        ending = background.submit(producer.prepare_transaction if end == "prepare" else producer.commit_transaction)
+        for _ in range(2):
+            assert asked.acquire(timeout=5)
+        assert decide(connection, older, "ABORT", tails={}).outcome == "ABORT"
+        ending.result(SECONDS)
+        if end == "prepare":
+            producer.commit_transaction()
+        assert client.transaction_outcome(transaction.id) is msgtx.Outcome.COMMITTED
 
 
 def test_a_close_beside_an_abort_ends_with_it(
