@@ -76,12 +76,11 @@ class Producer:
         wake: Wake,
         decided: Callable[[], None],
         group_commit: GroupCommit,
+        observers: Observers,
         key_serializer: Serializer | None = None,
         value_serializer: Serializer | None = None,
-        observers: Observers | None = None,
     ) -> None:
         self.config = config
-        observers = observers or Observers()
         self._engine = engine
         self._accumulator = Accumulator(
             linger_ms=config.linger_ms,

@@ -114,7 +114,7 @@ class ProducerState:
             failed = self.transaction is not None and number == self.transaction.id.transaction_number
             if failed or error.fatal:
                 self.fail(error)
-        if failed and not error.fatal:
+        if failed:
             self._accumulator.drop_unsent(error)
 
     def ended(self) -> None:

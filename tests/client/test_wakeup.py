@@ -299,18 +299,21 @@ def test_a_commit_that_nobody_follows_is_noticed(connection: Connection, topic: 
     assert [record.value for record in waiting.result(PATIENCE_SECONDS)] == [b"x"]
 
 
-@pytest.mark.parametrize("kind", ["plain", "transactional", "unflushed", "once"])
+@pytest.mark.parametrize("kind", ["plain", "transactional", "in steps", "unflushed", "once"])
 def test_a_producer_that_lives_for_a_moment_tells_its_readers(
     database_url: str, topic: str, asleep: Asleep, kind: str
 ) -> None:
     waiting = asleep(topic)
-    settings = {"transactional": {"transactional_id": topic}, "unflushed": {"acks": 0}}.get(kind, {})
+    in_transaction = kind in {"transactional", "in steps"}
+    settings = {"transactional_id": topic} if in_transaction else {"acks": 0} if kind == "unflushed" else {}
     with (
         msgtx.connect(database_url) as other,
         other.producer(**settings) as producer,
-        producer.transaction() if kind == "transactional" else contextlib.nullcontext(),
+        producer.transaction() if in_transaction else contextlib.nullcontext(),
     ):
         producer.send(topic, b"x", dedup_key="x" if kind == "once" else None)
+        if kind == "in steps":
+            producer.flush(PATIENCE_SECONDS)
     assert [record.value for record in waiting.result(PATIENCE_SECONDS)] == [b"x"]
 
 
