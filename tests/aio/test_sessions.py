@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import gc
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 
 import pytest
@@ -16,6 +18,7 @@ from sqlalchemy.orm import Session
 
 import msgtx
 from msgtx import Outcome, aio, errors
+from msgtx.session.cancellation import to_its_end
 from tests.aio.conftest import Held, Rows, Values
 from tests.databases import PATIENCE_SECONDS, Connection
 from tests.store.steps import unique
@@ -182,6 +185,32 @@ def test_a_commit_that_waits_lets_the_event_loop_go_on(
     asyncio.run(main())
     assert rows() == [1]
     assert values(topic) == [b"1"]
+
+
+def test_work_that_fails_for_a_task_that_is_cancelled_is_no_error_that_nobody_asked_for() -> None:
+    """The event loop would report it, when it is collected."""
+    reported: list[object] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: reported.append(context))
+        begun, stopped = threading.Event(), threading.Event()
+
+        def work() -> None:
+            begun.set()
+            assert stopped.wait(PATIENCE_SECONDS)
+            raise ZeroDivisionError
+
+        task = asyncio.create_task(to_its_end(loop.run_in_executor(None, work), stop=stopped.set))
+        await asyncio.to_thread(begun.wait, PATIENCE_SECONDS)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        del task
+        gc.collect()
+
+    asyncio.run(main())
+    assert reported == []
 
 
 def test_a_commit_that_is_cancelled_brings_all_or_nothing(

@@ -337,6 +337,60 @@ def test_a_second_session_does_not_overtake_a_commit_that_may_still_fail(
             done(consumer, session)
 
 
+@pytest.mark.parametrize("then", ["closed", "forgotten", "invalidated", "used again"])
+def test_a_session_that_has_committed_holds_no_other_up(
+    client: msgtx.Client, consumer: msgtx.Consumer, make_engine: MakeEngine, seen: Seen, topic: str, unique: Unique,
+    then: str,
+) -> None:  # fmt: skip
+    """Whatever becomes of its connection, though the driver's is in another SQL transaction."""
+    engine = make_engine(pool_size=1, max_overflow=1)
+    first: sqlalchemy.Connection | None = engine.connect()
+    assert first is not None
+    with client.producer(transactional_id=unique("id")) as producer:
+        with consumer.batch(first, SECONDS) as records:
+            store(first, records)
+        with producer.transaction(session=first):
+            producer.send(topic, b"2", partition=1)
+        first.commit()
+        match then:
+            case "closed":
+                first.close()
+            case "forgotten":
+                first.close()
+                first = None
+            case "invalidated":
+                first.invalidate()
+            case _:
+                first.execute(sqlalchemy.text("select 1"))
+        gc.collect()
+        with engine.connect() as second:
+            second.execute(sqlalchemy.text("select 1"))
+            with consumer.batch(second, SECONDS) as records:
+                store(second, records)
+            second.commit()
+    assert seen(topic)[1] == [0, 1, 2, 3]
+
+
+def test_a_statement_that_fails_during_the_commit_takes_no_batch_back(
+    consumer: msgtx.Consumer, make_engine: MakeEngine, seen: Seen, topic: str
+) -> None:
+    """In a savepoint of an event listener of the application, which is called after ours."""
+    engine = make_engine()
+
+    def tries(connection: sqlalchemy.Connection) -> None:
+        connection.execute(sqlalchemy.text("savepoint tried"))
+        with contextlib.suppress(sqlalchemy.exc.ProgrammingError):
+            connection.execute(sqlalchemy.text("select * from nowhere"))
+        connection.execute(sqlalchemy.text("rollback to tried"))
+
+    with Session(engine) as session:
+        assert done(consumer, session) == [0, 1]
+        sqlalchemy.event.listen(engine, "commit", tries)
+        assert done(consumer, session) == [2, 3]
+    assert seen(topic)[1] == [0, 1, 2, 3]
+    assert numbers(consumer.poll(SECONDS)) == [4, 5]
+
+
 @pytest.mark.parametrize("by", ["commit", "batch"])
 def test_what_was_polled_behind_a_batch_that_was_rolled_back_cannot_ride(
     consumer: msgtx.Consumer, make_engine: MakeEngine, seen: Seen, topic: str, by: str

@@ -19,6 +19,7 @@ from msgtx.store.rows import Headers
 from msgtx.store.topics import Topic
 from tests.databases import Connection
 from tests.sessions.conftest import LEVELS, MakeEngine, Order
+from tests.store.steps import count
 
 Seen = Callable[[str], tuple[list[bytes | None], list[int]]]
 SECONDS = 30.0
@@ -79,6 +80,8 @@ def test_a_record_that_is_larger_goes_alone() -> None:
     values = [b"a", bytes(CALL_BYTES + 1), b"b", b"c"]
     calls = list(calls_of(published(partition, value) for partition, value in enumerate(values)))
     assert [[len(batch.values[0] or b"") for batch in call] for call in calls] == [[1], [CALL_BYTES + 1], [1, 1]]
+    calls = list(calls_of(published(partition, value) for partition, value in enumerate(values[1:])))
+    assert [len(call) for call in calls] == [1, 2]
 
 
 def test_a_call_has_so_many_partitions_and_no_more() -> None:
@@ -195,3 +198,74 @@ def test_what_is_large_has_more_time(
         orm.publish(session, topic, bytes(60_000))
         session.commit()
     assert seen(topic)[0] == [bytes(60_000)]
+
+
+def test_what_does_not_ride_costs_no_call(
+    app: sqlalchemy.Engine, topic: str, seen: Seen, sent: Sent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def acknowledges(*_: object) -> bool:
+        raise AssertionError("there are no acknowledgements")
+
+    monkeypatch.setattr(enlistment, "acknowledge_in_session", acknowledges)
+    with Session(app) as session:
+        orm.publish(session, topic, b"x")
+        session.commit()
+    assert (len(sent), seen(topic)[0]) == (1, [b"x"])
+
+
+# ── the ids of what is written beside a session ──
+
+
+@pytest.fixture
+def beside(make_engine: MakeEngine) -> sqlalchemy.Engine:
+    """An engine whose records are written beside its sessions."""
+    return make_engine(isolation_level="REPEATABLE READ")
+
+
+def commit(engine: sqlalchemy.Engine, topic: str, value: bytes) -> None:
+    with Session(engine) as session:
+        orm.publish(session, topic, value, partition=0)
+        session.commit()
+
+
+def test_one_id_does_for_commits_that_follow_one_another(
+    beside: sqlalchemy.Engine, topic: str, seen: Seen, connection: Connection
+) -> None:
+    commit(beside, topic, b"first")
+    before = count(connection, "producer")
+    for _ in range(3):
+        commit(beside, topic, b"more")
+    assert count(connection, "producer") == before
+    assert seen(topic)[0] == [b"first", b"more", b"more", b"more"]
+
+
+def test_an_id_that_is_of_no_use_any_more_is_replaced(
+    beside: sqlalchemy.Engine, topic: str, seen: Seen, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most so many: then the COMMIT fails, with the reason."""
+    for value in (b"a", b"b"):
+        commit(beside, topic, value)
+        connection.execute("update msgtx.producer set epoch = epoch + 1")
+    monkeypatch.setattr(side_connection, "NAMES_TRIED", 1)
+    with pytest.raises(errors.ProducerFenced):
+        commit(beside, topic, b"refused")
+    commit(beside, topic, b"c")
+    assert seen(topic)[0] == [b"a", b"b", b"c"]
+
+
+def test_what_a_crash_takes_back_before_the_commit_is_not_committed(
+    beside: sqlalchemy.Engine, topic: str, seen: Seen, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what is written beside the session only the seal is flushed: it names what must be there then."""
+    seal = side_connection.seal
+
+    def crashes(*arguments: Any, **named: Any) -> Any:
+        connection.execute("delete from msgtx.record_batch where transaction_number is not null")
+        return seal(*arguments, **named)
+
+    monkeypatch.setattr(side_connection, "seal", crashes)
+    with pytest.raises(errors.TransactionAborted):
+        commit(beside, topic, b"gone")
+    monkeypatch.undo()
+    commit(beside, topic, b"there")
+    assert seen(topic)[0] == [b"there"]

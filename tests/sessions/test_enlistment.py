@@ -76,6 +76,14 @@ def test_a_session_that_is_closed_for_good_is_refused(app: sqlalchemy.Engine, to
         orm.publish(session, topic, b"x")
 
 
+def test_a_connection_whose_block_was_rolled_back_is_refused(app: sqlalchemy.Engine, topic: str) -> None:
+    """SQLAlchemy lets it do nothing more within the block."""
+    with app.connect() as connection, connection.begin() as block:
+        block.rollback()
+        with pytest.raises(errors.IllegalState, match="cannot be used"):
+            orm.publish(connection, topic, b"x")
+
+
 def test_a_closed_session_that_begins_again_is_taken(app: sqlalchemy.Engine, topic: str, seen: Seen) -> None:
     session = Session(app)
     session.close()
@@ -124,6 +132,23 @@ def test_a_connection_whose_sql_transaction_has_failed_commits_nothing(
         orm.publish(connection, topic, b"good")
         connection.commit()
     assert sorted(seen(topic)[0]) == ([b"before"] if known else []) + [b"good"]  # type: ignore[type-var]  # none is null
+
+
+def test_a_connection_that_is_lost_before_its_commit_is_replaced(
+    make_engine: MakeEngine, topic: str, seen: Seen, connection: Connection
+) -> None:
+    with make_engine().connect() as user:
+        user.execute(insert(1))
+        orm.publish(user, topic, b"gone")
+        pid = user.scalar(sqlalchemy.text("select pg_backend_pid()"))
+        connection.execute("select pg_terminate_backend(%s, 5000)", [pid])
+        with pytest.raises(errors.DatabaseUnavailable):
+            user.commit()
+        user.rollback()
+        user.execute(insert(2))
+        orm.publish(user, topic, b"there")
+        user.commit()
+    assert seen(topic) == ([b"there"], [2])
 
 
 def test_a_session_without_a_default_bind_is_refused(app: sqlalchemy.Engine, topic: str, seen: Seen) -> None:
@@ -320,6 +345,18 @@ def test_the_default_level_of_role_or_address_may_be_any(
     assert seen(topic) == ([b"a", b"b"], [])
 
 
+def test_what_a_topic_has_become_is_known_after_a_while(
+    client: msgtx.Client, app: sqlalchemy.Engine, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Session(app) as session:
+        orm.publish(session, topic, b"x")
+        client.topics.alter(topic, partitions=4)
+        with pytest.raises(errors.UnknownTopicOrPartition):
+            orm.publish(session, topic, b"x", partition=3)
+        monkeypatch.setattr(enlistment, "TOPIC_SECONDS", -1.0)
+        orm.publish(session, topic, b"x", partition=3)
+
+
 def test_two_engines_in_one_process_do_not_hear_of_each_other(
     make_engine: MakeEngine, make_database: Callable[..., str], topic: str, seen: Seen
 ) -> None:
@@ -509,3 +546,41 @@ def test_an_error_at_commit_that_msgtx_does_not_know_is_sqlalchemys(
     finally:
         connection.execute("drop trigger fails on msgtx.record_batch")
         connection.execute("drop function fails")
+
+
+def test_an_error_at_commit_that_is_the_applications_own_is_sqlalchemys(
+    app: sqlalchemy.Engine, topic: str, seen: Seen, connection: Connection
+) -> None:
+    """Also with an SQLSTATE that has a name in msgtx."""
+    connection.execute(
+        "create function fails() returns trigger language plpgsql as"
+        " $$ begin raise exception using errcode = '55P03', message = 'the warehouse is busy'; end $$"
+    )
+    connection.execute(
+        "create constraint trigger fails after insert on orders deferrable initially deferred for each row"
+        " execute function fails()"
+    )
+    try:
+        with Session(app) as session:
+            session.execute(insert(1))
+            orm.publish(session, topic, b"x")
+            with pytest.raises(sqlalchemy.exc.OperationalError, match="the warehouse is busy"):
+                session.commit()
+    finally:
+        connection.execute("drop trigger fails on orders")
+        connection.execute("drop function fails")
+    assert seen(topic) == ([], [])
+
+
+def test_an_engine_whose_server_is_gone_raises_sqlalchemys_error(make_engine: MakeEngine, topic: str) -> None:
+    app = make_engine(poolclass=sqlalchemy.NullPool)
+    with Session(app) as session:
+        orm.publish(session, topic, b"x")
+        session.commit()
+
+    def gone(*_: object) -> None:
+        raise psycopg.OperationalError("the server is gone")
+
+    event.listen(app, "do_connect", gone)
+    with pytest.raises(sqlalchemy.exc.OperationalError, match="the server is gone"):
+        app.connect()

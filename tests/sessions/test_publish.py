@@ -1,5 +1,6 @@
 """Records that come with the user's COMMIT, and go with his rollback (internals: sessions; I6)."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 import msgtx
 from msgtx import errors, orm
 from msgtx.store.topics import describe_topics
-from tests.databases import Connection, wait_until, waiting_backends
+from tests.databases import PATIENCE_SECONDS, Connection, wait_until, waiting_backends
 from tests.sessions.conftest import LEVELS, MakeEngine, Order
 from tests.store.steps import plain
 
@@ -219,6 +220,42 @@ def test_waiting_consumers_are_woken(client: msgtx.Client, leveled: sqlalchemy.E
         polled = background.submit(consumer.poll, SECONDS)
         session.commit()
         assert [record.value for record in polled.result()] == [b"woken"]
+
+
+@at_every_level
+def test_readers_are_notified_of_a_commit_when_its_connection_goes_back_to_the_pool(
+    client: msgtx.Client, make_engine: MakeEngine, topic: str, connection: Connection, unique: Callable[[str], str],
+    level: str,
+) -> None:  # fmt: skip
+    """Of all that it has brought. Of one that fails they are not: there is nothing to look for."""
+    engine, ids = make_engine(isolation_level=level), describe_topics(connection, [topic])[topic].partition_ids
+    with client.producer(transactional_id=unique("id")) as producer, open_listener(connection) as heard:
+        for number, fails in ((1, False), (1, True)):
+            with contextlib.suppress(sqlalchemy.exc.IntegrityError), Session(engine) as session:
+                session.execute(insert(number))
+                orm.publish(session, topic, b"x", partition=2)
+                orm.publish(session, topic, b"x", partition=0)
+                with producer.transaction(session=session):
+                    producer.send(topic, b"x", partition=1)
+                session.commit()
+            assert heard() == (set() if fails else set(ids))
+
+
+@contextlib.contextmanager
+def open_listener(connection: Connection) -> Iterator[Callable[[], set[int]]]:
+    """The partitions that readers were notified of since the last call, until now."""
+
+    def hear() -> set[int]:
+        words: list[str] = []
+        connection.execute("select pg_notify('msgtx', '0')")  # what others have said before comes before it
+        while "0" not in words:
+            for each in connection.notifies(timeout=PATIENCE_SECONDS, stop_after=1):
+                words += each.payload.split(",")
+        return {int(word) for word in words} - {0}
+
+    connection.execute("listen msgtx")
+    yield hear
+    connection.execute("unlisten msgtx")
 
 
 # ── commits that fail ──

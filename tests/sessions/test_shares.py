@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 import msgtx
 from msgtx import Acknowledgement, errors, orm
 from msgtx.consumer import share_polls
+from msgtx.session import side_connection
 from tests.databases import Connection
 from tests.sessions.conftest import LEVELS, MakeEngine, Order
 
@@ -163,6 +164,29 @@ def test_a_session_that_idles_holds_nobody_up(share: Share, make_engine: MakeEng
         assert counts(other.poll(0, max_records=2)) == [(b"2", 1), (b"3", 1)]
         session.commit()
     assert counts(other.poll(0)) == [(b"4", 1), (b"5", 1)]
+
+
+def test_at_read_committed_acknowledgements_need_no_connection_of_ours(share: Share, make_engine: MakeEngine) -> None:
+    one, engine = share(), make_engine()
+    with Session(engine) as session:
+        accept(one, one.poll(0))
+        one.commit(session=session)
+        session.commit()
+    assert engine not in side_connection._companions
+    assert share().poll(0) == []
+
+
+def test_a_block_of_a_producer_takes_acknowledgements_alone_into_the_session(
+    client: msgtx.Client, share: Share, session: Session, unique: Unique
+) -> None:
+    one, other = share(), share()
+    accept(one, one.poll(0))
+    with client.producer(transactional_id=unique("id")) as producer, producer.transaction(session=session) as transaction:
+        transaction.send_acknowledgements(one)
+    assert client.transaction_outcome(transaction.id) is msgtx.Outcome.OPEN
+    session.commit()
+    assert client.transaction_outcome(transaction.id) is msgtx.Outcome.COMMITTED
+    assert other.poll(0) == []
 
 
 def test_a_block_of_a_producer_takes_acknowledgements_into_the_session(
