@@ -13,6 +13,7 @@ import pytest
 import msgtx
 from msgtx import errors
 from msgtx.database.connection import RawConnection
+from msgtx.observer import Observer
 from msgtx.producer import sender
 from msgtx.store.decide import decide
 from msgtx.store.topics import describe_topics
@@ -231,6 +232,31 @@ def test_an_abort_waits_for_what_is_on_its_way_as_long_as_it_may(
         with producer.transaction():
             producer.send(topic, b"committed")
     assert [record.value for record in read(topic)] == [b"committed"]
+
+
+def test_a_record_that_fails_behind_the_end_of_its_transaction_leaves_the_next_one_alone(
+    client: msgtx.Client, topic: str, read: Read, background: ThreadPoolExecutor
+) -> None:
+    """It is sent by one thread, and another one ends the transaction meanwhile."""
+    client.topics.alter(topic, max_message_bytes=10)
+    with client.producer(transactional_id=topic) as producer:
+
+        def end_and_begin() -> None:
+            producer.commit_transaction()
+            producer.begin_transaction()
+
+        class Meanwhile(Observer):
+            def batch_settled(self, *_: object, error: BaseException | None, **__: object) -> None:
+                if error is not None:
+                    background.submit(end_and_begin).result(SECONDS)
+
+        client.observe(Meanwhile())
+        producer.begin_transaction()
+        producer.send(topic, b"a")
+        assert isinstance(producer.send(topic, b"x" * 11).exception(0), errors.RecordTooLarge)
+        producer.send(topic, b"b")
+        producer.commit_transaction()
+    assert [record.value for record in read(topic)] == [b"a", b"b"]
 
 
 def test_an_abort_does_not_repeat_what_was_not_answered(
