@@ -180,7 +180,7 @@ class Batcher:
         keys: Sequence[bytes | None] | None = None,
         *,
         partition: int | None = None,
-        timestamps: Sequence[int] | None = None,
+        timestamps: Sequence[Any] | None = None,
     ) -> BatchFuture:
         """See `Producer.send_batch`."""
         for name, column in (("keys", keys), ("timestamps", timestamps)):
