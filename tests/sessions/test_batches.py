@@ -368,6 +368,8 @@ def test_a_session_that_has_committed_holds_no_other_up(
             with consumer.batch(second, SECONDS) as records:
                 store(second, records)
             second.commit()
+        if first is not None:
+            first.close()
     assert seen(topic)[1] == [0, 1, 2, 3]
 
 
