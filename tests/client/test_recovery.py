@@ -56,6 +56,20 @@ def rows(connection: Connection, topic: str, column: str) -> list[tuple[object]]
     return connection.execute(sql, [topic]).fetchall()
 
 
+def fail_and_go_on(producer: msgtx.Producer, topic: str, kind: type[errors.MsgtxError]) -> None:
+    """See a transaction refuse to commit; abort it, and commit the next one."""
+    with pytest.raises(kind):
+        producer.commit_transaction(SECONDS)
+    producer.abort_transaction(SECONDS)
+    with producer.transaction():
+        producer.send(topic, b"next")
+
+
+def lower_limit(connection: Connection, topic: str, max_message_bytes: int = 20) -> None:
+    """Alter a topic without telling its producers."""
+    connection.execute("update msgtx.topic set max_message_bytes = %s where name = %s", [max_message_bytes, topic])
+
+
 @pytest.mark.parametrize("lost", [{1}, {2}, {1, 2, 3}, {2, 4, 5, 8, 13}])
 def test_what_is_stored_but_not_answered_is_repeated_in_order_and_stored_once(
     client: msgtx.Client, wide: str, read: Read, connection: Connection, answers: Answers, lost: set[int]
@@ -79,7 +93,7 @@ def test_refusals_among_lost_answers_leave_the_rest_in_order(
     answers.lost = lost
     with client.producer(batch_records=2, linger_ms=0, retry_backoff_ms=1) as producer:
         producer.send(wide, b"", partition=0).result(SECONDS)
-        connection.execute("update msgtx.topic set max_message_bytes = 20 where name = %s", [wide])
+        lower_limit(connection, wide)
         values = [b"%d" % i + (b"." * 50 if i % 7 == 0 else b"") for i in range(120)]
         with partitions_held(connection, wide):
             futures = [producer.send(wide, value, partition=i % 2) for i, value in enumerate(values)]
@@ -99,7 +113,7 @@ def test_what_follows_a_refused_batch_has_its_numbers(
     """I2: where the server has answered everything, no sequence is left out, and no new epoch needed."""
     with client.producer(batch_records=2, linger_ms=0) as producer:
         producer.send(wide, b"").result(SECONDS)
-        connection.execute("update msgtx.topic set max_message_bytes = 20 where name = %s", [wide])
+        lower_limit(connection, wide)
         for count in (4, 8, 1, 2):
             with partitions_held(connection, wide):
                 for size in [1, 50, 50, 1, *[1] * count, 50]:
@@ -341,7 +355,7 @@ def test_a_refusal_is_looked_into_over_the_connection_that_has_brought_it(
     with msgtx.connect(database_url, pool_size=1) as single, single.producer() as producer:
         assert producer.send(topic, b"first").result(SECONDS).offset == 0
         if refused == "large":
-            connection.execute("update msgtx.topic set max_message_bytes = 20 where name = %s", [topic])
+            lower_limit(connection, topic)
             with pytest.raises(errors.RecordTooLarge):
                 producer.send(topic, bytes(50)).result(5)
         else:
@@ -357,7 +371,7 @@ def test_a_look_into_a_refusal_that_fails_leaves_no_record_behind(
     with client.producer(linger_ms=60_000) as producer:
         producer.send(topic, b"first")
         producer.flush(SECONDS)
-        connection.execute("update msgtx.topic set max_message_bytes = 20 where name = %s", [topic])
+        lower_limit(connection, topic)
         futures = producer.send(topic, bytes(50)), producer.send(topic, bytes(size))
         connection.execute("alter function msgtx.describe_topics rename to describe_topics_away")
         try:
@@ -408,11 +422,7 @@ def test_a_transaction_of_which_a_part_was_late_is_not_committed(
         producer.send(wide, b"half", partition=0).result(SECONDS)
         with partitions_held(connection, wide):
             assert isinstance(producer.send(wide, b"late", partition=1).exception(SECONDS), errors.DeliveryTimeout)
-        with pytest.raises(errors.DeliveryTimeout):
-            producer.commit_transaction(SECONDS)
-        producer.abort_transaction(SECONDS)
-        with producer.transaction():
-            producer.send(wide, b"next")
+        fail_and_go_on(producer, wide, errors.DeliveryTimeout)
     assert [record.value for record in read(wide)] == [b"next"]
 
 
@@ -482,11 +492,7 @@ def test_a_gap_within_a_transaction_fails_it_and_the_next_one_goes_on(
             [topic],
         )
         assert isinstance(producer.send(topic, b"behind it").exception(SECONDS), errors.OutOfOrderSequence)
-        with pytest.raises(errors.OutOfOrderSequence):
-            producer.commit_transaction(SECONDS)
-        producer.abort_transaction(SECONDS)
-        with producer.transaction():
-            producer.send(topic, b"next")
+        fail_and_go_on(producer, topic, errors.OutOfOrderSequence)
     assert [record.value for record in read(topic)] == [b"next"]
 
 
@@ -505,11 +511,7 @@ def test_a_transaction_in_steps_of_which_a_part_was_refused_is_not_committed(
             client.topics.delete(other)
         kind = errors.InvalidRecord if refused == "no key" else errors.UnknownTopicOrPartition
         assert isinstance(producer.send(other, b"refused").exception(SECONDS), kind)
-        with pytest.raises(kind):
-            producer.commit_transaction(SECONDS)
-        producer.abort_transaction(SECONDS)
-        with producer.transaction():
-            producer.send(topic, b"next")
+        fail_and_go_on(producer, topic, kind)
     assert [record.value for record in read(topic)] == [b"next"]
 
 
@@ -521,11 +523,7 @@ def test_a_topic_made_again_within_a_transaction_fails_it(client: msgtx.Client, 
         client.topics.delete(topic)
         client.topics.create(topic)
         assert isinstance(producer.send(topic, b"rest").exception(SECONDS), errors.UnknownTopicOrPartition)
-        with pytest.raises(errors.UnknownTopicOrPartition):
-            producer.commit_transaction(SECONDS)
-        producer.abort_transaction(SECONDS)
-        with producer.transaction():
-            producer.send(topic, b"next")
+        fail_and_go_on(producer, topic, errors.UnknownTopicOrPartition)
     assert [record.value for record in read(topic)] == [b"next"]
 
 
@@ -533,17 +531,16 @@ def test_a_batch_loses_records_that_are_too_large_more_than_once(
     client: msgtx.Client, topic: str, connection: Connection, read: Read
 ) -> None:
     """The limit is lowered again before what is left of it goes."""
-    limit = "update msgtx.topic set max_message_bytes = %s where name = %s"
     with client.producer(linger_ms=60_000) as producer:
         producer.send(topic, b"")
         producer.flush(SECONDS)
         futures = [producer.send(topic, bytes(size)) for size in (100, 50, 1)]
-        connection.execute(limit, [80, topic])
+        lower_limit(connection, topic, 80)
         drop = producer._sender._drop_large
 
         def lowered(batch: Any, error: errors.MsgtxError) -> bool:
             goes_on = drop(batch, error)
-            connection.execute(limit, [30, topic])
+            lower_limit(connection, topic, 30)
             return goes_on
 
         producer._sender._drop_large = lowered  # type: ignore[method-assign]
