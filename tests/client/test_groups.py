@@ -832,22 +832,28 @@ def test_a_consumer_without_a_group_reads_nothing_that_its_callback_could_not_ha
         assert len(told) == len(set(told)) == len(consumer.assignment())
 
 
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The topics that clients look up, call by call."""
+    found: list[list[str]] = []
+
+    def describe(connection: RawConnection, names: Sequence[str]) -> dict[str, Topic]:
+        found.append(list(names))
+        return describe_topics(connection, names)
+
+    monkeypatch.setattr("msgtx.client.describe_topics", describe)
+    return found
+
+
 @pytest.mark.parametrize("by", ["names", "pattern"])
 def test_a_consumer_without_a_group_looks_up_its_topics_together(
-    client: msgtx.Client, unique: Unique, monkeypatch: pytest.MonkeyPatch, by: str
+    client: msgtx.Client, unique: Unique, asked: list[list[str]], monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     """However many there are; those that match a pattern are found among all by a call before."""
     stem = unique("stem")
     names = [f"{stem}.{n}" for n in range(5)]
     for name in names:
         client.topics.create(name, partitions=2)
-    asked: list[list[str]] = []
-
-    def describe(connection: RawConnection, names: Sequence[str]) -> dict[str, Topic]:
-        asked.append(list(names))
-        return describe_topics(connection, names)
-
-    monkeypatch.setattr("msgtx.client.describe_topics", describe)
     monkeypatch.setattr(assignments, "LOOK_SECONDS", 0.0)
     with client.consumer() as consumer:
         if by == "names":
@@ -862,37 +868,21 @@ def test_a_consumer_without_a_group_looks_up_its_topics_together(
         assert asked == [names] * 2
 
 
-def test_a_member_knows_its_partitions_from_its_group(
-    client: msgtx.Client, unique: Unique, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_member_knows_its_partitions_from_its_group(client: msgtx.Client, unique: Unique, asked: list[list[str]]) -> None:
     """The client looks up none of the topics by itself, however many there are."""
     stem = unique("stem")
     for number in range(3):
         client.topics.create(f"{stem}.{number}")
-    asked: list[list[str]] = []
-
-    def describe(connection: RawConnection, names: Sequence[str]) -> dict[str, Topic]:
-        asked.append(list(names))
-        return describe_topics(connection, names)
-
-    monkeypatch.setattr("msgtx.client.describe_topics", describe)
     with client.consumer(group=stem, pattern=rf"{stem}\..*") as consumer:
         assert len(consumer.assignment()) == 3
     assert [names for names in asked if names] == []
 
 
 def test_without_a_group_topics_are_looked_up_now_and_then_and_not_for_partitions_by_hand(
-    client: msgtx.Client, unique: Unique, monkeypatch: pytest.MonkeyPatch
+    client: msgtx.Client, unique: Unique, asked: list[list[str]]
 ) -> None:
     stem = unique("stem")
     client.topics.create(f"{stem}.a")
-    asked: list[list[str]] = []
-
-    def describe(connection: RawConnection, names: Sequence[str]) -> dict[str, Topic]:
-        asked.append(list(names))
-        return describe_topics(connection, names)
-
-    monkeypatch.setattr("msgtx.client.describe_topics", describe)
     with client.consumer() as consumer:
         consumer.subscribe(pattern=rf"{stem}\..*")
         for due, looks in ((False, 0), (True, 1)):

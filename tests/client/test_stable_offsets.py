@@ -498,11 +498,18 @@ def test_rewinding_behind_what_retention_removed_goes_back_to_where_the_last_res
             consumer.rewind()
 
 
-def test_what_a_group_commits_replaces_where_a_reset_led(client: msgtx.Client, topic: str, unique: Unique) -> None:
+@pytest.fixture
+def out_of_range(client: msgtx.Client, topic: str, unique: Unique) -> str:
+    """A group that has committed offset 2; of the ten records there retention has removed five."""
     fill(client, topic, 10)
     group, tp = unique("group"), TopicPartition(topic, 0)
     client.admin.groups.reset(group, 2, partitions=[tp])
     client.admin.partitions.delete_records({tp: 5})
+    return group
+
+
+def test_what_a_group_commits_replaces_where_a_reset_led(client: msgtx.Client, topic: str, out_of_range: str) -> None:
+    group, tp = out_of_range, TopicPartition(topic, 0)
     with client.consumer(topic, group=group, enable_auto_commit=False, auto_offset_reset="latest") as consumer:
         assert consumer.poll(0) == []
         fill(client, topic, 3)
@@ -513,12 +520,9 @@ def test_what_a_group_commits_replaces_where_a_reset_led(client: msgtx.Client, t
 
 
 def test_without_an_offset_any_more_a_group_goes_back_to_where_a_reset_led(
-    client: msgtx.Client, topic: str, unique: Unique
+    client: msgtx.Client, topic: str, out_of_range: str
 ) -> None:
-    fill(client, topic, 10)
-    group, tp = unique("group"), TopicPartition(topic, 0)
-    client.admin.groups.reset(group, 2, partitions=[tp])
-    client.admin.partitions.delete_records({tp: 5})
+    group, tp = out_of_range, TopicPartition(topic, 0)
     with client.consumer(group=group, enable_auto_commit=False, auto_offset_reset="latest") as consumer:
         consumer.assign([tp])
         assert consumer.poll(0) == []
@@ -530,12 +534,9 @@ def test_without_an_offset_any_more_a_group_goes_back_to_where_a_reset_led(
 
 
 def test_rewinding_after_an_offset_was_out_of_range_goes_back_to_where_that_led(
-    client: msgtx.Client, topic: str, unique: Unique
+    client: msgtx.Client, topic: str, out_of_range: str
 ) -> None:
-    fill(client, topic, 10)
-    group, tp = unique("group"), TopicPartition(topic, 0)
-    client.admin.groups.reset(group, 2, partitions=[tp])
-    client.admin.partitions.delete_records({tp: 5})
+    group, tp = out_of_range, TopicPartition(topic, 0)
     with client.consumer(topic, group=group, enable_auto_commit=False, auto_offset_reset="latest") as consumer:
         assert consumer.poll(0.2) == []
         fill(client, topic, 3)
