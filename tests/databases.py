@@ -11,11 +11,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from types import ModuleType
+from typing import Any, Final, NoReturn
 
 import psycopg
+import pytest
 import sqlalchemy
 
+from msgtx import errors
 from msgtx.database import connection
 from msgtx.database.pool import Engine
 from msgtx.database.schema import migrate
@@ -187,6 +190,17 @@ def waiting_backends(observer: Connection) -> set[int]:
         "select pid from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
     ).fetchall()
     return {pid for (pid,) in rows}
+
+
+def lose_answers(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> None:
+    """Have each call of a function that a module has imported be done, and its answer be lost."""
+    call = getattr(module, name)
+
+    def unanswered(*arguments: Any, **named: Any) -> NoReturn:
+        call(*arguments, **named)
+        raise errors.DatabaseUnavailable("the answer is lost")
+
+    monkeypatch.setattr(module, name, unanswered)
 
 
 @contextlib.contextmanager

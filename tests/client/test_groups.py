@@ -20,7 +20,7 @@ from msgtx.database.pool import Engine
 from msgtx.store.members import describe_members, join_group, leave_group
 from msgtx.store.topics import Topic, describe_topics
 from msgtx.types import GroupMetadata
-from tests.databases import Connection, wait_until
+from tests.databases import Connection, lose_answers, wait_until
 from tests.faults import Faults, lose_connection
 
 Unique = Callable[[str], str]
@@ -138,13 +138,7 @@ def test_a_connection_that_is_lost_while_joining_does_not_lose_the_partitions(
 def test_a_member_that_never_heard_that_it_joined_leaves_when_it_is_closed(
     client: msgtx.Client, wide: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = msgtx.consumer.membership.join_group
-
-    def fails(*arguments: Any, **options: Any) -> Any:
-        real(*arguments, **options)
-        raise errors.DatabaseUnavailable("its answer is lost")
-
-    monkeypatch.setattr(msgtx.consumer.membership, "join_group", fails)
+    lose_answers(monkeypatch, msgtx.consumer.membership, "join_group")
     with client.consumer(group=wide, request_timeout_ms=50, retry_backoff_ms=1) as consumer:
         with pytest.raises(errors.DatabaseUnavailable):
             consumer.subscribe([wide])

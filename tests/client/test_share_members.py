@@ -14,7 +14,7 @@ from msgtx.consumer import share_member, share_polls, shares
 from msgtx.consumer.share_polls import GroupPolls
 from msgtx.store.shares import Acquiring
 from tests.client.test_shares import fill, group, seen, share
-from tests.databases import PATIENCE_SECONDS, Connection, wait_until
+from tests.databases import PATIENCE_SECONDS, Connection, lose_answers, wait_until
 
 Unique = Callable[[str], str]
 Share = Callable[..., msgtx.ShareConsumer]
@@ -164,14 +164,8 @@ def test_a_join_whose_answer_was_lost_leaves_no_member_behind(
     client: msgtx.Client, topic: str, group: str, share: Share, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = share(request_timeout_ms=100, retry_backoff_ms=50)
-    join = share_member.join_share_group
-
-    def unanswered(*arguments: Any, **named: Any) -> Any:
-        join(*arguments, **named)
-        raise errors.DatabaseUnavailable("the answer is lost")
-
     with monkeypatch.context() as patched:
-        patched.setattr(share_member, "join_share_group", unanswered)
+        lose_answers(patched, share_member, "join_share_group")
         with pytest.raises(errors.DatabaseUnavailable):
             one.poll(0)
     one.poll(0)

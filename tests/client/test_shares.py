@@ -13,7 +13,7 @@ import pytest
 import msgtx
 from msgtx import Acknowledgement, errors
 from msgtx.consumer import share_polls
-from tests.databases import PATIENCE_SECONDS, Connection, wait_until
+from tests.databases import PATIENCE_SECONDS, Connection, lose_answers, wait_until
 
 Unique = Callable[[str], str]
 Share = Callable[..., msgtx.ShareConsumer]
@@ -381,17 +381,6 @@ def test_a_member_that_leaves_takes_what_it_left_behind_along(
     assert connection.execute(states, [group]).fetchone() == (1,)
 
 
-def lose_answers(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
-    """Have each call be done, and its answer be lost."""
-    call = getattr(share_polls, verb)
-
-    def unanswered(*arguments: Any, **named: Any) -> Any:
-        call(*arguments, **named)
-        raise errors.DatabaseUnavailable("the answer is lost")
-
-    monkeypatch.setattr(share_polls, verb, unanswered)
-
-
 def test_a_commit_that_had_no_answer_in_time_is_finished_by_the_next_one(
     client: msgtx.Client, topic: str, share: Share, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -399,7 +388,7 @@ def test_a_commit_that_had_no_answer_in_time_is_finished_by_the_next_one(
     fill(client, topic, 2)
     one = share(request_timeout_ms=300, retry_backoff_ms=50)
     first, second = one.poll(5)
-    lose_answers(monkeypatch, "acknowledge_records")
+    lose_answers(monkeypatch, share_polls, "acknowledge_records")
     one.acknowledge(first)
     with pytest.raises(errors.DatabaseUnavailable):
         one.commit()
@@ -417,7 +406,7 @@ def test_an_answer_that_changes_after_a_commit_without_an_answer_comes_too_late(
     fill(client, topic, 3)
     one = share(request_timeout_ms=300, retry_backoff_ms=50)
     first, second, _ = one.poll(5)
-    lose_answers(monkeypatch, "acknowledge_records")
+    lose_answers(monkeypatch, share_polls, "acknowledge_records")
     one.acknowledge(first)
     with pytest.raises(errors.DatabaseUnavailable):
         one.commit()
@@ -501,7 +490,7 @@ def test_an_acquisition_that_had_no_answer_in_time_is_not_lost(
     connection.execute("update msgtx.share_group set record_lock_duration_ms = 60000")
     fill(client, topic, 2)
     one = share(request_timeout_ms=300, retry_backoff_ms=50)
-    lose_answers(monkeypatch, "acquire_records")
+    lose_answers(monkeypatch, share_polls, "acquire_records")
     with pytest.raises(errors.DatabaseUnavailable):
         one.poll(0)
     monkeypatch.undo()
@@ -514,7 +503,7 @@ def test_a_new_member_does_not_repeat_the_call_of_one_that_is_gone(
     """It would be told that it is unknown, and leave a member behind that nobody is."""
     fill(client, topic, 2)
     one = share(request_timeout_ms=300, retry_backoff_ms=50)
-    lose_answers(monkeypatch, "acquire_records")
+    lose_answers(monkeypatch, share_polls, "acquire_records")
     with pytest.raises(errors.DatabaseUnavailable):
         one.poll(0)
     monkeypatch.undo()

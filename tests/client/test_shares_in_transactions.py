@@ -13,7 +13,7 @@ from msgtx.consumer import share_polls
 from msgtx.producer import sender
 from msgtx.rules.transaction import ClientState
 from tests.client.test_shares import fill, group, seen, share
-from tests.databases import Connection, wait_until
+from tests.databases import Connection, lose_answers, wait_until
 
 Unique = Callable[[str], str]
 Share = Callable[..., msgtx.ShareConsumer]
@@ -222,14 +222,8 @@ def test_a_commit_that_had_no_answer_is_finished_before_a_transaction_has_answer
     one, producer = share(request_timeout_ms=100, retry_backoff_ms=50), make()
     first, second = one.poll(5)
     one.acknowledge(first)
-    acknowledge = share_polls.acknowledge_records
-
-    def unanswered(*arguments: Any, **named: Any) -> Any:
-        acknowledge(*arguments, **named)
-        raise errors.DatabaseUnavailable("the answer is lost")
-
     with monkeypatch.context() as patched:
-        patched.setattr(share_polls, "acknowledge_records", unanswered)
+        lose_answers(patched, share_polls, "acknowledge_records")
         with pytest.raises(errors.DatabaseUnavailable):
             one.commit()
     one.acknowledge(second)

@@ -10,7 +10,7 @@ import msgtx
 from msgtx import Acknowledgement, errors, orm
 from msgtx.consumer import share_polls
 from msgtx.session import side_connection
-from tests.databases import Connection
+from tests.databases import Connection, lose_answers
 from tests.sessions.conftest import LEVELS, MakeEngine, Order
 
 Seen = Callable[[str], tuple[list[bytes | None], list[int]]]
@@ -131,18 +131,13 @@ def test_a_commit_that_had_no_answer_is_finished_before_a_session_has_answers(
 ) -> None:
     """I17: it was applied. Else the session would have its records, too, and its commit would be refused."""
     one = share(request_timeout_ms=100, retry_backoff_ms=50)
-    acknowledge = share_polls.acknowledge_records
-
-    def unanswered(*arguments: Any, **named: Any) -> Any:
-        acknowledge(*arguments, **named)
-        raise errors.DatabaseUnavailable("the answer is lost")
 
     with Session(make_engine(pool_size=1, max_overflow=0, pool_timeout=5)) as session:
         for way in ("commit", "riding"):
             first, second = one.poll(0, max_records=2)
             accept(one, [first])
             with monkeypatch.context() as patched:
-                patched.setattr(share_polls, "acknowledge_records", unanswered)
+                lose_answers(patched, share_polls, "acknowledge_records")
                 with pytest.raises(errors.DatabaseUnavailable):
                     one.commit()
             if way == "commit":
