@@ -413,6 +413,7 @@ class Consumer:
         """Return the member, to hand to a producer's transaction with the offsets of what was read until now.
 
         Raise `NotAssigned` if the transaction may hold what came of partitions that were taken away: abort, and `rewind`.
+        Raise `UnknownMember` after the group gave this consumer up, until a poll has joined again.
         """
         self._require_open()
         return self._offsets.group_metadata()
@@ -430,6 +431,9 @@ class Consumer:
         session: UserSession | None = None,
     ) -> None:
         """Commit these offsets (default: all positions) for the group. `wait=False` reports a failure only to the log.
+
+        Who has subscribed commits as a member: after the group gave it up, `UnknownMember` is raised until a poll has joined
+        again. Who assigns partitions by hand commits to a group without members.
 
         `session`: SQLAlchemy's `Session`, `scoped_session` or `Connection` on the same database. The offsets are committed
         with its next commit, and gone with its rollback: rows that are made of records are there exactly once. The group is

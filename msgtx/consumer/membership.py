@@ -120,10 +120,17 @@ class Membership:
         self._newest: int | None = None  # of the partitions that were there when this member joined first
         self._fenced: FencedInstance | None = None
 
-    @property
-    def member_id(self) -> str | None:
-        """The id under which the group knows this member; None while it is none."""
-        return None if self._member is None else self._member.member_id
+    def member_id(self) -> str:
+        """Return the id under which the group knows this member. Raise `UnknownMember` or `FencedInstance` while it is none.
+
+        What is committed then is no member's either: a group that has become empty would take it, whatever others have
+        committed since (I11).
+        """
+        if self._fenced is not None:
+            raise self._fenced
+        if self._member is None:
+            raise UnknownMember(f"group {self.group!r}: this consumer is no member now; the next poll joins again")
+        return self._member.member_id
 
     def subscribe(self, subscription: Subscription) -> None:
         """Change what this member wants to read; the group learns of it with the next `look`."""
@@ -204,11 +211,15 @@ class Membership:
             self._thread.join()
         self._waiter.watch(())
         if self._config.group_instance_id is None:
-            member_id = self.member_id or self._next_id  # also if only the answer to the join is missing
+            member_id = self._own_id()
             leave_at_last(lambda: self._leave(member_id), self._config, f"group {self.group!r}", member_id)
 
+    def _own_id(self) -> str:
+        """Return the id under which the group knows this member, or will: also if only the answer to the join is missing."""
+        return self._next_id if self._member is None else self._member.member_id
+
     def _join(self, connection: RawConnection) -> None:
-        member_id = self._next_id if self._member is None else self._member.member_id
+        member_id = self._own_id()
         names, pattern = self._subscription
         version = None
         if pattern is not None:

@@ -62,10 +62,10 @@ class Offsets:
         group = self._calls.group()
         identities = {a.partition_id: a.read_identity for a in self._fetcher.assigned.values()}
         member = self._subscription.membership
-        if member is None or member.member_id is None:
+        if member is None:
             return GroupMetadata(group, read_identities=identities)
         instance_id = self._config.group_instance_id
-        return GroupMetadata(group, member.member_id, member.generation, instance_id, read_identities=identities)
+        return GroupMetadata(group, member.member_id(), member.generation, instance_id, read_identities=identities)
 
     def handed_out(self) -> None:
         """Note that records are handed out: what they lead to may be committed in another way than before."""
@@ -89,7 +89,13 @@ class Offsets:
 
     def commit(self, wanted: Wanted | None, *, wait: bool) -> None:
         """Commit these offsets, by default all positions."""
-        group = self._member()
+        try:
+            group = self._member()
+        except (errors.UnknownMember, errors.FencedInstance) as error:
+            if wait:
+                raise
+            log.warning("group %r: offsets were not committed: %s", self._config.group, error)
+            return
         positions = self._wanted(wanted)
         by_id = self._by_id(positions)
         self._by_hand = True

@@ -19,7 +19,6 @@ from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.store.members import describe_members, join_group, leave_group
 from msgtx.store.topics import Topic, describe_topics
-from msgtx.types import GroupMetadata
 from tests.databases import Connection, lose_answers, wait_until
 from tests.faults import Faults, lose_connection
 
@@ -236,7 +235,8 @@ def test_who_cannot_join_again_for_a_while_is_a_member_like_any_other_after_that
         patched.setattr(msgtx.consumer.membership, "join_group", fails)
         members.until(lambda: members.told(consumer)[-1] == ("lost", (0, 1, 2, 3)))
         assert consumer.poll(0.1) == []  # heartbeats would be due
-        assert consumer.group_metadata() == GroupMetadata(members.group)
+        with pytest.raises(errors.UnknownMember):
+            consumer.group_metadata()
         consumer._subscription.in_doubt()
     members.until(lambda: members.shares() == [4])
     consumer.rewind()  # so its next poll attends to the group
@@ -644,6 +644,46 @@ def test_who_is_closed_by_its_callback_does_not_join_again(
         while not consumer.closed:
             consumer.poll(0.1)
     assert len(client.admin.groups.members(members.group)) == others
+
+
+def test_who_was_given_up_commits_nothing_until_it_has_joined_again(
+    client: msgtx.Client, connection: Connection, members: Members, wide: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I11: its group is empty by now and takes the offsets of no member; another may have committed later ones."""
+    first = TopicPartition(wide, 0)
+    consumer = members.stack.enter_context(client.consumer(group=members.group, enable_auto_commit=False))
+    told: list[object] = []
+
+    def refuse(partitions: object) -> None:
+        told.append(partitions)
+        for attempt in (lambda: consumer.commit({first: 1}), consumer.group_metadata):
+            with pytest.raises(errors.UnknownMember, match="the next poll joins again"):
+                attempt()
+        consumer.commit({first: 1}, wait=False)
+        assert "no member now" in caplog.messages[-1]
+
+    consumer.subscribe([wide], on_lost=refuse)
+    leave_group(connection, members.group, client.admin.groups.members(members.group)[0].member_id)
+    consumer.rewind()  # so the next poll attends to the group
+    consumer.poll(0)
+    assert len(told) == 1
+    assert consumer.committed([first]) == {first: None}
+    consumer.commit({first: 1})
+
+
+def test_a_static_member_that_was_replaced_commits_nothing_when_the_other_has_left(
+    client: msgtx.Client, connection: Connection, members: Members, wide: str
+) -> None:
+    """I11: a group without members takes the offsets of no member, but this is one that was fenced."""
+    first = members.join(wide, group_instance_id="one")
+    members.alive.remove(first)
+    members.join(wide, group_instance_id="one")
+    first.rewind()
+    with pytest.raises(errors.FencedInstance):
+        first.poll(0)
+    leave_group(connection, members.group, client.admin.groups.members(members.group)[0].member_id)
+    with pytest.raises(errors.FencedInstance):
+        first.commit({TopicPartition(wide, 0): 1})
 
 
 def test_a_dead_members_partitions_move_within_its_session_timeout(members: Members, wide: str) -> None:
