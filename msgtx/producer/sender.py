@@ -250,9 +250,9 @@ class Sender:
                     client_process=os.getpid(),
                 )
             except MsgtxError as error:
-                if error.retriable:
+                answers.refused = not error.retriable
+                if error.retriable or error.fatal:
                     raise
-                answers.refused = True
                 self._state.batch_failed(transaction.id.transaction_number, error)
                 return
             with self._accumulator.lock:

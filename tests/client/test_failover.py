@@ -8,7 +8,7 @@ import msgtx
 from msgtx import TopicPartition, errors
 from msgtx.admin.failover import after_failover
 from msgtx.database.pool import Engine
-from tests.databases import connect
+from tests.databases import connect, wait_until
 
 PATIENCE_SECONDS = 30.0
 
@@ -72,6 +72,26 @@ def test_sessions_that_nobody_could_end_are_fenced_and_say_why(url: str, adminis
                 plain.send("t", b"3").result(PATIENCE_SECONDS)
             with pytest.raises(errors.IncarnationChanged):
                 transactional.commit_transaction()
+
+
+def test_acknowledgements_of_a_transaction_that_was_fenced_say_why(url: str, administrator: Engine) -> None:
+    with msgtx.connect(url) as old:
+        old.topics.create("t", partitions=1)
+        old.admin.shares.configure("g", {"auto_offset_reset": "earliest"})
+        with old.producer() as plain:
+            plain.send("t", b"1").result(PATIENCE_SECONDS)
+        producer, member = old.producer(transactional_id="a"), old.share_consumer("t", group="g")
+        producer.init_transactions()
+        with pytest.raises(errors.IncarnationChanged), producer.transaction() as transaction:
+            assert len(member.poll(PATIENCE_SECONDS)) == 1
+            producer.send("t", b"2")
+            producer.flush()  # from here on acknowledgements are handed over at once
+            with connect(url) as connection:
+                connection.execute("select msgtx.change_incarnation()")
+                connection.execute("select msgtx.fence_everybody(), msgtx.fence_plain_producers()")
+            transaction.send_acknowledgements(member)
+            wait_until(lambda: producer._state.has_failed, "they are refused")
+            producer.send("t", b"3")
 
 
 def test_ids_skip_ahead_and_epochs_rise(url: str, administrator: Engine) -> None:
