@@ -192,6 +192,8 @@ class ShareConsumer:
         return False
 
     def _has_waiting(self) -> bool:
+        if self._member.number is None:
+            self._waiting.clear()  # its session is over: others have them
         while self._waiting and self._waiting[0].until <= time.monotonic():
             self._waiting.popleft()  # others have it
         return bool(self._waiting)

@@ -107,6 +107,31 @@ def test_heartbeats_end_with_the_session_and_what_was_held_is_given_up(
     assert one.renew(one.handed_out) == []
 
 
+@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+def test_what_was_acquired_before_the_session_was_over_is_not_handed_out(
+    client: msgtx.Client, topic: str, share: Share, connection: Connection, mode: str
+) -> None:
+    """I17: it could not be accepted, and others do its work by now."""
+    fill(client, topic, 3)
+    failures = iter([ValueError])
+
+    def fails_once(value: bytes | None) -> object:
+        for failure in failures if value == b"1" else ():
+            raise failure
+        return value
+
+    one = share(acknowledgement_mode=mode, value_deserializer=fails_once, **QUICK)
+    client.admin.shares.configure(one.config.group, {"record_lock_duration_ms": 60_000})
+    (first,) = one.poll(PATIENCE_SECONDS)
+    end_session(connection, one)
+    wait_until(lambda: is_told(one), "a heartbeat is told")
+    if mode == "implicit":
+        with pytest.raises(errors.InvalidRecordState):
+            one.poll(0)
+    assert seen([first]) == [(b"0", 1)]
+    assert seen(one.poll(PATIENCE_SECONDS)) == [(b"0", 2), (b"1", 2), (b"2", 2)]
+
+
 def beat_counter(member: msgtx.ShareConsumer, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Note each time when the thread of a member's heartbeats has waited for one interval more."""
     rounds: list[object] = []
