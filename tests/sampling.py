@@ -22,6 +22,7 @@ SHARES: Final = {
     "admin/test_rights_of_roles.py": 0.04,
     "admin/test_shares.py": 0.25,
     "admin/test_verify.py": 0.3,
+    "admin/test_verify_rules.py": 0.1,
     "aio/test_consumer.py": 0.25,
     "aio/test_sessions.py": 0.2,
     "aio/test_shares.py": 0.15,
