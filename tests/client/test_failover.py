@@ -82,15 +82,16 @@ def test_acknowledgements_of_a_transaction_that_was_fenced_say_why(url: str, adm
             plain.send("t", b"1").result(PATIENCE_SECONDS)
         producer, member = old.producer(transactional_id="a"), old.share_consumer("t", group="g")
         producer.init_transactions()
-        with pytest.raises(errors.IncarnationChanged), producer.transaction() as transaction:
-            assert len(member.poll(PATIENCE_SECONDS)) == 1
-            producer.send("t", b"2")
-            producer.flush()  # from here on acknowledgements are handed over at once
-            with connect(url) as connection:
-                connection.execute("select msgtx.change_incarnation()")
-                connection.execute("select msgtx.fence_everybody(), msgtx.fence_plain_producers()")
-            transaction.send_acknowledgements(member)
-            wait_until(lambda: producer._state.has_failed, "they are refused")
+        transaction = producer.begin_transaction()
+        assert len(member.poll(PATIENCE_SECONDS)) == 1
+        producer.send("t", b"2")
+        producer.flush()  # from here on acknowledgements are handed over at once
+        with connect(url) as connection:
+            connection.execute("select msgtx.change_incarnation()")
+            connection.execute("select msgtx.fence_everybody(), msgtx.fence_plain_producers()")
+        transaction.send_acknowledgements(member)
+        wait_until(lambda: producer._state.has_failed, "they are refused")
+        with pytest.raises(errors.IncarnationChanged):
             producer.send("t", b"3")
 
 
