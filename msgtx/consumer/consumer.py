@@ -464,8 +464,8 @@ class Consumer:
         """Commit positions (if that is automatic) and what `commit(wait=False)` was given, and end. May be called twice.
 
         It waits for that no longer than `request_timeout_ms`: what is not committed then goes to the log. In another thread
-        a poll that waits ends; another call that is under way there is waited for, as long. What the last poll returned counts
-        as handled: where another thread may still be at work on it, call `stop`, and close when its loop has ended.
+        a poll that waits ends; another call that is under way there is waited for, as long. What the last poll returned
+        counts as handled: where another thread may still be at work on it, call `stop`, and close when its loop has ended.
         """
         if self._closed or self._engine.is_of_parent:
             return
