@@ -8,7 +8,7 @@ import pytest
 
 import msgtx
 from msgtx import TopicPartition, errors
-from msgtx.rules.names import NAME_BYTES
+from msgtx.rules.names import NAME_BYTES, check_name
 from msgtx.store.members import join_group
 from msgtx.store.producers import init_producer_id
 from msgtx.store.spark import BatchName, begin_attempt
@@ -87,6 +87,15 @@ def test_the_store_refuses_it_too(connection: Connection, name: str) -> None:
     ):  # fmt: skip
         with pytest.raises(errors.InvalidRequest, match="name of"):
             call()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("", "of a group has 1 to 1000 bytes of UTF-8, not 0$"), ("ab" * 501, f"not 1002: '{'ab' * 25}'…$")],
+)
+def test_a_refusal_shows_how_a_long_name_begins(name: str, message: str) -> None:
+    with pytest.raises(errors.InvalidRequest, match=message):
+        check_name("a group", name)
 
 
 def test_the_longest_names_are_stored(client: msgtx.Client, unique: Callable[[str], str]) -> None:

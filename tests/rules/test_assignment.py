@@ -136,6 +136,45 @@ def test_an_assignment_from_nothing(
             {"a": "tp0 tp1 tp2 tp3", "b": "up0 up1"},
             {"a": "tp0 tp1 tp2", "b": "tp3 up0", "c": "up1"},
         ),
+        # A member that has just been given partitions gives some to another one.
+        (
+            members_of(a="t", b="t u", c="t u"),
+            topics_of(t=2, u=1),
+            {"c": "tp0 tp1 up0"},
+            {"a": "tp1", "b": "tp0", "c": "up0"},
+        ),
+        # What was moved to even out goes back in exchange for what its owner has got only now.
+        (
+            members_of(a="t u", b="u", c="t"),
+            topics_of(t=3, u=1),
+            {"a": "tp1 tp2 up0", "b": "tp0"},
+            {"a": "tp1 tp2", "b": "up0", "c": "tp0"},
+        ),
+        (
+            members_of(a="t u", b="u", c="t u"),
+            topics_of(t=1, u=4),
+            {"a": "tp0 up3", "b": "up0 up1 up2"},
+            {"a": "tp0 up3", "b": "up0 up1", "c": "up2"},
+        ),
+        # What goes back, alone or in exchange, makes room for a move that was not possible before.
+        (
+            members_of(a="t u", b="t u", c="u", d="u"),
+            topics_of(t=2, u=2),
+            {"a": "tp1", "b": "tp0 up0 up1"},
+            {"a": "tp1", "b": "tp0", "c": "up1", "d": "up0"},
+        ),
+        (
+            members_of(a="t u v", b="v", c="t v", d="t u v"),
+            topics_of(t=1, u=2, v=4),
+            {"a": "tp0", "b": "vp0 vp1 vp2 vp3", "c": "up1"},
+            {"a": "tp0 up1", "b": "vp0 vp1", "c": "vp2 vp3", "d": "up0"},
+        ),
+        (
+            members_of(a="t u v w", b="t u v w", c="v w", d="v"),
+            topics_of(t=4, u=1, v=4, w=4),
+            {"a": "tp0 vp0 wp2 wp3", "b": "vp2 vp3 wp1", "c": "tp1 tp3", "d": "tp2"},
+            {"a": "tp0 tp2 up0 wp2", "b": "tp1 tp3 wp1", "c": "vp0 wp0 wp3", "d": "vp1 vp2 vp3"},
+        ),
     ],
 )
 def test_what_a_sticky_assignment_keeps(

@@ -52,3 +52,10 @@ def test_what_reaches_over_a_lowered_end_is_lowered_too() -> None:
     chain = [{1: (0, 4), 2: (0, 0)}, {1: (2, 6), 2: (1, 1)}, {1: (5, 9), 2: (2, 2)}]
     assert lowered({1: 0, 2: 0}, {1: 8, 2: 3}, chain) == {1: 0, 2: 0}
     assert lowered({1: 0, 2: 0}, {1: 8, 2: 3}, chain[1:]) == {1: 2, 2: 1}
+
+
+def test_an_end_that_another_partition_lowers_is_looked_at_again() -> None:
+    """In whichever order the partitions are taken."""
+    for first, second, third in itertools.permutations((1, 2, 3)):
+        overlapping = [{first: (4, 9), second: (2, 2)}, {second: (1, 3), third: (0, 0)}]
+        assert lowered({1: 0, 2: 0, 3: 0}, {1: 8, 2: 8, 3: 8}, overlapping) == {first: 4, second: 1, third: 0}

@@ -33,6 +33,8 @@ def bounds(ranges: list[OffsetRange]) -> list[tuple[int, int, int]]:
                                                   (3, 500, 750), (3, 750, 1000)]),
         ([(0, 1)], 5, [(0, 0, 1)]),
         ([(0, 5), (0, 5), (0, 5)], 2, [(0, 0, 5), (1, 0, 5), (2, 0, 5)]),
+        # as many as are wanted: none is divided, however large
+        ([(0, 75), (0, 19), *[(0, 1)] * 6], 8, [(0, 0, 75), (1, 0, 19), *((at, 0, 1) for at in range(2, 8))]),
         ([(7, 3)], 2, []),
     ],
 )  # fmt: skip
