@@ -1,6 +1,7 @@
 """The public face of the store, in the caller's SQL transaction (`msgtx.protocol`)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import sqlalchemy
@@ -8,8 +9,16 @@ import sqlalchemy
 import msgtx
 from msgtx import errors, protocol
 from msgtx.protocol import Batch
-from msgtx.types import GroupMetadata, OffsetAndMetadata, Outcome, OutputRecord, TopicPartition, TransactionId
-from tests.databases import Connection
+from msgtx.types import (
+    GroupMetadata,
+    OffsetAndMetadata,
+    Outcome,
+    OutputRecord,
+    PreparedTransaction,
+    TopicPartition,
+    TransactionId,
+)
+from tests.databases import Connection, wait_until
 
 
 @pytest.fixture
@@ -36,6 +45,11 @@ def opened(connection: sqlalchemy.Connection, number: int, *partitions: TopicPar
     batches = [Batch(tp, *producer, 0, records(b"%d" % number), transaction_number=0) for tp in partitions]
     assert all(result.error is None for result in protocol.append(connection, batches))
     return TransactionId(*producer, 0)
+
+
+def now_ms(connection: sqlalchemy.Connection) -> int:
+    """The database's time, in milliseconds since 1970 UTC, rounded down."""
+    return int(connection.scalar(sqlalchemy.text("select floor(extract(epoch from clock_timestamp()) * 1000)::bigint")))
 
 
 def test_nothing_is_there_until_the_caller_commits(
@@ -110,6 +124,17 @@ def test_results_come_in_the_order_of_the_batches(database: sqlalchemy.Engine, p
     assert (results[5].duplicate, results[5].base_offset) == (True, 0)
 
 
+def test_a_record_without_a_time_has_that_of_its_append(
+    database: sqlalchemy.Engine, partitions: list[TopicPartition]
+) -> None:
+    """By the database's clock."""
+    with database.begin() as connection:
+        before = now_ms(connection)
+        (result,) = protocol.append(connection, [Batch(partitions[0], None, None, None, [OutputRecord(b"now")])])
+        (record,) = protocol.fetch(connection, {partitions[0]: 0})[partitions[0]].records
+    assert before <= record.timestamp <= result.timestamp
+
+
 def test_a_commit_makes_records_and_offsets_readable_together(
     database: sqlalchemy.Engine, partitions: list[TopicPartition], client: msgtx.Client
 ) -> None:
@@ -143,6 +168,18 @@ def test_an_abort_tells_the_last_stored_sequences(database: sqlalchemy.Engine, p
     assert decided.tails == {one: 0, two: -1}
 
 
+@pytest.mark.parametrize("outcome", [Outcome.COMMITTED, Outcome.ABORTED])
+def test_a_transaction_that_wrote_nothing_is_decided_by_its_name_alone(
+    database: sqlalchemy.Engine, client: msgtx.Client, outcome: Outcome
+) -> None:
+    with database.begin() as connection:
+        ids = [f"{outcome}-{number}" for number in range(2)]
+        names = [TransactionId(*protocol.init_producer_id(connection, each, 60_000), 0) for each in ids]
+        assert protocol.decide(connection, names[0], outcome) == protocol.DecideResult(outcome, {})
+        assert protocol.decide_all(connection, {names[1]: (outcome, {})}).keys() == {names[1]}
+    assert [client.transaction_outcome(name) for name in names] == [outcome] * 2
+
+
 def test_a_lost_tail_is_an_abort_that_the_caller_must_commit(
     database: sqlalchemy.Engine, partitions: list[TopicPartition], client: msgtx.Client
 ) -> None:
@@ -170,6 +207,100 @@ def test_several_transactions_are_decided_together_or_not_at_all(
         names[1]: Outcome.ABORTED,
         names[2]: Outcome.COMMITTED,
     }
+
+
+def test_offsets_of_decisions_together_are_committed_once_with_the_last_that_commits(
+    database: sqlalchemy.Engine, partitions: list[TopicPartition], client: msgtx.Client, connection: Connection
+) -> None:
+    """I10."""
+    group = f"group of {partitions[0].topic}"
+    with database.begin() as session:
+        names = [opened(session, 8 + i, tp) for i, tp in enumerate(partitions)]
+        outcomes = (Outcome.COMMITTED, Outcome.COMMITTED, Outcome.ABORTED)
+        decisions = {name: (outcome, {}) for name, outcome in zip(names, outcomes, strict=True)}
+        protocol.decide_all(session, decisions, {group: {partitions[0]: 7}})
+    assert connection.execute(
+        "select o.producer_id, o.producer_epoch, o.transaction_number, o.committed_offset"
+        " from msgtx.group_offset o join msgtx.consumer_group g using (group_id) where g.name = %s",
+        [group],
+    ).fetchall() == [(*names[1], 7)]
+
+
+LOCKS = "select classid::bigint from pg_locks where locktype = 'advisory' and pid = %s and granted = %s"
+PRODUCER, GROUP = 1836279553, 1836279554  # classes of locks (ARCHITECTURE.md)
+
+
+def test_decisions_together_have_all_producers_before_they_lock_a_group(
+    database: sqlalchemy.Engine,
+    partitions: list[TopicPartition],
+    connection: Connection,
+    open_connection: Callable[[], Connection],
+) -> None:
+    """Else two sessions could wait for each other: a group's lock comes behind all producers'."""
+    holder = open_connection()
+    with database.begin() as session:
+        first, last = (opened(session, 11 + i, tp) for i, tp in enumerate(partitions[:2]))
+    decisions = {first: (Outcome.COMMITTED, {partitions[0]: 0}), last: (Outcome.ABORTED, {partitions[1]: 0})}
+    with ThreadPoolExecutor(1) as threads, database.begin() as session:
+        pid = session.scalar(sqlalchemy.text("select pg_backend_pid()"))
+        with holder.transaction():
+            holder.execute("select msgtx.lock_producer(%s)", [last.producer_id])
+            decided = threads.submit(protocol.decide_all, session, decisions, {partitions[0].topic: {partitions[0]: 1}})
+            wait_until(lambda: connection.execute(LOCKS, [pid, False]).fetchall() == [(PRODUCER,)])
+            assert (GROUP,) not in connection.execute(LOCKS, [pid, True]).fetchall()
+        assert decided.result(20).keys() == {first, last}
+        assert (GROUP,) in connection.execute(LOCKS, [pid, True]).fetchall()
+
+
+# ── seals ──
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
+def test_what_is_sealed_for_a_session_is_committed_by_its_commit(
+    database: sqlalchemy.Engine, partitions: list[TopicPartition], client: msgtx.Client, level: str
+) -> None:
+    """I6: records and offsets, and the same seal again is the same."""
+    one, two, _ = partitions
+    group = f"sealed-{level}"
+    with database.begin() as connection:
+        before = now_ms(connection)
+        name = opened(connection, 14, one, two)
+        after = now_ms(connection)
+        sealed, again = (protocol.seal(connection, name, {one: 0, two: 0}, {group: {one: 1}}) for _ in range(2))
+    assert (sealed.token, sealed.deadline) == (again.token, again.deadline)
+    assert PreparedTransaction.parse(sealed.token) == PreparedTransaction(name, str(client.engine.incarnation))
+    assert sealed.deadline is not None
+    assert before <= sealed.deadline - 60_000 <= after, "the transaction's timeout"
+    with database.connect().execution_options(isolation_level=level) as session:
+        protocol.decide_sealed(session, sealed)
+        assert client.transaction_outcome(name) is Outcome.OPEN
+        session.commit()
+    assert client.transaction_outcome(name) is Outcome.COMMITTED
+    with client.consumer(group=group, enable_auto_commit=False) as consumer:
+        assert consumer.committed([one]) == {one: OffsetAndMetadata(1)}
+
+
+def test_what_is_sealed_for_an_outside_party_waits_until_it_is_decided_by_its_name(
+    database: sqlalchemy.Engine, partitions: list[TopicPartition], client: msgtx.Client
+) -> None:
+    with database.begin() as connection:
+        name = opened(connection, 15, partitions[0])
+        sealed = protocol.seal(connection, name, {partitions[0]: 0}, kind="external")
+    assert sealed.deadline is None
+    with database.begin() as connection:
+        protocol.decide(connection, PreparedTransaction.parse(sealed.token).transaction_id, Outcome.COMMITTED)
+    assert client.transaction_outcome(name) is Outcome.COMMITTED
+    assert client.complete(sealed.token, commit=True) is Outcome.COMMITTED
+
+
+def test_a_seal_whose_tail_is_lost_is_an_abort_that_the_caller_must_commit(
+    database: sqlalchemy.Engine, partitions: list[TopicPartition], client: msgtx.Client
+) -> None:
+    with database.begin() as connection:
+        name = opened(connection, 16, partitions[0])
+        with pytest.raises(errors.TransactionAborted, match="tail"):
+            protocol.seal(connection, name, {partitions[0]: 1})
+    assert client.transaction_outcome(name) is Outcome.ABORTED
 
 
 def test_decisions_together_wait_for_a_producer_no_longer_than_others_do(
@@ -209,5 +340,12 @@ def test_what_cannot_be_right_is_refused(database: sqlalchemy.Engine, partitions
             protocol.fetch(connection, {TopicPartition("nowhere", 0): 0})
         with pytest.raises(errors.OffsetOutOfRange):
             protocol.fetch(connection, {partitions[0]: 5})
+        protocol.append(connection, [Batch(partitions[0], None, None, None, records(b"gone", b"kept"))])
+        connection.execute(
+            sqlalchemy.text("select msgtx.delete_records(array(select partition_id from msgtx.partitions"
+                            " where topic = :topic and partition = 0), '{1}')"), {"topic": partitions[0].topic},
+        )  # fmt: skip
+        with pytest.raises(errors.OffsetOutOfRange, match=r"offset 0 is not in the log \(1 to 2\)"):
+            protocol.fetch(connection, {partitions[0]: 0})
         with pytest.raises(errors.InvalidRequest, match="there is none"):
             protocol.decide_all(connection, {TransactionId(1, 0, 0): (Outcome.ABORTED, {})}, {"g": {partitions[0]: 1}})
