@@ -116,6 +116,20 @@ def offsets(found: Sequence[Acquisition | None]) -> list[list[int] | None]:
     ]
 
 
+def test_what_is_accepted_together_is_one_whole_range_of_the_first_partition(connection: Connection) -> None:
+    """All else a member answers by itself."""
+    made = ShareGroup(connection, new_partition(connection))
+    accepting = asking(made, "a", accepts=(3, 5))
+    assert accepting.accepted() == (3, 5)
+    other = made.partition + 1
+    assert accepting._replace(partition_ids=[made.partition, other]).accepted() == (3, 5)
+    assert accepting._replace(partition_ids=[other, made.partition]).accepted() is None
+    assert accepting._replace(is_whole=False).accepted() is None
+    assert accepting._replace(answers=NO_ANSWERS).accepted() is None
+    for answers in ({3: "release"}, {3: "reject"}, {3: "accept", 4: "accept"}):
+        assert accepting._replace(answers=made.answers("a", answers)).accepted() is None
+
+
 def test_one_state_has_what_all_accept_and_acquire(connection: Connection, group: ShareGroup) -> None:
     before = versions(connection, group)
     asked = [asking(group, "a", 2, accepts=(0, 0)), asking(group, "b"), asking(group, "c", 0)]
@@ -173,6 +187,7 @@ def test_no_more_is_acquired_together_than_a_partition_may_have_in_flight(connec
     connection.execute("update msgtx.share_group set max_record_locks = 4 where group_id = %s", [group.group_id])
     found = acquire_records_together(connection, [asking(group, member, 2) for member in ("a", "b", "c")])
     assert offsets(found) == [[1, 2], [3], []]
+    assert [each and each.has_passed for each in found] == [False, False, True], "who got nothing asks again at once"
 
 
 @pytest.fixture
@@ -198,6 +213,16 @@ def test_where_the_first_partition_has_nothing_the_next_one_gives(
     assert offsets(found) == [[1], [2, 3]]
     assert {piece.range.partition_id for each in found if each for piece in each.records} == {pair[1]}
     assert group.spans == [(1, 7, "acquired", 1)]
+
+
+def test_who_asks_for_nothing_need_not_ask_by_itself(
+    connection: Connection, group: ShareGroup, pair: tuple[int, int]
+) -> None:
+    """What it accepts is accepted, though other partitions were not looked at for it."""
+    plain(connection, pair[0], b"8")
+    found = acquire_records_together(connection, over(pair, asking(group, "a", 0, accepts=(0, 0)), asking(group, "c")))
+    assert offsets(found) == [[], [8]]
+    assert group.spans == [(1, 7, "acquired", 1), (8, 8, "acquired", 1)]
 
 
 def test_one_other_partition_gives(connection: Connection, group: ShareGroup, pair: tuple[int, int]) -> None:

@@ -188,6 +188,31 @@ def test_a_record_keeps_what_belongs_to_it(connection: Connection, client: msgtx
     verified(client)
 
 
+def test_what_stays_may_have_no_headers_though_its_row_had_some(connection: Connection) -> None:
+    partition = compacted_topic(connection)
+    plain(connection, partition, b"0", b"1", keys=[b"a", b"b"], headers=[[("h", b"0")], []])
+    put(connection, partition, "a2")
+    compact(connection)
+    (fetched, _) = look(connection, partition).batches
+    found = records_of(fetched, TopicPartition("t", 0), 0)
+    assert [(record.offset, record.key, record.headers) for record in found] == [(1, b"b", ())]
+
+
+def test_a_row_of_which_nothing_stays_behind_a_position_is_passed(connection: Connection) -> None:
+    """A reader gets no row without a record, and its position moves on."""
+    partition = compacted_topic(connection)
+    for pairs in ("a1 b1", "c1 d1 e1", "a2 b2 e2", "f1"):
+        put(connection, partition, pairs)
+    compact(connection)
+
+    def passed(position: int, rows: int) -> tuple[list[int], int]:
+        answer = look(connection, partition, position, max_rows=rows)
+        return [row.base_offset for row in answer.batches], answer.position
+
+    assert [passed(0, 1), passed(0, 9)] == [([], 2), ([2, 5, 8], 9)]
+    assert [passed(at, 1) for at in (2, 3, 4)] == [([2], 5), ([2], 5), ([], 5)]
+
+
 def test_aborted_records_go_and_supersede_nothing(connection: Connection, client: msgtx.Client) -> None:
     """P3: with and without their markers."""
     for marked in (False, True):

@@ -42,6 +42,10 @@ def test_an_append_that_need_not_last_flushes_nothing(
     with session.transaction():
         append_one(session, batch(partition, b"a"), flushed=False)
         assert query(session, "show synchronous_commit") == [("off",)]
+    query(session, "set synchronous_commit = on")
+    with session.transaction():
+        append_one(session, batch(partition, b"b"), flushed=False)
+        assert query(session, "show synchronous_commit") == [("off",)]
 
 
 def test_an_answer_that_overtakes_its_first_try_makes_that_last(

@@ -1,11 +1,13 @@
 """fetch: what a log reader is given, and where it stands afterwards (internals: visibility#fetch)."""
 
+import gc
 from collections.abc import Callable
 
 import pytest
 
 from msgtx.store.decide import decide
 from msgtx.store.fetch import Position, fetch
+from msgtx.store.records import uncollected
 from msgtx.store.topics import delete_topic
 from msgtx.store.transactions import mark
 from tests.databases import Connection
@@ -517,3 +519,18 @@ def test_a_sparse_row_keeps_its_offsets(connection: Connection) -> None:
     plain(connection, partition, b"e")
     assert read(connection, partition) == [(0, b"a"), (3, b"d"), (4, b"e")]
     assert read(connection, partition, 1) == [(3, b"d"), (4, b"e")]
+
+
+@pytest.mark.parametrize("collecting", [True, False])
+def test_the_garbage_collector_rests_while_records_are_made_and_then_goes_on_as_before(*, collecting: bool) -> None:
+    """Also when that fails."""
+    (gc.enable if collecting else gc.disable)()
+    try:
+        with uncollected():
+            assert not gc.isenabled()
+        assert gc.isenabled() is collecting
+        with pytest.raises(ZeroDivisionError), uncollected():
+            _ = 1 // 0
+        assert gc.isenabled() is collecting
+    finally:
+        gc.enable()

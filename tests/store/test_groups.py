@@ -262,6 +262,7 @@ def test_a_group_with_members_is_not_reset_and_those_whose_session_is_over_are_r
     assigned(connection, group, {partition: one.member_number})
     with pytest.raises(errors.GroupNotEmpty, match="one on here"):
         reset_offsets(connection, group, {partition: 5})
+    reset_offsets(connection, group, {})  # which asks for nothing
     assert offsets(connection, group) == {}
     clock("1 minute")
     reset_offsets(connection, group, {partition: 5})

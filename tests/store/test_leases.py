@@ -7,7 +7,7 @@ import pytest
 
 from msgtx import errors
 from msgtx.store import sweeps
-from msgtx.store.coordinators import Leases, find_coordinator, lease_shards, list_shards, release_shards
+from msgtx.store.coordinators import Leases, find_coordinator, lease_shards, list_shards, ranges, release_shards
 from msgtx.store.members import heartbeat
 from msgtx.store.seal import complete_prepared
 from msgtx.store.spark import BatchName, decide_batch, record_range
@@ -242,6 +242,13 @@ def test_without_a_living_lease_there_is_no_coordinator(connection: Connection, 
 def test_an_empty_id_has_no_coordinator(connection: Connection) -> None:
     with pytest.raises(errors.InvalidRequest, match="empty"):
         find_coordinator(connection, "")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"), [([], ""), ([7], "7"), ([0, 1, 2, 30], "0-2, 30"), ([0, 2, 3, 5], "0, 2-3, 5")]
+)
+def test_shards_are_told_as_people_write_them(numbers: list[int], words: str) -> None:
+    assert ranges(numbers) == words
 
 
 # ── acting ──

@@ -8,6 +8,7 @@ from typing import Literal
 import pytest
 
 from msgtx import errors
+from msgtx.store import sweeps
 from msgtx.store.coordinators import lease_shards
 from msgtx.store.producers import fence_producer
 from msgtx.store.sweeps import purge_transactions, remove_idle_producers
@@ -87,6 +88,16 @@ def test_a_client_rests_when_another_has_just_marked(connection: Connection) -> 
     assert (markers(connection, partition), floor(connection, partition)) == ([("COMMIT", 0, 0)], 1)
     assert mark_in_turn(connection, rest_ms=0)
     assert floor(connection, partition) == 2
+
+
+def test_a_sweep_takes_what_dates_find_before_it_goes_from_partition_to_partition(connection: Connection) -> None:
+    """Also when it comes to the dates again, as after a call that has found much."""
+    mark(connection, everything=True)
+    partition, writer = new_partition(connection), Writer(connection)
+    for position in (None, sweeps.DATES):
+        writer.commit_whole(writer.row(partition, b"a"))
+        swept = sweeps.mark(connection, position, None)
+        assert (swept.done, swept.after) == ({"markers_written": 1, "floors_moved": 1}, sweeps.PLACES)
 
 
 def test_the_states_go_from_prepare_to_complete(connection: Connection) -> None:

@@ -7,10 +7,12 @@ import pytest
 
 import msgtx
 from msgtx.store.measures import (
+    MeasuredGroup,
     MeasuredLag,
     MeasuredPartition,
     MeasuredShare,
     measure_dead_letters,
+    measure_groups,
     measure_lags,
     measure_partitions,
     measure_shares,
@@ -49,6 +51,11 @@ def share_of(connection: Connection, group: str) -> MeasuredShare:
     return found
 
 
+def group_of(connection: Connection, group: str) -> MeasuredGroup:
+    (found,) = [one for one in measure_groups(connection, most=10_000) if one is not None and one.name == group]
+    return found
+
+
 def configured(client: msgtx.Client, connection: Connection, group: str) -> int:
     """Make a share group that begins at the log start. Return its id."""
     client.admin.shares.configure(group, {"auto_offset_reset": "earliest"})
@@ -64,6 +71,23 @@ def send_aborted(client: msgtx.Client, topic: str, count: int, *, each: bool = F
                 producer.send(topic, b"aborted")
             producer.flush()
             producer.abort_transaction()
+
+
+def test_a_group_is_measured_by_its_members(
+    client: msgtx.Client, connection: Connection, topic: str, unique: Unique, clock: Callable[..., None]
+) -> None:
+    """And more than are asked for are told of by a None behind them."""
+    group, empty = unique("group"), unique("empty")
+    commit(client, empty, topic, 0)
+    with client.consumer(topic, group=group, enable_auto_commit=False) as consumer:
+        consumer.poll(0)
+        assert group_of(connection, group) == MeasuredGroup(group, 1, 0, settled=True)
+        clock("1 day")
+        assert group_of(connection, group).overdue == 1
+        clock(None)
+    found = group_of(connection, empty)
+    assert (found.members, found.overdue) == (0, 0)
+    assert list(measure_groups(connection, most=0)) == [None]
 
 
 def test_ends_and_bytes_are_those_of_the_log(client: msgtx.Client, connection: Connection, topic: str) -> None:

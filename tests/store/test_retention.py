@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import psycopg
 import pytest
 
 import msgtx
@@ -101,14 +102,20 @@ def test_the_log_start_moves_at_once_also_into_a_row(connection: Connection) -> 
 
 def test_below_the_log_start_nothing_changes_and_beyond_the_end_it_is_refused(connection: Connection) -> None:
     """I2; and nothing of a call that is refused takes effect."""
-    first, second = new_topic(connection, 2)
+    other, (first, second) = new_partition(connection), new_topic(connection, 2)
     for partition in (first, second):
         plain(connection, partition, b"a", b"b", b"c")
     assert delete_records(connection, {second: LOG_END, first: 1}) == {first: 1, second: 3}
     assert delete_records(connection, {first: 0, second: 2}) == {first: 1, second: 3}
+    place = f"{topic_of(connection, second)}-1"
     for wrong in (4, -2):
-        with pytest.raises(errors.OffsetOutOfRange, match=f"offset {wrong} is not in the log, which goes from 3 to 3"):
+        message = f"^{place}: offset {wrong} is not in the log, which goes from 3 to 3"
+        with pytest.raises(errors.OffsetOutOfRange, match=message):
             delete_records(connection, {first: 2, second: wrong})
+    with pytest.raises(errors.OffsetOutOfRange, match=f"^{topic_of(connection, other)}-0: offset 1 is not in the log"):
+        delete_records(connection, {other: 1})
+    with pytest.raises(psycopg.Error, match=f"{place}: offset  is not in the log"):
+        connection.execute("select msgtx.delete_records(%s, array[2, null]::bigint[])", [[first, second]])
     with pytest.raises(errors.UnknownTopicOrPartition):
         delete_records(connection, {first: 2, 1_000_000: 0})
     assert (ends(connection, first), ends(connection, second)) == ((1, 3, 3), (3, 3, 3))

@@ -7,7 +7,7 @@ import pytest
 
 from msgtx import errors
 from msgtx.config import ROW_BYTES, ROW_RECORDS
-from msgtx.store.rows import Headers, OpenRow, record_bytes
+from msgtx.store.rows import Headers, OpenRow, are_in_range, as_bytes, as_headers, record_bytes
 from msgtx.store.topics import Topic
 
 Record = tuple[bytes | None, bytes | None, int | None, Headers]
@@ -84,6 +84,13 @@ def test_columns_that_are_left_out_are_absent() -> None:
     assert row.time_of(1) == 6
 
 
+def test_records_without_times_behind_others_have_that_of_the_row() -> None:
+    row = added([(b"a", None, 5, ())])
+    row.extend([b"b", b"c"], size=2)
+    assert said(row) == expected([(b"a", None, 5, ()), (b"b", None, None, ()), (b"c", None, None, ())])
+    assert [row.time_of(at) for at in range(3)] == [5, 6, 6]
+
+
 def test_a_row_ends_where_the_next_record_would_make_it_too_large() -> None:
     row = OpenRow()
     assert row.takes(10 * ROW_BYTES), "a record that is larger than a row has one of its own"
@@ -93,11 +100,41 @@ def test_a_row_ends_where_the_next_record_would_make_it_too_large() -> None:
     assert (row.takes(0), row.is_full) == (True, False)
     row.add(None, None, None, (), size=0)
     assert (row.takes(0), row.is_full) == (False, True)
+    row = OpenRow()
+    row.extend([b"x"], size=ROW_BYTES)
+    assert (row.takes(1), row.is_full) == (False, True)
 
 
 def test_a_records_size_is_that_of_its_parts() -> None:
     assert record_bytes(b"abc", b"de", [("ä", b"x"), ("n", None)]) == 3 + 2 + 2 + 1 + 1
     assert record_bytes(None, None) == 0
+    row = added([(b"abc", b"de", None, [("n", b"xy")]), (None, b"k", None, ())])
+    assert [row.record_bytes(at) for at in range(2)] == [3 + 2 + 1 + 2, 1]
+    assert added([(b"abc", None, None, ())]).record_bytes(0) == 3
+
+
+def test_times_are_in_range_from_1970_on_as_far_as_64_bits_go() -> None:
+    """Those of no record are, too."""
+    assert are_in_range([])
+    assert are_in_range([0, (1 << 63) - 1])
+    assert not are_in_range([5, -1])
+    assert not are_in_range([1 << 63, 5])
+
+
+def test_what_is_no_value_is_refused_and_a_text_with_what_to_do() -> None:
+    assert [as_bytes(item, "value") for item in (None, b"a", bytearray(b"b"), memoryview(b"c"))] == [None, b"a", b"b", b"c"]
+    with pytest.raises(
+        TypeError, match=r"^a value is bytes or None, not str; encode it, or give the producer a serializer$"
+    ):
+        as_bytes("a", "value")
+    with pytest.raises(TypeError, match=r"^a key is bytes or None, not int$"):
+        as_bytes(1, "key")
+
+
+def test_a_header_whose_name_cannot_be_stored_is_refused() -> None:
+    assert as_headers({"a": b"1", "b": None}) == as_headers([("a", b"1"), ("b", None)]) == (("a", b"1"), ("b", None))
+    with pytest.raises(errors.InvalidRequest, match=r"no NUL character; this one is 'a\\x00b'$"):
+        as_headers([("a", b"1"), ("a\0b", b"2")])
 
 
 @pytest.mark.parametrize("index", [-1, 2])

@@ -11,7 +11,7 @@ from msgtx.store import sweeps
 from msgtx.store.groups import commit_offsets, committed_offsets
 from msgtx.store.members import join_group, leave_group
 from msgtx.store.retention import delete_records
-from msgtx.store.shares import join_share_group
+from msgtx.store.shares import Membership, join_share_group, tidy
 from msgtx.store.transactions import mark
 from msgtx.types import GroupMetadata, OffsetAndMetadata
 from tests.databases import Connection
@@ -25,6 +25,7 @@ from tests.store.steps import (
     offsets_of,
     plain,
     seal,
+    spent,
     spoiled,
     values,
 )
@@ -428,6 +429,12 @@ def remove_shares(connection: Connection, most: int = 500) -> list[int]:
     return remove(connection, "remove_superseded_shares", most)
 
 
+def membership(connection: Connection, group: str, member: int) -> Membership:
+    row = connection.execute("select group_id from msgtx.consumer_group where name = %s", [group]).fetchone()
+    assert row is not None
+    return Membership(row[0], member)
+
+
 def shares_left(connection: Connection) -> list[tuple[int, int]]:
     """The newest version by partition, and the newest call by member."""
     return connection.execute(
@@ -444,6 +451,29 @@ def test_of_a_share_group_the_newest_state_and_call_stay(connection: Connection,
     kept = [(first, 3), (second, 2), (first, 1), (numbers[0], 3), (numbers[1], 2), (numbers[2], 1)]
     assert shares_left(connection) == sorted(kept)
     assert sum(remove_shares(connection, most)) == 0
+
+
+def test_a_member_removes_what_its_group_and_itself_have_left(connection: Connection) -> None:
+    """However much it is; what lies in front of that is left to others."""
+    first, second = new_topic(connection, 2)
+    others, number = share(connection, "others", first, 3), share(connection, "own", second, AT_ONCE + 5)
+    tidy(connection, membership(connection, "own", number))
+    kept = [
+        *((first, n) for n in (1, 2, 3)),
+        *((others, n) for n in (1, 2, 3)),
+        *((at, AT_ONCE + 5) for at in (second, number)),
+    ]
+    assert shares_left(connection) == sorted(kept)
+
+
+def test_a_member_looks_no_further_when_it_is_through(connection: Connection) -> None:
+    number = share(connection, "own", new_partition(connection), 3)
+    own = membership(connection, "own", number)
+    once = spent(
+        connection, "share_state", "idx_scan",
+        lambda: sweeps.remove_superseded_shares(connection, (1, own.group_id, -1), None),
+    )  # fmt: skip
+    assert spent(connection, "share_state", "idx_scan", lambda: tidy(connection, own)) <= once
 
 
 def test_many_states_of_a_share_group_are_removed_in_parts(connection: Connection) -> None:

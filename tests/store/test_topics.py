@@ -1,5 +1,6 @@
 """Topics: names, settings, deletion."""
 
+import concurrent.futures
 import itertools
 from collections.abc import Callable
 from typing import Any, Final
@@ -8,9 +9,17 @@ import pytest
 
 from msgtx import errors
 from msgtx.store.sweeps import Position, remove_deleted_logs
-from msgtx.store.topics import SETTINGS, alter_topic, create_topic, delete_topic, describe_topics
+from msgtx.store.topics import (
+    LOGS_AT_ONCE,
+    SETTINGS,
+    alter_topic,
+    create_topic,
+    delete_topic,
+    describe_topics,
+    topics_version,
+)
 from msgtx.store.transactions import mark
-from tests.databases import Connection
+from tests.databases import PATIENCE_SECONDS, Connection
 from tests.store.steps import Writer, append_one, batch, count, fill, forget, plain, spoiled, unique, values
 
 
@@ -76,8 +85,8 @@ def test_a_name_that_is_allowed_is_created(connection: Connection, name: str) ->
     assert name in describe_topics(connection, None)
 
 
-@pytest.mark.parametrize("partitions", [0, -1, 100_001])
-def test_a_number_of_partitions_out_of_range_is_refused(connection: Connection, partitions: int) -> None:
+@pytest.mark.parametrize("partitions", [0, -1, 100_001, None])
+def test_a_number_of_partitions_out_of_range_is_refused(connection: Connection, partitions: Any) -> None:
     name = unique("topic")
     with pytest.raises(errors.InvalidRequest):
         create_topic(connection, name, partitions, {})
@@ -122,6 +131,19 @@ def test_unknown_names_are_absent_and_the_rest_is_in_order(connection: Connectio
         create_topic(connection, name, 1, {})
     assert list(describe_topics(connection, [second, "nothing", first])) == [first, second]
     assert describe_topics(connection, []) == {}
+
+
+def test_members_of_groups_notice_each_change_of_the_topics_by_a_number(connection: Connection) -> None:
+    name = unique("topic")
+    versions = [topics_version(connection)]
+    for change in (
+        lambda: create_topic(connection, name, 1, {}),
+        lambda: alter_topic(connection, name, 2, {}),
+        lambda: delete_topic(connection, name),
+    ):
+        change()
+        versions.append(topics_version(connection))
+    assert versions == sorted(set(versions))
 
 
 def test_a_deleted_topic_leaves_nothing_of_its_log(connection: Connection) -> None:
@@ -284,6 +306,22 @@ def test_logs_of_deleted_topics_go_page_by_page_past_one_that_is_in_use(
     assert sweep_deleted(connection, used - 1) == (2, None)
 
 
+def test_deleting_a_topic_ends_however_many_logs_of_others_are_in_use(
+    connection: Connection,
+    open_connection: Callable[[], Connection],
+    background: concurrent.futures.ThreadPoolExecutor,
+) -> None:
+    """Each call goes on behind those that the last one has met."""
+    name, user = unique("topic"), open_connection()
+    create_topic(connection, name, 1, {})
+    used = [deleted_log(connection, 0) for _ in range(LOGS_AT_ONCE + 1)]
+    with user.transaction():
+        user.execute("select msgtx.try_lock_partition(u) from unnest(%s) u", [used])
+        background.submit(delete_topic, connection, name).result(PATIENCE_SECONDS)
+        assert count(user, "deleted_partition") == len(used)
+    assert sweep_deleted(connection, used[0] - 1, len(used) + 1) == (len(used), None)
+
+
 def test_large_logs_of_deleted_topics_go_one_after_the_other(connection: Connection) -> None:
     """A call begins no row beyond 32 MiB."""
     first, second = deleted_log(connection, 3, byte_size=20 << 20), deleted_log(connection, 1)
@@ -401,13 +439,6 @@ def test_much_that_is_known_beside_a_deleted_log_goes_in_steps(connection: Conne
 
 
 # ── altering ──
-
-
-def topics_version(connection: Connection) -> int:
-    row = connection.execute("select topics_version from msgtx.installation").fetchone()
-    assert row is not None
-    version: int = row[0]
-    return version
 
 
 def test_what_is_altered_changes_and_the_rest_stays(connection: Connection) -> None:

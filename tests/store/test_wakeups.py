@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import msgtx
+from msgtx.database.calls import query
 from msgtx.store import sweeps
 from msgtx.store.append import append, append_and_decide
 from msgtx.store.append_once import KeyedRecord, append_once
@@ -17,7 +18,7 @@ from msgtx.store.seal import Kind, Sealed, complete_prepared, decide_sealed, sea
 from msgtx.store.shares import ensure_dead_letters
 from msgtx.store.spark import BatchName, abort_batch, decide_batch
 from msgtx.store.transactions import end_transaction
-from msgtx.store.wakeups import remove_wake_ups, tell_readers, woken_since
+from msgtx.store.wakeups import look, prepare_looks, remove_wake_ups, seen, tell_readers, woken_since
 from tests.databases import Connection
 from tests.store.batches import attempt
 from tests.store.conftest import Clock
@@ -47,6 +48,25 @@ def test_a_look_finds_what_became_visible_since_the_last_one_and_once(
     assert words == str(partition)
     snapshot, words = woken_since(listener, snapshot)
     assert words is None
+
+
+def test_looks_whose_answers_nobody_waits_for_find_the_same(connection: Connection, open_connection: Sessions) -> None:
+    """Each goes on where the last one came to. An answer that is an error is told of: the caller connects anew."""
+    listener = open_connection()
+    first, second = new_partition(connection), new_partition(connection)
+    plain(connection, first, b"before")
+    snapshot, found = prepare_looks(listener), []
+    for partition in (first, None, second, None):
+        if partition is not None:
+            plain(connection, partition, b"a")
+        look(listener.pgconn, snapshot)
+        snapshot, words = seen(listener.pgconn)
+        found.append(words)
+    assert found == [str(first), None, str(second), None]
+    query(listener, "deallocate all")
+    look(listener.pgconn, snapshot)
+    with pytest.raises(OSError, match="msgtx_look"):
+        seen(listener.pgconn)
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations("abc")))
