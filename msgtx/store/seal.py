@@ -132,18 +132,11 @@ def complete_prepared(connection: RawConnection, transaction_id: TransactionId, 
 def commit_in_session(
     connection: RawConnection, batches: Sequence[BatchColumns], offsets: OffsetColumns = NO_OFFSETS
 ) -> bool:
-    """Commit offsets and append batches with the user's SQL transaction. Raise the first refusal: it is to be rolled back.
+    """Commit offsets and append batches with the user's SQL transaction. What is refused fails its COMMIT.
 
     Returns False above READ COMMITTED, where nothing was done.
     """
     rows = batch_array(connection, batches)
     if offsets.groups:
-        answers = call(connection, COMMIT_IN_SESSION_WITH_OFFSETS, rows, *offsets.arguments())
-    else:
-        answers = call(connection, COMMIT_IN_SESSION, rows)
-    for name, detail in answers:
-        if name == "stale":
-            return False
-        if (refused := error_of(name, detail)) is not None:
-            raise refused
-    return True
+        return not call(connection, COMMIT_IN_SESSION_WITH_OFFSETS, rows, *offsets.arguments())
+    return not call(connection, COMMIT_IN_SESSION, rows)
