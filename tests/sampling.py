@@ -90,6 +90,7 @@ SHARES: Final = {
     "store/test_small_steps.py": 0.1,
     "store/test_usual_acquisition.py": 0.1,
     "store/test_usual_case.py": 0.1,
+    "store/test_views_of_neighbours.py": 0.1,
     "system/test_bad_days_clock.py": 0.15,
     "system/test_bad_days_disk.py": 0.2,
     "system/test_bad_days_pooler.py": 0.15,
