@@ -9,9 +9,10 @@ from typing import Any, Final
 import pytest
 
 from msgtx.admin import verify as admin
+from msgtx.database.calls import call
 from msgtx.store import verify
 from msgtx.store.append import milliseconds
-from msgtx.store.producers import describe_producers
+from msgtx.store.producers import DESCRIBE, describe_producers
 from msgtx.types import ProducerState
 from tests.databases import Connection
 from tests.store.soup import Row, Soup, Tables, below, named, nth
@@ -332,6 +333,7 @@ def test_the_database_and_this_file_read_the_rules_alike(
 ) -> None:
     dice = random.Random(seed)
     monkeypatch.setattr(verify, "MAX_ROWS", dice.choice((1, 2, 3, 5, 100)))
+    monkeypatch.setattr(verify, "MAX_BYTES", dice.choice((1, 100, 1 << 20)))
     with connection.transaction(force_rollback=True):
         Soup(connection, partitions, seed).fill()
         tables = Rules(connection)
@@ -345,13 +347,18 @@ def test_the_database_and_this_file_read_the_rules_alike(
             assert verify.verify_partition(connection, partition) == tables.partition(partition)
             pieces, found = whole(verify.verify_batches, partition)
             compare(found, tables.batches(partition))
-            assert sum(piece.rows for piece in pieces) == len(tables.log(partition))
+            sizes = iter([row["byte_size"] for row in tables.log(partition)])
+            for piece in pieces:  # one more row only while it is below the limit
+                assert sum(next(sizes) for _ in range(piece.rows)[1:]) < verify.MAX_BYTES
+                next(sizes)
+            assert next(sizes, None) is None
             pieces, found = whole(verify.verify_beginnings, partition)
             expected, counted = tables.beginnings(partition)
             compare(found, expected)
             assert sum(piece.transactions for piece in pieces) == counted
             compare(whole(verify.verify_markers, partition)[1], tables.markers(partition))
             states = {state.producer_id: state for state in describe_producers(connection, partition)}
+            assert len(call(connection, DESCRIBE, partition, -1, 1)) == min(len(states), 1)
             clear = tables.producers(partition)
             assert {producer: states[producer] for producer in clear} == clear
         some = dice.sample(partitions, dice.choice((1, 2, 2, 3)))

@@ -46,7 +46,7 @@ begin
                    case when b.last_offset < b.base_offset
                           or (b.offset_deltas is null and b.last_offset <> b.base_offset + b.record_count - 1)
                         then 'last_offset' end,
-                   case when b.offset_deltas is not null and not n.ascending then 'offset_deltas' end,
+                   case when not n.ascending then 'offset_deltas' end,
                    case when b.appended_at < previous.appended_at then 'append_time' end,
                    case when not n.equal_lengths then 'array_lengths' end,
                    case when b.byte_size not between n.bytes - 12 and n.bytes then 'byte_size' end,
@@ -118,29 +118,28 @@ begin
             where r.partition_id = in_partition_id and r.producer_id = b.producer_id
               and (r.producer_epoch, r.base_sequence) <= (b.producer_epoch, b.base_sequence)
               and r.base_offset <> b.base_offset
-            order by r.producer_epoch desc, r.base_sequence desc limit 1) before on b.producer_id is not null
+            order by r.producer_epoch desc, r.base_sequence desc limit 1) before on true
         left join lateral (
             select k.producer_epoch, k.last_sequence from msgtx.producer_state k
             where k.partition_id = in_partition_id and k.producer_id = b.producer_id limit 1) kept
-            on before.base_offset is null and b.producer_id is not null
+            on before.base_offset is null
         left join lateral (
-            select w.epoch from msgtx.producer w where w.producer_id = b.producer_id limit 1) w on b.producer_id is not null
+            select w.epoch from msgtx.producer w where w.producer_id = b.producer_id limit 1) w on true
         left join lateral (
             select d.outcome, d.first_offsets[array_position(d.partitions, in_partition_id)] as first_offset,
                    d.last_offsets[array_position(d.partitions, in_partition_id)] as last_offset
             from msgtx.transaction_decision d
             where d.producer_id = b.producer_id and d.producer_epoch = b.producer_epoch
-              and d.transaction_number = b.transaction_number limit 1) d on b.transaction_number is not null
+              and d.transaction_number = b.transaction_number limit 1) d on true
         left join lateral (
             select t.opened_at from msgtx.transaction t
             where t.producer_id = b.producer_id and t.producer_epoch = b.producer_epoch
-              and t.transaction_number = b.transaction_number limit 1) t
-            on b.transaction_number is not null and d.outcome is null
+              and t.transaction_number = b.transaction_number limit 1) t on true
         left join lateral (
             select o.first_offset from msgtx.transaction_partition o
             where o.producer_id = b.producer_id and o.producer_epoch = b.producer_epoch
               and o.transaction_number = b.transaction_number and o.partition_id = in_partition_id limit 1) tp
-            on b.transaction_number is not null and d.outcome is null)
+            on d.outcome is null)
     select max(l.base_offset), count(*), coalesce(sum(l.record_count), 0),
            coalesce(jsonb_agg(to_jsonb(l) order by l.base_offset) filter (where l.rules <> '{}'), '[]')
     into next_after, batches, records, broken

@@ -38,7 +38,7 @@ begin
         left join lateral (
             select t.opened_at from msgtx.transaction t
             where t.producer_id = c.producer_id and t.producer_epoch = c.producer_epoch
-              and t.transaction_number = c.transaction_number limit 1) t on d.outcome is null)
+              and t.transaction_number = c.transaction_number limit 1) t on true)
     select max(array[l.producer_id, l.producer_epoch, l.transaction_number]), count(*),
            coalesce(jsonb_agg(to_jsonb(l) order by l.first_offset) filter (where l.rules <> '{}'), '[]')
     into next_after, looked_at, broken
