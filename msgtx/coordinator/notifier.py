@@ -94,7 +94,8 @@ class Notifier:
                 self.due = self._next_due(now)
                 over = self._connection is None or now >= ends or not (closing and (self._said or self.waiting))
                 awaited = None
-                if self._said and (self.waiting or closing) and self._connection is not None and not self._lost:
+                late = now >= self._last + HEAR_SECONDS  # the answer is due: the thread would come again at once
+                if self._said and (self.waiting or closing or late) and self._connection is not None:
                     awaited = self._connection.pgconn.socket
             if self._full:
                 self._leave_word()

@@ -3,15 +3,17 @@
 import threading
 import time
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import psycopg
 import pytest
 
 import msgtx
 from msgtx.coordinator import completion
-from msgtx.coordinator.completion import MARK_SECONDS
-from msgtx.store.transactions import mark
+from msgtx.coordinator.completion import MARK_SECONDS, Completion
+from msgtx.coordinator.notifier import HEAR_SECONDS
+from msgtx.database.pool import Engine
+from msgtx.store.transactions import mark, mark_in_turn
 from tests.databases import Connection, wait_until
 from tests.store.steps import Writer, count, new_partition
 
@@ -62,6 +64,125 @@ def test_a_round_that_the_server_cannot_do_is_left_to_the_next_one(
         commit(producer, topic)
         wait_until(lambda: marked(connection, producer) > 0)
     assert refused == [client._completion._thread]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_an_error_has_ended_is_started_by_the_next_commit(
+    client: msgtx.Client, topic: str, connection: Connection, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that nobody expects."""
+
+    def broken(*_: object, **__: object) -> NoReturn:
+        raise MemoryError
+
+    monkeypatch.setattr(completion, "MARK_SECONDS", 0.05)
+    with client.producer(transactional_id=unique("producer")) as producer:
+        with monkeypatch.context() as patched:
+            patched.setattr(completion, "mark_in_turn", broken)
+            commit(producer, topic)
+            thread = client._completion._thread
+            assert thread is not None
+            wait_until(lambda: not thread.is_alive(), "the thread has ended")
+        commit(producer, topic)
+        wait_until(lambda: marked(connection, producer) == 2)
+
+
+def test_many_commits_are_marked_together_by_one_thread(
+    client: msgtx.Client, topic: str, connection: Connection, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once in `MARK_SECONDS`, and only if something was committed."""
+    rounds: list[threading.Thread] = []
+
+    def noted(*arguments: Any, **named: Any) -> bool:
+        rounds.append(threading.current_thread())
+        return mark_in_turn(*arguments, **named)
+
+    monkeypatch.setattr(completion, "MARK_SECONDS", 0.1)
+    monkeypatch.setattr(completion, "REST_MS", 0)
+    monkeypatch.setattr(completion, "mark_in_turn", noted)
+    with client.producer(transactional_id=unique("producer")) as producer, client.producer():
+        began, commits = time.monotonic(), 0
+        while len(rounds) < 2:
+            commit(producer, topic)
+            commits += 1
+        wait_until(lambda: marked(connection, producer) == commits)
+        assert len(rounds) <= (time.monotonic() - began) / 0.1
+        assert len(set(rounds)) == 1
+        assert not [each for each in threading.enumerate() if each.name == rounds[0].name and each not in rounds]
+
+
+def test_a_client_that_closes_marks_what_it_has_committed(
+    database_url: str, topic: str, connection: Connection, unique: Callable[[str], str]
+) -> None:
+    """At once, and whatever others have done just before: it has no next round."""
+    other, elsewhere = Writer(connection), new_partition(connection)
+    with msgtx.connect(database_url) as client, client.producer(transactional_id=unique("producer")) as producer:
+        other.commit_whole(other.row(elsewhere, b"of the other one"))
+        mark(connection)
+        commit(producer, topic)
+    assert marked(connection, producer) == 1
+
+
+def test_a_client_without_a_producer_marks_what_it_completes(
+    database_url: str,
+    client: msgtx.Client,
+    topic: str,
+    connection: Connection,
+    unique: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(completion, "MARK_SECONDS", 0.05)
+    with client.producer(transactional_id=unique("producer")) as producer:
+        transaction = producer.begin_transaction()
+        producer.send(topic, b"a")
+        token = transaction.prepare()
+        with msgtx.connect(database_url) as other:
+            other.complete(token, commit=True)
+            wait_until(lambda: marked(connection, producer) == 1)
+
+
+def test_a_client_that_is_closed_starts_no_thread(engine: Engine) -> None:
+    """For a decision of which it is told by another thread."""
+    made = Completion(engine, lambda _: None)
+    made.close()
+    made.decided()
+    assert made._thread is None
+
+
+def test_topics_are_looked_at_when_it_is_their_time(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not again before the next time, though there is something else to do; over a connection that works."""
+    looks: list[list[Any]] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(completion, "TOPICS_SECONDS", 0.0)
+        made = Completion(engine, lambda connection: looks.append(connection.execute("select 1").fetchall()))
+    made.start()
+    made.notifier.tell([1])
+    wait_until(lambda: looks)
+    made.close()
+    assert looks == [[(1,)]]
+
+
+def test_the_thread_sleeps_while_an_answer_is_due(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the answer to a notification is to be read, and then until it comes."""
+    made = Completion(engine, lambda _: None)
+    notifier, turns = made.notifier, []
+    tend = notifier.tend
+
+    def noted(**options: bool) -> None:
+        turns.append(time.monotonic())
+        tend(**options)
+
+    monkeypatch.setattr(notifier, "tend", noted)
+    made.start()
+    connection = wait_until(lambda: notifier._connection)
+    with made._changed:
+        connection.pgconn.send_query(b"select pg_sleep(0.3)")
+        notifier._said, notifier._last = [1], time.monotonic()
+        notifier.due = notifier._last + HEAR_SECONDS
+        made._changed.notify_all()
+    wait_until(lambda: not notifier._said, "the answer")
+    made.close()
+    assert len(turns) <= 4 + 2 * (turns[-1] - turns[0]) / HEAR_SECONDS
 
 
 def commit(producer: msgtx.Producer, topic: str) -> None:

@@ -14,7 +14,14 @@ import msgtx
 from msgtx import errors
 from msgtx.consumer.wakeup import POLL_MOST_SECONDS, POLL_SECONDS, Listener, Waiter
 from msgtx.coordinator import notifier as notifiers
-from msgtx.coordinator.notifier import CLAIM_SECONDS, HEAR_SECONDS, INTERVAL_MOST_SECONDS, INTERVAL_SECONDS, Notifier
+from msgtx.coordinator.notifier import (
+    ANSWER_SECONDS,
+    CLAIM_SECONDS,
+    HEAR_SECONDS,
+    INTERVAL_MOST_SECONDS,
+    INTERVAL_SECONDS,
+    Notifier,
+)
 from msgtx.database.connection import readable
 from msgtx.database.pool import Engine
 from msgtx.store.append import append
@@ -63,7 +70,8 @@ def test_whoever_commits_tells_without_a_thread_and_others_are_told_together(
     notifier.tell([4])
     notifier.tell([2])
     notifier.tell([3, 2])
-    assert notifier.waiting == {2, 3, 4}
+    notifier.tend()
+    assert notifier.waiting == {2, 3, 4}, "the thread came for something else"
     notifier._last -= PATIENCE_SECONDS
     wait_until(lambda: notifier.tend() or not notifier.waiting, "the next notification")
     assert heard() == [2, 3, 4]
@@ -99,6 +107,30 @@ def test_a_commit_brings_its_notification_while_nothing_waits(notifier: Notifier
     assert notifier.claim()
 
 
+def test_commits_that_come_slowly_do_not_wake_the_thread_each_time(engine: Engine) -> None:
+    """It comes for the answer to the first one; for a commit that has to wait it comes earlier."""
+    woken: list[float | None] = []
+
+    class Noted(threading.Condition):
+        def notify_all(self) -> None:
+            woken.append(notifier.due)
+
+    notifier = Notifier(engine, Noted())
+    notifier.tend()
+    for number in range(5):
+        notifier.tell([number])
+        wait_until(lambda: notifier._hear(time.monotonic()), "the answer")
+        time.sleep(INTERVAL_SECONDS)
+    assert len(woken) == 1
+    with notifier._changed:
+        notifier._last = time.monotonic()
+        notifier._interval = PATIENCE_SECONDS  # however slow this machine is, the next one comes in it
+        notifier.due = notifier._last + 2 * PATIENCE_SECONDS
+    notifier.tell([5])
+    assert woken[1:] == [notifier._last + notifier._interval]
+    notifier.close()
+
+
 def test_a_commit_to_no_partition_tells_nobody(notifier: Notifier) -> None:
     notifier.tell([])
     assert notifier.due is None
@@ -118,7 +150,7 @@ def test_thousands_of_partitions_are_told_in_several_notifications(
 
 
 def test_closing_leaves_no_reader_untold(engine: Engine, heard: Callable[[], list[int]]) -> None:
-    """Neither if the connection is only opened then, nor if it is lost at that moment."""
+    """Neither if the connection is only opened then, nor if it is lost at that moment, whoever finds that."""
     notifier = Notifier(engine, threading.Condition())
     notifier.tell([1])
     notifier.tend(closing=True)
@@ -128,6 +160,88 @@ def test_closing_leaves_no_reader_untold(engine: Engine, heard: Callable[[], lis
     notifier.tell([2])
     notifier.tend(closing=True)
     assert heard() == [2]
+    with notifier._changed:
+        notifier._last = time.monotonic() + PATIENCE_SECONDS  # the commit is left to the thread
+    notifier.tell([3])
+    notifier._connection.pgconn.finish()
+    notifier.tend(closing=True)
+    assert heard() == [3]
+    notifier.close()
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_closing_waits_for_what_was_said_and_not_for_a_server_that_says_nothing(
+    notifier: Notifier, monkeypatch: pytest.MonkeyPatch, answered: bool
+) -> None:
+    """Nor does it ask in a circle meanwhile."""
+    said: list[list[int]] = []
+    rounds: list[Callable[[], None]] = []
+    open_one = notifier._open
+
+    def slow(raw: pq.abc.PGconn, partition_ids: Iterable[int]) -> None:
+        said.append(list(partition_ids))
+        assert len(said) < 20, "it is over"
+        raw.send_query(b"select pg_sleep(0.3)" if answered else b"select pg_sleep(60)")
+
+    def noted() -> None:
+        rounds.append(open_one)
+        open_one()
+
+    monkeypatch.setattr(notifiers, "send_notification", slow)
+    monkeypatch.setattr(notifier, "_open", noted)
+    if not answered:
+        monkeypatch.setattr(notifiers, "ANSWER_SECONDS", 0.2)
+    notifier.tell([1])
+    began = time.monotonic()
+    notifier.tend(closing=True)
+    assert len(rounds) <= 4 + 2 * (time.monotonic() - began) / HEAR_SECONDS
+    if answered:
+        assert (said, notifier._said) == ([[1]], [])
+
+
+def test_with_nothing_said_no_answer_is_waited_for(notifier: Notifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither by a close nor by commits that wait for their time."""
+    waits: list[Any] = []
+    monkeypatch.setattr(notifiers, "readable", lambda *wait: waits.append(wait))
+    notifier.tend(closing=True)
+    notifier.tell([1])
+    wait_until(lambda: notifier._hear(time.monotonic()), "the answer")
+    with notifier._changed:
+        notifier._last = time.monotonic() + PATIENCE_SECONDS
+    notifier.tell([2])
+    notifier.tend()
+    assert notifier.waiting == {2}
+    notifier._last -= PATIENCE_SECONDS + INTERVAL_MOST_SECONDS
+    notifier.tend()
+    assert notifier._said == [2]
+    assert waits == []
+
+
+def test_a_database_that_refuses_connections_is_asked_again_after_a_second_and_by_no_close(
+    engine: Engine, heard: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+
+    def refuse() -> None:
+        asked.append(time.monotonic())
+        raise errors.DatabaseUnavailable("too many connections")
+
+    notifier = Notifier(engine, threading.Condition())
+    with monkeypatch.context() as patched:
+        patched.setattr(notifiers, "SPEAK_SECONDS", PATIENCE_SECONDS)  # however slow this machine is
+        patched.setattr(engine, "dedicated", refuse)
+        notifier.tend()
+        assert notifier.due is None, "nothing waits"
+        notifier.tell([1])
+        assert notifier.due is not None
+        assert notifier.due >= asked[0] + PATIENCE_SECONDS
+        notifier.tend()
+        notifier.tend(closing=True)
+        assert len(asked) == 1
+    assert time.monotonic() < asked[0] + ANSWER_SECONDS
+    notifier._silent_until = time.monotonic()
+    notifier.tend()
+    assert heard() == [1]
     notifier.close()
 
 
@@ -142,6 +256,62 @@ def test_what_was_said_to_a_session_that_ended_is_said_again(
     wait_until(
         lambda: not connection.execute("select from pg_stat_activity where pid = %s", [session]).fetchall(), "it is gone"
     )
+    notifier.tell([2])
+    in_time(notifier)
+    assert heard() == [1, 2]
+
+
+def test_a_connection_that_is_found_lost_is_opened_before_a_commit_needs_it(
+    notifier: Notifier, heard: Callable[[], list[int]]
+) -> None:
+    assert notifier._connection is not None
+    notifier._connection.pgconn.finish()
+    notifier.tend()
+    in_time(notifier)
+    notifier.tell([1])
+    assert heard() == [1], "by the commit's own thread"
+
+
+def test_what_could_not_be_sent_is_sent_over_another_connection(
+    notifier: Notifier, heard: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection was lost after the last look at it."""
+    send = notifiers.send_notification
+
+    def gone(raw: pq.abc.PGconn, partition_ids: Iterable[int]) -> None:
+        raw.finish()
+        send(raw, partition_ids)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(notifiers, "send_notification", gone)
+        notifier.tell([1])
+    assert notifier.waiting == {1}
+    in_time(notifier)
+    assert heard() == [1]
+
+
+def test_a_session_that_notifies_nobody_any_more_is_replaced(notifier: Notifier, heard: Callable[[], list[int]]) -> None:
+    """Nothing is sent over it behind the answer that shows it."""
+    assert notifier._connection is not None
+    notifier._last = time.monotonic()
+    notifier._connection.pgconn.send_query(b"begin")
+    wait_until(lambda: notifier._hear(time.monotonic()), "it has begun")
+    notifier._connection.pgconn.send_query(b"select 1/0")
+    notifier._said = [1]
+    readable([notifier._connection.pgconn.socket], PATIENCE_SECONDS)
+    notifier._last = time.monotonic() - INTERVAL_MOST_SECONDS
+    notifier.tell([2])
+    in_time(notifier)
+    assert heard() == [1, 2]
+
+
+def test_what_the_server_does_not_answer_is_said_again_over_another_connection(
+    notifier: Notifier, heard: Callable[[], list[int]]
+) -> None:
+    assert notifier._connection is not None
+    notifier._connection.pgconn.send_query(b"select pg_sleep(60)")
+    notifier._said = [1]
+    notifier._last = time.monotonic() - ANSWER_SECONDS
     notifier.tell([2])
     in_time(notifier)
     assert heard() == [1, 2]
@@ -193,21 +363,27 @@ def test_a_connection_that_another_thread_finds_lost_is_opened_again(
     assert heard() == [1, 2]
 
 
+@pytest.mark.parametrize("waiting", ["nothing", "in its interval", "longer"])
 def test_a_server_that_is_slow_to_notify_is_waited_for_and_not_asked_in_a_circle(
-    notifier: Notifier, heard: Callable[[], list[int]]
+    notifier: Notifier, heard: Callable[[], list[int]], waiting: str
 ) -> None:
     """A notification waits while any database of the server commits one with a flush."""
     assert notifier._connection is not None
-    notifier._connection.pgconn.send_query(b"select pg_sleep(0.5)")
+    notifier._connection.pgconn.send_query(b"select pg_sleep(0.3)")
     notifier._said = [1]
-    notifier._last = time.monotonic()
-    notifier.tell([2])
+    notifier._last = time.monotonic() - (INTERVAL_MOST_SECONDS if waiting == "longer" else 0)
+    notifier.due = notifier._last + HEAR_SECONDS
+    if waiting != "nothing":
+        notifier.tell([2])
+        notifier.tell([3])
     rounds = 0
-    while notifier.waiting:
+    while notifier.waiting or notifier._said == [1]:
         in_time(notifier)
         rounds += 1
-    assert heard() == [2]
-    assert rounds < 2 * 0.5 / HEAR_SECONDS
+    assert rounds < 2 * 0.3 / HEAR_SECONDS
+    if waiting != "nothing":
+        assert heard() == [2, 3]
+        assert notifier._interval == INTERVAL_SECONDS, "two commits in so long are few"
 
 
 def test_without_notifications_a_consumer_looks_often_after_data_and_seldom_in_silence(engine: Engine) -> None:
