@@ -50,12 +50,11 @@ class Compactor:
         self._min_dirty_ratio = min_dirty_ratio
         self._window_bytes = window_bytes
         self._rows_at_once = rows_at_once
-        self._log: DirtyLog | None = None
         self._forget()
 
     def _forget(self) -> None:
         """End the pass."""
-        self._log = None
+        self._log: DirtyLog | None = None
         self._newest: dict[bytes, int] = {}
         self._used = 0  # of the window
         self._noted_upto: int | None = None  # None: the first half is done

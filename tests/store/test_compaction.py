@@ -331,6 +331,22 @@ def test_a_tombstone_without_time_goes_with_the_second_pass(connection: Connecti
     assert seen(connection, partition) == "1:b1"
 
 
+@pytest.mark.parametrize("pairs", ["a- b1", "a1 a- b1"])
+def test_the_time_of_a_tombstone_begins_whether_or_not_the_pass_removes_something(
+    connection: Connection, clock: Clock, pairs: str
+) -> None:
+    partition = compacted_topic(connection, delete_retention_ms=60_000)
+    end = put(connection, partition, pairs) + len(pairs.split())
+    clock("10 minutes")
+    assert compact(connection) == end - 2
+    assert place(connection, partition) == (end, True)
+    clock("10 minutes 59 s")
+    assert compact(connection) == 0
+    clock("11 minutes 1 s")
+    assert compact(connection) == 1
+    assert (seen(connection, partition), place(connection, partition)) == (f"{end - 1}:b1", (end, False))
+
+
 def test_a_tombstone_may_stay_for_ever(connection: Connection, clock: Clock) -> None:
     """And a time that is longer than any interval does no harm."""
     partition = compacted_topic(connection, delete_retention_ms=2**63 - 1)
@@ -479,6 +495,35 @@ def test_a_small_window_takes_several_passes(connection: Connection, client: msg
     assert 3 < len(set(passes)) < 14
     assert seen(connection, partition) == "12:a6 14:b7 16:c8 17:g8 18:d9 19:h9 20:e10 21:i10 22:f11 23:j11"
     verified(client)
+
+
+def test_a_log_that_grows_all_the_time_keeps_no_other_waiting(connection: Connection) -> None:
+    """What comes during a pass waits for the next round."""
+    growing, other = compacted_topic(connection), compacted_topic(connection)
+    for partition in (growing, other):
+        put(connection, partition, "a1 a2")
+    removed = []
+    for number in itertools.islice(pieces(connection, Compactor(min_dirty_ratio=0)), 20):
+        removed.append(number)
+        put(connection, growing, "a3")
+    assert sum(removed) == 2
+    assert len(removed) < 20, "it comes to an end"
+    assert seen(connection, other) == "1:a2"
+
+
+def test_a_pass_that_another_one_has_overtaken_leaves_the_log_to_it(connection: Connection) -> None:
+    """Though its window was full: two cleaners do not do everything twice."""
+    partition = compacted_topic(connection)
+    for pairs in ("a1", "b1", "a2"):
+        put(connection, partition, pairs)
+    slow, after = Compactor(min_dirty_ratio=0, window_bytes=1), None
+    for _ in range(3):  # found, noted, rewritten
+        after = slow(connection, after, None).after
+    assert compact(connection) == 1
+    put(connection, partition, "b2")
+    assert slow(connection, after, None).after == (partition,)
+    assert slow(connection, (partition,), None).after is None
+    assert seen(connection, partition) == "1:b1 2:a2 3:b2"
 
 
 @pytest.mark.parametrize("limits", [{"rows_at_once": 1}, {"rows_at_once": 2, "window_bytes": 400}, {}])
@@ -856,3 +901,22 @@ def test_a_coordinator_compacts_for_its_shards_and_only_as_long_as_it_leads_them
             break
     assert removed == 1
     assert seen(connection, partition) == "1:a2 2:b1"
+
+
+def test_of_a_log_whose_shard_has_passed_to_another_nothing_is_known_in_the_next_one(connection: Connection) -> None:
+    """A record of the same key at a higher offset of that log supersedes nothing here."""
+    first, second = compacted_topic(connection), compacted_topic(connection)
+    put(connection, second, "a1")
+    assert compact(connection) == 0
+    put(connection, second, "b1 b2")
+    put(connection, first, "c1 c2 c3 a4")
+    put(connection, first, "d1")
+    leases = lease_shards(connection, None, host="here", process=1)
+    compactor, after = Compactor(min_dirty_ratio=0, rows_at_once=1), None
+    for _ in range(5):  # found, two rows noted, nothing more to note, one rewritten
+        after = compactor(connection, after, leases).after
+    left = replace(leases, epochs={shard: epoch for shard, epoch in leases.epochs.items() if shard != first % 50})
+    while after is not None:
+        after = compactor(connection, after, left).after
+    assert seen(connection, first) == "2:c3 3:a4 4:d1"
+    assert seen(connection, second) == "0:a1 2:b2"

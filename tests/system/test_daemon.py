@@ -3,21 +3,24 @@
 import contextlib
 import json
 import logging
+import math
 import os
 import re
 import signal
 import socket
 import subprocess
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import fields
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 import msgtx
-from msgtx import Client
+from msgtx import Client, errors
+from msgtx.coordinator.daemon import BACKOFF_FIRST_SECONDS
 from msgtx.coordinator.daemon import Daemon as InProcess
 from msgtx.coordinator.metrics import Metrics
 from msgtx.coordinator.sweep import STEPS
@@ -25,7 +28,7 @@ from msgtx.database.pool import Engine
 from msgtx.store.coordinators import lease_shards
 from msgtx.types import SweepReport
 from tests.cli.program import Program
-from tests.databases import connect, wait_until
+from tests.databases import Connection, connect, wait_until
 from tests.faults import CrashServer, crash_server
 from tests.store.steps import unique
 from tests.system.scenarios import FAST
@@ -194,6 +197,62 @@ def test_whatever_a_round_can_do_is_told_and_counted(engine: Engine, caplog: pyt
     assert told == {name: f"{name.replace('_', ' ')}: {number}" for number, name in enumerate(COUNTS, 1)}
     counted = [observer.registry.get_sample_value("msgtx_swept_total", {"kind": name}) for name in COUNTS]
     assert counted == list(range(1, len(COUNTS) + 1))
+
+
+def test_shards_that_were_taken_over_are_counted_as_a_failure_and_leased_again(
+    engine: Engine, connection: Connection
+) -> None:
+    observer = Metrics()
+    daemon = InProcess(engine, observer=observer)
+    daemon._work()
+    connection.execute("update msgtx.coordinator_shard set coordinator_epoch = coordinator_epoch + 1")
+    daemon._renew_at = math.inf  # it does not know yet
+    assert daemon._work() == BACKOFF_FIRST_SECONDS
+    assert observer.registry.get_sample_value("msgtx_coordinator_errors_total", {"error": "CoordinatorFenced"}) == 1
+    daemon._work()
+    rows = connection.execute("select shard, coordinator_epoch from msgtx.coordinator_shard").fetchall()
+    assert daemon._leases is not None
+    assert daemon._leases.epochs == dict(rows)
+    daemon._release()
+
+
+def test_a_database_that_is_away_is_asked_less_and_less_often_each_time_anew(
+    engine: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever happened before it answered; and it says once that it does."""
+    caplog.set_level(logging.INFO, logger="msgtx.coordinator")
+    daemon = InProcess(engine)
+
+    def away(*_: object, **__: object) -> NoReturn:
+        raise errors.DatabaseUnavailable("no route to host")
+
+    for _ in range(2):
+        daemon._renew_at = 0.0
+        with monkeypatch.context() as patched:
+            patched.setattr("msgtx.coordinator.daemon.lease_shards", away)
+            assert [daemon._work() for _ in range(3)] == [BACKOFF_FIRST_SECONDS * times for times in (1, 2, 4)]
+        for _ in range(2):
+            daemon._work()
+    daemon._release()
+    told = [line.event for line in caplog.records if line.event.startswith("database")]  # type: ignore[attr-defined]
+    assert told == ["database_away", "database_back"] * 2
+
+
+def test_a_daemon_that_rests_is_stopped_at_once(engine: Engine, database_url: str) -> None:
+    class Stop:
+        looks = 0
+
+        def is_set(self) -> bool:
+            self.looks += 1
+            return self.looks > 2  # not at the start, and not when it begins to rest
+
+    hurry(database_url, sweep_interval_ms=60_000, lease_ms=60_000)
+    try:
+        began = time.monotonic()
+        InProcess(engine).run(Stop())
+        assert time.monotonic() - began < 10.0
+    finally:
+        hurry(database_url)
 
 
 def metrics(address: str) -> dict[str, float]:
