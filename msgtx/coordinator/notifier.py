@@ -25,7 +25,7 @@ REST_SECONDS: Final = 1.0  # and from one that failed
 INTERVAL_MOST_SECONDS: Final = 0.008  # and while they come faster: each costs what some commits do
 FAST: Final = 750  # commits a second, from where on they come faster
 HEAR_SECONDS: Final = 0.05  # from a notification until a thread reads its answer, if no later one did
-SPEAK_SECONDS: Final = 1.0  # after a connection was refused, until the next try
+SPEAK_SECONDS: Final = 1.0  # after a connection was refused or was the second one in vain, until the next try
 QUEUE_IS_FULL: Final = b"54000"  # program_limit_exceeded
 ANSWER_SECONDS: Final = 10.0  # what is not answered by then is said again, on another connection
 
@@ -42,6 +42,7 @@ class Notifier:
         self._changed = changed  # guards all that follows; the thread waits for it
         self._connection: RawConnection | None = None
         self._lost = False
+        self._in_vain = False  # nothing was notified since a connection was lost
         self._silent_until = 0.0
         self._last = 0.0
         self._rests_until = 0.0  # until when no commit brings its notification
@@ -163,6 +164,8 @@ class Notifier:
             while (result := raw.get_result()) is not None:
                 if result.status == pq.ExecStatus.FATAL_ERROR:
                     self._failed(result)
+                else:
+                    self._in_vain = False
         except psycopg.Error as error:
             self._lose(str(error))
         self._said = []
@@ -178,7 +181,9 @@ class Notifier:
 
     def _lose(self, why: str) -> None:
         log.debug("the connection that notifies was lost: %s", why)
-        self._lost = True
+        if self._in_vain and not self._lost:
+            self._silent_until = time.monotonic() + SPEAK_SECONDS
+        self._lost = self._in_vain = True
         self.waiting.update(self._said)
         self._said = []
 

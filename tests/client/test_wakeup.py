@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from psycopg import pq
+from sqlalchemy import make_url
 
 import msgtx
 from msgtx import errors
@@ -22,12 +23,12 @@ from msgtx.coordinator.notifier import (
     INTERVAL_SECONDS,
     Notifier,
 )
-from msgtx.database.connection import readable
+from msgtx.database.connection import RawConnection, readable
 from msgtx.database.pool import Engine
 from msgtx.store.append import append
 from msgtx.store.fetch import fetch
 from msgtx.store.topics import describe_topics
-from tests.databases import PATIENCE_SECONDS, Connection, wait_until
+from tests.databases import PATIENCE_SECONDS, Connection, Server, wait_until
 from tests.store.steps import batch
 
 
@@ -161,7 +162,7 @@ def test_closing_leaves_no_reader_untold(engine: Engine, heard: Callable[[], lis
     notifier.tend(closing=True)
     assert heard() == [2]
     with notifier._changed:
-        notifier._last = time.monotonic() + PATIENCE_SECONDS  # the commit is left to the thread
+        notifier._last = time.monotonic() + 2 * ANSWER_SECONDS  # the commit is left to the thread, which waits for no time
     notifier.tell([3])
     notifier._connection.pgconn.finish()
     notifier.tend(closing=True)
@@ -257,6 +258,8 @@ def test_what_was_said_to_a_session_that_ended_is_said_again(
         lambda: not connection.execute("select from pg_stat_activity where pid = %s", [session]).fetchall(), "it is gone"
     )
     notifier.tell([2])
+    assert notifier.due is not None
+    assert notifier.due < time.monotonic() + HEAR_SECONDS, "at once"
     in_time(notifier)
     assert heard() == [1, 2]
 
@@ -303,6 +306,44 @@ def test_a_session_that_notifies_nobody_any_more_is_replaced(notifier: Notifier,
     notifier.tell([2])
     in_time(notifier)
     assert heard() == [1, 2]
+
+
+def test_a_server_that_refuses_to_notify_is_asked_over_one_new_connection_and_then_once_a_second(
+    notifier: Notifier, engine: Engine, server: Server, heard: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the right to do so was revoked. The first connection may have been at fault itself."""
+    opened: list[float] = []
+    dedicated = engine.dedicated
+
+    def noted() -> RawConnection:
+        opened.append(time.monotonic())
+        return dedicated()
+
+    monkeypatch.setattr(engine, "dedicated", noted)
+    monkeypatch.setattr(notifiers, "SPEAK_SECONDS", PATIENCE_SECONDS)  # however slow this machine is
+    with server.administrator(make_url(engine.url).database) as administrator:
+        administrator.execute("revoke execute on function pg_catalog.pg_notify from public")
+        try:
+            notifier.tell([1])
+            while notifier.due is not None and notifier.due < time.monotonic() + HEAR_SECONDS:
+                in_time(notifier)
+                assert len(opened) < 10, "it is asked in a circle"
+        finally:
+            administrator.execute("grant execute on function pg_catalog.pg_notify to public")
+    assert len(opened) == 1
+    assert notifier.waiting == {1}
+    notifier._silent_until = time.monotonic()
+    notifier.tend()
+    assert heard() == [1]
+    wait_until(lambda: notifier._hear(time.monotonic()), "the answer")
+    assert notifier._connection is not None
+    notifier._connection.pgconn.finish()
+    notifier.tell([2])
+    while notifier.waiting:
+        assert notifier.due is not None
+        assert notifier.due < time.monotonic() + HEAR_SECONDS, "at once again"
+        in_time(notifier)
+    assert heard() == [2]
 
 
 def test_what_the_server_does_not_answer_is_said_again_over_another_connection(
