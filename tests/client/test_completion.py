@@ -14,7 +14,7 @@ from msgtx.coordinator.completion import MARK_SECONDS, Completion
 from msgtx.coordinator.notifier import HEAR_SECONDS
 from msgtx.database.pool import Engine
 from msgtx.store.transactions import mark, mark_in_turn
-from tests.databases import Connection, wait_until
+from tests.databases import PATIENCE_SECONDS, Connection, wait_until
 from tests.store.steps import Writer, count, new_partition
 
 
@@ -132,6 +132,7 @@ def test_a_client_without_a_producer_marks_what_it_completes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(completion, "MARK_SECONDS", 0.05)
+    monkeypatch.setattr(completion, "REST_MS", 0)
     with client.producer(transactional_id=unique("producer")) as producer:
         transaction = producer.begin_transaction()
         producer.send(topic, b"a")
@@ -139,6 +140,19 @@ def test_a_client_without_a_producer_marks_what_it_completes(
         with msgtx.connect(database_url) as other:
             other.complete(token, commit=True)
             wait_until(lambda: marked(connection, producer) == 1)
+
+
+def test_a_client_that_closes_tells_of_its_last_commits(engine: Engine, connection: Connection) -> None:
+    """Though it is not the time for the next notification."""
+    connection.execute("listen msgtx")
+    made = Completion(engine, lambda _: None)
+    made.start()
+    wait_until(lambda: made.notifier._connection)
+    with made._changed:
+        made.notifier._last = time.monotonic() + PATIENCE_SECONDS
+    made.notifier.tell([17])
+    made.close()
+    assert [each.payload for each in connection.notifies(timeout=PATIENCE_SECONDS, stop_after=1)] == ["17"]
 
 
 def test_a_client_that_is_closed_starts_no_thread(engine: Engine) -> None:
