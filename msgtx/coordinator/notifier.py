@@ -106,9 +106,11 @@ class Notifier:
                 return
 
     def close(self) -> None:
-        """Close the connection. For the thread of `tend`."""
+        """Close the connection; what was not answered over it waits again. For the thread of `tend`."""
         with self._changed:
             connection, self._connection = self._connection, None
+            self.waiting.update(self._said)
+            self._said = []
         if connection is not None:
             with contextlib.suppress(psycopg.Error):
                 connection.close()

@@ -264,6 +264,28 @@ def test_what_was_said_to_a_session_that_ended_is_said_again(
     assert heard() == [1, 2]
 
 
+def test_what_was_not_answered_before_the_connection_was_closed_is_said_again(
+    notifier: Notifier, engine: Engine, heard: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the next thread, if an error has ended the one before; it rests while the database refuses connections."""
+
+    def refuse() -> None:
+        raise errors.DatabaseUnavailable("too many connections")
+
+    notifier.tell([1])
+    assert heard() == [1]
+    notifier.close()
+    with monkeypatch.context() as patched:
+        patched.setattr(notifiers, "SPEAK_SECONDS", PATIENCE_SECONDS)  # however slow this machine is
+        patched.setattr(engine, "dedicated", refuse)
+        notifier.tend()
+        assert notifier.due is not None
+        assert notifier.due > time.monotonic() + HEAR_SECONDS
+    notifier._silent_until = 0.0
+    wait_until(lambda: notifier.tend() or not notifier.waiting, "the notification")
+    assert heard() == [1]
+
+
 def test_a_connection_that_is_found_lost_is_opened_before_a_commit_needs_it(
     notifier: Notifier, heard: Callable[[], list[int]]
 ) -> None:
