@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import pytest
 import sqlalchemy
-from psycopg import sql
 from psycopg.rows import dict_row
 
 from tests.databases import Connection, Server
@@ -297,7 +296,7 @@ def test_the_database_and_this_file_read_the_tables_alike(
         of_these = {row["topic_id"] for row in tables.rows["partition"] if row["partition_id"] in partitions}
         give_rights(soup, two, [row["name"] for row in tables.rows["topic"] if row["topic_id"] in of_these])
         views = Views(tables, Rights(role, Tables(superuser).rows["role_right"]))
-        superuser.execute(sql.SQL("set local role {}").format(sql.Identifier(role or server.role)))
+        superuser.execute(f"set local role {role or server.role}")
         with superuser.cursor(row_factory=dict_row) as cursor:
             for view in (
                 "topics",
@@ -311,7 +310,7 @@ def test_the_database_and_this_file_read_the_tables_alike(
                 "transactions",
             ):
                 expected = list(getattr(views, view)())
-                found = cursor.execute(sql.SQL("select * from msgtx.{}").format(sql.Identifier(view))).fetchall()
+                found = cursor.execute(f"select * from msgtx.{view}").fetchall()
                 names = [*expected[0]] if expected else []
                 assert same(found, names) == same(expected, names), view
 
