@@ -239,6 +239,26 @@ def test_one_id_does_for_commits_that_follow_one_another(
     assert seen(topic)[0] == [b"first", b"more", b"more", b"more"]
 
 
+def test_connections_share_ids_and_each_of_their_transactions_has_one_for_itself(
+    beside: sqlalchemy.Engine, topic: str, connection: Connection
+) -> None:
+    """A connection that is in a SQL transaction again is taken for one whose COMMIT is under way."""
+
+    def publishes(user: sqlalchemy.Connection) -> int:
+        orm.publish(user, topic, b"x")
+        user.commit()
+        return count(connection, "producer") - before
+
+    with beside.connect() as first, beside.connect() as second:
+        before = count(connection, "producer")
+        assert [publishes(user) for user in (first, first, second, first)] == [1, 1, 1, 1]
+        first.execute(sqlalchemy.text("select 1"))
+        assert publishes(second) == 2
+        first.rollback()
+        second.execute(sqlalchemy.text("select 1"))
+        assert publishes(first) == 2
+
+
 def test_an_id_that_is_of_no_use_any_more_is_replaced(
     beside: sqlalchemy.Engine, topic: str, seen: Seen, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

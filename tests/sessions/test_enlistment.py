@@ -21,6 +21,7 @@ from tests.roles import open_roles
 from tests.sessions.conftest import LEVELS, MakeEngine, Order, application_url
 
 Seen = Callable[[str], tuple[list[bytes | None], list[int]]]
+SECONDS = 30.0
 
 
 def insert(number: int) -> sqlalchemy.Insert:
@@ -454,9 +455,35 @@ def test_what_was_closed_with_the_applications_connections_does_not_add_up(make_
     assert gone() is None
 
 
-def test_a_child_process_uses_connections_of_its_own(make_engine: MakeEngine, topic: str, seen: Seen) -> None:
-    """As a server that forks its workers does it: dispose(close=False) in the child."""
-    app = make_engine(isolation_level="REPEATABLE READ")
+def test_our_connections_are_closed_though_two_threads_needed_them_first(
+    make_engine: MakeEngine, topic: str, connection: Connection, background: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The threads share them: none is left over that nobody would close."""
+    app, together, query = make_engine(isolation_level="REPEATABLE READ"), threading.Barrier(2), side_connection.query
+    ours = "select pid from pg_stat_activity where datname = current_database() and application_name like 'msgtx%'"
+    before = set(connection.execute(ours).fetchall())
+
+    def asked_at_once(*arguments: Any) -> Any:
+        together.wait(SECONDS)
+        return query(*arguments)
+
+    def work() -> None:
+        with Session(app) as session:
+            orm.publish(session, topic, b"x")
+            session.commit()
+
+    monkeypatch.setattr(side_connection, "query", asked_at_once)
+    for done in [background.submit(work) for _ in range(2)]:
+        done.result(SECONDS)
+    assert set(connection.execute(ours).fetchall()) > before
+    app.dispose()
+    wait_until(lambda: set(connection.execute(ours).fetchall()) == before, "they are closed")
+
+
+@pytest.mark.parametrize("way", ["dispose", "no pool"])
+def test_a_child_process_uses_connections_of_its_own(make_engine: MakeEngine, topic: str, seen: Seen, way: str) -> None:
+    """As a server that forks its workers does it: dispose(close=False) in the child, or an engine that keeps none."""
+    app = make_engine(isolation_level="REPEATABLE READ", poolclass=sqlalchemy.NullPool if way == "no pool" else None)
 
     def work(value: bytes) -> None:
         with Session(app) as session:
@@ -467,7 +494,8 @@ def test_a_child_process_uses_connections_of_its_own(make_engine: MakeEngine, to
     child = os.fork()
     if child == 0:
         try:
-            app.dispose(close=False)
+            if way == "dispose":
+                app.dispose(close=False)
             work(b"child")
             os._exit(0)
         finally:

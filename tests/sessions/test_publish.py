@@ -352,9 +352,9 @@ def test_a_refused_commit_holds_no_lock(begun: Any, client: msgtx.Client, topic:
 
 
 def test_a_deleted_topic_that_is_made_again_is_found_after_the_refusal(
-    client: msgtx.Client, app: sqlalchemy.Engine, topic: str, seen: Seen
+    client: msgtx.Client, leveled: sqlalchemy.Engine, topic: str, seen: Seen
 ) -> None:
-    with Session(app) as session:
+    with Session(leveled) as session:
         orm.publish(session, topic, b"a", partition=0)
         session.commit()
         client.topics.delete(topic)

@@ -706,6 +706,31 @@ def test_who_meets_only_what_compaction_has_removed_asks_again_at_once(connectio
     assert [len(call.records) for call in calls] == [0, 0, 1, 1]
 
 
+def test_what_was_aborted_behind_what_compaction_has_removed_is_not_delivered(connection: Connection) -> None:
+    """I5."""
+    group, writer = ShareGroup(connection, compacted_topic(connection)), Writer(connection)
+    for pairs in ("a1 a2", "a3", "z1"):
+        put(connection, group.partition, pairs)
+    group.acquire("a", 2)
+    group.acquire("b")
+    group.answer("a", {0: "release", 1: "release"})
+    compact(connection)
+    writer.send(group.partition, b"gone", keys=[b"k"])
+    writer.abort()
+    calls = [acquire_records(connection, group.asking("a", 9)) for _ in range(2)]
+    assert [(call.records, call.has_passed) for call in calls] == [([], True), ([], False)]
+
+
+def test_who_has_read_what_is_left_of_the_last_row_need_not_ask_again_at_once(connection: Connection) -> None:
+    """Of the row compaction has removed what came next."""
+    group = ShareGroup(connection, compacted_topic(connection, delete_retention_ms=0))
+    put(connection, group.partition, "z1 a-")
+    assert group.acquire("a", 1) == {0: 1}
+    assert [compact(connection) for _ in range(2)] == [0, 1]
+    found = acquire_records(connection, group.asking("a", 1))
+    assert (found.records, found.has_passed) == ([], False)
+
+
 def test_a_dead_letter_that_compaction_has_removed_is_forgotten(connection: Connection) -> None:
     group = ShareGroup(connection, compacted_topic(connection), delivery_count_limit=1)
     for pairs in ("a1 b1", "a2"):
