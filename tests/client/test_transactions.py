@@ -1328,7 +1328,7 @@ def test_a_send_that_waits_for_room_hears_that_its_transaction_has_failed(
             with pytest.raises(errors.InvalidRequest):
                 producer.send_offsets_to_transaction({TopicPartition(topic, 0): -1}, unique("group"))
             with pytest.raises(errors.InvalidRequest):
-                sending.result(5)
+                sending.result(2)
         producer.abort_transaction()
 
 
