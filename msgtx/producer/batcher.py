@@ -12,7 +12,7 @@ from msgtx.config import ProducerConfig
 from msgtx.producer.batches import RECORD_OVERHEAD_BYTES, Accumulator, BatchFuture, PendingBatch, RecordFuture
 from msgtx.producer.keyed import Deduplicator
 from msgtx.producer.routes import Route, Routes
-from msgtx.producer.state import ProducerState
+from msgtx.producer.state import OpenTransaction, ProducerState
 from msgtx.rules.partitioner import PARTITIONERS
 from msgtx.rules.transaction import Call
 from msgtx.store.append_once import KeyedRecord
@@ -319,19 +319,27 @@ class Batcher:
         with self._lock:
             if not self._state.may_send:
                 self._state.refuse(Call.SEND)
-            number = self._number()
+            number, transaction = self._number(), self._state.transaction
         error = too_large(route.topic.name, route.limit, size)
-        future = RecordFuture(self._failed(TopicPartition(route.topic.name, partition), number, error), 0)
+        place = TopicPartition(route.topic.name, partition)
+        future = RecordFuture(self._failed(place, number, error, of=transaction), 0)
         if on_delivery is not None:
             future.add_done_callback(on_delivery)
         return future
 
-    def _failed(self, topic_partition: TopicPartition, number: int | None, error: errors.MsgtxError) -> PendingBatch:
-        """Return a batch that has failed, and its transaction with it."""
+    def _failed(
+        self,
+        topic_partition: TopicPartition,
+        number: int | None,
+        error: errors.MsgtxError,
+        *,
+        of: OpenTransaction | None = None,
+    ) -> PendingBatch:
+        """Return a batch that has failed, and its transaction with it; `of`: as `batch_failed`."""
         batch = PendingBatch(topic_partition, number, self._lock)
         batch.error, batch.finished = error, True
         self._accumulator.tell(batch)
-        self._state.batch_failed(number, error)
+        self._state.batch_failed(number, error, of=of)
         return batch
 
     def _route(self, topic: str) -> Route:

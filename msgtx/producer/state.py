@@ -108,10 +108,15 @@ class ProducerState:
                 self.move(Call.FAILED)
             self._accumulator.settled.notify_all()  # a thread that waits for room learns of it
 
-    def batch_failed(self, number: int | None, error: MsgtxError) -> None:
-        """Fail what a batch belongs to, by the number of its transaction. None and a fatal error: the producer."""
+    def batch_failed(self, number: int | None, error: MsgtxError, *, of: OpenTransaction | None = None) -> None:
+        """Fail what a batch belongs to, by the number of its transaction. None and a fatal error: the producer.
+
+        `of`: that transaction itself; of one that handed nothing over, the next one has the number.
+        """
         with self.lock:
-            failed = self.transaction is not None and number == self.transaction.id.transaction_number
+            transaction = self.transaction
+            failed = transaction is not None and number == transaction.id.transaction_number
+            failed = failed and (of is None or of is transaction)
             if failed or error.fatal:
                 self.fail(error)
         if failed:
