@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import pytest
@@ -275,6 +275,33 @@ def test_a_record_that_fails_behind_the_end_of_its_transaction_leaves_the_next_o
         producer.send(topic, b"b")
         producer.commit_transaction()
     assert [record.value for record in read(topic)] == ([b"a", b"b"] if end == "commit" else [b"b"])
+
+
+def test_columns_that_fail_behind_the_end_of_their_transaction_leave_the_next_one_alone(
+    client: msgtx.Client, topic: str, read: Read, connection: Connection, background: ThreadPoolExecutor
+) -> None:
+    """They find no more room behind a part that is on its way, and another thread ends the transaction meanwhile."""
+    settings: Any = {"buffer_bytes": 2_000, "batch_bytes": 1_000, "max_block_ms": 50}
+    with client.producer(transactional_id=topic, **settings) as producer, ExitStack() as held:
+
+        def end_and_begin() -> None:
+            held.close()
+            producer.abort_transaction(SECONDS)
+            producer.begin_transaction()
+
+        class Meanwhile(Observer):
+            def batch_settled(self, *_: object, error: BaseException | None, **__: object) -> None:
+                if isinstance(error, errors.DeliveryTimeout):
+                    background.submit(end_and_begin).result(SECONDS)
+
+        client.observe(Meanwhile())
+        producer.begin_transaction()
+        held.enter_context(partitions_held(connection, topic))
+        columns = producer.send_batch(topic, [b"x" * 400] * 20)
+        assert isinstance(columns.exception(SECONDS), errors.DeliveryTimeout)
+        producer.send(topic, b"next")
+        producer.commit_transaction(SECONDS)
+    assert [record.value for record in read(topic)] == [b"next"]
 
 
 def test_an_abort_does_not_repeat_what_was_not_answered(
