@@ -141,7 +141,7 @@ class Into:
 
     @staticmethod
     def _require_done(result: object) -> None:
-        if inspect.isawaitable(result) or inspect.isgenerator(result):
+        if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
             if inspect.iscoroutine(result):
                 result.close()
             raise TypeError(f"the handler returned a {type(result).__name__}, which nobody runs: it has done nothing")

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -360,14 +360,18 @@ def a_generator(session: Session, record: Record) -> Iterator[None]:
     yield
 
 
-@pytest.mark.parametrize("handler", [of_a_loop, a_generator, "text"])
+async def a_generator_of_a_loop(session: Session, record: Record) -> AsyncIterator[None]:
+    yield
+
+
+@pytest.mark.parametrize("handler", [of_a_loop, a_generator, a_generator_of_a_loop, "text"])
 def test_a_handler_that_would_do_nothing_is_refused_before_anything_is_read(
     run: Run, send: Any, handler: Any, client: msgtx.Client, topic: str
 ) -> None:
     send(b"1")
     with pytest.raises(TypeError, match="handler is"):
         run(handler)
-    for hidden in (of_a_loop, a_generator):
+    for hidden in (of_a_loop, a_generator, a_generator_of_a_loop):
         with pytest.raises(TypeError, match="nobody runs"):
             run(lambda *given, hidden=hidden: hidden(*given), on_error="stop")
     assert client.admin.groups.offsets(topic)[TopicPartition(topic, 0)].offset == 0
