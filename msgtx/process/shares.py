@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -110,10 +110,10 @@ def run_shared(
     work: Work,
     *,
     on_error: str,
-    idle_timeout: float | None = None,
-    stop: Stop | None = None,
-    on_commit: OnCommit | None = None,
-    observers: Observers | None = None,
+    idle_timeout: float | None,
+    stop: Stop,
+    on_commit: OnCommit | None,
+    observers: Observers,
 ) -> ProcessReport:
     """Run the loop until `stop` is set, or until nothing came for `idle_timeout` seconds.
 
@@ -121,10 +121,10 @@ def run_shared(
     by itself: released with `on_error` "retry", rejected with "dead-letter"; the others are done without it. Locks are
     renewed as long as it takes, up to an hour.
     """
-    loop = _Loop(part, work, on_error, stop, on_commit, observers or Observers())
+    loop = _Loop(part, work, on_error, stop, on_commit, observers)
     last_input = time.monotonic()
     with _Renewing(part.consumer) as renewing:
-        while not (stop is not None and stop.is_set()):
+        while not stop.is_set():
             wait = POLL_SECONDS if idle_timeout is None else min(POLL_SECONDS, idle_timeout)
             if records := part.consumer.poll(wait, work.chunk):
                 renewing.take_over()
@@ -181,7 +181,7 @@ class _Loop:
     part: Part
     work: Work
     on_error: str
-    stop: Stop | None
+    stop: Stop
     on_commit: OnCommit | None
     observers: Observers
     report: ProcessReport = field(default_factory=ProcessReport)
@@ -191,7 +191,7 @@ class _Loop:
     def handle(self, records: list[ShareRecord]) -> None:
         """Do what was polled, in as many transactions as it takes; after `stop` the rest is left for others."""
         parts = deque([records])
-        while parts and not (self.stop is not None and self.stop.is_set()):
+        while parts and not self.stop.is_set():
             parts.extendleft(reversed(self._do(parts.popleft())))
 
     def _do(self, records: list[ShareRecord]) -> list[list[ShareRecord]]:
@@ -291,9 +291,8 @@ def together(
     return total([one.result() for one in running])
 
 
-def total(reports: Iterable[ProcessReport]) -> ProcessReport:
+def total(reports: Sequence[ProcessReport]) -> ProcessReport:
     """Return reports of workers as one; `seconds` are the longest."""
-    reports = [*reports]
     return ProcessReport(
         transactions=sum(one.transactions for one in reports),
         aborted=sum(one.aborted for one in reports),
