@@ -1,8 +1,10 @@
 """`consumer.batch(session)` and `client.process_into` for an event loop: async sessions, exactly once."""
 
 import asyncio
+import concurrent.futures
 import contextlib
 import functools
+import logging
 import signal
 import threading
 from collections.abc import Iterator
@@ -16,6 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 import msgtx
 from msgtx import ProcessReport, Record, aio, errors
 from msgtx.consumer.commits import Commits
+from msgtx.observer import Observer
+from msgtx.process import Ending
 from tests.aio.conftest import Held, Rows
 from tests.aio.test_sessions import EARLIEST, LEVELS, engine_of, insert
 from tests.databases import LOOK_SECONDS, PATIENCE_SECONDS
@@ -192,6 +196,7 @@ def test_a_cancelled_worker_rolls_back_and_leaves_its_group(
     client: msgtx.Client,
     filled: str,
     rows: Rows,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
         begun = asyncio.Event()
@@ -212,9 +217,63 @@ def test_a_cancelled_worker_rolls_back_and_leaves_its_group(
                 await working
             assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]
 
-    asyncio.run(main())
+    with caplog.at_level(logging.WARNING, "msgtx.process"):
+        asyncio.run(main())
     assert rows() == [0, 1, 2, 3, 4]
     assert client.admin.groups.members(filled) == []
+    assert caplog.messages == [], "no record has failed"
+
+
+def test_a_worker_that_is_cancelled_between_two_transactions_begins_no_other(
+    database_url: str, filled: str, rows: Rows
+) -> None:
+    """Its thread may have polled by then."""
+
+    class Polls(Observer):
+        def received(self, *_: object) -> None:
+            polled.release()
+
+    async def main() -> None:
+        def cancel(report: ProcessReport) -> None:
+            working.cancel()
+            gone_on.append(polled.acquire(timeout=PATIENCE_SECONDS) and polled.acquire(timeout=PATIENCE_SECONDS))
+
+        async with engine_of(database_url) as engine, await aio.connect(database_url) as made:
+            made.sync.observe(Polls())
+            working = asyncio.create_task(
+                made.process_into(
+                    async_sessionmaker(engine), store, filled, group=filled, max_poll_records=1, on_commit=cancel
+                )
+            )
+            with pytest.raises(asyncio.CancelledError):
+                await working
+
+    polled = threading.Semaphore(0)
+    gone_on: list[bool] = []
+    asyncio.run(main())
+    assert gone_on == [True]
+    assert rows() == [0]
+
+
+def test_a_handler_that_rolls_its_session_back_has_failed(
+    database_url: str, filled: str, rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else rows of other records would be gone, and their offsets not."""
+
+    async def handler(session: AsyncSession, record: Record) -> None:
+        await (session.rollback() if record.value == b"5" else store(session, record))
+
+    async def main() -> ProcessReport:
+        async with engine_of(database_url) as engine, await aio.connect(database_url) as made:
+            factory = async_sessionmaker(engine)
+            return await made.process_into(
+                factory, handler, filled, group=filled, on_error="skip", retries=0, idle_timeout=0.2
+            )
+
+    with caplog.at_level(logging.WARNING, "msgtx.process"):
+        report = asyncio.run(main())
+    assert (rows(), report.failed) == ([0, 1, 2, 3, 4, 6, 7, 8, 9], 1)
+    assert "session.begin_nested()" in caplog.text
 
 
 @pytest.mark.parametrize("how", ["event", "close", "SIGTERM"])
@@ -327,6 +386,31 @@ def test_a_handler_of_sigterm_that_came_while_a_worker_ran_stays(database_url: s
     assert signal.getsignal(signal.SIGTERM) is mine
 
 
+@pytest.mark.usefixtures("default_sigterm")
+def test_a_sigterm_is_left_to_those_who_end_a_worker_themselves() -> None:
+    def within(stop: threading.Event | None) -> Any:
+        with Ending(stop).by_sigterm():
+            return signal.getsignal(signal.SIGTERM)
+
+    assert within(None) is not signal.SIG_DFL
+    assert within(threading.Event()) is signal.SIG_DFL
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        assert thread.submit(within, None).result() is signal.SIG_DFL, "only the main thread may handle it"
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    assert within(None) is signal.SIG_IGN
+
+
+@pytest.mark.usefixtures("default_sigterm")
+def test_a_sigterm_ends_the_worker_that_is_left_when_another_has_ended() -> None:
+    with (left := Ending(None)).by_sigterm():
+        with Ending(None).by_sigterm():
+            pass
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        signal.raise_signal(signal.SIGTERM)
+    assert left.is_set()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
 def test_a_handler_does_not_close_its_own_client(database_url: str, filled: str, rows: Rows) -> None:
     """It would wait for the worker, and the worker for it."""
 
@@ -367,7 +451,7 @@ def test_what_is_not_for_an_event_loop_is_refused(database_url: str, filled: str
     async def main() -> None:
         engine = sqlalchemy.create_engine("postgresql+psycopg://")
         async with await aio.connect(database_url) as client:
-            with pytest.raises(TypeError, match="makes AsyncSessions or AsyncConnections"):
+            with pytest.raises(TypeError, match=r"makes AsyncSessions or AsyncConnections.*client.sync's takes"):
                 await client.process_into(lambda: sqlalchemy.orm.Session(engine), store, filled, group=filled)
             with pytest.raises(errors.ConfigError, match="need each other"):
                 await client.process_into(AsyncSession, store, filled, group=filled, on_error="dead-letter")

@@ -1,9 +1,10 @@
 """`client.process`: records on which the transform fails, and batches of them."""
 
 import gc
+import itertools
 import logging
-import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ import pytest
 
 import msgtx
 from msgtx import OutputRecord, ProcessReport, Record, errors
+from msgtx.process import loop, process, shares
 
 Unique = Callable[[str], str]
 Read = Callable[..., list[Record]]
@@ -49,11 +51,13 @@ def values(records: Iterable[Record]) -> list[bytes | None]:
 
 @pytest.mark.parametrize(("batch", "transform"), [(False, half), (True, halves)])
 def test_a_record_that_fails_stops_the_worker_and_commits_nothing(
-    run: Any, client: msgtx.Client, read: Read, unique: Unique, batch: bool, transform: Any
+    run: Any, client: msgtx.Client, topic: str, read: Read, unique: Unique, batch: bool, transform: Any
 ) -> None:
     target = unique("stopped")
-    with pytest.raises(ValueError, match="poison"):
+    with pytest.raises(ValueError, match="poison") as caught:
         run(transform, target, batch=batch)
+    place = f"{topic}-0 offsets 0 to 4" if batch else f"{topic}-0 offset 2"
+    assert caught.value.__notes__ == [f"failed on {place}; its transaction was rolled back, with the offsets"]
     assert read(target) == []
     assert [at.offset for at in client.admin.groups.offsets(target).values()] == [0]
     assert client.admin.transactions.list(states=["Ongoing"]) == []
@@ -180,14 +184,86 @@ def test_what_a_transform_returns_is_looked_at_within_its_own_failure(run: Any, 
     assert report.failed == 1
 
 
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_record_that_fails_is_tried_alone_until_it_succeeds(
+    run: Any, client: msgtx.Client, topic: str, read: Read, unique: Unique, caplog: pytest.LogCaptureFixture, batch: bool
+) -> None:
+    """What comes before it is committed meanwhile; what comes behind it is done together again."""
+    target = unique("retried")
+    behind = [b"6", b"7", b"8", b"9", b"10"]
+    with client.producer() as producer:
+        producer.send_batch(topic, behind).result(30)
+    found: list[list[bytes | None]] = []
+
+    def transform(given: Any) -> list[bytes | None]:
+        records = given if batch else [given]
+        if b"poison" in values(records) and len(found) < 5:
+            found.append(values(read(target)))
+            raise ConnectionError("mail server")
+        return values(records)
+
+    with caplog.at_level(logging.WARNING, "msgtx.process"):
+        report, _ = run(transform, target, batch=batch, on_error="retry", transaction_ms=60_000)
+    assert values(read(target)) == [*VALUES, *behind]
+    assert found == [[], [b"1"], [b"1", b"2"], [b"1", b"2"], [b"1", b"2"]]
+    assert (report.transactions, report.aborted, report.failed) == (4, 5, 0)
+    assert caplog.messages == [
+        f"{topic}-0 offset 2: ConnectionError: mail server; tried again in {pause} s" for pause in ("0.1", "0.2")
+    ]
+
+
 def test_an_error_of_the_library_is_nobodys_record(run: Any) -> None:
     for batch in (False, True):
+        calls: list[object] = []
 
-        def transform(given: Any) -> bytes:
+        def transform(given: Any, calls: list[object] = calls) -> bytes:
+            calls.append(given)
             raise errors.DatabaseUnavailable("of another client, for one")
 
         with pytest.raises(errors.DatabaseUnavailable):
             run(transform, batch=batch, on_error="skip")
+        assert len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("result", "complaint"), [("", "not str; encode it"), ("text", "not str; encode it"), ([b"1", 2], "not int")]
+)
+def test_what_is_no_output_is_an_error_of_the_transform(run: Any, result: Any, complaint: str) -> None:
+    with pytest.raises(TypeError, match=complaint):
+        run(lambda record: result)
+
+
+def test_an_output_that_cannot_be_sent_is_not_tried_again(run: Any, topic: str) -> None:
+    calls: list[Record] = []
+    stop = threading.Event()
+
+    def transform(record: Record) -> OutputRecord:
+        calls.append(record)
+        if len(calls) > 20:
+            stop.set()
+        return OutputRecord("text")  # type: ignore[arg-type]
+
+    with pytest.raises(TypeError):
+        run(transform, on_error="retry", stop=stop)
+    assert len(calls) == len(VALUES)
+
+
+def test_an_output_that_its_topic_refuses_is_not_tried_again(
+    run: Any, client: msgtx.Client, unique: Unique, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "RETRIES_IN_A_ROW", 1)
+    calls: list[Record] = []
+    target = unique("narrow")
+
+    def transform(record: Record) -> bytes:
+        if not calls:
+            client.topics.alter(target, max_message_bytes=100)
+        calls.append(record)
+        return b"x" * 1_000
+
+    with pytest.raises(errors.RecordTooLarge):
+        run(transform, target)
+    assert len(calls) == len(VALUES)
 
 
 @pytest.mark.parametrize(
@@ -247,6 +323,156 @@ def test_a_worker_that_is_stopped_ends_its_transaction_and_leaves_its_group(
     assert client.admin.transactions.list(states=["Ongoing"]) == []
 
 
+def test_a_worker_polls_more_each_time_while_its_transaction_has_time(client: msgtx.Client, topic: str, output: str) -> None:
+    with client.producer() as producer:
+        producer.send_batch(topic, [b"1"] * 1_000).result(30)
+    options: dict[str, Any] = {"to": output, "group": topic, "transactional_id": topic, "batch": True, "idle_timeout": 0.1}
+    sizes: list[int] = []
+    report = client.process(topic, transform=lambda records: sizes.append(len(records)), transaction_ms=60_000, **options)
+    assert (sizes[:3], sum(sizes), report.transactions) == ([100, 200, 400], 1_000, 1)
+
+
+@pytest.mark.parametrize("ending", ["time", "stop"])
+def test_a_transaction_ends_with_its_time_and_with_its_worker(
+    client: msgtx.Client, topic: str, output: str, ending: str
+) -> None:
+    with client.producer() as producer:
+        producer.send_batch(topic, [b"1"] * 150).result(30)
+    sizes: list[int] = []
+    stop = threading.Event()
+
+    def transform(records: list[Record]) -> None:
+        sizes.append(len(records))
+        if ending == "stop":
+            stop.set()
+        else:
+            time.sleep(0.002)
+
+    report = client.process(
+        topic,
+        to=output,
+        group=topic,
+        transactional_id=topic,
+        transform=transform,
+        batch=True,
+        transaction_ms=60_000 if ending == "stop" else 1,
+        idle_timeout=0.1,
+        stop=stop,
+    )
+    assert report.transactions == len(sizes)
+    assert (report.records_in, len(sizes) > 1) == ((100, False) if ending == "stop" else (150, True))
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_a_worker_ends_when_nothing_has_come_for_its_idle_timeout(
+    client: msgtx.Client, topic: str, output: str, monkeypatch: pytest.MonkeyPatch, share: bool
+) -> None:
+    """It begins anew with each input."""
+    for module in (loop, shares):
+        monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
+    if share:
+        client.admin.shares.configure(topic, {"auto_offset_reset": "earliest"})
+    idle = 0.2
+
+    def work(transform: Callable[[Record], None]) -> None:
+        client.process(
+            topic, to=output, group=topic, transactional_id=topic, transform=transform, share=share, transaction_ms=1,
+            idle_timeout=idle,
+        )  # fmt: skip
+
+    began = time.monotonic()
+    work(lambda record: None)
+    assert time.monotonic() - began >= idle
+    handled: list[float] = []
+
+    with client.producer(linger_ms=0) as producer:
+
+        def slow(record: Record) -> None:
+            if not handled:
+                time.sleep(idle)
+                producer.send(topic, b"2").result(30)
+            handled.append(time.monotonic())
+
+        producer.send(topic, b"1").result(30)
+        work(slow)
+    assert len(handled) == 2
+    assert time.monotonic() - handled[0] >= idle
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_what_may_pass_is_tried_again_after_pauses_that_grow(
+    client: msgtx.Client, topic: str, output: str, share: bool
+) -> None:
+    if share:
+        client.admin.shares.configure(topic, {"auto_offset_reset": "earliest"})
+    with client.producer() as producer:
+        producer.send(topic, b"1").result(30)
+    tries: list[float] = []
+
+    def transform(record: Record) -> None:
+        tries.append(time.monotonic())
+        if len(tries) < 4:
+            raise errors.TransactionAborted("by a test")
+
+    report = client.process(
+        topic, to=output, group=topic, transactional_id=topic, transform=transform, share=share, idle_timeout=0.1
+    )
+    assert (report.transactions, report.aborted) == (1, 3)
+    pauses = [after - before for before, after in itertools.pairwise(tries)]
+    assert all(pause >= least for pause, least in zip(pauses, (0.05, 0.1, 0.15), strict=True))
+
+
+def test_a_pause_ends_by_itself_or_when_it_is_asked_to() -> None:
+    class Counting(threading.Event):
+        looks = 0
+
+        def is_set(self) -> bool:
+            self.looks += 1
+            return super().is_set()
+
+    stop = Counting()
+    for given in (None, stop):
+        began = time.monotonic()
+        loop.pause(0.25, given)
+        assert time.monotonic() - began >= 0.25
+    assert stop.looks < 10, "it sleeps meanwhile"
+    stop.set()
+    began = time.monotonic()
+    loop.pause(20.0, stop)
+    assert time.monotonic() - began < 10.0
+
+
+def test_the_loop_takes_a_consumer_and_a_producer_of_ones_own(
+    client: msgtx.Client, topic: str, output: str, read: Read
+) -> None:
+    failures = [errors.TransactionAborted("by a test")]
+
+    def transform(record: Record) -> bytes | None:
+        if failures:
+            raise failures.pop()
+        return record.value
+
+    with (
+        client.consumer(topic, group=topic, auto_offset_reset="earliest", enable_auto_commit=False) as consumer,
+        client.producer(transactional_id=topic) as producer,
+    ):
+        with client.producer() as sender:
+            sender.send_batch(topic, VALUES).result(30)
+        with pytest.raises(errors.ConfigError, match="need each other"):
+            process(
+                consumer,
+                producer,
+                to=output,
+                transform=transform,
+                transaction_ms=10,
+                on_error="dead-letter",
+                idle_timeout=0.1,
+            )
+        report = process(consumer, producer, to=output, transform=transform, transaction_ms=10, idle_timeout=0.1)
+    assert (report.records_in, report.aborted) == (5, 1)
+    assert values(read(output)) == VALUES
+
+
 def test_records_and_outputs_go_before_the_garbage_collector_looks(client: msgtx.Client, topic: str, unique: Unique) -> None:
     """With thousands of them at once it took a third of the time."""
     target = unique("out")
@@ -280,12 +506,22 @@ def test_a_worker_that_never_got_past_its_first_record_has_lag(client: msgtx.Cli
     assert client.admin.groups.describe(group).lag == 1
 
 
+@pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize("in_a_row", [False, True])
 def test_only_failures_without_a_commit_in_between_end_a_worker(
-    client: msgtx.Client, topic: str, unique: Unique, read: Read, monkeypatch: pytest.MonkeyPatch, in_a_row: bool
+    client: msgtx.Client,
+    topic: str,
+    unique: Unique,
+    read: Read,
+    monkeypatch: pytest.MonkeyPatch,
+    in_a_row: bool,
+    share: bool,
 ) -> None:
-    monkeypatch.setattr(sys.modules["msgtx.process.loop"], "RETRIES_IN_A_ROW", 2)
+    for module in (loop, shares):
+        monkeypatch.setattr(module, "RETRIES_IN_A_ROW", 2)
     target = unique("out")
+    if share:
+        client.admin.shares.configure(target, {"auto_offset_reset": "earliest"})
     client.topics.create(target)
     left = [b"1", b"2", b"3", b"4"]
     failed: list[bytes | None] = []
@@ -305,13 +541,16 @@ def test_only_failures_without_a_commit_in_between_end_a_worker(
         def work() -> ProcessReport:
             send_next()
             return client.process(
-                topic, to=target, group=target, transactional_id=target, transform=transform, idle_timeout=0.3,
-                on_commit=send_next,
+                topic, to=target, group=target, transactional_id=target, transform=transform, share=share,
+                idle_timeout=0.3, on_commit=send_next,
             )  # fmt: skip
 
         if in_a_row:
-            with pytest.raises(errors.NotAssigned):
+            with pytest.raises(errors.NotAssigned) as caught:
                 work()
             assert failed == [b"1"] * 3
+            assert [note.partition(",")[0] for note in caught.value.__notes__] == [
+                f"at {topic}-0 offset 0; the transaction was rolled back"
+            ]
         else:
             assert (work().aborted, values(read(target))) == (4, [b"1", b"2", b"3", b"4"])

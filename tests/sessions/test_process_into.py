@@ -214,6 +214,23 @@ def test_a_dead_letter_that_is_refused_says_what_it_was_for(
     assert {at.offset for at in client.admin.groups.offsets(topic).values()} == {0}
 
 
+def test_a_record_whose_setting_aside_fails_is_not_passed(
+    run: Run, send: Any, client: msgtx.Client, topic: str, app: sqlalchemy.Engine
+) -> None:
+    class Failing(Session):
+        def commit(self) -> None:
+            raise ConnectionError("an audit trail")
+
+    def handler(session: Session, record: Record) -> None:
+        raise ValueError("no amount")
+
+    send(b"1")
+    with pytest.raises(ConnectionError, match="audit") as caught:
+        run(handler, sessionmaker(app, class_=Failing), on_error="skip", retries=0)
+    assert str(caught.value.__cause__) == "no amount"
+    assert {at.offset for at in client.admin.groups.offsets(topic).values()} == {0}
+
+
 def test_what_is_skipped_is_said_in_a_line(run: Run, send: Any, rows: Rows, topic: str, caplog: Any) -> None:
     send(*VALUES)
     with caplog.at_level(logging.WARNING, "msgtx.process"):
@@ -250,12 +267,88 @@ def test_a_record_is_retried_with_growing_pauses_while_other_partitions_go_on(
     assert all(after >= expected for after, expected in zip(pauses, (0.1, 0.2, 0.4), strict=False))
 
 
-def test_retries_may_have_an_end(run: Run, send: Any, rows: Rows, topic: str) -> None:
+@pytest.mark.parametrize("retries", [0, 2])
+def test_retries_may_have_an_end(run: Run, send: Any, rows: Rows, topic: str, retries: int) -> None:
+    """Only the failures of a record alone count: others of its transaction are done first."""
     send(*VALUES)
+    tries: list[Record] = []
+
+    def handler(session: Session, record: Record) -> None:
+        tries.extend([record] if record.value == b"poison" else [])
+        store(session, record)
+
     with pytest.raises(ValueError, match="poison") as caught:
-        run(store, retries=2)
+        run(handler, retries=retries, transaction_ms=60_000)
     assert f"failed on {topic}-0 offset 2; its transaction was rolled back, with the offsets" in caught.value.__notes__
     assert rows() == [1, 2]
+    assert len(tries) == 2 + 1 + retries, "with the one before it, with the one behind it, and alone"
+
+
+def test_a_failure_of_the_commit_is_said_to_be_that_of_all_its_records(run: Run, send: Any, rows: Rows, topic: str) -> None:
+    send(b"1", b"2", b"2")
+    with pytest.raises(sqlalchemy.exc.IntegrityError) as caught:
+        run(store, on_error="stop", transaction_ms=60_000)
+    assert rows() == [1]
+    assert [note.partition(";")[0] for note in caught.value.__notes__] == [f"failed on {topic}-0 offsets 1 to 2"]
+
+
+@pytest.mark.parametrize(("on_error", "retries"), [("skip", 0), ("retry", 1)])
+def test_what_is_known_of_a_record_that_is_gone_is_not_held_against_the_next(
+    run: Run, send: Any, rows: Rows, client: msgtx.Client, topic: str, on_error: str, retries: int
+) -> None:
+    """Its place in the partition is another one's when its log is cut off."""
+    send(b"poison", b"2")
+    failures = [ConnectionError("mail server")]
+
+    def handler(session: Session, record: Record) -> None:
+        if record.value == b"poison":
+            client.admin.partitions.delete_records({TopicPartition(topic, 0): 1})
+            raise ValueError("no amount")
+        if retries and failures:
+            raise failures.pop()
+        store(session, record)
+
+    report = run(handler, on_error=on_error, retries=retries)
+    assert (rows(), report.records_in, report.failed) == ([2], 1, 0)
+
+
+def test_what_is_handed_out_with_a_record_that_is_set_aside_is_handled(run: Run, send: Any, rows: Rows, caplog: Any) -> None:
+    """I10: another partition comes between the failure and the next try, and the next poll hands out more than one."""
+    send(b"10", partition=1)
+    send(b"11", partition=1)
+    with_poison = [b"poison", b"1", b"2"]
+    send(*with_poison)
+    with caplog.at_level(logging.WARNING, "msgtx.process"):
+        report = run(store, on_error="skip", retries=0, transaction_ms=60_000, config={"fetch_max_bytes": 1})
+    assert (rows(), report.failed) == ([1, 2, 10, 11], 1)
+    assert len(caplog.messages) == 1
+
+
+def test_a_partition_that_is_taken_away_is_not_waited_for(
+    run: Run, send: Any, rows: Rows, client: msgtx.Client, topic: str, background: Any
+) -> None:
+    """What has failed on it is its next owner's."""
+    for number in range(3):
+        send(b"%d" % number, partition=number)
+    failed: set[int] = set()
+    healed = threading.Event()
+
+    def handler(session: Session, record: Record) -> None:
+        if not healed.is_set():
+            failed.add(record.partition)
+            raise ConnectionError("mail server")
+        store(session, record)
+
+    running = background.submit(run, handler)
+    wait_until(lambda: len(failed) == 3, "each has failed")
+    with client.consumer(topic, group=topic, enable_auto_commit=False) as other:
+        while not other.assignment():
+            other.poll(0.05)
+        healed.set()
+        report = running.result(30)
+        taken = {partition.partition for partition in other.assignment()}
+    assert rows() == [number for number in range(3) if number not in taken]
+    assert (report.records_in, report.failed) == (3 - len(taken), 0)
 
 
 def test_a_row_that_only_the_commit_refuses_is_found_alone(
@@ -397,6 +490,55 @@ def test_a_lost_connection_is_no_records_fault(run: Run, send: Any, rows: Rows, 
         report = run(handler, on_error="skip", retries=0)
     assert (rows(), report.failed, len(killed)) == (list(range(50)), 0, 5)
     assert caplog.messages == []
+
+
+def test_a_session_that_the_server_has_ended_is_no_records_fault(
+    run: Run, send: Any, rows: Rows, connection: Connection, caplog: Any
+) -> None:
+    """By a limit on idle sessions: to psycopg it is no OperationalError."""
+    send(b"1", b"2")
+    ended: list[int] = []
+
+    def handler(session: Session, record: Record) -> None:
+        store(session, record)
+        session.flush()
+        if not ended:
+            ended.append(session.execute(text("select pg_backend_pid()")).scalar_one())
+            session.execute(text("set local idle_in_transaction_session_timeout = 20"))
+            there = "select from pg_stat_activity where pid = any(%s)"
+            wait_until(lambda: not connection.execute(there, [ended]).rowcount, "the session has ended")
+            session.execute(text("select 1"))
+
+    with caplog.at_level(logging.WARNING, "msgtx.process"):
+        report = run(handler, on_error="skip", retries=0)
+    assert (rows(), report.failed, report.aborted) == ([1, 2], 0, 1)
+    assert caplog.messages == []
+
+
+def test_what_may_pass_is_no_records_fault(run: Run, send: Any, rows: Rows, caplog: Any) -> None:
+    send(b"1", b"2")
+    failures = [errors.LockTimeout("of another client, for one")]
+
+    def handler(session: Session, record: Record) -> None:
+        store(session, record)
+        if failures:
+            raise failures.pop()
+
+    with caplog.at_level(logging.WARNING, "msgtx.process"):
+        report = run(handler, on_error="skip", retries=0)
+    assert (rows(), report.failed, report.aborted) == ([1, 2], 0, 1)
+    assert caplog.messages == []
+
+
+def test_a_fatal_error_ends_a_worker_and_sets_no_record_aside(run: Run, send: Any, client: msgtx.Client, topic: str) -> None:
+    send(b"1")
+
+    def handler(session: Session, record: Record) -> None:
+        raise errors.ProducerFenced("of another client, for one")
+
+    with pytest.raises(errors.ProducerFenced):
+        run(handler, on_error="skip", retries=0)
+    assert {at.offset for at in client.admin.groups.offsets(topic).values()} == {0}
 
 
 @pytest.mark.parametrize("options", [{}, {"group_instance_id": "one"}], ids=["dynamic", "static"])
@@ -736,7 +878,7 @@ def test_a_factory_of_something_else_is_refused_and_nothing_is_committed(
     send(b"1")
     elsewhere = sqlalchemy.create_engine(make_database(schema=False).replace("postgresql://", "postgresql+psycopg://"))
     for factory, complaint in (
-        (AsyncSession, "makes Sessions or Connections of SQLAlchemy, not AsyncSession"),
+        (AsyncSession, "makes Sessions or Connections of SQLAlchemy, not AsyncSession .*aio's takes async"),
         (lambda: contextlib.nullcontext("text"), "expected SQLAlchemy's Session"),
         (sessionmaker(elsewhere), "there is no schema msgtx|msgtx db init"),
     ):
