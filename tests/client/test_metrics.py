@@ -206,6 +206,34 @@ def test_a_worker_of_topics_counts_what_it_skips(client: msgtx.Client, topic: st
     assert value("producer_records_total", topic=wide) == 2
 
 
+def test_a_worker_counts_a_transaction_that_is_aborted_and_tries_it_again(
+    client: msgtx.Client, topic: str, wide: str, value: Value
+) -> None:
+    with client.producer() as producer:
+        producer.send(topic, b"good").result()
+    failures = [errors.TransactionAborted("by a test")]
+
+    def transform(record: msgtx.Record) -> bytes | None:
+        if failures:
+            raise failures.pop()
+        return record.value
+
+    report = client.process(topic, to=wide, group=topic, transactional_id=topic, transform=transform, idle_timeout=0.1)
+    assert (report.records_in, report.aborted) == (1, 1)
+    assert value("worker_transactions_total", group=topic, outcome="aborted") == 1
+    assert value("worker_errors_total", group=topic, error="TransactionAborted") == 1
+
+
+def test_a_worker_without_input_shows_zeros(
+    client: msgtx.Client, topic: str, wide: str, registry: CollectorRegistry
+) -> None:
+    """Of a counter that appears as 1 Prometheus sees no increase."""
+    client.process(topic, to=wide, group=topic, transactional_id=topic, transform=lambda record: None, idle_timeout=0)
+    for outcome in ("committed", "aborted"):
+        labels = {"group": topic, "outcome": outcome}
+        assert registry.get_sample_value("msgtx_worker_transactions_total", labels) == 0
+
+
 def test_an_asynchronous_client_is_watched_through_its_other_half(database_url: str, topic: str) -> None:
     registry = CollectorRegistry()
 

@@ -1,18 +1,25 @@
 """`client.process(…, share=True)`: the output is visible if and only if the input is accepted (I17, I10)."""
 
 import asyncio
+import itertools
+import logging
+import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 import msgtx
 from msgtx import ProcessReport, Record, aio, errors
+from msgtx.consumer.shares import ShareConsumer
+from msgtx.process import shares
 from msgtx.producer import transaction
 from msgtx.producer.group_commit import GroupCommit
+from msgtx.store.answers import OffsetRange
 from tests.client.test_shares import fill
+from tests.databases import PATIENCE_SECONDS, wait_until
 
 Unique = Callable[[str], str]
 Read = Callable[..., list[Record]]
@@ -88,6 +95,7 @@ def test_a_record_that_fails_holds_up_no_other(
     assert numbers(read(output)) == [2, 6, 8]
     assert (report.records_in - report.failed, report.records_out) == (3, 3)
     assert report.failed == (on_error == "dead-letter")
+    assert report.aborted >= 1
     (letter,) = client.read(client.snapshot([f"{topic}-dead-letters"]))
     headers = dict(letter.headers)
     assert headers["msgtx.dead-letter.deliveries"] == (b"1" if on_error == "dead-letter" else b"2")
@@ -105,6 +113,145 @@ def test_a_record_that_fails_stops_the_worker_and_stays(
     assert read(output) == []
     found = client.admin.shares.describe(topic)
     assert (found.lag, found.members) == (2, 0)
+
+
+def test_a_record_that_fails_is_answered_for_before_the_others_go_on(run: Run, client: msgtx.Client, topic: str) -> None:
+    letters: list[int] = []
+
+    def transform(record: Record) -> bytes:
+        if record.value == b"3":
+            letters.append(client.admin.shares.describe(topic).dead_letters)
+        return double(record)
+
+    with client.producer() as producer:
+        producer.send_batch(topic, [b"1", b"poison", b"3"], partition=0).result(30)
+    run(transform, on_error="dead-letter", transaction_ms=60_000)
+    assert letters == [1]
+
+
+def test_a_worker_that_is_stopped_leaves_the_rest_of_its_poll_for_others(
+    run: Run, client: msgtx.Client, topic: str, output: str, read: Read
+) -> None:
+    stop = threading.Event()
+
+    def transform(record: Record) -> bytes:
+        if record.value == b"poison":
+            stop.set()
+        return double(record)
+
+    with client.producer() as producer:
+        producer.send_batch(topic, [b"1", b"poison", b"3"], partition=0).result(30)
+    run(transform, on_error="retry", stop=stop, transaction_ms=60_000)
+    assert numbers(read(output)) == [2]
+
+
+def test_a_record_that_another_member_has_by_now_is_not_answered_for(
+    run: Run, client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(shares, "RENEWED_SECONDS", 0.0)
+    client.admin.shares.configure(topic, {"record_lock_duration_ms": "300ms"})
+
+    def transform(record: Record) -> bytes:
+        with client.share_consumer(topic, group=topic) as other:
+            assert [found.offset for found in other.poll(PATIENCE_SECONDS)] == [record.offset]
+            other.commit()
+        raise ConnectionError("mail server")
+
+    fill(client, topic, 1)
+    with caplog.at_level(logging.WARNING, "msgtx.process"):
+        report = run(transform, on_error="dead-letter")
+    assert (report.records_in, report.failed, caplog.messages) == (0, 0, [])
+    assert client.admin.shares.describe(topic).dead_letters == 0
+
+
+def test_an_error_of_the_library_is_nobodys_record(run: Run, client: msgtx.Client, topic: str) -> None:
+    calls: list[Record] = []
+
+    def transform(record: Record) -> bytes:
+        calls.append(record)
+        if len(calls) > 2:
+            return double(record)
+        raise errors.DatabaseUnavailable("of another client, for one")
+
+    fill(client, topic, 1)
+    with pytest.raises(errors.DatabaseUnavailable) as caught:
+        run(transform, on_error="retry")
+    assert len(calls) == 1
+    assert caught.value.__notes__ == [
+        f"at {topic}-0 offset 0; the transaction was rolled back, and they are delivered again"
+    ]
+
+
+def test_ctrl_c_ends_all_workers_of_a_call(run: Run, client: msgtx.Client, topic: str) -> None:
+    """It comes to the main thread, which waits for them."""
+    threads: set[int] = set()
+    barrier = threading.Barrier(2, timeout=PATIENCE_SECONDS)
+
+    def transform(record: Record) -> None:
+        if threading.get_ident() not in threads:
+            threads.add(threading.get_ident())
+            if barrier.wait() == 0:
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    for start in range(0, 40, 20):
+        fill(client, topic, 20, start)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(transform, concurrency=2, idle_timeout=None, transaction_ms=1)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert client.admin.shares.describe(topic).members == 0
+
+
+def test_locks_are_renewed_once_in_a_third_of_their_time(
+    run: Run, client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each renewal is a row: with every look, they would be many."""
+    renew, times = ShareConsumer.renew, []
+
+    def noted(self: ShareConsumer, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        times.append(time.monotonic())
+        return renew(self, ranges)
+
+    def transform(record: Record) -> bytes:
+        wait_until(lambda: len(times) > 2, "it is renewed")
+        return double(record)
+
+    monkeypatch.setattr(shares, "LOOK_SECONDS", 0.005)
+    monkeypatch.setattr(ShareConsumer, "renew", noted)
+    client.admin.shares.configure(topic, {"record_lock_duration_ms": "600ms"})
+    fill(client, topic, 1)
+    run(transform)
+    assert all(after - before > 0.1 for before, after in itertools.pairwise(times[:3]))
+
+
+def test_the_thread_that_renews_locks_ends_before_its_worker(
+    run: Run, client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would use what the worker has closed."""
+    renew = ShareConsumer.renew
+    begun, stop = threading.Event(), threading.Event()
+    running: list[None] = []
+
+    def slow(self: ShareConsumer, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        running.append(None)
+        begun.set()
+        time.sleep(0.3)  # longer than a worker takes to its end
+        found = renew(self, ranges)
+        running.pop()
+        return found
+
+    def transform(record: Record) -> bytes:
+        assert begun.wait(PATIENCE_SECONDS)
+        stop.set()
+        return double(record)
+
+    monkeypatch.setattr(ShareConsumer, "renew", slow)
+    client.admin.shares.configure(topic, {"record_lock_duration_ms": "300ms"})
+    fill(client, topic, 1)
+    run(transform, stop=stop)
+    assert running == []
 
 
 def test_workers_of_one_call_divide_a_partition_each_with_its_own_id(
