@@ -312,18 +312,6 @@ def test_what_is_known_of_a_record_that_is_gone_is_not_held_against_the_next(
     assert (rows(), report.records_in, report.failed) == ([2], 1, 0)
 
 
-def test_what_is_handed_out_with_a_record_that_is_set_aside_is_handled(run: Run, send: Any, rows: Rows, caplog: Any) -> None:
-    """I10: another partition comes between the failure and the next try, and the next poll hands out more than one."""
-    send(b"10", partition=1)
-    send(b"11", partition=1)
-    with_poison = [b"poison", b"1", b"2"]
-    send(*with_poison)
-    with caplog.at_level(logging.WARNING, "msgtx.process"):
-        report = run(store, on_error="skip", retries=0, transaction_ms=60_000, config={"fetch_max_bytes": 1})
-    assert (rows(), report.failed) == ([1, 2, 10, 11], 1)
-    assert len(caplog.messages) == 1
-
-
 def test_a_partition_that_is_taken_away_is_not_waited_for(
     run: Run, send: Any, rows: Rows, client: msgtx.Client, topic: str, background: Any
 ) -> None:
