@@ -147,19 +147,22 @@ def run(
     until it succeeds with `on_error` "retry", else `retries` times. Its partition waits for it, the others go on.
     """
     report = ProcessReport()
-    started = last_input = time.monotonic()
+    started = time.monotonic()
+    idle_since: float | None = None  # the first poll in a row that brought nothing
     in_a_row = 0
     trials = _Trials(consumer)
     consumer.commit_starts()  # else, with `latest`, the next process would skip what comes before the first commit
     while not (stop is not None and stop.is_set()):
         if trials.resume():
             work.take_one()
+        asked = time.monotonic()
         records = consumer.poll(POLL_SECONDS if idle_timeout is None else min(POLL_SECONDS, idle_timeout), work.chunk)
         if not records:
-            if idle_timeout is not None and not trials.open and time.monotonic() - last_input >= idle_timeout:
+            idle_since = asked if idle_since is None else idle_since
+            if idle_timeout is not None and not trials.open and time.monotonic() - idle_since >= idle_timeout:
                 break
             continue
-        last_input = time.monotonic()
+        idle_since = None
         try:
             given_up = trials.given_up(records)
             outcome = work.attempt(records) if given_up is None else work.set_aside(records[0], given_up)
