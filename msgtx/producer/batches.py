@@ -42,7 +42,6 @@ class PendingBatch(OpenRow):
         "finished",
         "lock",
         "reserved",
-        "sent_to",
         "timestamp",
         "topic_partition",
         "transaction_number",
@@ -58,7 +57,6 @@ class PendingBatch(OpenRow):
         self.created_at = time.monotonic()
         self.base_sequence: int | None = None
         self.attempts = 0
-        self.sent_to = -1  # the id of the partition that it was numbered for
         self.uncertain = False  # it was handed to the database and not answered
         self.finished = False
         self.error: BaseException | None = None

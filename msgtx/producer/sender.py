@@ -255,9 +255,7 @@ class Sender:
                     raise
                 self._state.batch_failed(transaction.id.transaction_number, error)
                 return
-            with self._accumulator.lock:
-                answers.stored = True
-                self._accumulator.settled.notify_all()
+            answers.stored = True  # who waits for that is told at the end of the round
 
     def _deadline(self) -> float:
         """Return when the oldest batch is late; without one, when the next could be."""
@@ -337,7 +335,6 @@ class Sender:
             batch.base_sequence = lane.next_sequence
             lane.next_sequence += len(batch)
         batch.uncertain = True
-        batch.sent_to = lane.partition_id
         if batch.transaction_number is not None:
             assert batch.base_sequence is not None
             assert self._state.transaction is not None
@@ -407,14 +404,14 @@ class Sender:
         topic = self._refresh_topic(batch.topic_partition.topic)
         if topic is None:
             return False
-        dropped = {
+        dropped: dict[int, BaseException] = {
             i: errors.RecordTooLarge(str(error))
             for i in range(len(batch.values))
             if batch.record_bytes(i) > topic.max_message_bytes
         }
-        if not dropped or (batch.dropped and dropped.keys() <= batch.dropped.keys()):
+        if dropped.keys() <= (batch.dropped or {}).keys():
             return False
-        batch.dropped = {**(batch.dropped or {}), **dropped}
+        batch.dropped = dropped
         self._state.batch_failed(batch.transaction_number, error)
         return len(batch) > 0
 
@@ -423,9 +420,7 @@ class Sender:
         topic = self._refresh_topic(batch.topic_partition.topic)
         if topic is None or batch.transaction_number is not None or self._late(batch):
             return False
-        # The refused batch was sent to another partition than it would be now.
-        index = batch.topic_partition.partition
-        return index < len(topic.partition_ids) and topic.partition_ids[index] != batch.sent_to
+        return batch.topic_partition.partition < len(topic.partition_ids)
 
     def _late(self, batch: PendingBatch) -> bool:
         return self._overdue(batch) or batch.attempts > (0 if self._config.acks == "0" else self._config.retries)

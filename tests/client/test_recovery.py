@@ -18,7 +18,7 @@ from msgtx.producer import sender
 from msgtx.store.decide import decide
 from msgtx.store.topics import describe_topics
 from tests.databases import Connection, partitions_held, wait_until, waiting_backends
-from tests.store.steps import append_one, batch
+from tests.store.steps import append_one, batch, count
 
 Read = Callable[..., list[msgtx.Record]]
 SECONDS = 30.0
@@ -510,6 +510,27 @@ def test_no_more_calls_are_on_their_way_than_the_settings_say(
     assert max(on_their_way) == most
 
 
+def test_a_record_without_a_key_leaves_no_gap_in_a_compacted_topic(
+    client: msgtx.Client, unique: Callable[[str], str], connection: Connection
+) -> None:
+    """I2: it used up no sequence, and no new epoch is needed for what follows."""
+    topic = client.topics.create(unique("compacted"), cleanup_policy="compact").name
+    with client.producer(linger_ms=0) as producer:
+        producer.send(topic, b"1", key=b"k").result(SECONDS)
+        assert isinstance(producer.send(topic, b"refused").exception(SECONDS), errors.InvalidRecord)
+        producer.send(topic, b"2", key=b"k").result(SECONDS)
+    assert sorted(rows(connection, topic, "(producer_epoch, base_sequence)::text")) == [("(0,0)",), ("(0,1)",)]
+
+
+def test_without_retries_a_record_does_not_go_to_a_topic_that_was_made_again(client: msgtx.Client, topic: str) -> None:
+    with client.producer(linger_ms=0, retries=0) as producer:
+        producer.send(topic, b"a").result(SECONDS)
+        client.topics.delete(topic)
+        client.topics.create(topic)
+        assert isinstance(producer.send(topic, b"b").exception(SECONDS), errors.UnknownTopicOrPartition)
+        assert producer.send(topic, b"c").result(SECONDS).offset == 0
+
+
 def test_a_gap_within_a_transaction_fails_it_and_the_next_one_goes_on(
     client: msgtx.Client, topic: str, connection: Connection, read: Read
 ) -> None:
@@ -578,3 +599,72 @@ def test_a_batch_loses_records_that_are_too_large_more_than_once(
         producer.flush(SECONDS)
         assert [type(future.exception(0)) for future in futures] == [errors.RecordTooLarge] * 2 + [type(None)]
     assert [len(record.value or b"") for record in read(topic)] == [0, 1]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_limit_that_is_raised_while_it_is_looked_at_drops_nothing_more(
+    client: msgtx.Client, topic: str, connection: Connection, read: Read, times: int
+) -> None:
+    """The batch was refused, and no record tells why: it is not sent once more, as it would be again and again."""
+    with client.producer(linger_ms=60_000) as producer:
+        producer.send(topic, b"")
+        producer.flush(SECONDS)
+        futures = [producer.send(topic, bytes(size)) for size in (100, 50)]
+        lower_limit(connection, topic, 80 if times == 2 else 30)
+        drop, looks = producer._sender._drop_large, []
+
+        def raised(batch: Any, error: errors.MsgtxError) -> bool:
+            looks.append(batch)
+            if len(looks) == times:
+                lower_limit(connection, topic, 80 if times == 2 else 1_000)
+            goes_on = drop(batch, error)
+            lower_limit(connection, topic, 30)
+            return goes_on
+
+        producer._sender._drop_large = raised  # type: ignore[method-assign]
+        producer.flush(SECONDS)
+        assert [type(future.exception(0)) for future in futures] == [errors.RecordTooLarge] * 2
+        assert len(looks) == times
+    assert [len(record.value or b"") for record in read(topic)] == [0]
+
+
+def test_the_sender_sleeps_for_the_rest_of_a_linger_only(
+    client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with client.producer(linger_ms=60_000) as producer:
+        waits: list[float | None] = []
+        wait = producer._accumulator.work.wait
+
+        def noted(seconds: float | None = None) -> bool:
+            waits.append(seconds)
+            return wait(seconds)
+
+        monkeypatch.setattr(producer._accumulator.work, "wait", noted)
+        producer.send(topic, b"a")
+        wait_until(lambda: waits, "the sender waits")
+        with producer._accumulator.work:
+            producer._accumulator.work.notify_all()
+        wait_until(lambda: len(waits) > 1, "it waits for the rest")
+        assert 30 < (waits[-1] or 0) < 60
+        producer.flush(SECONDS)
+
+
+def test_a_call_that_hangs_ends_with_its_oldest_batch(client: msgtx.Client, topic: str, connection: Connection) -> None:
+    """Not later, because another one has come meanwhile or lingers still."""
+    with client.producer(linger_ms=0, delivery_timeout_ms=700, request_timeout_ms=60_000) as producer:
+        producer.send(topic, b"first").result(SECONDS)
+        with partitions_held(connection, topic):
+            hangs = producer.send(topic, b"hangs")
+            wait_until(lambda: waiting_backends(connection), "the append waits")
+            began = time.monotonic()
+            assert isinstance(hangs.exception(5), errors.DeliveryTimeout)
+            assert time.monotonic() - began < 5
+
+
+def test_a_closed_producer_asks_the_database_for_nothing(client: msgtx.Client, topic: str, connection: Connection) -> None:
+    producer = client.producer()
+    producer.close()
+    before = count(connection, "producer")
+    with pytest.raises(errors.IllegalState):
+        producer.send(topic, b"a")
+    assert count(connection, "producer") == before

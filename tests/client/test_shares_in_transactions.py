@@ -143,8 +143,9 @@ def test_a_record_that_was_lost_meanwhile_fails_the_transaction(
 
 
 def test_when_a_lost_record_fails_the_transaction_its_abort_releases_the_others(
-    client: msgtx.Client, topic: str, output: str, share: Share, make: Make, group: str, connection: Connection
-) -> None:
+    client: msgtx.Client, topic: str, output: str, share: Share, make: Make, group: str, connection: Connection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     """Also if they were to be pending, and are not."""
     producer = make()
     one, other, records = one_that_lost_its_first(client, topic, 3, share)
@@ -156,6 +157,10 @@ def test_when_a_lost_record_fails_the_transaction_its_abort_releases_the_others(
     producer.begin_transaction()
     producer.send_acknowledgements_to_transaction(one)
     wait_until(lambda: producer._state.has_failed, "they are handed over, and refused")
+    calls: list[object] = []
+    monkeypatch.setattr(sender, "acknowledge_in_transaction", lambda *_, **__: calls.append(None))
+    time.sleep(0.1)
+    assert calls == [], "they are not handed over again"
     producer.abort_transaction()
     assert seen(other.poll(5))[-2:] == [(b"1", 3), (b"2", 3)]
 
