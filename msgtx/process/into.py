@@ -17,8 +17,10 @@ from msgtx.types import Record
 
 # `publish(session, topic, value, …)`: this room does not know the one that has it.
 Publish = Callable[..., None]
-# SQLSTATEs among the server's own reasons that one record may lead to each time: a limit, the time of a statement.
-BY_A_RECORD: Final = ("54", "57014")
+# SQLSTATEs of psycopg's OperationalError that one record may lead to each time: a limit, a state that does not allow it, the
+# time of a statement.
+BY_A_RECORD: Final = ("54", "55", "57014")
+LOCK_NOT_AVAILABLE: Final = "55P03"
 NOT_YET: Final = "the handler commits its session: process_into does, behind it, with the offsets"
 
 
@@ -95,7 +97,8 @@ class Into:
                 isinstance(error, AbortableError) and not isinstance(error, RecordTooLarge | InvalidRecord)
             )
         if isinstance(error, sqlalchemy.exc.OperationalError):
-            return not str(getattr(error.orig, "sqlstate", "")).startswith(BY_A_RECORD)
+            state = str(getattr(error.orig, "sqlstate", ""))
+            return state == LOCK_NOT_AVAILABLE or not state.startswith(BY_A_RECORD)
         return isinstance(error, sqlalchemy.exc.TimeoutError) or (  # of its pool
             isinstance(error, sqlalchemy.exc.DBAPIError) and error.connection_invalidated
         )

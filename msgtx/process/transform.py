@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from msgtx.consumer.consumer import Consumer
-from msgtx.errors import AbortableError, InvalidRecord, MsgtxError, RecordTooLarge
+from msgtx.errors import AbortableError, InvalidRecord, MsgtxError, RecordTooLarge, UsageError
 from msgtx.observer import Observers
 from msgtx.process.loop import Done, Failed, Stop, dead_letter_of, require_settings, run, tell_set_aside
 from msgtx.process.watched import watched, watched_call
@@ -138,10 +138,8 @@ class Filler:
             with self.input.keeping(), self.producer.transaction() as transaction:
                 written = self._fill(records)
                 self.input.ride(transaction)
-        except MsgtxError:
-            raise  # nobody's record
         except Exception as error:
-            if not self.at:
+            if not self.at or not _is_of_a_record(error):
                 raise
             return Failed(error, self.at, alone=self.read == 1)
         self.one = False
@@ -195,10 +193,8 @@ class Filler:
         if self.batch:
             try:
                 return list(outputs(transform(list(records))))  # its own: it may take them out of it
-            except MsgtxError:
-                raise
-            except Exception:
-                if self.on_error in {"stop", "retry"}:
+            except Exception as error:
+                if self.on_error in {"stop", "retry"} or not _is_of_a_record(error):
                     raise
             transform = _alone(transform)
         found: list[OutputRecord] = []
@@ -209,9 +205,9 @@ class Filler:
                     found.append(result)
                 else:
                     found.extend(outputs(result))
-            except MsgtxError:
-                raise
             except Exception as error:
+                if not _is_of_a_record(error):
+                    raise
                 if self.on_error in {"stop", "retry"}:
                     self.at = records[at : at + 1]
                     raise
@@ -220,6 +216,11 @@ class Filler:
                 if self.dead_letter is not None:
                     found.append(dead_letter_of(record, error, self.dead_letter))
         return found
+
+
+def _is_of_a_record(error: Exception) -> bool:
+    """Whether what a transform raises is its records' fault: not where the database or the group is at fault."""
+    return not isinstance(error, MsgtxError) or isinstance(error, UsageError)
 
 
 def _alone(transform: Callable[[list[Record]], Outputs]) -> Callable[[Record], Outputs]:

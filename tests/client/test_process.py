@@ -225,6 +225,27 @@ def test_an_error_of_the_library_is_nobodys_record(run: Any) -> None:
         assert len(calls) == 1
 
 
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_wrong_call_of_the_library_is_its_records_fault(
+    run: Any, client: msgtx.Client, read: Read, unique: Unique, batch: bool
+) -> None:
+    """As in `process_into`: what a record names is not there, say."""
+    grave = unique("grave")
+    client.topics.create(grave)
+
+    def transform(given: Any) -> Iterable[bytes]:
+        for record in given if batch else [given]:
+            if record.value == b"poison":
+                client.topics.describe("of which a record knows")
+        return halves(given if batch else [given])
+
+    report, target = run(transform, batch=batch, on_error="dead-letter", dead_letter=grave)
+    assert (report.failed, values(read(grave)), len(read(target))) == (1, [b"poison"], 4)
+    with pytest.raises(errors.UnknownTopicOrPartition) as caught:
+        run(transform, batch=batch, on_error="stop")
+    assert "failed on" in caught.value.__notes__[0]
+
+
 @pytest.mark.parametrize(
     ("result", "complaint"), [("", "not str; encode it"), ("text", "not str; encode it"), ([b"1", 2], "not int")]
 )

@@ -607,9 +607,10 @@ def test_a_pool_that_is_used_up_is_no_records_fault(run: Run, send: Any, rows: R
         "set local statement_timeout = 50; select pg_sleep(5)",
         "create temp table wide (t text) on commit drop; create index on wide (t);"
         " insert into wide select string_agg(md5(n::text), '') from generate_series(1, 2000) n",
+        "do $$ begin raise 'the order is closed' using errcode = 'object_not_in_prerequisite_state'; end $$",
     ],
 )
-def test_a_limit_that_one_record_exceeds_is_its_fault(run: Run, send: Any, rows: Rows, failing: str) -> None:
+def test_what_the_server_refuses_of_one_record_each_time_is_its_fault(run: Run, send: Any, rows: Rows, failing: str) -> None:
     """To psycopg it is an OperationalError, as a deadlock is; tried again and again, it would end the worker."""
     send(*VALUES)
 
@@ -620,6 +621,21 @@ def test_a_limit_that_one_record_exceeds_is_its_fault(run: Run, send: Any, rows:
 
     report = run(handler, on_error="skip", retries=0)
     assert (rows(), report.failed) == ([1, 2, 4, 5], 1)
+
+
+def test_a_lock_that_was_not_to_be_had_is_tried_again(run: Run, send: Any, rows: Rows) -> None:
+    """Its state is of the class of those that come again, `object_in_use` for one."""
+    send(b"1", b"2")
+    tries: list[int] = []
+
+    def handler(session: Session, record: Record) -> None:
+        tries.append(record.offset)
+        if len(tries) == 2:
+            session.connection().exec_driver_sql("do $$ begin raise 'locked' using errcode = 'lock_not_available'; end $$")
+        store(session, record)
+
+    report = run(handler, on_error="stop", max_poll_records=1)
+    assert (rows(), report.aborted, tries) == ([1, 2], 1, [0, 1, 1])
 
 
 def test_a_cancelled_future_is_an_error_as_any(run: Run, send: Any, rows: Rows) -> None:
