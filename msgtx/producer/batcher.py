@@ -294,9 +294,10 @@ class Batcher:
         return None if transaction is None else transaction.id.transaction_number
 
     def _wait_for_room(self, size: int) -> None:
-        accumulator = self._accumulator
+        accumulator, transaction = self._accumulator, self._state.transaction
         if size > self._config.buffer_bytes:
-            raise errors.RecordTooLarge(f"{size} bytes do not fit into buffer_bytes={self._config.buffer_bytes}")
+            error = errors.RecordTooLarge(f"{size} bytes do not fit into buffer_bytes={self._config.buffer_bytes}")
+            raise self._state.lacks(transaction, error)
         if accumulator.buffered + size <= self._config.buffer_bytes:
             return
         accumulator.close_all()
@@ -308,9 +309,8 @@ class Batcher:
         if not self._state.may_send:
             self._state.refuse(Call.SEND)
         if not room:
-            raise errors.DeliveryTimeout(
-                f"buffer_bytes={self._config.buffer_bytes} stayed full for max_block_ms={self._config.max_block_ms}"
-            )
+            full = f"buffer_bytes={self._config.buffer_bytes} stayed full for max_block_ms={self._config.max_block_ms}"
+            raise self._state.lacks(transaction, errors.DeliveryTimeout(full))
 
     def _too_large(
         self, route: Route, partition: int, size: int, on_delivery: Callable[[RecordFuture], object] | None
@@ -343,8 +343,13 @@ class Batcher:
         return batch
 
     def _route(self, topic: str) -> Route:
-        self._start()
-        return self._routes.find(topic)
+        transaction = self._state.transaction
+        try:
+            self._start()
+            return self._routes.find(topic)
+        except errors.MsgtxError as error:
+            self._state.lacks(transaction, error)
+            raise
 
 
 def _unanswered(batch: PendingBatch) -> PendingBatch:

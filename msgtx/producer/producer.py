@@ -148,8 +148,10 @@ class Producer:
         differs. It is awaited and flushed whatever `acks` says, and needs a producer without transactions.
         `deliver_at` or `delay_ms`: share groups deliver it then, and what follows it earlier; consumer groups do not wait.
 
-        Raise `IllegalState`, `TypeError`, `InvalidRequest`, `UnknownTopicOrPartition`, the stored error of a failed
-        transaction or producer; everything else is in the future. Source: internals: append.
+        Raise `IllegalState`, `TypeError`, `InvalidRequest`, `UnknownTopicOrPartition`, and the stored error of a failed
+        transaction or producer. Raise `RecordTooLarge` for what `buffer_bytes` cannot hold, `DeliveryTimeout` if they stay
+        full, `DatabaseUnavailable` if a topic cannot be looked up within `max_block_ms`: each fails the transaction that
+        the record was for. Everything else is in the future. Source: internals: append.
         """
         return self._batcher.send(
             topic,

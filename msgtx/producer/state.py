@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
-from msgtx.errors import MsgtxError
+from msgtx.errors import DeliveryTimeout, MsgtxError, UsageError
 from msgtx.producer.batches import Accumulator, PendingBatch
 from msgtx.rules.transaction import Call, ClientState, client_move
 from msgtx.session.answers import Answers
@@ -107,6 +107,16 @@ class ProducerState:
                 self.error = error
                 self.move(Call.FAILED)
             self._accumulator.settled.notify_all()  # a thread that waits for room learns of it
+
+    def lacks(self, transaction: OpenTransaction | None, error: MsgtxError) -> MsgtxError:
+        """Fail a transaction that lacks a record, since `send` raised this: who goes on would commit a part of it (I1).
+
+        A wrong call changes nothing. Returns what to raise.
+        """
+        with self.lock:
+            if transaction is not None and transaction is self.transaction and not isinstance(error, UsageError):
+                self.fail(DeliveryTimeout(f"a record was not sent: {error}") if error.retriable else error)
+        return error
 
     def batch_failed(self, number: int | None, error: MsgtxError, *, of: OpenTransaction | None = None) -> None:
         """Fail what a batch belongs to, by the number of its transaction. None and a fatal error: the producer.

@@ -531,6 +531,54 @@ def test_without_retries_a_record_does_not_go_to_a_topic_that_was_made_again(cli
         assert producer.send(topic, b"c").result(SECONDS).offset == 0
 
 
+@pytest.mark.parametrize("why", ["buffer", "full", "columns", "away"])
+def test_a_send_that_raises_fails_its_transaction(
+    client: msgtx.Client, topic: str, unique: Callable[[str], str], connection: Connection, read: Read,
+    monkeypatch: pytest.MonkeyPatch, why: str,
+) -> None:  # fmt: skip
+    """I1: who catches the error and goes on would commit half of it. What was a wrong call has changed nothing."""
+    settings: Any = {"buffer_bytes": 4_000, "batch_bytes": 1_000, "max_block_ms": 50, "linger_ms": 0}
+    with client.producer(transactional_id=topic, **settings) as producer:
+        producer.begin_transaction()
+        producer.send(topic, b"half")
+        with pytest.raises(errors.UnknownTopicOrPartition):
+            producer.send(topic, b"wrong", partition=7)
+        if why == "full":
+            with partitions_held(connection, topic):
+                producer.send_batch(topic, [bytes(700)] * 4)
+                with pytest.raises(errors.DeliveryTimeout):
+                    producer.send(topic, bytes(1_500))
+        elif why == "away":
+            other = unique("other")
+            client.topics.create(other)
+            with monkeypatch.context() as patched:
+                patched.setattr(producer._routes, "_topics", away)
+                with pytest.raises(errors.DatabaseUnavailable):
+                    producer.send(other, b"more")
+        else:
+            with pytest.raises(errors.RecordTooLarge):
+                producer.send_batch(topic, [bytes(5_000)]) if why == "columns" else producer.send(topic, bytes(5_000))
+        with pytest.raises(errors.MsgtxError):
+            producer.send(topic, b"rest")
+        kind = errors.DeliveryTimeout if why in {"full", "away"} else errors.RecordTooLarge
+        fail_and_go_on(producer, topic, kind)
+    assert [record.value for record in read(topic)] == [b"next"]
+
+
+def away(*_: object) -> Any:
+    raise errors.DatabaseUnavailable("the database is away")
+
+
+def test_without_a_transaction_a_send_that_raises_leaves_the_next_one_alone(
+    client: msgtx.Client, topic: str, read: Read
+) -> None:
+    with client.producer(buffer_bytes=4_000, batch_bytes=1_000) as producer:
+        with pytest.raises(errors.RecordTooLarge):
+            producer.send(topic, bytes(5_000))
+        producer.send(topic, b"next")
+    assert [record.value for record in read(topic)] == [b"next"]
+
+
 def test_a_gap_within_a_transaction_fails_it_and_the_next_one_goes_on(
     client: msgtx.Client, topic: str, connection: Connection, read: Read
 ) -> None:
