@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from msgtx.database.wire import BatchColumns
-from msgtx.errors import IllegalState
+from msgtx.errors import DeliveryTimeout, IllegalState, UsageError
 from msgtx.observer import Observers
 from msgtx.store.append import Appended
 from msgtx.store.rows import OpenRow
@@ -361,12 +361,13 @@ class Accumulator:
             raise IllegalState(f"{call} in a delivery callback would wait for itself: call it in another thread")
 
     def drop_unsent(self, error: BaseException) -> None:
-        """Fail every batch that is not in flight."""
+        """Fail every batch that is not in flight. One that was not answered may be stored, also where the call was wrong."""
         with self.lock:
             self.close_all()
             dropped = self.take_ready()
         for batch in dropped:
-            self.finish(batch, error=error)
+            lost = batch.uncertain and isinstance(error, UsageError)
+            self.finish(batch, error=DeliveryTimeout(f"{batch.topic_partition}: not answered ({error})") if lost else error)
 
     def stored(self, lane: Lane, batch: PendingBatch, answer: Appended) -> None:
         """Settle a batch that the database has stored."""

@@ -484,6 +484,22 @@ def test_what_is_on_its_way_at_close_is_not_repeated(
         closing.result(SECONDS)
 
 
+def test_what_was_sent_before_the_close_and_not_answered_may_be_stored(
+    client: msgtx.Client, topic: str, read: Read, answers: Answers
+) -> None:
+    """I16: an error that says that nothing was changed would be wrong."""
+    answers.lost = range(1, 100)
+    producer = client.producer(linger_ms=0, retry_backoff_ms=100)
+    sent = producer.send(topic, b"a")
+    wait_until(lambda: answers.sizes, "the answer is lost")
+    with producer._sender.paused(time.monotonic() + SECONDS):
+        unsent = producer.send(topic, b"b")
+        producer.close(0)
+    assert isinstance(sent.exception(0), errors.DeliveryTimeout)
+    assert isinstance(unsent.exception(0), errors.IllegalState)
+    assert [record.value for record in read(topic)] == [b"a"]
+
+
 def test_a_batch_that_lingers_longer_than_the_sender_stays_awake_is_sent(client: msgtx.Client, topic: str) -> None:
     with client.producer(linger_ms=round(sender.AWAKE_SECONDS * 1500)) as producer:
         assert producer.send(topic, b"a").result(SECONDS).offset == 0
