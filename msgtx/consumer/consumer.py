@@ -329,7 +329,8 @@ class Consumer:
         self._subscription.require_assignment()
         if self._subscription.membership is not None:
             self._subscription.membership.polled()
-        at_once = time.monotonic() >= deadline
+        entered = time.monotonic()
+        at_once = entered >= deadline
         while True:
             if self._closed:
                 return False
@@ -360,9 +361,10 @@ class Consumer:
                     continue
                 if isinstance(error, errors.UnknownTopicOrPartition) and self._subscription.take_made_again():
                     continue
-                if not error.retriable or self._given_up(began):
+                left = deadline - time.monotonic()
+                if not error.retriable or self._given_up(began, entered if left > 0 else -math.inf):
                     raise
-                if (left := deadline - time.monotonic()) <= 0:
+                if left <= 0:
                     return False
                 time.sleep(min(self.config.retry_backoff_ms / 1000, left))
                 continue
@@ -374,9 +376,10 @@ class Consumer:
             longest = self.config.fetch_max_wait_ms if self._fetcher.waiting is None else self.config.retry_backoff_ms
             self._waiter.wait(min(left, longest / 1000))
 
-    def _given_up(self, began: float) -> bool:
+    def _given_up(self, began: float, entered: float) -> bool:
+        """Return whether the database is away for too long, as far as anybody has looked since `entered`."""
         self._failing_since = self._failing_since or began
-        return time.monotonic() - self._failing_since > self.config.request_timeout_ms / 1000
+        return time.monotonic() - max(self._failing_since, entered) > self.config.request_timeout_ms / 1000
 
     def _deserialized(self, records: list[Record]) -> list[Record]:
         if self._key_deserializer is None and self._value_deserializer is None:

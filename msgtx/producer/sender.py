@@ -229,7 +229,7 @@ class Sender:
         if transaction is None or not transaction.answers or self._state.has_failed or transaction.fused is not None:
             return None
         waiting = (each for each in transaction.answers if not each.stored)
-        return next((each for each in waiting if transaction.tails or each.handed or each.due <= now), None)
+        return next((each for each in waiting if transaction.tails or each.due <= now), None)
 
     def _acknowledge(self, connection: RawConnection) -> None:
         """Have acknowledgements wait for the decision, one call after the other; what is refused fails the transaction."""

@@ -703,6 +703,27 @@ def test_a_database_that_stays_away_is_told(client: msgtx.Client, topic: str, mo
         assert time.monotonic() - began > 0.3
 
 
+def test_a_poll_that_has_time_left_tries_again_though_another_one_has_failed_long_ago(
+    client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the two nobody looked: the database may have been there."""
+    fill(client, topic, 1)
+    failures = [1, 1]
+
+    def fails_at_first(*arguments: Any, **named: Any) -> Any:
+        if failures:
+            failures.pop()
+            raise errors.DatabaseUnavailable("it is away")
+        return fetch(*arguments, **named)
+
+    fetch = msgtx.consumer.fetcher.fetch
+    monkeypatch.setattr("msgtx.consumer.fetcher.fetch", fails_at_first)
+    with client.consumer(topic, auto_offset_reset="earliest", request_timeout_ms=300, retry_backoff_ms=1) as consumer:
+        assert (consumer.poll(0), failures) == ([], [1])
+        time.sleep(0.35)
+        assert len(consumer.poll(SECONDS)) == 1
+
+
 def test_a_truncated_log_is_told_and_a_seek_goes_on(
     client: msgtx.Client, topic: str, tp: TopicPartition, connection: Connection
 ) -> None:
