@@ -455,6 +455,44 @@ def test_a_transaction_of_which_a_part_was_late_is_not_committed(
             assert isinstance(producer.send(wide, b"late", partition=1).exception(SECONDS), errors.DeliveryTimeout)
         fail_and_go_on(producer, wide, errors.DeliveryTimeout)
     assert [record.value for record in read(wide)] == [b"next"]
+    assert {epoch for (epoch,) in rows(connection, wide, "producer_epoch")} == {0}
+
+
+def test_a_transaction_of_which_a_record_is_too_large_by_now_is_not_committed(
+    client: msgtx.Client, topic: str, connection: Connection, read: Read
+) -> None:
+    """I1: nor is the rest of its batch sent."""
+    with client.producer(transactional_id=topic, linger_ms=60_000) as producer:
+        with producer.transaction():
+            producer.send(topic, b"")
+        lower_limit(connection, topic)
+        producer.begin_transaction()
+        futures = [producer.send(topic, bytes(size)) for size in (50, 1)]
+        producer.flush(SECONDS)
+        assert [type(future.exception(0)) for future in futures] == [errors.RecordTooLarge] * 2
+        fail_and_go_on(producer, topic, errors.RecordTooLarge)
+    assert [record.value for record in read(topic)] == [b"", b"next"]
+
+
+def test_an_epoch_that_is_not_to_be_had_is_asked_for_once(
+    client: msgtx.Client, topic: str, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def fenced(*_: object, **__: object) -> Any:
+        asked.append(None)
+        raise errors.ProducerFenced("planted")
+
+    with client.producer(linger_ms=0, delivery_timeout_ms=200, retry_backoff_ms=10) as producer:
+        producer.send(topic, b"a").result(SECONDS)
+        answers.lost = range(2, 100)
+        monkeypatch.setattr(sender, "init_producer_id", fenced)
+        assert isinstance(producer.send(topic, b"b").exception(SECONDS), errors.DeliveryTimeout)
+        wait_until(lambda: asked, "the lost one may be stored: what follows needs a new epoch")
+        time.sleep(0.1)
+        assert len(asked) == 1
+        with pytest.raises(errors.ProducerFenced):
+            producer.send(topic, b"c")
 
 
 def test_a_bug_is_told_to_everybody_who_waits(
@@ -714,15 +752,12 @@ def test_the_sender_sleeps_for_the_rest_of_a_linger_only(
 
 
 def test_a_call_that_hangs_ends_with_its_oldest_batch(client: msgtx.Client, topic: str, connection: Connection) -> None:
-    """Not later, because another one has come meanwhile or lingers still."""
-    with client.producer(linger_ms=0, delivery_timeout_ms=700, request_timeout_ms=60_000) as producer:
+    with client.producer(linger_ms=0, delivery_timeout_ms=400, request_timeout_ms=60_000) as producer:
         producer.send(topic, b"first").result(SECONDS)
         with partitions_held(connection, topic):
             hangs = producer.send(topic, b"hangs")
             wait_until(lambda: waiting_backends(connection), "the append waits")
-            began = time.monotonic()
-            assert isinstance(hangs.exception(5), errors.DeliveryTimeout)
-            assert time.monotonic() - began < 5
+            assert isinstance(hangs.exception(2.5), errors.DeliveryTimeout)
 
 
 def test_a_closed_producer_starts_nothing(client: msgtx.Client, topic: str) -> None:
