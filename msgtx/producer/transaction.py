@@ -190,7 +190,12 @@ class Transactions:
     def _commit(self, transaction: OpenTransaction, deadline: float) -> None:
         with self._state.lock:
             if not transaction.was_handed_over and not self._state.closed:
-                transaction.fused = self._take_whole(transaction)
+                try:
+                    transaction.fused = self._take_whole(transaction)
+                except BaseException:
+                    # An interrupt. What has left the lanes by now would be missing from a commit that is called again.
+                    self._state.fail(errors.FatalError("a commit was interrupted: close this producer, and make a new one"))
+                    raise
         offsets = columns_of(transaction.offsets)
         if transaction.fused is not None:
             self._commit_at_once(transaction, transaction.fused, offsets, deadline)

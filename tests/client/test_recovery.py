@@ -633,6 +633,35 @@ def test_without_a_transaction_a_send_that_raises_leaves_the_next_one_alone(
     assert [record.value for record in read(topic)] == [b"next"]
 
 
+def test_a_commit_that_is_interrupted_while_it_takes_its_records_is_not_repeated(
+    client: msgtx.Client, wide: str, read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I1: what it had taken by then would be missing from what is committed next."""
+    producer = client.producer(transactional_id=wide, linger_ms=60_000)
+    producer.init_transactions()
+    producer.begin_transaction()
+    for partition in range(3):
+        producer.send(wide, b"half", partition=partition)
+    take = producer._accumulator.take_ready
+
+    def interrupted(*arguments: Any) -> Any:
+        _, *others = take(*arguments)
+        for other in others:
+            producer._sender._requeue(producer._accumulator.lanes[other.topic_partition], other)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(producer._accumulator, "take_ready", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            producer.commit_transaction(SECONDS)
+    with pytest.raises(errors.FatalError, match="interrupted"):
+        producer.commit_transaction(SECONDS)
+    producer.close(1)
+    with client.producer(transactional_id=wide) as producer, producer.transaction():
+        producer.send(wide, b"next")
+    assert [record.value for record in read(wide)] == [b"next"]
+
+
 def test_a_gap_within_a_transaction_fails_it_and_the_next_one_goes_on(
     client: msgtx.Client, topic: str, connection: Connection, read: Read
 ) -> None:
