@@ -453,6 +453,7 @@ def test_a_transaction_of_which_a_part_was_late_is_not_committed(
         producer.send(wide, b"half", partition=0).result(SECONDS)
         with partitions_held(connection, wide):
             assert isinstance(producer.send(wide, b"late", partition=1).exception(SECONDS), errors.DeliveryTimeout)
+        wait_until(lambda: not producer._sender._bump_needed, "no epoch is to be raised")
         fail_and_go_on(producer, wide, errors.DeliveryTimeout)
     assert [record.value for record in read(wide)] == [b"next"]
     assert {epoch for (epoch,) in rows(connection, wide, "producer_epoch")} == {0}
