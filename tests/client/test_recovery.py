@@ -577,6 +577,17 @@ def test_a_record_without_a_key_leaves_no_gap_in_a_compacted_topic(
     assert sorted(rows(connection, topic, "(producer_epoch, base_sequence)::text")) == [("(0,0)",), ("(0,1)",)]
 
 
+def test_a_topic_that_is_gone_for_good_fails_its_own_records(
+    client: msgtx.Client, topic: str, unique: Callable[[str], str]
+) -> None:
+    gone = client.topics.create(unique("gone")).name
+    with client.producer(linger_ms=0) as producer:
+        producer.send(gone, b"a").result(SECONDS)
+        client.topics.delete(gone)
+        assert isinstance(producer.send(gone, b"b").exception(SECONDS), errors.UnknownTopicOrPartition)
+        assert producer.send(topic, b"c").result(SECONDS).offset == 0
+
+
 def test_without_retries_a_record_does_not_go_to_a_topic_that_was_made_again(client: msgtx.Client, topic: str) -> None:
     with client.producer(linger_ms=0, retries=0) as producer:
         producer.send(topic, b"a").result(SECONDS)
