@@ -105,24 +105,30 @@ class Batcher:
         if size > route.limit + RECORD_OVERHEAD_BYTES:
             return self._too_large(route, partition, size - RECORD_OVERHEAD_BYTES, on_delivery)
         with self._lock:
-            if not self._state.may_send:
-                self._state.refuse(Call.SEND)
-            lane = route.lanes[partition] if -1 < partition < route.count else None
-            if lane is None or (batch := lane.open) is None or batch.size + size > batch.reserved:
-                batch = self._roll(route, partition, size, sticky=sticky)
-            values = batch.values
-            index = len(values)
-            if index >= self._batch_records:
-                batch = self._roll(route, partition, size, sticky=sticky)
-                values, index = batch.values, len(batch.values)
-            values.append(value)
-            batch.keys.append(key)
-            batch.size += size
-            if stamp is not None or batch.timestamps is not None:
-                batch.add_timestamp(batch.created_ms if stamp is None else stamp)
-            if pairs:
-                batch.add_headers(pairs)
-            future = RecordFuture(batch if self._awaits else _unanswered(batch), index)
+            try:
+                if not self._state.may_send:
+                    self._state.refuse(Call.SEND)
+                lane = route.lanes[partition] if -1 < partition < route.count else None
+                if lane is None or (batch := lane.open) is None or batch.size + size > batch.reserved:
+                    batch = self._roll(route, partition, size, sticky=sticky)
+                values = batch.values
+                index = len(values)
+                if index >= self._batch_records:
+                    batch = self._roll(route, partition, size, sticky=sticky)
+                    values, index = batch.values, len(batch.values)
+                values.append(value)
+                batch.keys.append(key)
+                batch.size += size
+                if stamp is not None or batch.timestamps is not None:
+                    batch.add_timestamp(batch.created_ms if stamp is None else stamp)
+                if pairs:
+                    batch.add_headers(pairs)
+                future = RecordFuture(batch if self._awaits else _unanswered(batch), index)
+            except errors.MsgtxError:
+                raise
+            except BaseException:  # as in `Accumulator.steps`, which would cost a record what all the rest does
+                self._accumulator.torn = True
+                raise
         if on_delivery is not None:
             future.add_done_callback(on_delivery)
         return future
@@ -153,7 +159,7 @@ class Batcher:
         route.topic.partition_id(partition)
         if size > route.limit + RECORD_OVERHEAD_BYTES:
             return self._too_large(route, partition, size - RECORD_OVERHEAD_BYTES, on_delivery)
-        with self._lock:
+        with self._lock, self._accumulator.steps():
             if not self._state.may_send:
                 self._state.refuse(Call.SEND)
             self._wait_for_room(size)
@@ -247,7 +253,7 @@ class Batcher:
             while end < most and (end == start or total + sizes[end] + RECORD_OVERHEAD_BYTES <= self._config.batch_bytes):
                 total += sizes[end] + RECORD_OVERHEAD_BYTES
                 end += 1
-            with self._lock:
+            with self._lock, self._accumulator.steps():
                 if not self._state.may_send:
                     self._state.refuse(Call.SEND)
                 index = route.sticky if partition is None else partition
@@ -269,6 +275,7 @@ class Batcher:
         `fresh`: a new one. The caller holds the lock.
         """
         route.topic.partition_id(partition)
+        self._state.require_whole()
         accumulator = self._accumulator
         lane = self._routes.lane(route, partition)
         batch: PendingBatch | None = lane.open

@@ -3,16 +3,17 @@
 Kafka's record accumulator. `Producer.send` fills the open batch by itself, to save a call per record.
 """
 
+import contextlib
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from msgtx.database.wire import BatchColumns
-from msgtx.errors import DeliveryTimeout, IllegalState, UsageError
+from msgtx.errors import IllegalState, MsgtxError
 from msgtx.observer import Observers
 from msgtx.store.append import Appended
 from msgtx.store.rows import OpenRow
@@ -238,6 +239,7 @@ class Accumulator:
         self.lock = threading.RLock()
         self.work = threading.Condition(self.lock)
         self.settled = threading.Condition(self.lock)
+        self.torn = False  # an exception came in between two steps: it is not certain any more what is where
         self.sender_sleeps = False
         self.lanes: dict[TopicPartition, Lane] = {}
         self.filled: set[TopicPartition] = set()  # lanes whose `ready` holds something
@@ -256,6 +258,17 @@ class Accumulator:
             stamped = topic.settings["timestamp_type"] == "LogAppendTime"
             lane = self.lanes[key] = Lane(key, topic.partition_ids[partition], stamped)
         return lane
+
+    @contextlib.contextmanager
+    def steps(self) -> Iterator[None]:
+        """Note where an exception comes in between, as a signal handler raises it: Ctrl-C, the time limit of a job."""
+        try:
+            yield
+        except MsgtxError:
+            raise
+        except BaseException:
+            self.torn = True
+            raise
 
     def lead_to(self, topic: Topic) -> None:
         """Have the lanes of a topic lead to other partitions: it was made again. The caller holds the lock."""
@@ -299,8 +312,9 @@ class Accumulator:
 
     def close_all(self) -> None:
         """Make all open batches ready. The caller holds the lock."""
-        for key in list(self.opened):
-            self.close_batch(self.lanes[key])
+        with self.steps():
+            for key in list(self.opened):
+                self.close_batch(self.lanes[key])
 
     def close_lingering(self, now: float) -> float | None:
         """Make open batches ready whose linger is over. Returns the seconds until the next one's, None if there is none."""
@@ -318,7 +332,7 @@ class Accumulator:
     def take_ready(self, wanted: Callable[[PendingBatch], bool] = lambda _: True) -> list[PendingBatch]:
         """Take batches that are not in flight out of their lanes."""
         taken: list[PendingBatch] = []
-        with self.lock:
+        with self.lock, self.steps():
             for key in list(self.filled):
                 lane = self.lanes[key]
                 taken.extend(batch for batch in lane.ready if wanted(batch))
@@ -360,14 +374,13 @@ class Accumulator:
         if self.lock in getattr(_calling, "locks", ()):
             raise IllegalState(f"{call} in a delivery callback would wait for itself: call it in another thread")
 
-    def drop_unsent(self, error: BaseException) -> None:
-        """Fail every batch that is not in flight. One that was not answered may be stored, also where the call was wrong."""
+    def drop_unsent(self, error: BaseException, wanted: Callable[[PendingBatch], bool] = lambda _: True) -> None:
+        """Fail every batch that is not in flight."""
         with self.lock:
             self.close_all()
-            dropped = self.take_ready()
+            dropped = self.take_ready(wanted)
         for batch in dropped:
-            lost = batch.uncertain and isinstance(error, UsageError)
-            self.finish(batch, error=DeliveryTimeout(f"{batch.topic_partition}: not answered ({error})") if lost else error)
+            self.finish(batch, error=error)
 
     def stored(self, lane: Lane, batch: PendingBatch, answer: Appended) -> None:
         """Settle a batch that the database has stored."""
@@ -378,7 +391,7 @@ class Accumulator:
 
     def finish(self, batch: PendingBatch, *, error: BaseException | None = None) -> None:
         """Settle a batch: its futures are done, its bytes are free, threads that wait go on."""
-        with self.lock:
+        with self.lock, self.steps():
             if batch.finished:
                 return
             batch.error = error

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from msgtx.config import ProducerConfig
 from msgtx.database.pool import Engine
-from msgtx.errors import IllegalState, MsgtxError
+from msgtx.errors import DeliveryTimeout, IllegalState, MsgtxError
 from msgtx.observer import Ended, Observers
 from msgtx.producer.batcher import Batcher, Serializer
 from msgtx.producer.batches import Accumulator, BatchFuture, RecordFuture
@@ -196,6 +196,7 @@ class Producer:
         In a delivery callback: `IllegalState`, as for the end of a transaction.
         """
         self._accumulator.require_no_callback("flush")
+        self._state.require_whole()
         if not self._accumulator.flush(timeout):
             raise TimeoutError(f"{self._accumulator.unfinished} batches are not acknowledged after {timeout} s")
 
@@ -344,6 +345,8 @@ class Producer:
         self._flush_or_abort(timeout)
         self._state.close()
         # Outside the lock: delivery callbacks are the user's code.
+        lost = DeliveryTimeout("the producer was closed before this was answered: it may be stored")
+        self._accumulator.drop_unsent(lost, lambda batch: batch.uncertain)
         self._accumulator.drop_unsent(IllegalState("the producer was closed before this was sent"))
         self._transactions.give_up()
         self._keyed.close(timeout)

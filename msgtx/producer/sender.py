@@ -182,6 +182,8 @@ class Sender:
         pause = 0.0
         with accumulator.work:
             while True:
+                if accumulator.torn:
+                    return False
                 now = time.monotonic()
                 soonest = accumulator.close_lingering(now)
                 if self._closing and not self._paused and not accumulator.filled:

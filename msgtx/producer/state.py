@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
-from msgtx.errors import DeliveryTimeout, MsgtxError, UsageError
+from msgtx.errors import DeliveryTimeout, FatalError, MsgtxError, UsageError
 from msgtx.producer.batches import Accumulator, PendingBatch
 from msgtx.rules.transaction import Call, ClientState, client_move
 from msgtx.session.answers import Answers
@@ -79,6 +79,11 @@ class ProducerState:
         with self.lock:
             self._enter(client_move(self.value, call))
 
+    def require_whole(self) -> None:
+        """Raise `FatalError` if the producer was interrupted between two steps: what is sent next might lack a part (I1)."""
+        if self._accumulator.torn:
+            raise FatalError("the producer was interrupted in the middle of a step: close it, and make a new one")
+
     def raise_fatal(self) -> None:
         """Raise the error that has failed the producer for good, if there is one."""
         if self.value is ClientState.FATAL_ERROR and self.error is not None:
@@ -135,10 +140,10 @@ class ProducerState:
     def ended(self) -> None:
         """Forget the transaction, whose decision is known; after a fatal error the state stays."""
         with self.lock:
-            self.transaction = None
             if self.value is not ClientState.FATAL_ERROR:
                 self.error = None
                 self.move(Call.ENDED)
+            self.transaction = None  # last: an end that is interrupted can be repeated
 
     def close(self) -> None:
         """Take nothing any more."""

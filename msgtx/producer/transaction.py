@@ -88,7 +88,7 @@ class Transactions:
         self._tell_ended = ended
         self._tell_failed = failed
         self._next_number = 0
-        self._ending = threading.Lock()
+        self._ender: int | None = None  # the thread that ends a transaction
         # In which session a sealed transaction ends.
         self._rides: tuple[weakref.ref[sqlalchemy.Connection], Enlistment, SessionEnd] | None = None
         self.last_id: TransactionId | None = None
@@ -132,13 +132,14 @@ class Transactions:
         self.settle()
         state = self._state
         with state.lock:
+            state.require_whole()
             state.raise_fatal()
             state.check(Call.BEGIN)
             assert state.producer is not None
             transaction = OpenTransaction(TransactionId(*state.producer, self._next_number), timeout_ms)
-            state.move(Call.BEGIN)
             state.transaction = transaction
             self.last_id = transaction.id
+            state.move(Call.BEGIN)
         return transaction
 
     def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
@@ -181,6 +182,7 @@ class Transactions:
         """See `Producer.commit_transaction`."""
         with self._sole_ending(Call.COMMIT):
             with self._state.lock:
+                self._state.require_whole()
                 self._state.raise_failure()
                 self._state.move(Call.COMMIT)
             began = time.monotonic()
@@ -190,12 +192,8 @@ class Transactions:
     def _commit(self, transaction: OpenTransaction, deadline: float) -> None:
         with self._state.lock:
             if not transaction.was_handed_over and not self._state.closed:
-                try:
+                with self._accumulator.steps():
                     transaction.fused = self._take_whole(transaction)
-                except BaseException:
-                    # An interrupt. What has left the lanes by now would be missing from a commit that is called again.
-                    self._state.fail(errors.FatalError("a commit was interrupted: close this producer, and make a new one"))
-                    raise
         offsets = columns_of(transaction.offsets)
         if transaction.fused is not None:
             self._commit_at_once(transaction, transaction.fused, offsets, deadline)
@@ -320,6 +318,7 @@ class Transactions:
         """Seal the transaction. Returns None if nothing was sent, and there is nothing to decide."""
         with self._sole_ending(call):
             with self._state.lock:
+                self._state.require_whole()
                 self._state.raise_failure()
                 self._state.move(call)
             began = time.monotonic()
@@ -407,13 +406,14 @@ class Transactions:
     def close(self, timeout: float | None) -> None:
         """End what is open, or was left undecided, so that it holds no reader up; not what another thread is ending."""
         state = self._state.value
-        if self._ending.locked():
+        if self._ender not in {None, threading.get_ident()}:
             return
         if state in {ClientState.IN_TRANSACTION, ClientState.ABORTABLE_ERROR, ClientState.ABORTING}:
             self.abort(timeout)
         elif state is ClientState.COMMITTING:
             with self._sole_ending(Call.COMMIT):
                 began, transaction = time.monotonic(), self._current()
+                self._drop_unsent()
                 is_committed = self.resolve(transaction.id, timeout) is Outcome.COMMITTED
                 aborted = None if is_committed else errors.TransactionAborted(f"transaction {transaction.id} was aborted")
                 for batch in transaction.fused or ():
@@ -423,7 +423,7 @@ class Transactions:
     def give_up(self) -> None:
         """Settle what went out with a commit that will not be called again for its answer: the producer is closed."""
         transaction = self._state.transaction
-        if transaction is not None and not self._ending.locked():
+        if transaction is not None and self._ender is None:
             for batch in transaction.fused or ():
                 self._accumulator.finish(
                     batch, error=OutcomeUnknown(f"the outcome of transaction {transaction.id} is not known")
@@ -450,8 +450,8 @@ class Transactions:
             transaction = self._current()
             # A number is used up only when something of its transaction was handed to the connection.
             if transaction.was_handed_over:
-                # One that was kept from before is of an older epoch.
-                self._next_number += transaction.id[:2] == self._state.producer
+                if transaction.id[:2] == self._state.producer:  # one that was kept from before is of an older epoch
+                    self._next_number = transaction.id.transaction_number + 1
                 self._decided()
             self._state.ended()
         self._tell_ended(outcome, time.monotonic() - began)
@@ -462,15 +462,18 @@ class Transactions:
     @contextlib.contextmanager
     def _sole_ending(self, call: Call) -> Iterator[None]:
         self._accumulator.require_no_callback(call)
-        if not self._ending.acquire(blocking=False):
-            raise IllegalState(f"{call} while another thread ends the transaction: wait for it")
+        thread = threading.get_ident()
+        with self._state.lock:
+            if self._ender not in {None, thread}:  # its own: what was interrupted before it could say that it is over
+                raise IllegalState(f"{call} while another thread ends the transaction: wait for it")
+            self._ender = thread
         try:
             yield
         except MsgtxError as error:
             self._tell_failed(error)
             raise
         finally:
-            self._ending.release()
+            self._ender = None
             if self._state.closed:
                 self.give_up()
 
