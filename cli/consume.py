@@ -252,7 +252,8 @@ def _print_shared(
     left = most
     with client.share_consumer(*dict.fromkeys(topics), group=group, acknowledgement_mode="explicit") as consumer:
         last_record = time.monotonic()
-        while not stop.is_set() and left != 0:
+        # Asked before each poll: a record that is taken and cannot be printed would count as delivered once more.
+        while not stop.is_set() and left != 0 and not reader_has_left():
             wait = POLL_S if timeout_s is None else min(POLL_S, timeout_s)
             records = consumer.poll(wait, POLL_RECORDS if left is None else min(POLL_RECORDS, left))
             if records:

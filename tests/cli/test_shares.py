@@ -358,6 +358,16 @@ def test_wrong_names_are_said_in_one_line(msgtx: Msgtx, group: str, wide: str) -
         assert words in done.err
 
 
+def test_a_member_whose_reader_has_left_ends_and_takes_nothing_more(
+    program: Program, client: Client, group: str, wide: str
+) -> None:
+    with program.start("consume", wide, "--share", group) as process:
+        assert process.stdout.readline() + process.stdout.readline() + process.stdout.readline() == b"1\n3\n4\n"
+        process.stdout.close()
+        assert (process.wait(10), process.stderr.read()) == (0, b"")
+    assert client.admin.shares.describe(group).members == 0
+
+
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 def test_consume_accepts_exactly_what_was_printed(
     program: Program, client: Client, topic: str, number: signal.Signals
