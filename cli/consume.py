@@ -20,7 +20,7 @@ from msgtx.cli.options import (
     option,
     pass_invocation,
 )
-from msgtx.cli.output import reader_has_left
+from msgtx.cli.output import reader_has_left, require_stdout
 from msgtx.cli.record_lines import row_of_record
 from msgtx.types import Record, TopicPartition
 
@@ -142,6 +142,8 @@ def command(
             raise click.UsageError(f"--share excludes {', '.join(refused)}; see `msgtx shares configure`, `reset-offsets`")
     if offset is not None and from_beginning:
         raise click.UsageError("--offset and --from-beginning exclude each other")
+    if group is not None or share is not None:
+        require_stdout()
     separator = None if key_separator is None else key_separator.encode(errors="surrogateescape")
     settings: dict[str, Any] = {"group": group, "isolation": isolation}
     settings["auto_offset_reset"] = "earliest" if from_beginning else None

@@ -8,6 +8,8 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from msgtx.cli.failure import Failed
+
 Row = Mapping[str, Any]
 PIPE_COLUMNS: Final = 100_000  # nothing is cut or wrapped for a program that reads a table
 
@@ -63,6 +65,12 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str
     with console.capture() as captured:  # if rich wrote itself, it would end the program when a reader leaves
         console.print(table)
     write("".join(line.rstrip() + "\n" for line in captured.get().splitlines()))
+
+
+def require_stdout() -> None:
+    """Raise `Failed` if the caller closed stdout (`>&-`): for a command that counts as done what it has printed."""
+    if sys.__stdout__ is None:
+        raise Failed("stdout is closed: nothing can be printed, so no record was taken")
 
 
 def reader_has_left() -> bool:

@@ -1,7 +1,9 @@
 """`msgtx produce` and `msgtx consume`."""
 
 import json
+import os
 import resource
+import shlex
 import subprocess
 import threading
 from collections.abc import Callable
@@ -202,6 +204,23 @@ def test_a_full_disk_is_an_error_in_one_line(program: Program, msgtx: Msgtx, top
         _, err = process.communicate(timeout=30)
     assert process.returncode == 1
     assert err.decode() == "msgtx: No space left on device\n"
+
+
+@pytest.mark.parametrize("option", ["--group", "--share"])
+def test_a_member_without_a_stdout_takes_no_records(program: Program, msgtx: Msgtx, topic: str, option: str) -> None:
+    arguments = ["consume", topic, option, topic, "--no-follow"]
+    if option == "--share":
+        assert msgtx("shares", "configure", topic, "--auto-offset-reset", "earliest").code == 0
+    else:
+        arguments.append("--from-beginning")
+    assert msgtx("produce", topic, stdin=b"1\n").code == 0
+    environment = {**os.environ, "MSGTX_DATABASE_URL": program.url}
+    line = f"{shlex.join(program.command(*arguments))} >&-"
+    closed = subprocess.run(["bash", "-c", line], env=environment, capture_output=True, text=True, check=False)
+    told = "msgtx: stdout is closed: nothing can be printed, so no record was taken\n"
+    assert (closed.returncode, closed.stderr) == (1, told)
+    (row,) = msgtx(*arguments, "-o", "jsonl").rows
+    assert (row["value"], row.get("delivery_count", 1)) == ("1", 1)
 
 
 def test_many_producers_at_once_lose_nothing(program: Program, msgtx: Msgtx, wide: str) -> None:
