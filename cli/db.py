@@ -8,10 +8,11 @@ import click
 
 from msgtx import units
 from msgtx.cli.database import open_engine
-from msgtx.cli.failure import FAILED, Failed
+from msgtx.cli.failure import FAILED
 from msgtx.cli.interruption import deferred
 from msgtx.cli.options import Decorated, Group, Invocation, confirmed, destructive, option, pass_invocation
 from msgtx.cli.output import row_of, show_many, show_one, write
+from msgtx.errors import ConfigError, InvalidRequest
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -133,7 +134,7 @@ def settings(invocation: Invocation, name: str | None, value: str | None) -> Non
             settings.change(connection, name, value=_number(name, value))
         found = settings.read(connection)
     if name is not None and name not in found:
-        raise Failed(f"unknown setting {name!r}; known are {', '.join(found)}")
+        raise ConfigError(f"unknown setting {name!r}; known are {', '.join(found)}")
     rows = [{"name": one, "value": found[one]} for one in found if name in {None, one}]
     show_many(invocation.format, rows, ("name", "value"))
 
@@ -224,7 +225,7 @@ def revoke(
         found = rights.read(connection)
     _show_rights(invocation, [row for row in found if row.role == role])
     if not taken:
-        raise Failed(f"role {role!r} had no right to {can} on {name!r}: a right is revoked as it was granted")
+        raise InvalidRequest(f"role {role!r} had no right to {can} on {name!r}: a right is revoked as it was granted")
 
 
 @command.command("grants")

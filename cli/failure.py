@@ -33,6 +33,7 @@ _NOT_THE_ARGUMENTS: Final = (
     errors.IllegalState,
     errors.InvalidTransactionState,
     errors.GroupNotEmpty,
+    errors.GroupMaxSizeReached,
     errors.GroupSubscribedToTopic,
     errors.DeserializationError,
 )

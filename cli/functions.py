@@ -16,7 +16,7 @@ from msgtx.cli.interruption import deferred
 def load_function(name: str) -> Callable[..., Any]:
     """Import a function. Raise `UsageError`, which says what is missing."""
     module_name, _, function_name = name.partition(":")
-    if not module_name or not function_name:
+    if not module_name or module_name.startswith(".") or not function_name:  # a path, like ./jobs.py, is no module
         raise click.UsageError(f"{name!r} is not MODULE:FUNCTION")
     if (here := os.getcwd()) not in sys.path:  # noqa: PTH109 - sys.path holds texts
         sys.path.insert(0, here)

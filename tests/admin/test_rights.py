@@ -232,7 +232,7 @@ def test_rights_from_the_command_line(
     )
     revoke = ("db", "revoke", "--role", role, "--can", "admin")
     code, out, told = cli(owner, *revoke, "-o", "jsonl")
-    assert (code, json.loads(out)["name"], "had no right to admin on '*'" in told) == (1, f"{topic}*", True)
+    assert (code, json.loads(out)["name"], "had no right to admin on '*'" in told) == (2, f"{topic}*", True)
     assert cli(owner, *revoke, "--topic", f"{topic}*", "-o", "json")[:2] == (0, "[]\n")
     assert cli(guest, "topics", "create", f"{topic}-2")[0] == 1
     assert cli(owner, "db", "grant", "--role", role, "--can", "everything")[0] == 2

@@ -515,7 +515,7 @@ def test_names_are_granted_from_the_command_line(roles: Roles, capfd: pytest.Cap
     assert (code, "a right on a group is one to consume" in told) == (2, True)
     code, _, told = cli("grant", "--role", role, "--can", "consume", "--group", "a", "--topic", "b")
     assert (code, "grant one after the other" in told) == (2, True)
-    assert cli("revoke", "--role", role, "--can", "consume", "--group", "billing")[0] == 1
+    assert cli("revoke", "--role", role, "--can", "consume", "--group", "billing")[0] == 2
     assert cli("revoke", "--role", role, "--can", "consume", "--group", "billing*")[0] == 0
     assert roles.read() == [(role, "produce", "transactional_id:a b", True)]
 

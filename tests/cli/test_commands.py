@@ -411,6 +411,7 @@ def test_sweep_tells_what_it_did(msgtx: Msgtx) -> None:
         (("topics", "describe", "nowhere"), 2, "there is no topic 'nowhere'"),
         (("produce", "nowhere"), 2, "there is no topic 'nowhere'"),
         (("produce", "nowhere", "/no/such/file"), 2, "does not exist"),
+        (("db", "settings", "leases_ms"), 2, "unknown setting 'leases_ms'; known are "),
         (("produce", "nowhere", "--json", "--key", "id"), 2, "exclude each other"),
         (("produce", "nowhere", "--json", "--dedup-key", "id"), 2, "exclude each other"),
         (("consume", "nowhere"), 2, "there is no topic 'nowhere'"),

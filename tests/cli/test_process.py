@@ -236,6 +236,7 @@ def test_sigterm_ends_a_worker_behind_its_transaction(
         (("out", "jobs:book", "--into", "jobs:Sessions"), "--into writes rows: there is no TARGET"),
         (("jobs:book", "--into", "jobs:Sessions", "--transactional-id", "a"), "takes no --transactional-id"),
         (("jobs:book", "--into", "jobs:Nothing"), "has no function 'Nothing'"),
+        (("jobs:book", "--into", "./jobs.py:Sessions"), "'./jobs.py:Sessions' is not MODULE:FUNCTION"),
         (("jobs:book",), "give SOURCE, TARGET and MODULE:FUNCTION"),
         (("out", "jobs:book"), "--transactional-id"),
         (("out", "jobs:book", "--transactional-id", "a", "--retries", "1"), "--retries is for --into"),

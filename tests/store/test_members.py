@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from msgtx import errors
+from msgtx.cli.failure import failure_of
 from msgtx.store.groups import commit_offsets
 from msgtx.store.members import (
     Assignment,
@@ -690,8 +691,9 @@ def test_a_group_has_no_more_members_than_the_installation_allows(connection: Co
         group.join("a")
         group.join("b", "static")
         before = group.rows()
-        with pytest.raises(errors.GroupMaxSizeReached, match="group_max_members is 2"):
+        with pytest.raises(errors.GroupMaxSizeReached, match="group_max_members is 2") as raised:
             group.join("c")
+        assert failure_of(raised.value).exit_code == 1  # other arguments would not help
         assert group.rows() == before
         group.join("a", topics=["another"])
         group.join("b again", "static")
