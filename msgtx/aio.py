@@ -345,7 +345,7 @@ class Consumer:
         """
         most = self.sync._most(max_records)
         if await self._found(timeout):
-            return self.sync._taken(most)
+            return self.sync._taken_at_once(most)
         self.sync._stopped = self._closing  # `stop` ended this poll, not those that follow
         return []
 

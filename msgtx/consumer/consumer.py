@@ -12,7 +12,7 @@ from msgtx import errors
 from msgtx.config import ConsumerConfig
 from msgtx.consumer.calls import Calls
 from msgtx.consumer.commits import Commits
-from msgtx.consumer.fetcher import Assigned, Fetcher
+from msgtx.consumer.fetcher import Assigned, Fetcher, Place
 from msgtx.consumer.offsets import Offsets
 from msgtx.consumer.positions import Positions
 from msgtx.consumer.rides import Ride
@@ -211,12 +211,20 @@ class Consumer:
         `DeserializationError`; `DatabaseUnavailable` when the database is away for `request_timeout_ms`; `IllegalState` if
         the session that was to commit what was returned before was rolled back (see `commit`).
         """
+        places: list[Place] = []
+        try:
+            return self._polled(timeout, max_records, places)
+        except BaseException:  # also an interrupt: the caller gets none of it
+            self._fetcher.put_back(places)
+            raise
+
+    def _polled(self, timeout: float, max_records: int | None, places: list[Place]) -> list[Record]:
         most = self._most(max_records)
         with self._use():
             if not self._await_records(timeout):
                 self._stopped = False  # `stop` ended this poll, not those that follow
                 return []
-            return self._taken(most)
+            return self._taken(most, places)
 
     @contextlib.contextmanager
     def batch(self, session: UserSession, timeout: float = 1.0, max_records: int | None = None) -> Iterator[list[Record]]:
@@ -228,11 +236,15 @@ class Consumer:
         """
         with self._use():
             self._offsets.require_by_session()
-        records = self.poll(timeout, max_records)
-        if not records:
-            yield records
-            return
-        with self.riding(session):
+        places: list[Place] = []
+        with contextlib.ExitStack() as block:
+            try:
+                records = self._polled(timeout, max_records, places)
+                if records:
+                    block.enter_context(self.riding(session))
+            except BaseException:  # also an interrupt: the caller gets none of it
+                self._fetcher.put_back(places)
+                raise
             yield records
 
     def riding(self, session: UserSession, refusal: str = OPEN) -> contextlib.AbstractContextManager[Ride]:
@@ -275,13 +287,24 @@ class Consumer:
                 self._tell_polled({}, [])
             return found
 
-    def _taken(self, most: int) -> list[Record]:
-        if not self._observers.each:
-            return self._deserialized(self._fetcher.take(most))
-        counts: dict[str, int] = {}
-        taken = self._fetcher.take(most, counts)
-        self._tell_polled(counts, taken)
-        return self._deserialized(taken)
+    def _taken_at_once(self, most: int) -> list[Record]:
+        places: list[Place] = []
+        try:
+            return self._taken(most, places)
+        except BaseException:
+            self._fetcher.put_back(places)
+            raise
+
+    def _taken(self, most: int, places: list[Place]) -> list[Record]:
+        counts: dict[str, int] | None = {} if self._observers.each else None
+        taken = self._fetcher.take(most, places, counts)
+        if counts is not None:
+            self._tell_polled(counts, taken)
+        try:
+            return self._deserialized(taken)
+        except errors.DeserializationError:
+            places.clear()  # they were put back
+            raise
 
     def _fetched(self) -> Iterator[Record]:
         if self._observers.each:

@@ -86,26 +86,25 @@ class Assigned:
         reading = self.reading
         return (self.batches[0] if reading is None else reading.batch).identity_before(position)
 
-    def forget(self) -> None:
-        """Drop what was fetched and not handed out, to go on elsewhere."""
-        self._drop()
-        self.undone, self.overtaken = None, False
+    def go_to(self, following: Position | None, reset: int | None = None) -> None:
+        """Go on elsewhere, without what was fetched and not handed out."""
+        self.out_of_range = self.waits_for = None
+        self._go(following, reset)
         self.moves += 1
+        self.undone, self.overtaken = None, False  # last: an interrupt before that has it done again
 
-    def _drop(self) -> None:
-        self.at_end = False
-        self.batches.clear()
-        self.reading = None
+    def _go(self, following: Position | None, reset: int | None) -> None:
+        self.at_end, skip_to = False, 0 if following is None else following.offset
+        # In one line: an interrupt must not come between what is dropped and the position that goes with it.
+        self.batches, self.reading, self.next, self.reset, self.skip_to = deque(), None, following, reset, skip_to
 
     def put_back(self, offset: int) -> None:
         """Go on at an offset again: what was taken from there on was not handed out after all. That is no seek."""
-        self._drop()
-        self.next, self.skip_to = Position(offset), offset
+        self._go(Position(offset), None)
 
     def go_back(self) -> None:
         """Go back to what is committed."""
-        self.forget()
-        self.next = self.reset = self.out_of_range = self.waits_for = None
+        self.go_to(None)
         self.handed = False
 
     def take(self, most: int) -> list[Record]:
@@ -151,6 +150,7 @@ class Start(NamedTuple):
 
 
 CommitStarts = Callable[[RawConnection, Mapping[int, int]], bool]
+Place = tuple[Assigned, int, bool]  # a partition, its position before records were taken, and whether it was `handed` then
 
 
 class Fetcher:
@@ -170,10 +170,10 @@ class Fetcher:
 
     def assign(self, partitions: Iterable[Assigned]) -> None:
         """Read these partitions and no others."""
-        self.assigned = {partition.topic_partition: partition for partition in partitions}
-        self._turn = deque(self.assigned)
-        kept = {tp: None for tp in self._fetch_turn if tp in self.assigned}
-        self._fetch_turn = kept | dict.fromkeys(self.assigned)
+        assigned = {partition.topic_partition: partition for partition in partitions}
+        kept = {tp: None for tp in self._fetch_turn if tp in assigned}
+        # In one line: after an interrupt in between, some would never have their turn.
+        self.assigned, self._turn, self._fetch_turn = assigned, deque(assigned), kept | dict.fromkeys(assigned)
 
     def forget_starts(self) -> None:
         """Begin what is not assigned by `auto_offset_reset` when it is assigned again."""
@@ -182,16 +182,12 @@ class Fetcher:
 
     def seek(self, assigned: Assigned, offset: int) -> None:
         """Go on at an offset."""
-        assigned.forget()
-        assigned.next, assigned.reset, assigned.skip_to = Position(offset), None, offset
-        assigned.out_of_range = assigned.waits_for = None
+        assigned.go_to(Position(offset))
         self._sought(assigned, offset)
 
     def seek_to_time(self, assigned: Assigned, timestamp: int) -> None:
         """Look a time up with the next fetch, and go on there."""
-        assigned.forget()
-        assigned.next, assigned.reset = None, timestamp
-        assigned.out_of_range = assigned.waits_for = None
+        assigned.go_to(None, timestamp)
 
     @property
     def ready(self) -> bool:
@@ -208,13 +204,17 @@ class Fetcher:
         self._turn.rotate(-1)
         return [self.assigned[partition] for partition in self._turn]
 
-    def take(self, most: int, counts: dict[str, int] | None = None) -> list[Record]:
-        """Hand out up to `most` records that were fetched, partition by partition; `counts` is told the number by topic."""
+    def take(self, most: int, places: list[Place], counts: dict[str, int] | None = None) -> list[Record]:
+        """Hand out up to `most` records that were fetched, partition by partition; `counts` is told the number by topic.
+
+        `places` is told where they were: if the caller does not get the records, `put_back` goes there again.
+        """
         taken: list[Record] = []
         with uncollected():
             for _ in range(len(self._turn)):
                 assigned = self.assigned[self._turn[0]]
-                if not assigned.paused:
+                if not assigned.paused and assigned.buffered and (position := assigned.position) is not None:
+                    places.append((assigned, position, assigned.handed))
                     while len(taken) < most and (records := assigned.take(most - len(taken))):
                         taken += records
                         if counts is not None:
@@ -224,6 +224,12 @@ class Fetcher:
                     break
                 self._turn.rotate(-1)
         return taken
+
+    def put_back(self, places: Iterable[Place]) -> None:
+        """Hand out again what was taken from these places: the caller did not get it."""
+        for assigned, offset, handed in places:
+            assigned.put_back(offset)
+            assigned.handed = handed
 
     def fetch(self, only: Iterable[int] | None = None) -> bool:
         """Fetch what is not paused and has nothing buffered. Returns whether any position moved.
@@ -259,13 +265,16 @@ class Fetcher:
                 total_bytes=total,
             )
             progress = False
+            found: dict[TopicPartition, None] = {}
             for assigned, _ in wanted:
                 answer = answers.get(assigned.partition_id)
                 if answer is None:
                     raise errors.UnknownTopicOrPartition(f"{assigned.topic_partition} does not exist (any more)")
                 progress = self._fetched(assigned, answer) or progress
                 if answer.batches:
-                    self._fetch_turn[assigned.topic_partition] = self._fetch_turn.pop(assigned.topic_partition)
+                    found[assigned.topic_partition] = None
+            if found:
+                self._fetch_turn = {tp: None for tp in self._fetch_turn if tp not in found} | found
             return self._expired(connection, answers) or progress
 
     def _expired(self, connection: RawConnection, answers: Mapping[int, FetchedPartition]) -> bool:
@@ -294,11 +303,11 @@ class Fetcher:
             )
         if before.offset < answer.log_start_offset:
             return self._out_of_range(assigned, answer)
-        assigned.batches.extend(answer.batches)
         end = answer.last_stable_offset if self._config.isolation is Isolation.READ_COMMITTED else answer.log_end_offset
         assigned.end, assigned.at_end = end, answer.position >= end
-        assigned.skip_to = before.offset
-        assigned.next = Position(answer.position, answer.token)
+        following = Position(answer.position, answer.token)
+        # In one line: after an interrupt in between, these would be fetched twice.
+        assigned.batches, assigned.skip_to, assigned.next = deque(answer.batches), before.offset, following
         return answer.position > before.offset
 
     def _out_of_range(self, assigned: Assigned, answer: FetchedPartition) -> bool:
@@ -383,17 +392,17 @@ class Fetcher:
     def _begin(self, assigned: Assigned, end: ListedOffset) -> None:
         """Go where a reset leads, and remember it as the beginning, unless the log still holds an earlier one."""
         offset = readable(end, self._config.isolation)
-        failed, by_hand = assigned.out_of_range, assigned.reset is not None
-        assigned.next, assigned.reset, assigned.out_of_range = Position(offset), None, None
-        if by_hand:
+        failed = assigned.out_of_range
+        if assigned.reset is not None:  # by hand
             self._sought(assigned, offset)
-            return
-        former = self._starts.get(assigned.partition_id)
-        if former is None or not end.log_start_offset <= former.offset <= end.log_end_offset:
-            instead_of = former.instead_of if former is not None and former.offset == failed else failed
-            self._starts[assigned.partition_id] = Start(offset, instead_of)
-        if self.commit_starts is not None:
-            self._not_committed[assigned.partition_id] = offset
+        else:
+            former = self._starts.get(assigned.partition_id)
+            if former is None or not end.log_start_offset <= former.offset <= end.log_end_offset:
+                instead_of = former.instead_of if former is not None and former.offset == failed else failed
+                self._starts[assigned.partition_id] = Start(offset, instead_of)
+            if self.commit_starts is not None:
+                self._not_committed[assigned.partition_id] = offset
+        assigned.next, assigned.reset, assigned.out_of_range = Position(offset), None, None
 
     def _sought(self, assigned: Assigned, offset: int) -> None:
         """Remember where reading begins by hand; a seek past what was read already is no beginning."""

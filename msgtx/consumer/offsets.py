@@ -106,7 +106,9 @@ class Offsets:
         else:
             self._commits.hand_over(group, by_id)
 
-    def commit_in(self, session: UserSession, wanted: Wanted | None, *, undone: Undone = "asks") -> Ride:
+    def commit_in(
+        self, session: UserSession, wanted: Wanted | None, *, undone: Undone = "asks", refusal: str | None = None
+    ) -> Ride:
         """Have these offsets committed with a user's session; `undone`: what follows if it is rolled back."""
         group = self.group_metadata()
         self.require_by_session()
@@ -115,7 +117,7 @@ class Offsets:
         positions = self._wanted(wanted)
         by_id = self._by_id(positions)
         self._commits.settle()
-        ride = self._rides.add(enlist(session, self._engine), offset_rows(group, by_id), undone=undone)
+        ride = self._rides.add(enlist(session, self._engine), offset_rows(group, by_id), undone=undone, refusal=refusal)
         self._settle(positions)
         return ride
 
@@ -128,17 +130,16 @@ class Offsets:
     @contextlib.contextmanager
     def riding(self, session: UserSession, refusal: str) -> Iterator[Ride]:
         """See `Consumer.batch`."""
+        ride, handed = None, self._rides.handed()
         try:
-            ride = self.commit_in(session, None, undone="goes back")
-        except BaseException:
-            self.take_back()
-            raise
-        ride.riding.refusal = refusal
-        try:
+            ride = self.commit_in(session, None, undone="goes back", refusal=refusal)
             yield ride
         except BaseException:
-            ride.riding.refusal = "what its records lead to has failed: roll the session back"
-            ride.lost()
+            if ride is None:
+                self._rides.take_back(handed)
+            else:
+                ride.riding.refusal = "what its records lead to has failed: roll the session back"
+                ride.lost()
             raise
         ride.riding.refusal = None
         if ride.is_lost and is_begun(session):
@@ -149,7 +150,7 @@ class Offsets:
 
     def take_back(self) -> None:
         """Have the next poll hand out again what was handed out, and could not ride."""
-        self._rides.take_back()
+        self._rides.take_back(self._rides.handed())
 
     def look_back(self) -> bool:
         """Go back where a batch was rolled back; return whether any was. Raise `IllegalState` where the caller has to."""

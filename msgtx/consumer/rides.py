@@ -54,7 +54,9 @@ class Rides:
         self.some_lost = False
         self._open: list[Ride] = []
 
-    def add(self, session: tuple[sqlalchemy.Connection, Enlistment], rows: OffsetRows, *, undone: Undone) -> Ride:
+    def add(
+        self, session: tuple[sqlalchemy.Connection, Enlistment], rows: OffsetRows, *, undone: Undone, refusal: str | None
+    ) -> Ride:
         """Have offsets ride in a session. Raise `IllegalState` while older ones of these partitions ride in another one."""
         connection, enlistment = session
         ids = {partition_id for _, partition_id in rows}
@@ -65,8 +67,9 @@ class Rides:
                 "what was handed out before waits for the commit of another session: commit that one first, or roll it back"
             )
         ride = Ride(self, enlistment, rows, partitions, undone=undone)
-        enlistment.add(connection, ride.riding)
+        ride.riding.refusal = refusal  # before the session has it: an interrupt may follow
         self._open.append(ride)
+        enlistment.add(connection, ride.riding)
         return ride
 
     def require_not_overtaken(self) -> None:
@@ -77,11 +80,14 @@ class Rides:
                 " rewind() to read all of it again, or seek()"
             )
 
-    def take_back(self) -> None:
-        """Have the next poll go back: what was handed out could not ride."""
-        for assigned in self.fetcher.assigned.values():
-            if assigned.handed:
-                assigned.undone = "goes back"
+    def handed(self) -> list[Assigned]:
+        """Return the partitions of which something was handed out that no commit holds yet."""
+        return [assigned for assigned in self.fetcher.assigned.values() if assigned.handed]
+
+    def take_back(self, partitions: Iterable[Assigned]) -> None:
+        """Have the next poll go back: what was handed out of these could not ride."""
+        for assigned in partitions:
+            assigned.undone, assigned.handed = "goes back", True
         self.some_lost = True
 
     def look_back(self, group: str | None) -> list[Assigned]:

@@ -12,7 +12,7 @@ class SoleUse:
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._lock = threading.Lock()  # held by the thread `user`, whose call is under way
+        self._lock = threading.RLock()  # held by the thread `user`, whose call is under way; it knows its owner
         self.user: int | None = None
 
     @contextlib.contextmanager
@@ -26,14 +26,21 @@ class SoleUse:
             yield
             return
         require_open()
-        if not self._lock.acquire(blocking=False):
-            raise IllegalState(f"{self._what} is for one thread at a time; only stop() and close() may come from another")
-        self.user = me
         try:
+            if not self._lock.acquire(blocking=False):
+                raise IllegalState(
+                    f"{self._what} is for one thread at a time; only stop() and close() may come from another"
+                )
+            self.user = me
             yield
-        finally:
             self.user = None
             self._lock.release()
+        except BaseException:  # also an interrupt, in any of these lines
+            if self.user == me:
+                self.user = None
+            with contextlib.suppress(RuntimeError):  # this thread does not hold it
+                self._lock.release()
+            raise
 
     @contextlib.contextmanager
     def close(self, seconds: float) -> Iterator[None]:

@@ -100,9 +100,12 @@ def records_of(batch: FetchedBatch, topic_partition: TopicPartition, start: int)
 def uncollected() -> Iterator[None]:
     """Make many records in this block. Python's garbage collector would look at them again and again; they hold no cycle."""
     collecting = gc.isenabled()
-    gc.disable()
     try:
+        gc.disable()
         yield
-    finally:
         if collecting:
             gc.enable()
+    except BaseException:  # also an interrupt, in any of these lines
+        if collecting:
+            gc.enable()
+        raise

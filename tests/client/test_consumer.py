@@ -17,6 +17,7 @@ from msgtx import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition, errors
 from msgtx.database.connection import readable
 from msgtx.store.fetch import FetchedBatch
 from tests.databases import Connection, wait_until
+from tests.interrupts import interrupted
 
 Unique = Callable[[str], str]
 Read = Callable[..., list[msgtx.Record]]
@@ -632,7 +633,7 @@ def test_what_an_interrupt_kept_from_its_caller_is_not_committed(client: msgtx.C
     """Ctrl-C, while a poll deserializes: what it would have returned is read by who comes next."""
     fill(client, topic, 4)
 
-    def interrupted(value: bytes | None) -> bytes | None:
+    def deserialize(value: bytes | None) -> bytes | None:
         if value == b"2":
             raise KeyboardInterrupt
         return value
@@ -641,7 +642,7 @@ def test_what_an_interrupt_kept_from_its_caller_is_not_committed(client: msgtx.C
     handled: list[msgtx.Record] = []
     with (
         contextlib.suppress(KeyboardInterrupt),
-        client.consumer(topic, value_deserializer=interrupted, **settings) as consumer,
+        client.consumer(topic, value_deserializer=deserialize, **settings) as consumer,
     ):
         if iterate:
             for record in consumer:
@@ -650,6 +651,31 @@ def test_what_an_interrupt_kept_from_its_caller_is_not_committed(client: msgtx.C
             handled += consumer.poll(SECONDS)
     with client.consumer(topic, **settings) as consumer:
         assert numbers(handled + consumer.poll(SECONDS)) == [0, 1, 2, 3]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a connection that was in use
+def test_an_interrupt_at_any_line_of_a_poll_loses_and_repeats_nothing(client: msgtx.Client, unique: Unique) -> None:
+    """And refuses no later poll, of another thread."""
+    topic = unique("topic")
+    client.topics.create(topic, partitions=2)
+    with client.producer() as producer:
+        for start, partition in itertools.product(range(0, 1_500, 3), range(2)):
+            producer.send_batch(topic, [b"%d" % i for i in range(start, start + 3)], partition=partition)
+    settings: dict[str, Any] = {"auto_offset_reset": "earliest", "fetch_max_bytes": 1, "max_poll_records": 4}
+    files = ["store/records.py", *(f"consumer/{name}.py" for name in ("consumer", "fetcher", "sole_use"))]
+    with client.consumer(topic, value_deserializer=bytes, **settings) as consumer, ThreadPoolExecutor(1) as threads:
+        got: list[msgtx.Record] = []
+        for line in itertools.count(1):
+            with interrupted(line, *files) as interrupt:
+                got += consumer.poll(SECONDS)
+            got += threads.submit(consumer.poll, SECONDS).result(SECONDS)
+            for partition in range(2):
+                found = [record.offset for record in got if record.partition == partition]
+                assert found == list(range(len(found))), interrupt.place
+            if interrupt.place is None:
+                break
+    assert line > 50
+    assert gc.isenabled()
 
 
 # ── trouble ──

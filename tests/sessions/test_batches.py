@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,6 +15,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 import msgtx
 from msgtx import OffsetAndMetadata, TopicPartition, errors, orm
 from tests.databases import Connection, wait_until, waiting_backends
+from tests.interrupts import interrupted
 from tests.sessions.conftest import LEVELS, MakeEngine, Order
 
 Seen = Callable[[str], tuple[list[bytes | None], list[int]]]
@@ -575,14 +577,14 @@ def test_a_batch_whose_consumer_is_closed_by_another_thread_is_refused_with_its_
     consumer: msgtx.Consumer, session: Session, seen: Seen, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I11: as one that has left; its group has no members now, and would take offsets of none."""
-    poll = consumer.poll
+    poll = consumer._polled
 
     def closed_behind_it(*arguments: Any) -> list[msgtx.Record]:
         records = poll(*arguments)
         consumer.close()
         return records
 
-    monkeypatch.setattr(consumer, "poll", closed_behind_it)
+    monkeypatch.setattr(consumer, "_polled", closed_behind_it)
     with consumer.batch(session, SECONDS) as records:
         store(session, records)
     with pytest.raises(errors.UnknownMember):
@@ -661,7 +663,7 @@ def test_an_interruption_while_a_failed_commit_is_taken_back_skips_nothing(
 ) -> None:
     """Ctrl-C comes while what was sealed is aborted, which waits for the database; the batch is handed out again as well."""
 
-    def interrupted(*_: object) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     connection.execute("insert into orders (number) values (0)")
@@ -671,12 +673,47 @@ def test_an_interruption_while_a_failed_commit_is_taken_back_skips_nothing(
         with consumer.batch(session, SECONDS) as records:
             store(session, records)
         with monkeypatch.context() as patch:
-            patch.setattr("msgtx.producer.transaction.Transactions.resolve", interrupted)
+            patch.setattr("msgtx.producer.transaction.Transactions.resolve", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 session.commit()
         session.rollback()
         connection.execute("delete from orders")
         assert done(consumer, session) == numbers(records) == [0, 1]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a connection that was in use
+def test_an_interrupt_at_any_line_of_a_batch_loses_and_repeats_nothing(
+    client: msgtx.Client, make_engine: MakeEngine, topic: str
+) -> None:
+    """The session that was interrupted is rolled back, or its commit is refused."""
+    with client.producer() as producer:
+        for start, partition in itertools.product(range(0, 1_500, 3), range(2)):
+            producer.send_batch(topic, [b"%d" % number for number in range(start, start + 3)], partition=partition)
+    settings: dict[str, Any] = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "fetch_max_bytes": 1}
+    files = [f"consumer/{name}.py" for name in ("consumer", "offsets", "positions", "rides")]
+    engine = make_engine()
+    with client.consumer(topic, group=topic, max_poll_records=4, **settings) as consumer:
+        got: list[msgtx.Record] = []
+        for line in itertools.count(1):
+            with Session(engine) as session:
+                records = []
+                with interrupted(line, *files) as interrupt, consumer.batch(session, SECONDS) as given:
+                    records = given
+                if interrupt.place is None or line % 2:  # who catches it within the session
+                    with contextlib.suppress(errors.IllegalState):
+                        session.commit()
+                        got += records
+            with Session(engine) as session:
+                with consumer.batch(session, SECONDS) as records:
+                    pass
+                session.commit()
+                got += records
+            for partition in range(2):
+                found = [record.offset for record in got if record.partition == partition]
+                assert found == list(range(len(found))), interrupt.place
+            if interrupt.place is None:
+                break
+    assert line > 100
 
 
 def test_metadata_of_a_ride_is_kept(consumer: msgtx.Consumer, session: Session, topic: str) -> None:
