@@ -496,7 +496,7 @@ class ShareConsumer:
         most = self.sync._most(max_records)
         async with self._turn:
             if await self._found(timeout, most):
-                return self.sync._polled(most)
+                return self.sync._polled_at_once(most)
             self.sync._stopped = self._closing  # `stop` ended this poll, not those that follow
             return []
 

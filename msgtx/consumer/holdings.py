@@ -50,6 +50,13 @@ class Holdings:
             self._held[keys[-1]] = self._held[keys[-1]]._replace(last=last)
         return keys
 
+    def let_go(self, records: Iterable[ShareRecord], first: int) -> None:
+        """Forget what was noted of these records of one row, from this offset on: they were not handed out after all."""
+        keys = [_key_of(record) for record in records]
+        for key in [*keys, *((*each[:2], first) for each in keys[:1])]:
+            self._held.pop(key, None)
+            self._answers.pop(key, None)
+
     def require(self, record: ShareRecord) -> Key:
         """Return by what a record is known that is held. Raise `TransactionConflict`, `InvalidRecordState` for another."""
         key = _key_of(record)
@@ -121,8 +128,9 @@ class Holdings:
         """Note what became of a commit; `refused` None: all of it, since the group does not know this member.
 
         Raise the error of what was refused, which is forgotten; and `InvalidRecordState` for what the caller has answered
-        otherwise since, because this commit had no answer in time: it is done.
+        otherwise since, because this commit had no answer in time: it is done. After an interrupt it may be called again.
         """
+        answers = {key: answer for key, answer in answers.items() if key in self._held}
         if refused is None:
             refused = [("InvalidRecordState", self._held[key]) for key in answers]
         if refused:
@@ -143,13 +151,14 @@ class Holdings:
             )
         late = []
         for key, answer in answers.items():
-            held = self._held.pop(key)
             if answer[0] is Acknowledgement.RENEW:
-                self._held[key] = OffsetRange(*held)  # another one: `forget_expired` tells them apart
+                self._held[key] = OffsetRange(*self._held[key])  # another one: `forget_expired` tells them apart
                 if self._answers.get(key) == answer:
                     del self._answers[key]
-            elif self._answers.pop(key, answer) != answer:
+                continue
+            if self._answers.pop(key, answer) != answer:
                 late.append(key)
+            del self._held[key]
         if late:
             raise errors.InvalidRecordState(
                 f"share group {self._group!r}: {_named(late)}: the commit before, which had no answer in time, has answered"

@@ -71,6 +71,10 @@ class Waiting:
         return taken
 
 
+# What waited of a row before records were taken: records, offsets, range, how many were deserialized.
+Place = tuple[Waiting, list[ShareRecord], Sequence[int], OffsetRange, int]
+
+
 class ShareRide:
     """Answers in a user's SQL transaction, whose commit is refused as long as there is a `refusal`."""
 
@@ -148,11 +152,16 @@ class ShareConsumer:
         In implicit mode what was handed out before is accepted first.
         """
         most = self._most(max_records)
-        with self._use():
-            if not self._await_records(timeout, most):
-                self._stopped = False  # `stop` ended this poll, not those that follow
-                return []
-            return self._polled(most)
+        places: list[Place] = []
+        try:
+            with self._use():
+                if not self._await_records(timeout, most):
+                    self._stopped = False  # `stop` ended this poll, not those that follow
+                    return []
+                return self._polled(most, places)
+        except BaseException:  # also an interrupt: the caller gets none of it
+            self._put_back(places)
+            raise
 
     # A poll in two halves: what waits, and what hands out without waiting. An event loop has the first done in a thread.
 
@@ -206,8 +215,16 @@ class ShareConsumer:
             if self._has_waiting() or self._member.number is None or self._acquiring is not None:
                 self._settle()
 
-    def _polled(self, most: int) -> list[ShareRecord]:
-        records = self._hand_out(most)
+    def _polled_at_once(self, most: int) -> list[ShareRecord]:
+        places: list[Place] = []
+        try:
+            return self._polled(most, places)
+        except BaseException:
+            self._put_back(places)
+            raise
+
+    def _polled(self, most: int, places: list[Place]) -> list[ShareRecord]:
+        records = self._hand_out(most, places)
         self._tell_polled(records)
         return records
 
@@ -222,15 +239,19 @@ class ShareConsumer:
                 counts = Counter(record.topic for record in records)
                 self._observers.tell(lambda observer: observer.received(group, counts, records, since))
 
-    def _hand_out(self, most: int) -> list[ShareRecord]:
-        """Hand out what waits. Raise `DeserializationError` of the first record; what is behind it waits on."""
+    def _hand_out(self, most: int, places: list[Place]) -> list[ShareRecord]:
+        """Hand out what waits. Raise `DeserializationError` of the first record; what is behind it waits on.
+
+        `places` is told what waited: if the caller does not get the records, `_put_back` has them wait again.
+        """
         self.handed_out = []
         left, error = self._deserialize(most)
         if error is not None and left == 0:
-            raise self._released(self._waiting[0], error)
+            raise self._released(self._waiting[0], error, places)
         handed_out: list[ShareRecord] = []
         while self._waiting and left > 0:
             waiting = self._waiting[0]
+            places.append((waiting, waiting.records, waiting.offsets, waiting.range, waiting.deserialized))
             records, offsets, held = waiting.take(min(len(waiting.records), left))
             self._holdings.hold(records, offsets, held)
             self.lock_seconds = min(self.lock_seconds, waiting.lock_seconds) if handed_out else waiting.lock_seconds
@@ -241,8 +262,18 @@ class ShareConsumer:
                 self._waiting.popleft()
         return handed_out
 
-    def _released(self, waiting: Waiting, error: Exception) -> errors.DeserializationError:
+    def _put_back(self, places: list[Place]) -> None:
+        """Have what was taken wait again: the caller did not get it."""
+        for waiting, records, offsets, row, deserialized in reversed(places):
+            if not self._waiting or self._waiting[0] is not waiting:
+                self._waiting.appendleft(waiting)
+            waiting.records, waiting.offsets, waiting.range, waiting.deserialized = records, offsets, row, deserialized
+            self._holdings.let_go(records, row.first)
+        places.clear()
+
+    def _released(self, waiting: Waiting, error: Exception, places: list[Place]) -> errors.DeserializationError:
         """Release the first one of these records with the next commit: nobody can answer for it. Returns what to raise."""
+        places.append((waiting, waiting.records, waiting.offsets, waiting.range, waiting.deserialized))
         (record,), offsets, held = waiting.take(1)
         if not waiting.records:
             self._waiting.popleft()
@@ -254,6 +285,7 @@ class ShareConsumer:
         )
         failure.__cause__ = error
         self._tell_failure(failure)
+        places.clear()  # it is done
         return failure
 
     def _deserialize(self, most: int) -> tuple[int, Exception | None]:
@@ -271,8 +303,8 @@ class ShareConsumer:
                     value = record.value if self._value_deserializer is None else self._value_deserializer(record.value)
                 except Exception as error:  # noqa: BLE001 - of the user's function, whatever it is; `_hand_out` raises it
                     return count + waiting.deserialized, error
-                record.key, record.value = key, value
-                waiting.deserialized += 1
+                # In one line: after an interrupt in between, it would be deserialized twice.
+                record.key, record.value, waiting.deserialized = key, value, waiting.deserialized + 1
             count += min(len(waiting.records), most - count)
         return count, None
 
@@ -428,8 +460,16 @@ class ShareConsumer:
         self._answered(commit.answers, refused)
 
     def _answered(self, answers: dict[Key, Answer], refused: Sequence[Refused] | None) -> None:
-        self._unanswered = None
-        self._holdings.answered(answers, refused)
+        try:
+            self._unanswered = None
+            self._holdings.answered(answers, refused)
+        except MsgtxError:
+            raise
+        except BaseException:  # an interrupt: it is done all the same, and must not be sent under another number
+            self._unanswered = None
+            with contextlib.suppress(MsgtxError):
+                self._holdings.answered(answers, refused)
+            raise
 
     def _acquire(self, most: int) -> bool:
         """Acquire records. Returns whether there may be some already that it did not get, since others had the locks."""
@@ -443,21 +483,23 @@ class ShareConsumer:
         asked = time.monotonic()
         try:
             found, refused, has_passed = self._again(self._ask)
-            self._acquiring = None
         except errors.UnknownMember:
             self._acquiring = None
             if commit is not None:
                 self._answered(commit.answers, None)
             self._forget()
             return False
-        if commit is not None:
-            self._answered(commit.answers, refused)
+        waiting: deque[Waiting] = deque()
         for each in found:
             lock = each.lock_ms / 1000
             self._longest_lock = max(self._longest_lock, lock)
             records, offsets = self._records_of(each), each.offsets or range(each.range.first, each.range.last + 1)
             if records:
-                self._waiting.append(Waiting(records, offsets, each.range, asked + lock, lock))
+                waiting.append(Waiting(records, offsets, each.range, asked + lock, lock))
+        # In one line: until then an interrupt has the whole call made again. Nothing waited before.
+        self._waiting, self._acquiring = waiting, None
+        if commit is not None:
+            self._answered(commit.answers, refused)
         return has_passed
 
     def _acquisition(self, number: int, order: Sequence[int], most: int) -> tuple[Acquiring, Commit | None]:
@@ -575,9 +617,14 @@ class ShareConsumer:
         while not self._stopped and not self.closed and self._waiting:
             if self._waiting[0].until <= time.monotonic():
                 return
-            record = self._hand_out(1)[0]
-            if self._observers.each:
-                self._tell_one(record)
+            places: list[Place] = []
+            try:
+                record = self._hand_out(1, places)[0]
+                if self._observers.each:
+                    self._tell_one(record)
+            except BaseException:
+                self._put_back(places)
+                raise
             yield record
 
     def _tell_one(self, record: ShareRecord) -> None:

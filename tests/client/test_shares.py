@@ -1,5 +1,6 @@
 """Share groups as users see them (internals: shares)."""
 
+import itertools
 import threading
 import time
 from collections import Counter
@@ -14,6 +15,7 @@ import msgtx
 from msgtx import Acknowledgement, errors
 from msgtx.consumer import share_polls
 from tests.databases import PATIENCE_SECONDS, Connection, lose_answers, wait_until
+from tests.interrupts import interrupted
 
 Unique = Callable[[str], str]
 Share = Callable[..., msgtx.ShareConsumer]
@@ -429,10 +431,10 @@ def test_a_member_leaves_whatever_its_last_commit_raises(
     (record,) = one.poll(5)
     one.acknowledge(record)
 
-    def interrupted(*_: Any, **__: Any) -> Any:
+    def interrupt(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(share_polls, "acknowledge_records", interrupted)
+    monkeypatch.setattr(share_polls, "acknowledge_records", interrupt)
     with pytest.raises(KeyboardInterrupt):
         one.close()
     monkeypatch.undo()
@@ -772,6 +774,34 @@ def test_what_an_interrupt_kept_from_its_caller_is_handed_out_by_the_next_poll(
     with pytest.raises(KeyboardInterrupt):
         member.poll(PATIENCE_SECONDS)
     assert [record.value for record in member.poll(PATIENCE_SECONDS)] == [b"<0>", b"<1>", b"<2>", b"<3>"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a connection that was in use
+@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+def test_an_interrupt_at_any_line_of_handing_out_loses_and_repeats_nothing(
+    client: msgtx.Client, topic: str, share: Share, connection: Connection, mode: str
+) -> None:
+    """And none is accepted unseen (I17)."""
+    connection.execute("update msgtx.share_group set record_lock_duration_ms = 30000")
+    with client.producer() as producer:
+        for start in range(0, 1_200, 3):
+            producer.send_batch(topic, [b"%d" % i for i in range(start, start + 3)])
+    member = share(acknowledgement_mode=mode, value_deserializer=bytes)
+    assert member._await_records(PATIENCE_SECONDS, 1_200)
+    got: list[msgtx.ShareRecord] = []
+    for line in itertools.count(1):
+        records: list[msgtx.ShareRecord] = []
+        with interrupted(line, "consumer/shares.py", "consumer/holdings.py", "consumer/sole_use.py") as interrupt:
+            records = member.poll(PATIENCE_SECONDS, 4)
+        for again in range(2):
+            for record in records if mode == "explicit" else ():
+                member.acknowledge(record)
+            got += records
+            records = [] if again else member.poll(PATIENCE_SECONDS, 4)
+        assert [record.offset for record in got] == list(range(len(got))), interrupt.place
+        if interrupt.place is None:
+            break
+    assert line > 50
 
 
 def test_a_poll_of_no_records_is_refused(share: Share) -> None:
