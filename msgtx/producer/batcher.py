@@ -126,8 +126,8 @@ class Batcher:
                 future = RecordFuture(batch if self._awaits else _unanswered(batch), index)
             except errors.MsgtxError:
                 raise
-            except BaseException:  # as in `Accumulator.steps`, which would cost a record what all the rest does
-                self._accumulator.torn = True
+            except BaseException as error:  # as in `Accumulator.steps`, which would cost a record what all the rest does
+                self._accumulator.tears(error)
                 raise
         if on_delivery is not None:
             future.add_done_callback(on_delivery)
@@ -309,10 +309,14 @@ class Batcher:
             return
         accumulator.close_all()
         accumulator.work.notify_all()
-        room = accumulator.settled.wait_for(
-            lambda: accumulator.buffered + size <= self._config.buffer_bytes or not self._state.may_send,
-            self._config.max_block_ms / 1000,
-        )
+        try:
+            room = accumulator.settled.wait_for(
+                lambda: accumulator.buffered + size <= self._config.buffer_bytes or not self._state.may_send,
+                self._config.max_block_ms / 1000,
+            )
+        except BaseException as error:  # an interrupt: the record is not sent, and all is where it was
+            accumulator.harmless = error
+            raise
         if not self._state.may_send:
             self._state.refuse(Call.SEND)
         if not room:

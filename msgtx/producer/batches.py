@@ -240,6 +240,7 @@ class Accumulator:
         self.work = threading.Condition(self.lock)
         self.settled = threading.Condition(self.lock)
         self.torn = False  # an exception came in between two steps: it is not certain any more what is where
+        self.harmless: BaseException | None = None  # the last one that came while its thread waited for room
         self.sender_sleeps = False
         self.lanes: dict[TopicPartition, Lane] = {}
         self.filled: set[TopicPartition] = set()  # lanes whose `ready` holds something
@@ -266,9 +267,13 @@ class Accumulator:
             yield
         except MsgtxError:
             raise
-        except BaseException:
-            self.torn = True
+        except BaseException as error:
+            self.tears(error)
             raise
+
+    def tears(self, error: BaseException) -> None:
+        """Note an exception that came in between two steps."""
+        self.torn = self.torn or error is not self.harmless
 
     def lead_to(self, topic: Topic) -> None:
         """Have the lanes of a topic lead to other partitions: it was made again. The caller holds the lock."""

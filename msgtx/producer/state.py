@@ -119,7 +119,7 @@ class ProducerState:
         A wrong call changes nothing. Returns what to raise.
         """
         with self.lock:
-            if transaction is not None and transaction is self.transaction and not isinstance(error, UsageError):
+            if transaction is self.transaction and not isinstance(error, UsageError):
                 self.fail(DeliveryTimeout(f"a record was not sent: {error}") if error.retriable else error)
         return error
 

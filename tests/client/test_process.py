@@ -414,8 +414,10 @@ def test_a_worker_ends_when_nothing_has_come_for_its_idle_timeout(
                 producer.send(topic, b"2").result(30)
             handled.append(time.monotonic())
 
-        producer.send(topic, b"1").result(30)
+        first = threading.Timer(idle / 4, lambda: producer.send(topic, b"1"))  # behind some polls that bring nothing
+        first.start()
         work(slow)
+        first.join()
     assert len(handled) == 2
     assert time.monotonic() - handled[1] >= idle
 

@@ -637,6 +637,31 @@ def test_a_send_that_raises_fails_its_transaction(
     assert [record.value for record in read(topic)] == [b"next"]
 
 
+def test_a_send_that_raises_behind_the_end_of_its_transaction_leaves_the_next_one_alone(
+    client: msgtx.Client, topic: str, unique: Callable[[str], str], read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread ends it while the topic is looked up."""
+    other = client.topics.create(unique("other")).name
+    with client.producer(transactional_id=topic, max_block_ms=50) as producer:
+        producer.begin_transaction()
+        looks: list[object] = []
+
+        def ended_meanwhile(*_: object) -> Any:
+            if not looks:
+                producer.abort_transaction()
+                producer.begin_transaction()
+            looks.append(None)
+            away()
+
+        with monkeypatch.context() as patched:
+            patched.setattr(producer._routes, "_topics", ended_meanwhile)
+            with pytest.raises(errors.DatabaseUnavailable):
+                producer.send(other, b"lost")
+        producer.send(topic, b"next")
+        producer.commit_transaction()
+    assert [record.value for record in read(topic)] == [b"next"]
+
+
 def away(*_: object) -> Any:
     raise errors.DatabaseUnavailable("the database is away")
 
@@ -723,6 +748,26 @@ def test_an_interrupt_leaves_no_part_of_a_transaction_behind(client: msgtx.Clien
     found = Counter(record.value for record in read(wide))
     assert set(found.values()) == {2}
     assert found.keys() >= whole.keys() - {b""}
+
+
+def test_an_interrupt_while_a_send_waits_for_room_loses_nothing_else(
+    client: msgtx.Client, topic: str, read: Read, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was sent before is sent all the same, with the close for one."""
+    with client.producer(buffer_bytes=4_000, batch_bytes=1_000) as producer:
+        wait = producer._accumulator.settled.wait_for
+
+        def interrupted(*_: object) -> Any:
+            raise KeyboardInterrupt
+
+        with partitions_held(connection, topic), monkeypatch.context() as patched:
+            producer.send_batch(topic, [bytes(700)] * 4)
+            patched.setattr(producer._accumulator.settled, "wait_for", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                producer.send(topic, bytes(1_500))
+        assert producer._accumulator.settled.wait_for == wait
+        producer.send(topic, b"next")
+    assert [len(record.value or b"") for record in read(topic)] == [700] * 4 + [4]
 
 
 def test_a_gap_within_a_transaction_fails_it_and_the_next_one_goes_on(
