@@ -3,7 +3,6 @@
 import contextlib
 import os
 import socket
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -58,6 +57,10 @@ class SessionEnd:
                 self._transactions.resolve(self.transaction_id)
 
 
+class _Ending:
+    """A call that ends a transaction."""
+
+
 class Transactions:
     """The transactions of one producer, one after the other. `decided`: called at the end of one that the database knows."""
 
@@ -88,10 +91,15 @@ class Transactions:
         self._tell_ended = ended
         self._tell_failed = failed
         self._next_number = 0
-        self._ender: int | None = None  # the thread that ends a transaction
+        self._ending: weakref.ref[_Ending] | None = None  # the call that ends a transaction
         # In which session a sealed transaction ends.
         self._rides: tuple[weakref.ref[sqlalchemy.Connection], Enlistment, SessionEnd] | None = None
         self.last_id: TransactionId | None = None
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether a call is under way that ends a transaction."""
+        return self._ending is not None and self._ending() is not None
 
     def require(self, call: Call) -> None:
         """Raise `IllegalState` if the producer has no transactions."""
@@ -406,7 +414,7 @@ class Transactions:
     def close(self, timeout: float | None) -> None:
         """End what is open, or was left undecided, so that it holds no reader up; not what another thread is ending."""
         state = self._state.value
-        if self._ender not in {None, threading.get_ident()}:
+        if self.is_ending:
             return
         if state in {ClientState.IN_TRANSACTION, ClientState.ABORTABLE_ERROR, ClientState.ABORTING}:
             self.abort(timeout)
@@ -423,7 +431,7 @@ class Transactions:
     def give_up(self) -> None:
         """Settle what went out with a commit that will not be called again for its answer: the producer is closed."""
         transaction = self._state.transaction
-        if transaction is not None and self._ender is None:
+        if transaction is not None and not self.is_ending:
             for batch in transaction.fused or ():
                 self._accumulator.finish(
                     batch, error=OutcomeUnknown(f"the outcome of transaction {transaction.id} is not known")
@@ -462,18 +470,18 @@ class Transactions:
     @contextlib.contextmanager
     def _sole_ending(self, call: Call) -> Iterator[None]:
         self._accumulator.require_no_callback(call)
-        thread = threading.get_ident()
+        ending = _Ending()  # gone with this call, also where an interrupt keeps it from saying that it is over
         with self._state.lock:
-            if self._ender not in {None, thread}:  # its own: what was interrupted before it could say that it is over
+            if self.is_ending:
                 raise IllegalState(f"{call} while another thread ends the transaction: wait for it")
-            self._ender = thread
+            self._ending = weakref.ref(ending)
         try:
             yield
         except MsgtxError as error:
             self._tell_failed(error)
             raise
         finally:
-            self._ender = None
+            self._ending = None
             if self._state.closed:
                 self.give_up()
 

@@ -748,7 +748,7 @@ def test_half_a_transaction_is_not_committed_by_a_thread_when_another_one_closes
         wait_until(lambda: waiting_backends(connection), "the append waits")
         producer.send(topic, b"not sent")
         committing = background.submit(producer.commit_transaction)
-        wait_until(lambda: producer._transactions._ender, "the commit waits for both")
+        wait_until(lambda: producer._transactions.is_ending, "the commit waits for both")
         closing = background.submit(producer.close)
         wait_until(lambda: producer._accumulator.unfinished == 1, "the second one was dropped")
     with pytest.raises(errors.TransactionAborted, match="closed"):
