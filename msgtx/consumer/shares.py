@@ -57,6 +57,10 @@ class Waiting:
     lock_seconds: float
     deserialized: int = 0  # of the records, from the first one on
 
+    def place(self) -> "Place":
+        """Return what waits, to be noted before some of it is taken."""
+        return self, self.records, self.offsets, self.range, self.deserialized
+
     def take(self, count: int) -> tuple[list[ShareRecord], Sequence[int], OffsetRange]:
         """Take the first ones, with the offsets that go with them: those in front, and of the last one those behind it."""
         self.deserialized -= min(count, self.deserialized)
@@ -251,7 +255,7 @@ class ShareConsumer:
         handed_out: list[ShareRecord] = []
         while self._waiting and left > 0:
             waiting = self._waiting[0]
-            places.append((waiting, waiting.records, waiting.offsets, waiting.range, waiting.deserialized))
+            places.append(waiting.place())
             records, offsets, held = waiting.take(min(len(waiting.records), left))
             self._holdings.hold(records, offsets, held)
             self.lock_seconds = min(self.lock_seconds, waiting.lock_seconds) if handed_out else waiting.lock_seconds
@@ -273,7 +277,7 @@ class ShareConsumer:
 
     def _released(self, waiting: Waiting, error: Exception, places: list[Place]) -> errors.DeserializationError:
         """Release the first one of these records with the next commit: nobody can answer for it. Returns what to raise."""
-        places.append((waiting, waiting.records, waiting.offsets, waiting.range, waiting.deserialized))
+        places.append(waiting.place())
         (record,), offsets, held = waiting.take(1)
         if not waiting.records:
             self._waiting.popleft()

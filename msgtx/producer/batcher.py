@@ -124,10 +124,8 @@ class Batcher:
                 if pairs:
                     batch.add_headers(pairs)
                 future = RecordFuture(batch if self._awaits else _unanswered(batch), index)
-            except errors.MsgtxError:
-                raise
             except BaseException as error:  # as in `Accumulator.steps`, which would cost a record what all the rest does
-                self._accumulator.tears(error)
+                self._accumulator.raised(error)
                 raise
         if on_delivery is not None:
             future.add_done_callback(on_delivery)

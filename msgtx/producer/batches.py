@@ -265,15 +265,13 @@ class Accumulator:
         """Note where an exception comes in between, as a signal handler raises it: Ctrl-C, the time limit of a job."""
         try:
             yield
-        except MsgtxError:
-            raise
         except BaseException as error:
-            self.tears(error)
+            self.raised(error)
             raise
 
-    def tears(self, error: BaseException) -> None:
-        """Note an exception that came in between two steps."""
-        self.torn = self.torn or error is not self.harmless
+    def raised(self, error: BaseException) -> None:
+        """Note what was raised within steps: our own errors tear nothing, nor does what came while the thread waited."""
+        self.torn = self.torn or not (isinstance(error, MsgtxError) or error is self.harmless)
 
     def lead_to(self, topic: Topic) -> None:
         """Have the lanes of a topic lead to other partitions: it was made again. The caller holds the lock."""
