@@ -17,7 +17,7 @@ from msgtx import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition, errors
 from msgtx.database.connection import readable
 from msgtx.store.fetch import FetchedBatch
 from tests.databases import Connection, wait_until
-from tests.interrupts import interrupted
+from tests.interrupts import interrupted, require_each_once, write_rows
 
 Unique = Callable[[str], str]
 Read = Callable[..., list[msgtx.Record]]
@@ -658,9 +658,7 @@ def test_an_interrupt_at_any_line_of_a_poll_loses_and_repeats_nothing(client: ms
     """And refuses no later poll, of another thread."""
     topic = unique("topic")
     client.topics.create(topic, partitions=2)
-    with client.producer() as producer:
-        for start, partition in itertools.product(range(0, 1_500, 3), range(2)):
-            producer.send_batch(topic, [b"%d" % i for i in range(start, start + 3)], partition=partition)
+    write_rows(client, topic)
     settings: dict[str, Any] = {"auto_offset_reset": "earliest", "fetch_max_bytes": 1, "max_poll_records": 4}
     files = ["store/records.py", *(f"consumer/{name}.py" for name in ("consumer", "fetcher", "sole_use"))]
     with client.consumer(topic, value_deserializer=bytes, **settings) as consumer, ThreadPoolExecutor(1) as threads:
@@ -669,9 +667,7 @@ def test_an_interrupt_at_any_line_of_a_poll_loses_and_repeats_nothing(client: ms
             with interrupted(line, *files) as interrupt:
                 got += consumer.poll(SECONDS)
             got += threads.submit(consumer.poll, SECONDS).result(SECONDS)
-            for partition in range(2):
-                found = [record.offset for record in got if record.partition == partition]
-                assert found == list(range(len(found))), interrupt.place
+            require_each_once(got, interrupt)
             if interrupt.place is None:
                 break
     assert line > 50

@@ -3,15 +3,12 @@
 import contextlib
 import functools
 import itertools
-import linecache
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -24,6 +21,7 @@ from msgtx.producer import sender
 from msgtx.store.decide import decide
 from msgtx.store.topics import describe_topics
 from tests.databases import Connection, partitions_held, wait_until, waiting_backends
+from tests.interrupts import interrupted
 from tests.store.steps import append_one, batch
 
 Read = Callable[..., list[msgtx.Record]]
@@ -677,33 +675,7 @@ def test_without_a_transaction_a_send_that_raises_leaves_the_next_one_alone(
 
 
 STEPS = {"send", "open_batch", "close_batch", "take_ready", "_take_whole", "number", "finish", "_ended", "ended", "_enter"}
-
-
-@contextlib.contextmanager
-def interrupted(at: int, passed: list[object]) -> Iterator[None]:
-    """Raise `KeyboardInterrupt` in front of a line of a producer's steps, as a signal handler does; `passed`: those before.
-
-    Not where a `with` or a `try` begins or ends: there the interpreter looks at no signal.
-    """
-
-    def line(frame: FrameType, event: str, _: object) -> Any:
-        is_end = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith(("with ", "try:"))
-        if event == "line" and not is_end:
-            passed.append(None)
-            if len(passed) == at:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return line
-
-    def entered(frame: FrameType, _: str, __: object) -> Any:
-        is_step = frame.f_code.co_name in STEPS and "producer" in frame.f_code.co_filename
-        return line if is_step else None
-
-    sys.settrace(entered)
-    try:
-        yield
-    finally:
-        sys.settrace(None)
+STEPS_IN = [f"producer/{name}.py" for name in ("batcher", "batches", "sender", "state", "transaction")]
 
 
 @pytest.mark.skipif(not msgtx.producer.batches.__file__.endswith(".py"), reason="compiled code has no lines")
@@ -718,23 +690,21 @@ def test_an_interrupt_leaves_no_part_of_a_transaction_behind(client: msgtx.Clien
             return
         whole[name] = True
 
-    for at in itertools.count(1):
-        name, following, passed = b"%d" % at, b"%d then" % at, []
-        with contextlib.closing(client.producer(transactional_id=f"{wide}-{at}", linger_ms=60_000)) as producer:
+    for line in itertools.count(1):
+        name, following = b"%d" % line, b"%d then" % line
+        with contextlib.closing(client.producer(transactional_id=f"{wide}-{line}", linger_ms=60_000)) as producer:
             producer.init_transactions()
             producer.begin_transaction()
-            try:
-                with interrupted(at, passed):
-                    producer.send(wide, name, partition=0)
-                    producer.send(wide, name, partition=1)
-                    producer.commit_transaction(1)
-            except KeyboardInterrupt:
-                if producer._state.may_send:
-                    done(b"", producer.abort_transaction)
-                else:
-                    done(name, functools.partial(producer.commit_transaction, 1))
-            else:
+            with interrupted(line, *STEPS_IN, within=STEPS) as interrupt:
+                producer.send(wide, name, partition=0)
+                producer.send(wide, name, partition=1)
+                producer.commit_transaction(1)
+            if interrupt.place is None:
                 whole[name] = True
+            elif producer._state.may_send:
+                done(b"", producer.abort_transaction)
+            else:
+                done(name, functools.partial(producer.commit_transaction, 1))
 
             def go_on(producer: msgtx.Producer = producer, following: bytes = following) -> None:
                 with producer.transaction():
@@ -742,9 +712,9 @@ def test_an_interrupt_leaves_no_part_of_a_transaction_behind(client: msgtx.Clien
                     producer.send(wide, following, partition=1)
 
             done(following, go_on)
-            if len(passed) < at:
+            if interrupt.place is None:
                 break
-    assert at > 40
+    assert line > 40
     found = Counter(record.value for record in read(wide))
     assert set(found.values()) == {2}
     assert found.keys() >= whole.keys() - {b""}
@@ -757,12 +727,12 @@ def test_an_interrupt_while_a_send_waits_for_room_loses_nothing_else(
     with client.producer(buffer_bytes=4_000, batch_bytes=1_000) as producer:
         wait = producer._accumulator.settled.wait_for
 
-        def interrupted(*_: object) -> Any:
+        def interrupts(*_: object) -> Any:
             raise KeyboardInterrupt
 
         with partitions_held(connection, topic), monkeypatch.context() as patched:
             producer.send_batch(topic, [bytes(700)] * 4)
-            patched.setattr(producer._accumulator.settled, "wait_for", interrupted)
+            patched.setattr(producer._accumulator.settled, "wait_for", interrupts)
             with pytest.raises(KeyboardInterrupt):
                 producer.send(topic, bytes(1_500))
         assert producer._accumulator.settled.wait_for == wait

@@ -180,13 +180,17 @@ def test_a_transaction_that_wrote_nothing_is_decided_by_its_name_alone(
     assert [client.transaction_outcome(name) for name in names] == [outcome] * 2
 
 
+@pytest.mark.parametrize("end", ["decide", "seal"])
 def test_a_lost_tail_is_an_abort_that_the_caller_must_commit(
-    database: sqlalchemy.Engine, partitions: list[TopicPartition], client: msgtx.Client
+    database: sqlalchemy.Engine, partitions: list[TopicPartition], client: msgtx.Client, end: str
 ) -> None:
+    tails = {partitions[0]: 1}
     with database.begin() as connection:
         name = opened(connection, 3, partitions[0])
         with pytest.raises(errors.TransactionAborted, match="tail"):
-            protocol.decide(connection, name, Outcome.COMMITTED, {partitions[0]: 1})
+            protocol.decide(connection, name, Outcome.COMMITTED, tails) if end == "decide" else protocol.seal(
+                connection, name, tails
+            )
     assert client.transaction_outcome(name) is Outcome.ABORTED
 
 
@@ -291,16 +295,6 @@ def test_what_is_sealed_for_an_outside_party_waits_until_it_is_decided_by_its_na
         protocol.decide(connection, PreparedTransaction.parse(sealed.token).transaction_id, Outcome.COMMITTED)
     assert client.transaction_outcome(name) is Outcome.COMMITTED
     assert client.complete(sealed.token, commit=True) is Outcome.COMMITTED
-
-
-def test_a_seal_whose_tail_is_lost_is_an_abort_that_the_caller_must_commit(
-    database: sqlalchemy.Engine, partitions: list[TopicPartition], client: msgtx.Client
-) -> None:
-    with database.begin() as connection:
-        name = opened(connection, 16, partitions[0])
-        with pytest.raises(errors.TransactionAborted, match="tail"):
-            protocol.seal(connection, name, {partitions[0]: 1})
-    assert client.transaction_outcome(name) is Outcome.ABORTED
 
 
 def test_decisions_together_wait_for_a_producer_no_longer_than_others_do(
