@@ -11,7 +11,7 @@ from msgtx.cli.programs import demo
 from msgtx.errors import ConfigError
 from tests.databases import INSERT_ONLY, Connection
 
-LINES = 20_000
+LINES = 40_000  # enough for both workers, also if one starts some seconds after the other
 
 
 def write_input(path: Path, lines: list[list[str]]) -> Path:
