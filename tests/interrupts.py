@@ -13,6 +13,7 @@ from typing import Any
 import msgtx
 
 LIBRARY = Path(msgtx.__file__).parent
+interrupted_files: set[str] = set()  # of this library, so far: another follower of lines sees nothing of what is run there
 
 
 @dataclass
@@ -49,6 +50,7 @@ class Interrupt:
 def interrupted(line: int, *files: str, within: Collection[str] | None = None) -> Iterator[Interrupt]:
     """Interrupt the block before the n-th line that it runs in these files of the library, and catch that."""
     interrupt = Interrupt(line, tuple(str(LIBRARY / file) for file in files), within)
+    interrupted_files.update(interrupt.files)
     before = sys.gettrace()
     try:
         sys.settrace(interrupt.called)

@@ -1,16 +1,21 @@
 """The program that makes mutants in bulk, on small texts whose mutants are known."""
 
+import contextlib
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from msgtx.consumer.sole_use import SoleUse
+from tests.interrupts import interrupted
 from tests.mutants_all import __main__ as program
 from tests.mutants_all import results
 from tests.mutants_all.ledger import LEDGER, RULES, TITLE, Ledger
 from tests.mutants_all.mutant import Mutant, together
 from tests.mutants_all.of_python import mutants_of_python
 from tests.mutants_all.of_sql import mutants_of_sql
-from tests.mutants_all.relevance import Map, Reach, calls_of, chosen, distances, near_python, near_sql
+from tests.mutants_all.relevance import Map, Reach, Recorder, calls_of, chosen, distances, near_python, near_sql
 from tests.mutants_all.results import Result, Results, read_explained, without_mutant
 from tests.mutants_all.tokens import tokens_of
 
@@ -279,6 +284,18 @@ def test_a_test_reaches_the_lines_of_python_that_it_runs() -> None:
     assert near_python(raising, tests) == {"a.py::returns": 0}, (
         "no test runs the line: those of the function are the closest"
     )
+
+
+def test_a_test_reaches_every_line_of_a_file_that_it_interrupts() -> None:
+    recorder = Recorder(program.ROOT / "msgtx", python=True)
+    test = recorder.pytest_runtest_protocol(cast("Any", SimpleNamespace(nodeid="test")))
+    next(test)
+    with interrupted(1, "consumer/sole_use.py"):
+        SoleUse("a consumer")
+    with contextlib.suppress(StopIteration):
+        test.send(None)
+    functions = recorder.found["test"]["python"]
+    assert {name.rpartition(":")[2] for name in functions} == {f"SoleUse.{name}" for name in ("__init__", "call", "close")}
 
 
 def test_what_runs_in_a_process_of_its_own_has_the_tests_of_the_process() -> None:

@@ -19,13 +19,14 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any, Final
 
 import psycopg._queries
 import pytest
 
 from msgtx.database.wire import Statements
+from tests.interrupts import interrupted_files
 from tests.mutants_all.mutant import Mutant
 from tests.mutants_all.of_python import lines_of
 
@@ -70,7 +71,7 @@ class Recorder:
         self._python = python
         self._package = f"{package}/"
         self._sql: set[str] = set()
-        self._ran: defaultdict[CodeType, set[int]] = defaultdict(set)
+        self._ran: defaultdict[str, set[int]] = defaultdict(set)
         self._failed: set[str] = set()
         self.found: dict[str, dict[str, Any]] = {}
 
@@ -111,16 +112,15 @@ class Recorder:
 
     def _line(self, frame: FrameType, event: str, _: object) -> TraceFunction:
         if event == "line":
-            self._ran[frame.f_code].add(frame.f_lineno)
+            self._ran[frame.f_code.co_filename].add(frame.f_lineno)
         return self._line
 
-    def _python_of(self, ran: Mapping[CodeType, Iterable[int]]) -> dict[str, str]:
-        """Return the functions that have run, and their lines."""
+    def _python_of(self, ran: Mapping[str, Iterable[int] | None]) -> dict[str, str]:
+        """Return the functions that have run, and their lines, from the lines of each file; None: all of them."""
         found: defaultdict[str, int] = defaultdict(int)
-        for code, lines in ran.items():
-            path = code.co_filename
+        for path, lines in ran.items():
             places = lines_of(Path(path).read_text(encoding="utf-8"))
-            for name, place in (places[line] for line in lines if line in places):
+            for name, place in (places[line] for line in (places if lines is None else lines) if line in places):
                 found[f"msgtx/{path.removeprefix(self._package)}:{name}"] |= 1 << place
         return {name: f"{lines:x}" for name, lines in found.items()}
 
@@ -128,10 +128,11 @@ class Recorder:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         self._sql.clear()
         self._ran.clear()
+        interrupted_files.clear()
         began = time.monotonic()
         answer = yield
         seconds = time.monotonic() - began
-        ran = {code: list(lines) for code, lines in list(self._ran.items())}
+        ran = {path: list(lines) for path, lines in list(self._ran.items())} | dict.fromkeys(interrupted_files, None)
         if item.nodeid not in self._failed:  # a test that fails on the unchanged tree shows nothing
             self.found[item.nodeid] = {"seconds": seconds, "sql": sorted(self._sql), "python": self._python_of(ran)}
         return answer
