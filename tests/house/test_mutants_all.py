@@ -361,20 +361,24 @@ def test_what_a_file_of_tests_reaches_is_noted_until_it_changes(tmp_path: Path) 
         (tmp_path / "tests" / folder).mkdir(parents=True)
     file = tmp_path / "tests" / "store" / "test_seal.py"
     file.write_text("one", encoding="utf-8")
+    (tmp_path / "module.py").write_text(PYTHON, encoding="utf-8")
     noted = Map(tmp_path / "kept" / "map.json")
     assert noted.stale(tmp_path, python=False) == ["tests/store/test_seal.py"]
     noted.note(
         tmp_path,
         "tests/store/test_seal.py",
-        {"t": {"seconds": 1.5, "sql": ["seal"], "python": {}}},
+        {"t": {"seconds": 1.5, "sql": ["seal"], "python": {"module.py:first": "3", "module.py:Box.close": "3"}}},
         python=False,
         called=["seal"],
     )
     again = Map(tmp_path / "kept" / "map.json")
     assert again.stale(tmp_path, python=False) == []
-    assert again.tests() == {"t": reach("seal", seconds=1.5, called=("seal",))}
+    found = Reach(1.5, frozenset({"seal"}), {"module.py:first": 3, "module.py:Box.close": 3}, frozenset({"seal"}))
+    assert again.tests(tmp_path) == {"t": found}
     assert again.stale(tmp_path, python=True) == ["tests/store/test_seal.py"]
-    assert (again.stale(tmp_path, python=True, below=["tests/rules"]), again.tests(["tests/rules"])) == ([], {})
+    assert (again.stale(tmp_path, python=True, below=["tests/rules"]), again.tests(tmp_path, ["tests/rules"])) == ([], {})
+    (tmp_path / "module.py").write_text(PYTHON.replace("found = []", "found = list()"), encoding="utf-8")
+    assert again.tests(tmp_path)["t"].python == {"module.py:first": -1, "module.py:Box.close": 3}, "its lines were others"
     file.write_text("two", encoding="utf-8")
     assert again.stale(tmp_path, python=False) == ["tests/store/test_seal.py"]
 

@@ -267,7 +267,7 @@ def run(due: Sequence[Mutant], known: Known, console: Console, options: argparse
             workers.append(Worker(workshop))
             stack.callback(workers[-1].close)
         record(reached.stale(ROOT, python=python, below=options.tests), reached, workers, console, python=python)
-        tests, calls = reached.tests(options.tests), calls_of(sql_texts())
+        tests, calls = reached.tests(ROOT, options.tests), calls_of(sql_texts())
 
         def hunted(mutants: Sequence[Mutant], worker: Worker, seconds: float, *, last: bool) -> list[Mutant]:
             """Hunt mutants of one function. Returns those that are to meet more tests; none, if these are the last."""

@@ -79,12 +79,24 @@ def functions_of(tree: ast.AST, within: str = "") -> Iterator[tuple[str, Functio
 @functools.cache
 def lines_of(text: str) -> dict[int, tuple[str, int]]:
     """Return, for each line of a module that is in a function, the function's name and how far from its first line it is."""
-    found = {}
+    return {line: (name, line - lines.start) for name, lines in spans_of(text) for line in lines}
+
+
+def sources_of(text: str) -> dict[str, str]:
+    """Return the functions of a module, each with a hash of its lines as they are: with its comments."""
+    lines = text.splitlines()
+    found: defaultdict[str, str] = defaultdict(str)  # a property and its setter have one name
+    for name, span in spans_of(text):
+        found[name] += "\n".join(lines[span.start - 1 : span.stop - 1])
+    return {name: hash_of(source) for name, source in found.items()}
+
+
+def spans_of(text: str) -> Iterator[tuple[str, range]]:
+    """Yield the functions of a module, with the numbers of their lines."""
     for name, function in functions_of(ast.parse(text)):
         assert function.end_lineno is not None
         first = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
-        found.update({line: (name, line - first) for line in range(first, function.end_lineno + 1)})
-    return found
+        yield name, range(first, function.end_lineno + 1)
 
 
 def of_function(places: Places, function: Function) -> Iterator[Edit]:

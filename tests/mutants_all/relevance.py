@@ -28,7 +28,7 @@ import pytest
 from msgtx.database.wire import Statements
 from tests.interrupts import interrupted_files
 from tests.mutants_all.mutant import Mutant
-from tests.mutants_all.of_python import lines_of
+from tests.mutants_all.of_python import lines_of, sources_of
 
 # Tests of one process, in the order in which they are tried; others start servers, Spark or programs, or take minutes.
 FOLDERS: Final = ("rules", "store", "sessions", "database", "client", "admin", "orm", "aio")
@@ -57,7 +57,7 @@ class Reach:
 
     seconds: float
     sql: frozenset[str]
-    python: Mapping[str, int]  # of a `path:function`, its lines: as bits, from the first one
+    python: Mapping[str, int]  # of a `path:function`, its lines: as bits, from the first one; all, if it was another then
     called: frozenset[str]
 
 
@@ -166,23 +166,43 @@ class Map:
     def note(self, root: Path, file: str, tests: Mapping[str, Any], *, python: bool, called: Sequence[str] = ()) -> None:
         """Keep what the tests of a file reach, and which functions of SQL it has called."""
         digest = hashlib.sha256((root / file).read_bytes()).hexdigest()
-        self._files[file] = {"hash": digest, "python": python, "called": sorted(called), "tests": dict(tests)}
+        paths = {name.partition(":")[0] for reach in tests.values() for name in reach["python"]}
+        self._files[file] = {
+            "hash": digest,
+            "python": python,
+            "called": sorted(called),
+            "sources": sources_in(root, paths),
+            "tests": dict(tests),
+        }
         self._path.parent.mkdir(exist_ok=True)
         self._path.write_text(json.dumps(self._files))
 
-    def tests(self, below: Sequence[str] = ()) -> dict[str, Reach]:
+    def tests(self, root: Path, below: Sequence[str] = ()) -> dict[str, Reach]:
         """Return all tests, by their names; `below`: only those whose names begin with one of these."""
+        paths = {path for noted in self._files.values() for path in noted.get("sources", {}) if (root / path).exists()}
+        today = sources_in(root, paths)
+
+        def lines_in(sources: Mapping[str, Mapping[str, str]], function: str, lines: str) -> int:
+            path, _, name = function.partition(":")
+            is_same = sources.get(path, {}).get(name) == today.get(path, {}).get(name, "")
+            return int(lines, 16) if is_same else -1
+
         return {
             test: Reach(
                 reach["seconds"],
                 frozenset(reach["sql"]),
-                {name: int(lines, 16) for name, lines in reach["python"].items()},
+                {name: lines_in(noted.get("sources", {}), name, lines) for name, lines in reach["python"].items()},
                 frozenset(noted["called"]),
             )
             for noted in self._files.values()
             for test, reach in noted["tests"].items()
             if test.startswith(tuple(below) or ("",))
         }
+
+
+def sources_in(root: Path, paths: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return the functions in each of these files, with hashes of their lines."""
+    return {path: sources_of((root / path).read_text(encoding="utf-8")) for path in paths}
 
 
 def distances(target: str, calls: Mapping[str, Iterable[str]]) -> dict[str, int]:
