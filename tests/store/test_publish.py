@@ -21,7 +21,7 @@ from msgtx.database.embedded import binaries
 from msgtx.rules.partitioner import by_crc32
 from msgtx.store.topics import alter_topic, create_topic, delete_topic, describe_topics
 from msgtx.store.wakeups import woken_since
-from tests.databases import Connection, Server, backend, connect, wait_for_lock
+from tests.databases import Connection, Server, backend, connect, partitions_held, wait_for_lock
 from tests.roles import Roles, open_roles
 from tests.store.steps import count, plain, unique, values
 
@@ -396,6 +396,20 @@ def test_a_commit_that_waits_for_a_row_of_somebody_holds_no_partition(
     waiting.result(SECONDS)
     assert published(connection, topic) == [b"of another", b"bought"]
     connection.execute(f"drop table {child}, {parent}")
+
+
+def test_a_commit_waits_for_a_partition_no_longer_than_its_session_allows(
+    connection: Connection, open_connection: Sessions, topic: str, background: ThreadPoolExecutor
+) -> None:
+    buyer = open_connection()
+    buyer.execute("set lock_timeout = '20ms'")
+    with partitions_held(connection, topic):
+        buyer.execute("begin")
+        publish(buyer, topic, value="late")
+        waiting = background.submit(buyer.execute, "commit")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            waiting.result(5)
+    assert published(connection, topic) == []
 
 
 def test_what_deferred_triggers_publish_is_appended_with_the_rest(connection: Connection) -> None:

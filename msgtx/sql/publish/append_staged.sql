@@ -7,7 +7,7 @@
 -- Locks groups (share), partitions, share partitions (exclusive, ascending). Writes record_batch, group_offset, share_state, staged_record,
 -- staged_commit.
 create function msgtx.append_staged(in_staged_by xid8) returns boolean language plpgsql volatile
-set plan_cache_mode = force_generic_plan set jit = off set enable_sort = off set lock_timeout = '10s' as $$
+set plan_cache_mode = force_generic_plan set jit = off set enable_sort = off as $$
 declare
     calls cursor for
         with weighed as (
