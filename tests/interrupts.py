@@ -48,13 +48,17 @@ class Interrupt:
 
 @contextlib.contextmanager
 def interrupted(line: int, *files: str, within: Collection[str] | None = None) -> Iterator[Interrupt]:
-    """Interrupt the block before the n-th line that it runs in these files of the library, and catch that."""
+    """Interrupt the block before the n-th line that it runs in these files of the library, and catch that.
+
+    Raise `AssertionError` if the library has caught it.
+    """
     interrupt = Interrupt(line, tuple(str(LIBRARY / file) for file in files), within)
     interrupted_files.update(interrupt.files)
     before = sys.gettrace()
     try:
         sys.settrace(interrupt.called)
         yield interrupt
+        assert interrupt.place is None, f"the interrupt at {interrupt.place} did not reach its caller"
     except KeyboardInterrupt as error:
         if error.args != (interrupt.place,):
             raise

@@ -55,6 +55,13 @@ def test_a_producer_that_was_idle_wakes_up(client: msgtx.Client, topic: str) -> 
             wait_until(lambda: producer._accumulator.sender_sleeps, "its thread sleeps")
 
 
+def test_a_batch_that_is_opened_while_its_thread_waits_for_work_is_sent(client: msgtx.Client, topic: str) -> None:
+    with client.producer(linger_ms=300) as producer:
+        producer.send(topic, b"a").result(5)
+        time.sleep(0.1)  # by now it waits for as long as a batch may linger
+        assert producer.send(topic, b"b").result(5).offset == 1
+
+
 def test_the_next_look_is_for_the_batch_that_lingers_longest(client: msgtx.Client, wide: str) -> None:
     """A look that comes later would have it wait for up to twice its linger."""
     with client.producer(**NEVER) as producer:

@@ -720,6 +720,49 @@ def test_an_interrupt_leaves_no_part_of_a_transaction_behind(client: msgtx.Clien
     assert found.keys() >= whole.keys() - {b""}
 
 
+@pytest.mark.parametrize("call", ["send", "send_batch", "flush", "begin", "commit", "prepare"])
+def test_a_producer_that_was_interrupted_between_steps_refuses_each_call(
+    client: msgtx.Client, topic: str, call: str
+) -> None:
+    calls: dict[str, Callable[[msgtx.Producer], object]] = {
+        "send": lambda producer: producer.send(topic, b"a"),
+        "send_batch": lambda producer: producer.send_batch(topic, [b"a"]),
+        "flush": lambda producer: producer.flush(1),
+        "begin": lambda producer: producer.begin_transaction(),
+        "commit": lambda producer: producer.commit_transaction(1),
+        "prepare": lambda producer: producer.prepare_transaction(1),
+    }
+    with contextlib.closing(client.producer(transactional_id=topic)) as producer:
+        producer.init_transactions()
+        if call != "begin":
+            producer.begin_transaction()
+        with contextlib.suppress(KeyboardInterrupt), producer._accumulator.steps():
+            raise KeyboardInterrupt
+        for _ in range(2):
+            with pytest.raises(errors.FatalError, match="make a new one"):
+                calls[call](producer)
+
+
+def test_an_interrupted_end_is_not_taken_for_one_that_is_under_way(client: msgtx.Client, topic: str, read: Read) -> None:
+    for line in itertools.count(1):
+        with contextlib.closing(client.producer(transactional_id=f"{topic}-{line}")) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send(topic, b"%d" % line)
+            with interrupted(line, "producer/transaction.py", within={"_sole_ending"}) as interrupt:
+                producer.commit_transaction()
+            with contextlib.suppress(errors.IllegalState):  # it was committed
+                producer.commit_transaction()
+            with producer.transaction():
+                producer.send(topic, b"%d then" % line)
+        if interrupt.place is None:
+            break
+    assert line > 5
+    assert [record.value for record in read(topic)] == [
+        b"%d%s" % (n, t) for n in range(1, line + 1) for t in (b"", b" then")
+    ]
+
+
 def test_an_interrupt_while_a_send_waits_for_room_loses_nothing_else(
     client: msgtx.Client, topic: str, read: Read, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -582,6 +582,23 @@ def test_what_a_call_left_undecided_is_decided_by_close(
     assert values(read(topic)) == [b"behind"]
 
 
+def test_what_an_undecided_commit_has_not_sent_is_dropped_by_close_before_it_asks(
+    client: msgtx.Client, topic: str, unique: Unique, connection: Connection, background: ThreadPoolExecutor
+) -> None:
+    producer = client.producer(transactional_id=unique("id"), linger_ms=0, max_in_flight=1, batch_bytes=1_000)
+    producer.init_transactions()
+    producer.begin_transaction()
+    with partitions_held(connection, topic):
+        producer.send(topic, bytes(900))
+        wait_until(lambda: waiting_backends(connection), "the append waits")
+        rest = producer.send_batch(topic, [bytes(900)] * 2)
+        with pytest.raises(errors.OutcomeUnknown):
+            producer.commit_transaction(0.05)
+        closing = background.submit(producer.close)
+        assert isinstance(rest.exception(5), errors.TransactionAborted)
+    closing.result(SECONDS)
+
+
 @pytest.mark.parametrize("committing", ["before", "meanwhile"])
 @pytest.mark.parametrize("outcome", [Outcome.COMMITTED, Outcome.ABORTED, None])
 def test_what_was_sent_with_a_commit_that_is_not_answered_is_settled_by_close(

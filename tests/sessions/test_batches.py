@@ -5,6 +5,7 @@ import gc
 import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import Any
 
 import psycopg
@@ -437,10 +438,19 @@ def test_a_session_that_nobody_ended_is_a_rollback(
     assert seen(topic)[1] == []
 
 
-def test_records_that_could_not_ride_are_handed_out_again(consumer: msgtx.Consumer, make_engine: MakeEngine) -> None:
+@pytest.mark.parametrize("polled", ["with it", "before"])
+def test_records_that_could_not_ride_are_handed_out_again(
+    consumer: msgtx.Consumer, make_engine: MakeEngine, polled: str
+) -> None:
+    def ride(session: Any) -> AbstractContextManager[object]:
+        if polled == "with it":
+            return consumer.batch(session, SECONDS)
+        assert numbers(consumer.poll(SECONDS)) == [0, 1]
+        return consumer.riding(session)
+
     with Session(make_engine(isolation_level="AUTOCOMMIT")) as by_itself:
         for wrong in ("session", by_itself):
-            with pytest.raises((TypeError, errors.ConfigError)), consumer.batch(wrong, SECONDS):  # type: ignore[arg-type]
+            with pytest.raises((TypeError, errors.ConfigError)), ride(wrong):
                 pass
     assert numbers(consumer.poll(SECONDS)) == [0, 1]
 
@@ -606,14 +616,18 @@ def test_what_the_block_publishes_is_in_the_commit(
     assert seen(output)[0] == [b"0", b"1"]
 
 
-def test_a_batch_needs_a_group_and_no_automatic_commits(client: msgtx.Client, topic: str, session: Session) -> None:
+@pytest.mark.parametrize("how", ["batch", "commit"])
+def test_offsets_in_a_session_need_a_group_and_no_automatic_commits(
+    client: msgtx.Client, topic: str, session: Session, how: str
+) -> None:
     for settings, complaint in (({}, "no group"), ({"group": topic}, "enable_auto_commit")):
-        with (
-            client.consumer(topic, **settings) as consumer,
-            pytest.raises(errors.IllegalState, match=complaint),
-            consumer.batch(session),
-        ):
-            pass
+        with client.consumer(topic, **settings) as consumer:
+            calls = {
+                "batch": lambda: consumer.batch(session).__enter__(),
+                "commit": lambda: consumer.commit(session=session),
+            }
+            with pytest.raises(errors.IllegalState, match=complaint):
+                calls[how]()
 
 
 @pytest.mark.parametrize("is_seen", [True, False])
