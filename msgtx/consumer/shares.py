@@ -273,7 +273,6 @@ class ShareConsumer:
                 self._waiting.appendleft(waiting)
             waiting.records, waiting.offsets, waiting.range, waiting.deserialized = records, offsets, row, deserialized
             self._holdings.let_go(records, row.first)
-        places.clear()
 
     def _released(self, waiting: Waiting, error: Exception, places: list[Place]) -> errors.DeserializationError:
         """Release the first one of these records with the next commit: nobody can answer for it. Returns what to raise."""
@@ -488,7 +487,6 @@ class ShareConsumer:
         try:
             found, refused, has_passed = self._again(self._ask)
         except errors.UnknownMember:
-            self._acquiring = None
             if commit is not None:
                 self._answered(commit.answers, None)
             self._forget()

@@ -14,6 +14,8 @@ import pytest
 
 import msgtx
 from msgtx import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition, errors
+from msgtx.consumer.sole_use import SoleUse
+from msgtx.coordinator.compactor import Compactor
 from msgtx.database.connection import readable
 from msgtx.store.fetch import FetchedBatch
 from tests.databases import Connection, wait_until
@@ -653,6 +655,71 @@ def test_what_an_interrupt_kept_from_its_caller_is_not_committed(client: msgtx.C
         assert numbers(handled + consumer.poll(SECONDS)) == [0, 1, 2, 3]
 
 
+def test_what_cannot_be_deserialized_is_at_the_position_also_behind_what_compaction_removed(
+    client: msgtx.Client, unique: Unique, connection: Connection
+) -> None:
+    """So that a seek to the offset behind the position passes it."""
+    topic = unique("topic")
+    client.topics.create(topic, partitions=1, cleanup_policy="compact")
+    with client.producer() as producer:
+        producer.send_batch(topic, [b"old", b"bad"], keys=[b"a", b"b"]).result(SECONDS)
+        producer.send_batch(topic, [b"new"], keys=[b"a"]).result(SECONDS)
+        producer.send_batch(topic, [b"end"], keys=[b"z"]).result(SECONDS)
+    compactor = Compactor(min_dirty_ratio=0)
+    wait_until(lambda: compactor(connection, None, None).done.get("records_compacted"), "the older record is removed")
+
+    def deserialize(value: bytes | None) -> bytes | None:
+        if value == b"bad":
+            raise ValueError
+        return value
+
+    tp = TopicPartition(topic, 0)
+    with client.consumer(topic, auto_offset_reset="earliest", value_deserializer=deserialize) as consumer:
+        with pytest.raises(errors.DeserializationError):
+            consumer.poll(SECONDS)
+        assert consumer.position(tp) == 1
+        consumer.seek(tp, consumer.position(tp) + 1)
+        assert [record.value for record in consumer.poll(SECONDS)] == [b"new", b"end"]
+
+
+def interrupting(value: bytes | None) -> bytes | None:
+    """Deserialize all but one value."""
+    if value == b"1":
+        raise KeyboardInterrupt
+    return value
+
+
+def test_a_seek_after_a_poll_that_was_interrupted_sets_where_reading_begins(client: msgtx.Client, topic: str) -> None:
+    fill(client, topic, 4)
+    with client.consumer(topic, auto_offset_reset="earliest", value_deserializer=interrupting) as consumer:
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(SECONDS)
+        consumer.seek(TopicPartition(topic, 0), 2)
+        assert numbers(consumer.poll(SECONDS)) == [2, 3]
+        consumer.rewind()
+        assert numbers(consumer.poll(SECONDS)) == [2, 3]
+
+
+def test_a_poll_that_was_interrupted_forgets_of_no_partition_what_was_read_there(
+    client: msgtx.Client, unique: Unique
+) -> None:
+    """I9: else a crash that takes it back would not be noticed."""
+    topic, group = unique("topic"), unique("group")
+    client.topics.create(topic, partitions=2)
+    fill(client, topic, 1)
+    with client.consumer(
+        topic, group=group, auto_offset_reset="earliest", enable_auto_commit=False, value_deserializer=interrupting
+    ) as consumer:
+        assert numbers(consumer.poll(SECONDS)) == [0]
+        assert consumer.poll(0) == []
+        before = consumer.group_metadata().read_identities
+        assert {identity is None for identity in before.values()} == {True, False}
+        fill(client, topic, 1, start=1, partition=1)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(SECONDS)
+        assert consumer.group_metadata().read_identities == before
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a connection that was in use
 def test_an_interrupt_at_any_line_of_a_poll_loses_and_repeats_nothing(client: msgtx.Client, unique: Unique) -> None:
     """And refuses no later poll, of another thread."""
@@ -672,6 +739,30 @@ def test_an_interrupt_at_any_line_of_a_poll_loses_and_repeats_nothing(client: ms
                 break
     assert line > 50
     assert gc.isenabled()
+
+
+def test_a_call_that_failed_leaves_its_thread_no_user(background: ThreadPoolExecutor) -> None:
+    """Its next call keeps other threads out again."""
+    use = SoleUse("a consumer")
+
+    def call() -> None:
+        with use.call(lambda: None):
+            pass
+
+    with pytest.raises(ZeroDivisionError), use.call(lambda: None):
+        _ = 1 // 0
+    with use.call(lambda: None), pytest.raises(errors.IllegalState, match="one thread at a time"):
+        background.submit(call).result(SECONDS)
+    background.submit(call).result(SECONDS)
+
+
+def test_a_second_close_does_nothing(client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could wait once more for a database that is away."""
+    consumer = client.consumer(topic, group=topic)
+    consumer.poll(0)
+    consumer.close()
+    monkeypatch.setattr(consumer, "_subscription", None)
+    consumer.close()
 
 
 # ── trouble ──

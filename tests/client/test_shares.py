@@ -1,5 +1,6 @@
 """Share groups as users see them (internals: shares)."""
 
+import contextlib
 import itertools
 import threading
 import time
@@ -14,6 +15,7 @@ import pytest
 import msgtx
 from msgtx import Acknowledgement, errors
 from msgtx.consumer import share_polls
+from msgtx.observer import Observer
 from tests.databases import PATIENCE_SECONDS, Connection, lose_answers, wait_until
 from tests.interrupts import interrupted
 
@@ -776,8 +778,11 @@ def test_what_an_interrupt_kept_from_its_caller_is_handed_out_by_the_next_poll(
     assert [record.value for record in member.poll(PATIENCE_SECONDS)] == [b"<0>", b"<1>", b"<2>", b"<3>"]
 
 
+HANDING_OUT = [f"consumer/{name}.py" for name in ("shares", "holdings", "sole_use")]
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a connection that was in use
-@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+@pytest.mark.parametrize("mode", ["implicit", "explicit", "iterated"])
 def test_an_interrupt_at_any_line_of_handing_out_loses_and_repeats_nothing(
     client: msgtx.Client, topic: str, share: Share, connection: Connection, mode: str
 ) -> None:
@@ -786,22 +791,74 @@ def test_an_interrupt_at_any_line_of_handing_out_loses_and_repeats_nothing(
     with client.producer() as producer:
         for start in range(0, 1_200, 3):
             producer.send_batch(topic, [b"%d" % i for i in range(start, start + 3)])
-    member = share(acknowledgement_mode=mode, value_deserializer=bytes)
+    member = share(acknowledgement_mode="explicit" if mode == "explicit" else "implicit", value_deserializer=bytes)
     assert member._await_records(PATIENCE_SECONDS, 1_200)
+
+    def take() -> list[msgtx.ShareRecord]:
+        return [next(iter(member))] if mode == "iterated" else member.poll(PATIENCE_SECONDS, 4)
+
     got: list[msgtx.ShareRecord] = []
     for line in itertools.count(1):
         records: list[msgtx.ShareRecord] = []
-        with interrupted(line, "consumer/shares.py", "consumer/holdings.py", "consumer/sole_use.py") as interrupt:
-            records = member.poll(PATIENCE_SECONDS, 4)
+        with interrupted(line, *HANDING_OUT) as interrupt:
+            records = take()
         for again in range(2):
             for record in records if mode == "explicit" else ():
                 member.acknowledge(record)
             got += records
-            records = [] if again else member.poll(PATIENCE_SECONDS, 4)
+            records = [] if again else take()
         assert [record.offset for record in got] == list(range(len(got))), interrupt.place
         if interrupt.place is None:
             break
     assert line > 50
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a connection that was in use
+def test_an_interrupt_at_any_line_of_a_refusal_loses_no_record(
+    client: msgtx.Client, topic: str, share: Share, connection: Connection
+) -> None:
+    """One that cannot be deserialized is refused by the next poll again, and is delivered once it can be."""
+    connection.execute("update msgtx.share_group set record_lock_duration_ms = 30000, delivery_count_limit = 10")
+    is_bad = True
+
+    def deserialize(value: bytes | None) -> bytes | None:
+        if is_bad:
+            raise ValueError
+        return value
+
+    member = share(acknowledgement_mode="implicit", value_deserializer=deserialize)
+    for line in itertools.count(1):
+        fill(client, topic, 1)
+        is_bad = True
+        with interrupted(line, *HANDING_OUT) as interrupt, contextlib.suppress(errors.DeserializationError):
+            member.poll(PATIENCE_SECONDS)
+        if interrupt.place is not None:
+            with pytest.raises(errors.DeserializationError, match=f"offset {line - 1}:"):
+                member.poll(5)
+        is_bad = False
+        assert [record.offset for record in member.poll(5)] == [line - 1], interrupt.place
+        if interrupt.place is None:
+            break
+    assert line > 50
+
+
+def test_an_interrupt_behind_the_last_record_that_waits_has_it_wait_again(
+    client: msgtx.Client, topic: str, share: Share, connection: Connection
+) -> None:
+    connection.execute("update msgtx.share_group set record_lock_duration_ms = 30000")
+    interrupts = iter([KeyboardInterrupt])
+
+    class Interrupting(Observer):
+        def received(self, *_: object) -> None:
+            for interrupt in interrupts:
+                raise interrupt
+
+    client.observe(Interrupting())
+    fill(client, topic, 3)
+    member = share()
+    with pytest.raises(KeyboardInterrupt):
+        member.poll(PATIENCE_SECONDS)
+    assert [record.offset for record in member.poll(5)] == [0, 1, 2]
 
 
 def test_a_poll_of_no_records_is_refused(share: Share) -> None:
