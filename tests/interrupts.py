@@ -1,69 +1,78 @@
 """Interrupts between two lines of the library: what a signal handler raises there (Ctrl-C, a job's time limit)."""
 
-import contextlib
 import itertools
 import linecache
 import sys
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from types import FrameType, TracebackType
+from typing import Any, Final
 
 import msgtx
 
-LIBRARY = Path(msgtx.__file__).parent
+LIBRARY: Final = Path(msgtx.__file__).parent
+MISSES: Final = 5  # interrupts in a row that came too late: what a call runs differs by some lines from one time to the next
 interrupted_files: set[str] = set()  # of this library, so far: another follower of lines sees nothing of what is run there
 
 
-@dataclass
 class Interrupt:
-    """One that comes before the n-th line that is run in these files. `place`: where it came; None: not yet.
+    """One that comes before the n-th line that a block runs in some files of the library, and is caught behind it.
 
-    `within`: in these functions only, and not where a `with` or a `try` begins or ends: there the interpreter looks at no
-    signal, and a lock of theirs would stay held.
+    Not before a `yield`: there the interpreter looks at no signal. `place`: where it came; None: not yet. `within`: in these
+    functions only, and not where a `with` or a `try` begins or ends, where it looks at none either, and a lock of theirs
+    would stay held. Raise `AssertionError` if the library caught it.
     """
 
-    line: int
-    files: tuple[str, ...]
-    within: Collection[str] | None = None
-    place: str | None = None
+    def __init__(self, line: int, files: Iterable[str], within: Collection[str] | None = None) -> None:
+        self._line = line
+        self._files = {str(LIBRARY / file) for file in files}
+        self._within = within
+        self.place: str | None = None
 
-    def called(self, frame: FrameType, event: str, argument: Any) -> Any:
-        """Follow a function of these files."""
+    def __enter__(self) -> "Interrupt":
+        interrupted_files.update(self._files)
+        self._before = sys.gettrace()
+        sys.settrace(self._called)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        sys.settrace(self._before)
+        is_it = isinstance(error, KeyboardInterrupt) and error.args == (self.place,)
+        assert error is not None or self.place is None, f"the interrupt at {self.place} did not reach its caller"
+        return is_it
+
+    def _called(self, frame: FrameType, event: str, argument: Any) -> Any:
         code = frame.f_code
-        is_followed = code.co_filename in self.files and (self.within is None or code.co_name in self.within)
-        return self.reached if is_followed else None
+        return (
+            self._reached if code.co_filename in self._files and code.co_name in (self._within or {code.co_name}) else None
+        )
 
-    def reached(self, frame: FrameType, event: str, argument: Any) -> Any:
-        """Count a line, and raise at the last one."""
-        text = "" if self.within is None else linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
-        self.line -= event == "line" and not text.startswith(("with ", "try:"))
-        if self.line == 0 and self.place is None:
+    def _reached(self, frame: FrameType, event: str, argument: Any) -> Any:
+        text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
+        is_unseen = text.startswith(("yield ", "with ", "try:") if self._within else "yield ")
+        self._line -= event == "line" and not is_unseen
+        if self._line == 0 and self.place is None:
             sys.settrace(None)
             self.place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
             raise KeyboardInterrupt(self.place)
-        return self.reached
+        return self._reached
 
 
-@contextlib.contextmanager
-def interrupted(line: int, *files: str, within: Collection[str] | None = None) -> Iterator[Interrupt]:
-    """Interrupt the block before the n-th line that it runs in these files of the library, and catch that.
+def interrupts(*files: str, within: Collection[str] | None = None, least: int) -> Iterator[Interrupt]:
+    """Yield an interrupt before each line that a block runs in these files, and at last some that come too late.
 
-    Raise `AssertionError` if the library has caught it.
+    Raise `AssertionError` where there are not at least so many lines.
     """
-    interrupt = Interrupt(line, tuple(str(LIBRARY / file) for file in files), within)
-    interrupted_files.update(interrupt.files)
-    before = sys.gettrace()
-    try:
-        sys.settrace(interrupt.called)
+    missed = 0
+    for line in itertools.count(1):
+        interrupt = Interrupt(line, files, within)
         yield interrupt
-        assert interrupt.place is None, f"the interrupt at {interrupt.place} did not reach its caller"
-    except KeyboardInterrupt as error:
-        if error.args != (interrupt.place,):
-            raise
-    finally:
-        sys.settrace(before)
+        missed = missed + 1 if interrupt.place is None else 0
+        if missed == MISSES:
+            assert line > least
+            return
 
 
 def write_rows(client: msgtx.Client, topic: str) -> None:

@@ -1,7 +1,6 @@
 """The consumer in an event loop: iteration, polls that are cancelled, Ctrl-C."""
 
 import asyncio
-import itertools
 import random
 import signal
 import subprocess
@@ -16,7 +15,7 @@ import pytest
 import msgtx
 from msgtx import OffsetAndMetadata, TopicPartition, aio, errors
 from tests.databases import PATIENCE_SECONDS
-from tests.interrupts import interrupted, require_each_once, write_rows
+from tests.interrupts import interrupts, require_each_once, write_rows
 from tests.store.steps import unique
 
 ENDLESS = 10 * PATIENCE_SECONDS
@@ -154,14 +153,11 @@ def test_an_interrupt_at_any_line_of_handing_out_loses_and_repeats_nothing(
         got: list[msgtx.Record] = []
         settings = {"fetch_max_bytes": 1, "max_poll_records": 4, **EARLIEST}
         async with await aio.connect(database_url) as reader, reader.consumer(wide, **settings) as consumer:
-            for line in itertools.count(1):
-                with interrupted(line, "consumer/consumer.py", "consumer/fetcher.py", "store/records.py") as interrupt:
+            for interrupt in interrupts("consumer/consumer.py", "consumer/fetcher.py", "store/records.py", least=20):
+                with interrupt:
                     got += await consumer.poll(PATIENCE_SECONDS)
                 got += await consumer.poll(PATIENCE_SECONDS)
                 require_each_once(got, interrupt)
-                if interrupt.place is None:
-                    break
-        assert line > 20
 
     write_rows(client, wide)
     asyncio.run(main())

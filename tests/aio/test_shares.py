@@ -1,7 +1,6 @@
 """The share consumer in an event loop: answers, transactions, sessions, polls that are cancelled."""
 
 import asyncio
-import itertools
 import random
 import time
 
@@ -13,7 +12,7 @@ from msgtx import Acknowledgement, aio, errors
 from tests.aio.conftest import Rows
 from tests.aio.test_sessions import LEVELS, engine_of, insert
 from tests.databases import PATIENCE_SECONDS
-from tests.interrupts import interrupted
+from tests.interrupts import interrupts
 from tests.store.steps import unique
 
 ENDLESS = 10 * PATIENCE_SECONDS
@@ -174,14 +173,11 @@ def test_an_interrupt_at_any_line_of_handing_out_loses_and_repeats_nothing(
     async def main() -> None:
         got: list[msgtx.ShareRecord] = []
         async with await aio.connect(database_url) as reader, reader.share_consumer(topic, group=group) as consumer:
-            for line in itertools.count(1):
-                with interrupted(line, "consumer/shares.py", "consumer/holdings.py") as interrupt:
+            for interrupt in interrupts("consumer/shares.py", "consumer/holdings.py", least=20):
+                with interrupt:
                     got += await consumer.poll(PATIENCE_SECONDS, 4)
                 got += await consumer.poll(PATIENCE_SECONDS, 4)
                 assert [record.offset for record in got] == list(range(len(got))), interrupt.place
-                if interrupt.place is None:
-                    break
-        assert line > 20
 
     for _ in range(100):
         fill(client, topic, 3)

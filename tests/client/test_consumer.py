@@ -19,7 +19,7 @@ from msgtx.coordinator.compactor import Compactor
 from msgtx.database.connection import readable
 from msgtx.store.fetch import FetchedBatch
 from tests.databases import Connection, wait_until
-from tests.interrupts import interrupted, require_each_once, write_rows
+from tests.interrupts import interrupts, require_each_once, write_rows
 
 Unique = Callable[[str], str]
 Read = Callable[..., list[msgtx.Record]]
@@ -730,14 +730,11 @@ def test_an_interrupt_at_any_line_of_a_poll_loses_and_repeats_nothing(client: ms
     files = ["store/records.py", *(f"consumer/{name}.py" for name in ("consumer", "fetcher", "sole_use"))]
     with client.consumer(topic, value_deserializer=bytes, **settings) as consumer, ThreadPoolExecutor(1) as threads:
         got: list[msgtx.Record] = []
-        for line in itertools.count(1):
-            with interrupted(line, *files) as interrupt:
+        for interrupt in interrupts(*files, least=50):
+            with interrupt:
                 got += consumer.poll(SECONDS)
             got += threads.submit(consumer.poll, SECONDS).result(SECONDS)
             require_each_once(got, interrupt)
-            if interrupt.place is None:
-                break
-    assert line > 50
     assert gc.isenabled()
 
 

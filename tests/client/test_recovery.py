@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import itertools
 import threading
 import time
 from collections import Counter
@@ -21,7 +20,7 @@ from msgtx.producer import sender
 from msgtx.store.decide import decide
 from msgtx.store.topics import describe_topics
 from tests.databases import Connection, partitions_held, wait_until, waiting_backends
-from tests.interrupts import interrupted
+from tests.interrupts import interrupts
 from tests.store.steps import append_one, batch
 
 Read = Callable[..., list[msgtx.Record]]
@@ -690,12 +689,12 @@ def test_an_interrupt_leaves_no_part_of_a_transaction_behind(client: msgtx.Clien
             return
         whole[name] = True
 
-    for line in itertools.count(1):
-        name, following = b"%d" % line, b"%d then" % line
-        with contextlib.closing(client.producer(transactional_id=f"{wide}-{line}", linger_ms=60_000)) as producer:
+    for number, interrupt in enumerate(interrupts(*STEPS_IN, within=STEPS, least=40)):
+        name, following = b"%d" % number, b"%d then" % number
+        with contextlib.closing(client.producer(transactional_id=f"{wide}-{number}", linger_ms=60_000)) as producer:
             producer.init_transactions()
             producer.begin_transaction()
-            with interrupted(line, *STEPS_IN, within=STEPS) as interrupt:
+            with interrupt:
                 producer.send(wide, name, partition=0)
                 producer.send(wide, name, partition=1)
                 producer.commit_transaction(1)
@@ -712,9 +711,6 @@ def test_an_interrupt_leaves_no_part_of_a_transaction_behind(client: msgtx.Clien
                     producer.send(wide, following, partition=1)
 
             done(following, go_on)
-            if interrupt.place is None:
-                break
-    assert line > 40
     found = Counter(record.value for record in read(wide))
     assert set(found.values()) == {2}
     assert found.keys() >= whole.keys() - {b""}
@@ -744,23 +740,20 @@ def test_a_producer_that_was_interrupted_between_steps_refuses_each_call(
 
 
 def test_an_interrupted_end_is_not_taken_for_one_that_is_under_way(client: msgtx.Client, topic: str, read: Read) -> None:
-    for line in itertools.count(1):
-        with contextlib.closing(client.producer(transactional_id=f"{topic}-{line}")) as producer:
+    expected: list[bytes] = []
+    for interrupt in interrupts("producer/transaction.py", within={"_sole_ending"}, least=5):
+        expected += [b"first", b"second"]
+        with contextlib.closing(client.producer(transactional_id=f"{topic}-{len(expected)}")) as producer:
             producer.init_transactions()
             producer.begin_transaction()
-            producer.send(topic, b"%d" % line)
-            with interrupted(line, "producer/transaction.py", within={"_sole_ending"}) as interrupt:
+            producer.send(topic, b"first")
+            with interrupt:
                 producer.commit_transaction()
             with contextlib.suppress(errors.IllegalState):  # it was committed
                 producer.commit_transaction()
             with producer.transaction():
-                producer.send(topic, b"%d then" % line)
-        if interrupt.place is None:
-            break
-    assert line > 5
-    assert [record.value for record in read(topic)] == [
-        b"%d%s" % (n, t) for n in range(1, line + 1) for t in (b"", b" then")
-    ]
+                producer.send(topic, b"second")
+    assert [record.value for record in read(topic)] == expected
 
 
 def test_an_interrupt_while_a_send_waits_for_room_loses_nothing_else(

@@ -1,7 +1,6 @@
 """Share groups as users see them (internals: shares)."""
 
 import contextlib
-import itertools
 import threading
 import time
 from collections import Counter
@@ -17,7 +16,7 @@ from msgtx import Acknowledgement, errors
 from msgtx.consumer import share_polls
 from msgtx.observer import Observer
 from tests.databases import PATIENCE_SECONDS, Connection, lose_answers, wait_until
-from tests.interrupts import interrupted
+from tests.interrupts import interrupts
 
 Unique = Callable[[str], str]
 Share = Callable[..., msgtx.ShareConsumer]
@@ -798,9 +797,9 @@ def test_an_interrupt_at_any_line_of_handing_out_loses_and_repeats_nothing(
         return [next(iter(member))] if mode == "iterated" else member.poll(PATIENCE_SECONDS, 4)
 
     got: list[msgtx.ShareRecord] = []
-    for line in itertools.count(1):
+    for interrupt in interrupts(*HANDING_OUT, least=50):
         records: list[msgtx.ShareRecord] = []
-        with interrupted(line, *HANDING_OUT) as interrupt:
+        with interrupt:
             records = take()
         for again in range(2):
             for record in records if mode == "explicit" else ():
@@ -808,9 +807,6 @@ def test_an_interrupt_at_any_line_of_handing_out_loses_and_repeats_nothing(
             got += records
             records = [] if again else take()
         assert [record.offset for record in got] == list(range(len(got))), interrupt.place
-        if interrupt.place is None:
-            break
-    assert line > 50
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a connection that was in use
@@ -827,19 +823,16 @@ def test_an_interrupt_at_any_line_of_a_refusal_loses_no_record(
         return value
 
     member = share(acknowledgement_mode="implicit", value_deserializer=deserialize)
-    for line in itertools.count(1):
+    for offset, interrupt in enumerate(interrupts(*HANDING_OUT, least=50)):
         fill(client, topic, 1)
         is_bad = True
-        with interrupted(line, *HANDING_OUT) as interrupt, contextlib.suppress(errors.DeserializationError):
+        with interrupt, contextlib.suppress(errors.DeserializationError):
             member.poll(PATIENCE_SECONDS)
         if interrupt.place is not None:
-            with pytest.raises(errors.DeserializationError, match=f"offset {line - 1}:"):
+            with pytest.raises(errors.DeserializationError, match=f"offset {offset}:"):
                 member.poll(5)
         is_bad = False
-        assert [record.offset for record in member.poll(5)] == [line - 1], interrupt.place
-        if interrupt.place is None:
-            break
-    assert line > 50
+        assert [record.offset for record in member.poll(5)] == [offset], interrupt.place
 
 
 def test_an_interrupt_behind_the_last_record_that_waits_has_it_wait_again(
