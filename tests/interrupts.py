@@ -1,5 +1,6 @@
 """Interrupts between two lines of the library: what a signal handler raises there (Ctrl-C, a job's time limit)."""
 
+import gc
 import itertools
 import linecache
 import sys
@@ -72,6 +73,7 @@ def interrupts(*files: str, within: Collection[str] | None = None, least: int) -
         missed = missed + 1 if interrupt.place is None else 0
         if missed == MISSES:
             assert line > least
+            gc.collect()  # a connection that was in use warns in this test, not in another one
             return
 
 

@@ -323,10 +323,23 @@ class Consumer:
         # The position moves record by record, so that it is exact whenever the caller leaves the loop.
         membership = self._subscription.membership
         deserializes = self._key_deserializer is not None or self._value_deserializer is not None
-        for record in assigned.one_by_one(self.config.max_poll_records):
-            if self._observers.each:
-                self._tell_one(record)
-            yield self._deserialized([record])[0] if deserializes else record
+        for _ in range(self.config.max_poll_records):
+            position, handed = assigned.position, assigned.handed
+            try:
+                record = assigned.take_one()
+                if record is None:
+                    return
+                if self._observers.each:
+                    self._tell_one(record)
+                if deserializes:
+                    record = self._deserialized([record])[0]
+            except errors.DeserializationError:
+                raise  # it was put back
+            except BaseException:
+                if position is not None:
+                    self._fetcher.put_back([(assigned, position, handed)])
+                raise
+            yield record
             if membership is not None:
                 membership.polled()
             if not self._goes_on(assigned, current):

@@ -4,7 +4,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
@@ -63,7 +63,7 @@ class Assigned:
     def position(self) -> int | None:
         """The offset of the next record to be handed out; None: it has to be found first."""
         if (reading := self.reading) is not None:
-            return reading.next_offset
+            return reading.offsets[-reading.left]
         if self.batches:
             return max(self.batches[0].base_offset, self.skip_to)
         following = self.next
@@ -114,28 +114,25 @@ class Assigned:
             return []
         self.handed = True
         records = reading.take(most)
-        self._drop_read(reading)
+        if not reading.left:  # thousands of partitions would keep one each
+            self.reading = None
         return records
 
-    def one_by_one(self, most: int) -> Iterator[Record]:
-        """Hand out up to `most` records, moving the position with each; a seek in between ends it."""
-        while most > 0 and (reading := self._next_reading()) is not None:
-            while most > 0 and self.reading is reading:
-                self.handed = True
-                most -= 1
-                record = reading.take_one()
-                self._drop_read(reading)
-                yield record
+    def take_one(self) -> Record | None:
+        """Hand out one record that was fetched; None: there is none, perhaps since a seek."""
+        reading = self.reading or self._next_reading()
+        if reading is None:
+            return None
+        self.handed = True
+        record = reading.take_one()
+        if not reading.left:
+            self.reading = None
+        return record
 
     def _next_reading(self) -> Reading | None:
         if self.reading is None and self.batches:  # a fetch leaves out rows without a record for it
             self.reading = Reading(self.batches.popleft(), self.topic_partition, self.skip_to)
         return self.reading
-
-    def _drop_read(self, reading: Reading) -> None:
-        """Let go of a batch that is handed out: thousands of partitions would keep one each."""
-        if not reading.left:
-            self.reading = None
 
 
 class Start(NamedTuple):

@@ -53,32 +53,23 @@ class Reading:
         keys = repeat(None) if batch.keys is None else batch.keys
         topic, partition = topic_partition
         self.batch = batch
-        self._offsets = offsets
-        self._at = bisect_left(offsets, start)
+        self.offsets = offsets
+        passed = bisect_left(offsets, start)
+        self.left = count - passed  # how many were not handed out
         self._records = map(
             Record, repeat(topic), repeat(partition), offsets, timestamps, keys, batch.values, _headers_of(batch)
         )
-        deque(islice(self._records, self._at), maxlen=0)
-
-    @property
-    def left(self) -> int:
-        """How many were not handed out."""
-        return len(self._offsets) - self._at
-
-    @property
-    def next_offset(self) -> int:
-        """The offset of the next one, if any is left."""
-        return self._offsets[self._at]
+        deque(islice(self._records, passed), maxlen=0)
 
     def take(self, most: int) -> list[Record]:
         """Hand out up to `most`."""
         records = list(islice(self._records, most))
-        self._at += len(records)
+        self.left -= len(records)
         return records
 
     def take_one(self) -> Record:
         """Hand out one, if any is left."""
-        self._at += 1
+        self.left -= 1
         return next(self._records)
 
 

@@ -721,19 +721,26 @@ def test_a_poll_that_was_interrupted_forgets_of_no_partition_what_was_read_there
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a connection that was in use
-def test_an_interrupt_at_any_line_of_a_poll_loses_and_repeats_nothing(client: msgtx.Client, unique: Unique) -> None:
-    """And refuses no later poll, of another thread."""
+@pytest.mark.parametrize("iterate", [False, True])
+def test_an_interrupt_at_any_line_of_handing_out_loses_and_repeats_nothing(
+    client: msgtx.Client, unique: Unique, iterate: bool
+) -> None:
+    """And refuses no later call, of another thread."""
     topic = unique("topic")
     client.topics.create(topic, partitions=2)
     write_rows(client, topic)
     settings: dict[str, Any] = {"auto_offset_reset": "earliest", "fetch_max_bytes": 1, "max_poll_records": 4}
     files = ["store/records.py", *(f"consumer/{name}.py" for name in ("consumer", "fetcher", "sole_use"))]
     with client.consumer(topic, value_deserializer=bytes, **settings) as consumer, ThreadPoolExecutor(1) as threads:
+
+        def take() -> list[msgtx.Record]:
+            return [next(iter(consumer))] if iterate else consumer.poll(SECONDS)
+
         got: list[msgtx.Record] = []
         for interrupt in interrupts(*files, least=50):
             with interrupt:
-                got += consumer.poll(SECONDS)
-            got += threads.submit(consumer.poll, SECONDS).result(SECONDS)
+                got += take()
+            got += threads.submit(take).result(SECONDS)
             require_each_once(got, interrupt)
     assert gc.isenabled()
 
