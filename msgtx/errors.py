@@ -330,7 +330,7 @@ class InvalidTransactionTimeout(UsageError):
 class InvalidTransactionState(UsageError):
     """The transaction is over, or not one that this call may act on.
 
-    Begin a new transaction.
+    Begin a new transaction, or name one that is open.
     """
 
     code = 48

@@ -13,7 +13,7 @@ begin
     end if;
     if partition_count is null or partition_count < 1 or partition_count > 100000 then
         raise exception using errcode = 'MX042', message = format(
-            'a topic has 1 to 100000 partitions, not %s', partition_count);
+            'a topic has 1 to 100000 partitions, not %s', coalesce(partition_count::text, 'NULL'));
     end if;
     ignored := msgtx.flush_at_commit();
     insert into msgtx.topic (
