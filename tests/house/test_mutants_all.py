@@ -377,8 +377,9 @@ def test_what_a_file_of_tests_reaches_is_noted_until_it_changes(tmp_path: Path) 
     assert again.tests(tmp_path) == {"t": found}
     assert again.stale(tmp_path, python=True) == ["tests/store/test_seal.py"]
     assert (again.stale(tmp_path, python=True, below=["tests/rules"]), again.tests(tmp_path, ["tests/rules"])) == ([], {})
-    (tmp_path / "module.py").write_text(PYTHON.replace("found = []", "found = list()"), encoding="utf-8")
-    assert again.tests(tmp_path)["t"].python == {"module.py:first": -1, "module.py:Box.close": 3}, "its lines were others"
+    later = PYTHON.replace("found = []", "found = list()") + "\n\ndef new():\n    return\n"
+    (tmp_path / "module.py").write_text(later, encoding="utf-8")
+    assert again.tests(tmp_path)["t"].python == {"module.py:first": -1, "module.py:Box.close": 3, "module.py:new": -1}
     file.write_text("two", encoding="utf-8")
     assert again.stale(tmp_path, python=False) == ["tests/store/test_seal.py"]
 

@@ -178,31 +178,29 @@ class Map:
         self._path.write_text(json.dumps(self._files))
 
     def tests(self, root: Path, below: Sequence[str] = ()) -> dict[str, Reach]:
-        """Return all tests, by their names; `below`: only those whose names begin with one of these."""
-        paths = {path for noted in self._files.values() for path in noted.get("sources", {}) if (root / path).exists()}
-        today = sources_in(root, paths)
+        """Return all tests, by their names; `below`: only those whose names begin with one of these.
 
-        def lines_in(sources: Mapping[str, Mapping[str, str]], function: str, lines: str) -> int:
-            path, _, name = function.partition(":")
-            is_same = sources.get(path, {}).get(name) == today.get(path, {}).get(name, "")
-            return int(lines, 16) if is_same else -1
-
-        return {
-            test: Reach(
-                reach["seconds"],
-                frozenset(reach["sql"]),
-                {name: lines_in(noted.get("sources", {}), name, lines) for name, lines in reach["python"].items()},
-                frozenset(noted["called"]),
-            )
-            for noted in self._files.values()
-            for test, reach in noted["tests"].items()
-            if test.startswith(tuple(below) or ("",))
-        }
+        A function that is new in a module since a file of tests was noted is reached by all of them.
+        """
+        paths = {name.partition(":")[0] for noted in self._files.values() for name in noted.get("sources", {})}
+        today = sources_in(root, (path for path in paths if (root / path).exists()))
+        found = {}
+        for noted in self._files.values():
+            before = noted.get("sources", {})
+            modules = {name.partition(":")[0] for name in before}
+            new = {name: -1 for name in today.keys() - before.keys() if name.partition(":")[0] in modules}
+            same = {name for name, source in before.items() if today.get(name) == source}
+            for test, reach in noted["tests"].items():
+                if test.startswith(tuple(below) or ("",)):
+                    ran = {name: int(lines, 16) if name in same else -1 for name, lines in reach["python"].items()}
+                    found[test] = Reach(reach["seconds"], frozenset(reach["sql"]), new | ran, frozenset(noted["called"]))
+        return found
 
 
-def sources_in(root: Path, paths: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Return the functions in each of these files, with hashes of their lines."""
-    return {path: sources_of((root / path).read_text(encoding="utf-8")) for path in paths}
+def sources_in(root: Path, paths: Iterable[str]) -> dict[str, str]:
+    """Return the functions in these files, as `path:function`, with hashes of their lines."""
+    texts = {path: (root / path).read_text(encoding="utf-8") for path in paths}
+    return {f"{path}:{name}": source for path, text in texts.items() for name, source in sources_of(text).items()}
 
 
 def distances(target: str, calls: Mapping[str, Iterable[str]]) -> dict[str, int]:
