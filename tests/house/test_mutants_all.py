@@ -492,5 +492,9 @@ def test_an_explanation_has_an_id_a_name_and_a_reason(tmp_path: Path) -> None:
         read_explained(path)
 
 
-def test_todays_explanations_can_be_read() -> None:
-    assert isinstance(read_explained(results.EXPLAINED), dict)
+def test_what_survives_today_is_explained_and_nothing_else() -> None:
+    """Caught by a test, or explained: what is neither is run, and then one of both."""
+    ledger, explained, every = Ledger(), read_explained(results.EXPLAINED), program.all_mutants()
+    survivors = {f"{mutant.id} {mutant.name}" for mutant in every if ledger.outcome(mutant) == "survived"}
+    assert {survivor for survivor in survivors if survivor.split()[0] not in explained} == set()
+    assert without_mutant(explained, every) == []
