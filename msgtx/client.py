@@ -621,6 +621,7 @@ class Client:
     def close(self) -> None:
         """End its workers after their transactions, close its producers and consumers, then the connections.
 
+        These are closed one after the other, each within its own time limit: on a network that stalls the limits add up.
         May be called twice: one that was interrupted is finished by the next. A worker that is not at its end after 30 s
         loses its connections; nothing of its transaction is left then. In a child process, which has inherited it, it does
         nothing: all of this is its parent's.
