@@ -45,10 +45,8 @@ class Interrupt:
         return is_it
 
     def _called(self, frame: FrameType, event: str, argument: Any) -> Any:
-        code = frame.f_code
-        return (
-            self._reached if code.co_filename in self._files and code.co_name in (self._within or {code.co_name}) else None
-        )
+        is_followed = self._within is None or frame.f_code.co_name in self._within
+        return self._reached if is_followed and frame.f_code.co_filename in self._files else None
 
     def _reached(self, frame: FrameType, event: str, argument: Any) -> Any:
         text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
