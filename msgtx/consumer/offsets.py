@@ -45,7 +45,7 @@ class Offsets:
         self._commits = commits
         self._positions = positions
         self._subscription = subscription
-        self._rides = Rides(fetcher, in_doubt=subscription.in_doubt)
+        self.rides = Rides(fetcher, in_doubt=subscription.in_doubt)
         self._by_hand = False  # since records were handed out last
         self._next_commit = time.monotonic() + config.auto_commit_interval_ms / 1000
 
@@ -113,11 +113,11 @@ class Offsets:
         group = self.group_metadata()
         self.require_by_session()
         if wanted is None:
-            self._rides.require_not_overtaken()
+            self.rides.require_not_overtaken()
         positions = self._wanted(wanted)
         by_id = self._by_id(positions)
         self._commits.settle()
-        ride = self._rides.add(enlist(session, self._engine), offset_rows(group, by_id), undone=undone, refusal=refusal)
+        ride = self.rides.add(enlist(session, self._engine), offset_rows(group, by_id), undone=undone, refusal=refusal)
         self._settle(positions)
         return ride
 
@@ -130,13 +130,13 @@ class Offsets:
     @contextlib.contextmanager
     def riding(self, session: UserSession, refusal: str) -> Iterator[Ride]:
         """See `Consumer.batch`."""
-        ride, handed = None, self._rides.handed()
+        ride, handed = None, self.rides.handed()
         try:
             ride = self.commit_in(session, None, undone="goes back", refusal=refusal)
             yield ride
         except BaseException:
             if ride is None:
-                self._rides.take_back(handed)
+                self.rides.take_back(handed)
             else:
                 ride.riding.refusal = "what its records lead to has failed: roll the session back"
                 ride.lost()
@@ -150,11 +150,11 @@ class Offsets:
 
     def take_back(self) -> None:
         """Have the next poll hand out again what was handed out, and could not ride."""
-        self._rides.take_back(self._rides.handed())
+        self.rides.take_back(self.rides.handed())
 
     def look_back(self) -> bool:
         """Go back where a batch was rolled back; return whether any was. Raise `IllegalState` where the caller has to."""
-        back = self._rides.look_back(self._config.group)
+        back = self.rides.look_back(self._config.group)
         if back:
             self._subscription.go_back(back)
         return bool(back)

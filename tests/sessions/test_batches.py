@@ -465,6 +465,27 @@ def test_a_seek_after_a_failure_is_kept(consumer: msgtx.Consumer, session: Sessi
         assert numbers(records) == [1, 2]
 
 
+@pytest.mark.parametrize("how", ["commit", "riding"])
+def test_an_iteration_does_not_pass_what_was_rolled_back(
+    consumer: msgtx.Consumer, session: Session, how: str, committed: Callable[[], int | None]
+) -> None:
+    """I10: it goes back, or is refused as a poll is, before it hands out what was fetched behind that."""
+    handled = []
+    with pytest.raises(errors.IllegalState, match="rewind") if how == "commit" else contextlib.nullcontext():
+        for record in consumer:
+            handled.append(record.offset)
+            if how == "commit":
+                consumer.commit(session=session)
+            else:
+                with consumer.riding(session):
+                    pass
+            (session.rollback if len(handled) == 1 else session.commit)()
+            if len(handled) == 4:
+                break
+    assert handled == ([0] if how == "commit" else [0, 0, 1, 2])
+    assert committed() == (None if how == "commit" else 3)
+
+
 @pytest.mark.parametrize("way_on", ["rewind", "seek", "commit"])
 @pytest.mark.parametrize("gone", ["rollback", "close", "refused", "forgotten"])
 def test_polling_on_behind_offsets_that_were_rolled_back_is_refused(
