@@ -24,14 +24,16 @@ class Commits:
     def __init__(self, write: Write, *, timeout: float) -> None:
         self._write = write
         self._timeout = timeout
-        self._changed = threading.Condition()
+        # Never `with` the condition: what interrupts its Python between two lines would leave the lock held for ever.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._queue: deque[tuple[GroupMetadata, Offsets]] = deque()
         self._writing = False  # the background thread writes, or a caller that waits
         self._thread: concurrent.futures.ThreadPoolExecutor | None = None
 
     def hand_over(self, group: GroupMetadata, offsets: Offsets) -> None:
         """Commit these in the background, a failure goes to the log. What waits and is superseded is not written at all."""
-        with self._changed:
+        with self._lock:
             # One offset of each partition waits, so there are no more commits than partitions, however slow the database is.
             left = [(other, {each: at for each, at in older.items() if each not in offsets}) for other, older in self._queue]
             self._queue = deque([*(each for each in left if each[1]), (group, offsets)])
@@ -54,7 +56,7 @@ class Commits:
         """Wait until what was handed over is written or refused. Raise `DatabaseUnavailable` when time is over."""
         deadline = time.monotonic() + self._timeout
         while True:
-            with self._changed:
+            with self._lock:
                 if not self._changed.wait_for(lambda: not self._writing, max(deadline - time.monotonic(), 0.0)):
                     raise errors.DatabaseUnavailable(
                         f"offsets that were handed over before are not committed after {self._timeout:g} s"
@@ -66,7 +68,7 @@ class Commits:
 
     def give_up(self) -> None:
         """Leave what is not being written now, and the thread to its end."""
-        with self._changed:
+        with self._lock:
             for group, offsets in self._queue:
                 log.warning("group %r: offsets of %s partitions were not committed: closed", group.group, len(offsets))
             self._queue.clear()
@@ -86,14 +88,14 @@ class Commits:
             raise
 
     def _next(self) -> tuple[GroupMetadata, Offsets] | None:
-        with self._changed:
+        with self._lock:
             if self._queue:
                 return self._queue.popleft()
             self._stopped()
             return None
 
     def _stopped(self) -> None:
-        with self._changed:
+        with self._lock:
             self._writing = False
             self._changed.notify_all()
 

@@ -339,6 +339,7 @@ class Consumer:
                 if position is not None:
                     self._fetcher.put_back([(assigned, position, handed)])
                 raise
+            self._offsets.by_hand = False
             yield record
             if membership is not None:
                 membership.polled()

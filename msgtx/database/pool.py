@@ -6,15 +6,17 @@ Slower work that needs several statements uses `Engine.transaction()`.
 
 import contextlib
 import os
-import threading
+import queue
 import uuid
+import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 import psycopg
 import sqlalchemy
-from sqlalchemy.pool import PoolProxiedConnection, QueuePool
+from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection, QueuePool
+from sqlalchemy.util import queue as sqlalchemy_queue
 
 from msgtx import errors
 from msgtx.database import address
@@ -75,6 +77,49 @@ def _says_read_only(error: BaseException | None) -> bool:
     return False
 
 
+class _Slot:
+    """The right to use one connection. Who has used it puts it back; what an interrupt has lost comes back by itself."""
+
+    __slots__ = ("_free",)
+
+    def __init__(self, free: "weakref.ref[queue.SimpleQueue[_Slot]]") -> None:
+        self._free = free
+
+    def __del__(self) -> None:
+        if (free := self._free()) is not None:
+            free.put(_Slot(self._free))
+
+
+class _Idle(sqlalchemy_queue.QueueCommon[ConnectionPoolEntry]):
+    """The idle connections of SQLAlchemy's pool, in a queue written in C.
+
+    SQLAlchemy's own one has a `Condition` in Python: an interrupt between two of its lines (Ctrl-C, a job's time limit)
+    would leave its lock held, and every later call of every thread would wait for ever.
+    """
+
+    def __init__(self, maxsize: int = 0, use_lifo: bool = False) -> None:
+        self.maxsize, self.use_lifo = maxsize, use_lifo
+        self._queue: queue.SimpleQueue[ConnectionPoolEntry] = queue.SimpleQueue()
+
+    def qsize(self) -> int:
+        return self._queue.qsize()
+
+    def put(self, item: ConnectionPoolEntry, block: bool = True, timeout: float | None = None) -> None:
+        if self._queue.qsize() >= self.maxsize:
+            raise sqlalchemy_queue.Full
+        self._queue.put(item)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> ConnectionPoolEntry:
+        try:
+            return self._queue.get(block, timeout)
+        except queue.Empty:
+            raise sqlalchemy_queue.Empty from None
+
+
+class _Pool(QueuePool):
+    _queue_class = _Idle
+
+
 class Engine:
     """A pool of connections to one database.
 
@@ -101,16 +146,19 @@ class Engine:
         self._pid = os.getpid()
         self._closed = False
         self.pool_size = pool_size
-        self._slots = threading.BoundedSemaphore(pool_size)  # SQLAlchemy's pool knows one timeout, not a call's deadline
+        # How many connections are in use is bounded here: SQLAlchemy's pool knows one timeout, not a call's deadline.
+        self._slots: queue.SimpleQueue[_Slot] = queue.SimpleQueue()
+        for _ in range(pool_size):
+            self._slots.put(_Slot(weakref.ref(self._slots)))
         # A pool's check-out and check-in take longer than the rest of a call in Python, so connections are kept checked out.
         self._kept: list[PoolProxiedConnection] = []
         self.pooled = False  # whether a pooler stands between us and the server, as far as connections have shown
         self.sqlalchemy = sqlalchemy.create_engine(
             "postgresql+psycopg://",
             creator=self.dedicated,
-            poolclass=QueuePool,
+            poolclass=_Pool,
             pool_size=pool_size,
-            max_overflow=0,
+            max_overflow=-1,
             pool_reset_on_return=None,
             use_native_hstore=False,  # a type that we do not use, asked for at the start
         )
@@ -207,17 +255,19 @@ class Engine:
                     proxied.close()
             most = None if most is None else most - 1
 
-    def _take_slot(self) -> None:
+    def _take_slot(self) -> _Slot:
         """Wait until there is a connection for us."""
         if self.is_of_parent:
             raise errors.IllegalState("this client was made before a fork; make a new one in the child process")
-        if self._slots.acquire(blocking=False):
-            return
+        with contextlib.suppress(queue.Empty):
+            return self._slots.get_nowait()
         seconds = min(POOL_TIMEOUT_SECONDS, seconds_left())
-        if not self._slots.acquire(timeout=seconds):
+        try:
+            return self._slots.get(timeout=max(0.0, seconds))
+        except queue.Empty:
             raise errors.DatabaseUnavailable(
                 f"all {self.pool_size} connections of the client's pool were busy for {seconds:.3g} s"
-            )
+            ) from None
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlalchemy.Connection]:
@@ -225,7 +275,7 @@ class Engine:
 
         A broken connection leaves the pool.
         """
-        self._take_slot()
+        slot = self._take_slot()
         try:
             self._let_go(1)
             with translated(), _checked_out(self.sqlalchemy.connect) as connection:
@@ -237,12 +287,12 @@ class Engine:
                         with connection.begin():
                             yield connection
                 finally:
-                    if driver.closed or self._closed:
+                    if driver.closed or self._closed or driver.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
                         connection.invalidate()
                     else:
                         driver.autocommit = True
         finally:
-            self._slots.release()
+            self._slots.put(slot)
 
     @contextlib.contextmanager
     def rolled_back(self) -> Iterator[RawConnection]:
@@ -272,7 +322,7 @@ class Engine:
 class CheckedOut:
     """A connection for the length of a call: see `Engine.connection`."""
 
-    __slots__ = ("_engine", "_proxied")
+    __slots__ = ("_engine", "_proxied", "_slot")
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -280,11 +330,12 @@ class CheckedOut:
     def __enter__(self) -> Connection:
         """Wait for a connection. Raise `DatabaseUnavailable` if none is free in time."""
         engine = self._engine
-        engine._take_slot()
+        self._slot = engine._take_slot()
         try:
             self._proxied = engine._check_out()
         except BaseException:
-            engine._slots.release()
+            engine._slots.put(self._slot)
+            del self._slot
             raise
         return self._proxied.dbapi_connection  # type: ignore[return-value]  # the pool's creator made it
 
@@ -304,7 +355,8 @@ class CheckedOut:
                         raise
         finally:
             engine._check_in(proxied, healthy=error is None)
-            engine._slots.release()
+            engine._slots.put(self._slot)
+            del self._slot
 
 
 def _discard(proxied: PoolProxiedConnection) -> None:

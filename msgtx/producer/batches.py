@@ -367,7 +367,7 @@ class Accumulator:
 
         Returns whether the wait ended before the time was over.
         """
-        with self.settled:
+        with self.lock:
             self.close_all()
             self.work.notify_all()
             return self.settled.wait_for(lambda: (self.unfinished == 0 and also()) or unless(), timeout)

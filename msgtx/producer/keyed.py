@@ -72,7 +72,7 @@ class Deduplicator:
 
     def close(self, timeout: float | None = None) -> None:
         """Drop what waits; end the thread after the call that is on its way, wait for that at most `timeout` seconds."""
-        with self._work:
+        with self._accumulator.lock:
             self._closing = True
             dropped, self._waiting = self._waiting, deque()
             self._work.notify_all()

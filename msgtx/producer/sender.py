@@ -121,8 +121,8 @@ class Sender:
     @contextlib.contextmanager
     def paused(self, deadline: float) -> Iterator[None]:
         """Keep the sender from taking anything; wait until nothing is in flight. Raise `TimeoutError`."""
-        settled, work = self._accumulator.settled, self._accumulator.work
-        with settled:
+        lock, settled, work = self._accumulator.lock, self._accumulator.settled, self._accumulator.work
+        with lock:
             self._paused = True
             idle = settled.wait_for(lambda: not self._busy, max(0.0, deadline - time.monotonic()))
         try:
@@ -130,7 +130,7 @@ class Sender:
                 raise TimeoutError("the database has not answered what was sent; call again")
             yield
         finally:
-            with work:
+            with lock:
                 self._paused = False
                 work.notify_all()
 

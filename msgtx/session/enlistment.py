@@ -161,7 +161,7 @@ class Enlistment:
             return False
         return bool(driver.info.transaction_status != psycopg.pq.TransactionStatus.IDLE)
 
-    def roll_back(self, connection: sqlalchemy.Connection, savepoint: str | None) -> None:
+    def roll_back(self, connection: sqlalchemy.Connection | None, savepoint: str | None) -> None:
         """Drop what was added since a savepoint (None: everything), and tell whose it was."""
         gone = [thing for names, thing in self.things if savepoint is None or savepoint in names]
         self.things = [(names, thing) for names, thing in self.things if savepoint is not None and savepoint not in names]
@@ -200,11 +200,13 @@ def enlist(session: UserSession, engine: Engine | None = None) -> tuple[sqlalche
             f" ({engine.incarnation}): what a session commits is in its own database"
         )
     enlistment = _enlistments.get(connection)
-    if connection in _written:
-        _take_back(connection, _written.pop(connection))
+    if (written := _written.get(connection)) is not None:
+        _take_back(connection, written)
         raise errors.IllegalState("the session is being committed: what is added now would miss its COMMIT")
     if enlistment is None or enlistment.over:
-        enlistment = _enlistments[connection] = Enlistment()
+        enlistment = Enlistment()
+        _enlisted[driver_of(connection)] = (weakref.ref(connection), weakref.ref(enlistment))
+        _enlistments[connection] = enlistment
     return connection, enlistment
 
 
@@ -309,21 +311,22 @@ def _as_savepoint(connection: sqlalchemy.Connection) -> Iterator[None]:
 
 
 def _commit(connection: sqlalchemy.Connection) -> None:
-    enlistment = _enlistments.pop(connection, None)
+    enlistment = _enlistments.get(connection)
     if enlistment is None:
         return
     try:
         enlistment.write(connection)
+        driver = driver_of(connection)
+        _not_notified[driver] = enlistment.partitions
+        kept = Decision | Riding | Answers
+        enlistment.things = [(names, thing) for names, thing in enlistment.things if isinstance(thing, kept)]
+        enlistment.over, enlistment.written_by = True, (weakref.ref(connection), weakref.ref(driver))
+        _written[connection] = enlistment  # its COMMIT may fail; the connection may live for long, and keeps no records
+        del _enlistments[connection]
     except BaseException:
         forget(connection)
         _take_back(connection, enlistment)
         raise
-    driver = driver_of(connection)
-    enlistment.over, enlistment.written_by = True, (weakref.ref(connection), weakref.ref(driver))
-    _not_notified[driver] = enlistment.partitions
-    kept = Decision | Riding | Answers
-    enlistment.things = [(names, thing) for names, thing in enlistment.things if isinstance(thing, kept)]
-    _written[connection] = enlistment  # its COMMIT may fail; the connection may live for long, and keeps no records
 
 
 def _take_back(connection: sqlalchemy.Connection, enlistment: Enlistment) -> None:
@@ -333,11 +336,22 @@ def _take_back(connection: sqlalchemy.Connection, enlistment: Enlistment) -> Non
         connection.connection.rollback()
     except psycopg.Error as lost:
         connection.invalidate(lost)  # the pool does not hand it out again
+    _forget_enlistment(connection)
     enlistment.roll_back(connection, None)
 
 
+def _forget_enlistment(connection: sqlalchemy.Connection) -> Enlistment | None:
+    """Return what rode in the SQL transaction of a connection, which is over."""
+    written, enlistment = _written.pop(connection, None), _enlistments.pop(connection, None)
+    return enlistment or written
+
+
 def _begun(connection: sqlalchemy.Connection) -> None:
-    _written.pop(connection, None)
+    """Handle that a connection begins. A commit that was interrupted, or that another listener refused, has left it open."""
+    left = _enlistments.get(connection) or _written.get(connection)
+    if left is not None and _is_open(connection.connection.driver_connection):
+        _take_back(connection, left)
+    _forget_enlistment(connection)
 
 
 def _rollback(connection: sqlalchemy.Connection) -> None:
@@ -374,13 +388,41 @@ def _failed(context: sqlalchemy.engine.ExceptionContext) -> Exception | None:
     return None
 
 
-def _returned(driver: Any, _: object) -> None:
-    """Handle that a connection goes back to the pool: notify the readers of what it has committed.
+def _is_open(driver: Any) -> bool:
+    """Whether a connection of the driver's is in a SQL transaction."""
+    idle = driver is None or driver.closed or driver.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+    return not idle
+
+
+def _returned(adapted: Any, record: sqlalchemy.pool.ConnectionPoolEntry) -> None:
+    """Handle that a connection goes back to the pool: roll back what a commit has left open, and notify of what it has done.
+
+    SQLAlchemy does not roll back where its commit was interrupted, or another listener has raised: the next user's COMMIT
+    would have the rows.
+    """
+    driver = record.driver_connection
+    left = None if driver is None else _enlisted.pop(driver, None)
+    if left is not None and _is_open(driver):
+        try:
+            adapted.rollback()
+        except psycopg.Error as lost:
+            record.invalidate(lost)
+        connection, enlistment = left[0](), left[1]()
+        if connection is not None:
+            _forget_enlistment(connection)
+        if enlistment is not None:
+            enlistment.over = True
+            enlistment.roll_back(connection, None)
+    _notify_of_commit(driver)
+
+
+def _notify_of_commit(driver: Any) -> None:
+    """Notify the readers of what a connection has committed.
 
     They would look by themselves, a little later: so they do for a connection that stays with its user, and an async one.
     """
     if isinstance(driver, psycopg.Connection) and (partitions := _not_notified.pop(driver, None)):
-        if driver.closed or driver.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+        if driver.closed or _is_open(driver):
             return
         with contextlib.suppress(psycopg.Error, errors.MsgtxError):
             driver.autocommit = True
@@ -411,6 +453,10 @@ _HEARD: Final[dict[str, Callable[..., object]]] = {
 }
 _enlistments: "weakref.WeakKeyDictionary[sqlalchemy.Connection, Enlistment]" = weakref.WeakKeyDictionary()
 _written: "weakref.WeakKeyDictionary[sqlalchemy.Connection, Enlistment]" = weakref.WeakKeyDictionary()
+# In which connection of SQLAlchemy's something rides in what the driver's connection has begun.
+_enlisted: "weakref.WeakKeyDictionary[Any, tuple[weakref.ref[sqlalchemy.Connection], weakref.ref[Enlistment]]]" = (
+    weakref.WeakKeyDictionary()
+)
 # Partitions of the last COMMIT of a driver's connection, whose readers are not notified yet.
 _not_notified: "weakref.WeakKeyDictionary[Any, set[int]]" = weakref.WeakKeyDictionary()
 _installations: "weakref.WeakKeyDictionary[sqlalchemy.Engine, Installation]" = weakref.WeakKeyDictionary()

@@ -243,9 +243,9 @@ def engine_of(connection: sqlalchemy.Connection) -> sqlalchemy.Engine:
     return engine
 
 
-def off_loop(connection: sqlalchemy.Connection, work: Callable[[], Answer]) -> Answer:
+def off_loop(connection: sqlalchemy.Connection | None, work: Callable[[], Answer]) -> Answer:
     """Do work that waits, and let an async session's event loop go on meanwhile."""
-    if not connection.dialect.is_async:
+    if connection is None or not connection.dialect.is_async:
         return work()
     return await_only(to_its_end(asyncio.get_running_loop().run_in_executor(None, work)))
 

@@ -1027,19 +1027,21 @@ def test_a_consumer_whose_positions_may_not_be_used_is_illegal(
             transaction.send_offsets({TopicPartition(source, 0): 1}, "any")
 
 
+@pytest.mark.parametrize("iterate", [False, True])
 def test_with_each_poll_a_consumer_may_commit_in_another_way(
-    client: msgtx.Client, producer: msgtx.Producer, source: str, unique: Unique
+    client: msgtx.Client, producer: msgtx.Producer, source: str, unique: Unique, iterate: bool
 ) -> None:
     group = unique("group")
     with client.consumer(source, group=group, enable_auto_commit=False, auto_offset_reset="earliest") as consumer:
         with producer.transaction() as transaction:
             transaction.send_offsets(consumer)  # nothing was read
         assert committed(client, group, source) == {}
-        assert len(consumer.poll(SECONDS, max_records=1)) == 1
+        polls = ([record] for record in consumer) if iterate else (consumer.poll(SECONDS, max_records=1) for _ in range(2))
+        assert len(next(polls)) == 1
         consumer.commit()
         with pytest.raises(errors.IllegalState, match="by hand"):
             consumer.transaction_offsets()
-        assert len(consumer.poll(SECONDS, max_records=1)) == 1
+        assert len(next(polls)) == 1
         with producer.transaction() as transaction:
             transaction.send_offsets(consumer)
     assert sum(committed(client, group, source).values()) == 2

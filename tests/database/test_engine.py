@@ -1,6 +1,10 @@
 """Connections: what goes back to the pool, and how errors are translated."""
 
+import gc
 import re
+import threading
+import time
+from typing import Any
 
 import psycopg
 import pytest
@@ -9,11 +13,13 @@ import sqlalchemy
 from msgtx import errors
 from msgtx.database.address import public_url
 from msgtx.database.calls import Function, call, driver_of, query, savepoint
+from msgtx.database.connection import until
 from msgtx.database.pool import Engine
 from msgtx.database.translation import translate
 from msgtx.store.installation import describe_installation
 from tests.databases import Connection, backend, wait_until
 from tests.faults import Faults
+from tests.interrupts import interrupts
 
 
 def test_a_connection_is_lent_and_comes_back(engine: Engine) -> None:
@@ -79,6 +85,35 @@ def test_connections_that_are_kept_leave_room_for_sql_transactions(database_url:
                 assert {backend(one), backend(two)} == pids
     assert first.closed
     assert second.closed
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a connection that was in use
+def test_an_interrupt_at_any_line_of_a_call_leaves_the_pool_whole(database_url: str) -> None:
+    with Engine(database_url, pool_size=2) as engine:
+        for interrupt in interrupts("database/pool.py", least=30):
+            with interrupt:
+                with engine.connection() as used:
+                    query(used, "select 1")
+                with engine.transaction() as session:
+                    session.execute(sqlalchemy.text("select 1"))
+            gc.collect()
+            with until(time.monotonic() + 2), engine.connection() as one, engine.connection() as other:
+                assert query(one, "select 1") == query(other, "select 1") == [(1,)], interrupt.place
+
+
+def test_no_call_enters_a_condition(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is Python: an interrupt between its lock and its block would leave it held, and every later call would wait."""
+    here = threading.get_ident()
+
+    def entered(condition: Any) -> Any:
+        assert threading.get_ident() != here
+        return condition._lock.__enter__()
+
+    monkeypatch.setattr(threading.Condition, "__enter__", entered)
+    for _ in range(2):
+        with engine.connection() as used, engine.transaction() as session:
+            query(used, "select 1")
+            session.execute(sqlalchemy.text("select 1"))
 
 
 def test_a_connection_that_is_out_when_its_pool_is_closed_is_closed_with_the_call(database_url: str) -> None:

@@ -743,6 +743,35 @@ def test_an_interrupt_at_any_line_of_a_batch_loses_and_repeats_nothing(
             require_each_once(got, interrupt)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a connection that was in use
+@pytest.mark.parametrize("level", LEVELS)
+def test_an_interrupt_at_any_line_of_a_commit_tears_nothing_apart(
+    client: msgtx.Client, make_engine: MakeEngine, unique: Callable[[str], str], seen: Seen, level: str
+) -> None:
+    """I6, I10: rows, what they publish and the offsets of what they were made of."""
+    source, output = unique("source"), unique("output")
+    for name in (source, output):
+        client.topics.create(name)
+    with client.producer() as producer:
+        for number in range(400):
+            producer.send(source, b"%d" % number)
+    engine = make_engine(pool_size=5, max_overflow=20, isolation_level=level)
+    settings: dict[str, Any] = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "max_poll_records": 2}
+    with client.consumer(source, group=source, **settings) as consumer:
+        for interrupt in interrupts("session/enlistment.py", least=20):
+            with Session(engine) as session:
+                with consumer.batch(session, SECONDS) as records:
+                    store(session, records)
+                    for record in records:
+                        orm.publish(session, output, record.value)
+                with interrupt:
+                    session.commit()
+            messages, rows = seen(output)
+            assert rows == list(range(len(rows))) == [int(message or b"") for message in messages], interrupt.place
+            found = consumer.committed()[TopicPartition(source, 0)]
+            assert (0 if found is None else found.offset) == len(rows), interrupt.place
+
+
 def test_metadata_of_a_ride_is_kept(consumer: msgtx.Consumer, session: Session, topic: str) -> None:
     with consumer.batch(session, SECONDS):
         consumer.commit({TopicPartition(topic, 0): OffsetAndMetadata(2, "note")}, session=session)

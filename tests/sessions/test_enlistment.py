@@ -1,5 +1,6 @@
 """Which sessions may hold messages, what is refused and how, and that nothing is left behind (I16)."""
 
+import contextlib
 import gc
 import os
 import threading
@@ -574,6 +575,41 @@ def test_an_error_at_commit_that_msgtx_does_not_know_is_sqlalchemys(
     finally:
         connection.execute("drop trigger fails on msgtx.record_batch")
         connection.execute("drop function fails")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("goes_on", ["session", "another session", "connection"])
+@pytest.mark.parametrize("heard", ["before", "behind"])
+def test_what_another_listener_keeps_from_its_commit_is_in_no_later_one(
+    make_engine: MakeEngine, topic: str, seen: Seen, heard: str, goes_on: str, level: str
+) -> None:
+    """I6: SQLAlchemy takes it for ended, and would leave it open in the connection, for who has that next."""
+    engine = make_engine(pool_size=1, max_overflow=0, isolation_level=level)
+    refusals: list[bool] = []
+
+    def listener(_: sqlalchemy.Connection) -> None:
+        if refusals:
+            refusals.clear()
+            raise ZeroDivisionError
+
+    if heard == "before":
+        event.listen(engine, "commit", listener)
+    with Session(engine) as session:
+        orm.publish(session, topic, b"rolled back")
+    if heard == "behind":
+        event.listen(engine, "commit", listener)
+    refusals.append(True)
+    with engine.connect() if goes_on == "connection" else Session(engine) as holder:
+        holder.execute(insert(1))
+        orm.publish(holder, topic, b"1")
+        with pytest.raises(ZeroDivisionError):
+            holder.commit()
+        (holder.close if goes_on == "another session" else holder.rollback)()
+        with Session(engine) if goes_on == "another session" else contextlib.nullcontext(holder) as following:
+            following.execute(insert(2))
+            orm.publish(following, topic, b"2")
+            following.commit()
+    assert seen(topic) == ([b"2"], [2])
 
 
 def test_an_error_at_commit_that_is_the_applications_own_is_sqlalchemys(
