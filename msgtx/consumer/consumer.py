@@ -333,13 +333,13 @@ class Consumer:
                     self._tell_one(record)
                 if deserializes:
                     record = self._deserialized([record])[0]
+                self._offsets.by_hand = False
             except errors.DeserializationError:
                 raise  # it was put back
             except BaseException:
                 if position is not None:
                     self._fetcher.put_back([(assigned, position, handed)])
                 raise
-            self._offsets.by_hand = False
             yield record
             if membership is not None:
                 membership.polled()

@@ -422,9 +422,7 @@ def _notify_of_commit(driver: Any) -> None:
     They would look by themselves, a little later: so they do for a connection that stays with its user, and an async one.
     """
     if isinstance(driver, psycopg.Connection) and (partitions := _not_notified.pop(driver, None)):
-        if driver.closed or _is_open(driver):
-            return
-        with contextlib.suppress(psycopg.Error, errors.MsgtxError):
+        with contextlib.suppress(psycopg.Error, errors.MsgtxError):  # it is lost, or still in a SQL transaction
             driver.autocommit = True
             try:
                 notify(driver, ",".join(map(str, sorted(partitions)[:MOST_TOLD])))
