@@ -336,22 +336,23 @@ def _take_back(connection: sqlalchemy.Connection, enlistment: Enlistment) -> Non
         connection.connection.rollback()
     except psycopg.Error as lost:
         connection.invalidate(lost)  # the pool does not hand it out again
-    _forget_enlistment(connection)
+    _let_go(connection)
     enlistment.roll_back(connection, None)
 
 
-def _forget_enlistment(connection: sqlalchemy.Connection) -> Enlistment | None:
-    """Return what rode in the SQL transaction of a connection, which is over."""
-    written, enlistment = _written.pop(connection, None), _enlistments.pop(connection, None)
-    return enlistment or written
+def _let_go(connection: sqlalchemy.Connection) -> None:
+    _written.pop(connection, None)
+    _enlistments.pop(connection, None)
 
 
 def _begun(connection: sqlalchemy.Connection) -> None:
     """Handle that a connection begins. A commit that was interrupted, or that another listener refused, has left it open."""
-    left = _enlistments.get(connection) or _written.get(connection)
-    if left is not None and _is_open(connection.connection.driver_connection):
+    left, written = _enlistments.get(connection), _written.get(connection)
+    if left is None and written is not None and _is_open(connection.connection.driver_connection):
+        left = written
+    if left is not None:
         _take_back(connection, left)
-    _forget_enlistment(connection)
+    _let_go(connection)
 
 
 def _rollback(connection: sqlalchemy.Connection) -> None:
@@ -390,8 +391,7 @@ def _failed(context: sqlalchemy.engine.ExceptionContext) -> Exception | None:
 
 def _is_open(driver: Any) -> bool:
     """Whether a connection of the driver's is in a SQL transaction."""
-    idle = driver is None or driver.closed or driver.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
-    return not idle
+    return not driver.closed and driver.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
 
 
 def _returned(adapted: Any, record: sqlalchemy.pool.ConnectionPoolEntry) -> None:
@@ -403,13 +403,13 @@ def _returned(adapted: Any, record: sqlalchemy.pool.ConnectionPoolEntry) -> None
     driver = record.driver_connection
     left = None if driver is None else _enlisted.pop(driver, None)
     if left is not None and _is_open(driver):
+        connection, enlistment = left[0](), left[1]()
         try:
             adapted.rollback()
         except psycopg.Error as lost:
             record.invalidate(lost)
-        connection, enlistment = left[0](), left[1]()
         if connection is not None:
-            _forget_enlistment(connection)
+            _let_go(connection)
         if enlistment is not None:
             enlistment.over = True
             enlistment.roll_back(connection, None)
