@@ -237,6 +237,44 @@ def test_a_commit_that_is_cancelled_brings_all_or_nothing(
     assert values(topic) == [b"2"]
 
 
+@pytest.mark.parametrize("goes_on", ["session", "another session"])
+def test_what_another_listener_keeps_from_its_commit_is_in_no_later_one(
+    client: msgtx.Client, database_url: str, topic: str, wide: str, values: Values, rows: Rows, level: str, goes_on: str
+) -> None:
+    """I6, I10: neither its rows, nor what rides with them."""
+    refusals = iter([ZeroDivisionError])
+
+    def listener(_: sqlalchemy.Connection) -> None:
+        for refusal in refusals:
+            raise refusal
+
+    async def main() -> None:
+        settings = {"group": unique("group"), **EARLIEST}
+        async with await aio.connect(database_url) as reader, reader.consumer(wide, **settings) as consumer:
+            async with engine_of(database_url, level) as engine:
+                sqlalchemy.event.listen(engine.sync_engine, "commit", listener)
+                session = AsyncSession(engine)
+                for number in (1, 2):
+                    async with consumer.batch(session, PATIENCE_SECONDS) as records:
+                        await insert(session, number)
+                        await aio.publish(session, topic, b"%d" % number)
+                    assert [record.value for record in records] == [b"first"]
+                    if number == 1:
+                        with pytest.raises(ZeroDivisionError):
+                            await session.commit()
+                        await (session.rollback if goes_on == "session" else session.close)()
+                    else:
+                        await session.commit()
+                await session.close()
+            assert sum(at.offset for at in (await consumer.committed()).values() if at is not None) == 1
+
+    with client.producer() as producer:
+        producer.send(wide, b"first")
+    asyncio.run(main())
+    assert rows() == [2]
+    assert values(topic) == [b"2"]
+
+
 def test_a_connection_and_a_scoped_session_publish_as_well(
     database_url: str, topic: str, values: Values, rows: Rows
 ) -> None:
