@@ -117,6 +117,7 @@ class _Idle(sqlalchemy_queue.QueueCommon[ConnectionPoolEntry]):
 
 
 class _Pool(QueuePool):
+    __module__ = QueuePool.__module__  # by it SQLAlchemy names the logger
     _queue_class = _Idle
 
 

@@ -84,7 +84,7 @@ def test_what_a_test_reaches_is_noted(workshop: Workshop, worker: Worker, tmp_pa
     answer = worker.ask(path="", text="", record=FILE, seconds=60, python=True)
     noted = Map(tmp_path / "map.json")
     noted.note(workshop.tree, FILE, answer["tests"], python=True, called=answer["called"])
-    tests = noted.tests()
+    tests = noted.tests(workshop.tree)
     assert {test.rpartition("::")[2] for test in tests} == {"test_tiny[1-True]", "test_tiny[10-False]", "test_another"}
     reach = tests[f"{FILE}::test_tiny[10-False]"]
     assert "tiny" in reach.sql & reach.called
