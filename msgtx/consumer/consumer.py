@@ -333,7 +333,7 @@ class Consumer:
                     self._tell_one(record)
                 if deserializes:
                     record = self._deserialized([record])[0]
-                self._offsets.by_hand = False
+                self._offsets.handed_out()
             except errors.DeserializationError:
                 raise  # it was put back
             except BaseException:

@@ -46,7 +46,7 @@ class Offsets:
         self._positions = positions
         self._subscription = subscription
         self.rides = Rides(fetcher, in_doubt=subscription.in_doubt)
-        self.by_hand = False  # since records were handed out last
+        self._by_hand = False  # since records were handed out last
         self._next_commit = time.monotonic() + config.auto_commit_interval_ms / 1000
 
     def group_metadata(self) -> GroupMetadata:
@@ -69,7 +69,7 @@ class Offsets:
 
     def handed_out(self) -> None:
         """Note that records are handed out: what they lead to may be committed in another way than before."""
-        self.by_hand = False
+        self._by_hand = False
 
     def of_transaction(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """See `Consumer.transaction_offsets`."""
@@ -78,7 +78,7 @@ class Offsets:
             raise IllegalState("enable_auto_commit is on: set it to false to commit offsets with a transaction")
         if self._config.isolation is not Isolation.READ_COMMITTED:
             raise IllegalState("isolation is read_uncommitted: a transaction must not depend on what may be taken back")
-        if self.by_hand:
+        if self._by_hand:
             raise IllegalState(
                 "offsets were committed by hand since the last poll: use one way, commit() or the transaction"
             )
@@ -98,7 +98,7 @@ class Offsets:
             return
         positions = self._wanted(wanted)
         by_id = self._by_id(positions)
-        self.by_hand = True
+        self._by_hand = True
         self._subscription.taken_away.clear()
         self._settle(positions)
         if wait:

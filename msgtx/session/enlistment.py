@@ -14,7 +14,9 @@ from typing import Any, Final, Protocol, TypeVar
 import psycopg
 import sqlalchemy
 from sqlalchemy import event
+from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
 from msgtx import errors
 from msgtx.database.calls import driver_of
@@ -185,7 +187,7 @@ def enlist(session: UserSession, engine: Engine | None = None) -> tuple[sqlalche
     """
     connection = _connection_of(session)
     with _usable():
-        driver_of(connection)
+        driver = driver_of(connection)
     _require_good(connection)
     transaction = connection.get_transaction()
     if isinstance(transaction, sqlalchemy.TwoPhaseTransaction):
@@ -205,7 +207,7 @@ def enlist(session: UserSession, engine: Engine | None = None) -> tuple[sqlalche
         raise errors.IllegalState("the session is being committed: what is added now would miss its COMMIT")
     if enlistment is None or enlistment.over:
         enlistment = Enlistment()
-        _enlisted[driver_of(connection)] = (weakref.ref(connection), weakref.ref(enlistment))
+        _enlisted[driver] = (weakref.ref(connection), weakref.ref(enlistment))
         _enlistments[connection] = enlistment
     return connection, enlistment
 
@@ -331,13 +333,26 @@ def _commit(connection: sqlalchemy.Connection) -> None:
 
 def _take_back(connection: sqlalchemy.Connection, enlistment: Enlistment) -> None:
     """Roll back in the middle of a commit: SQLAlchemy takes the transaction for ended, and would leave it as it is."""
-    enlistment.over = True
+    _undo(connection.connection, connection.invalidate, connection, enlistment)
+
+
+def _undo(
+    driver: DBAPIConnection | PoolProxiedConnection,
+    invalidate: Callable[[BaseException], object],
+    connection: sqlalchemy.Connection | None,
+    enlistment: Enlistment | None,
+) -> None:
+    """Roll back, and tell whose it was that rode there. Connection and enlistment: as far as they are still there."""
+    if enlistment is not None:
+        enlistment.over = True
     try:
-        connection.connection.rollback()
+        driver.rollback()
     except psycopg.Error as lost:
-        connection.invalidate(lost)  # the pool does not hand it out again
-    _let_go(connection)
-    enlistment.roll_back(connection, None)
+        invalidate(lost)  # the pool does not hand it out again
+    if connection is not None:
+        _let_go(connection)
+    if enlistment is not None:
+        enlistment.roll_back(connection, None)
 
 
 def _let_go(connection: sqlalchemy.Connection) -> None:
@@ -394,7 +409,7 @@ def _is_open(driver: Any) -> bool:
     return not driver.closed and driver.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
 
 
-def _returned(adapted: Any, record: sqlalchemy.pool.ConnectionPoolEntry) -> None:
+def _returned(adapted: DBAPIConnection, record: ConnectionPoolEntry) -> None:
     """Handle that a connection goes back to the pool: roll back what a commit has left open, and notify of what it has done.
 
     SQLAlchemy does not roll back where its commit was interrupted, or another listener has raised: the next user's COMMIT
@@ -403,16 +418,7 @@ def _returned(adapted: Any, record: sqlalchemy.pool.ConnectionPoolEntry) -> None
     driver = record.driver_connection
     left = None if driver is None else _enlisted.pop(driver, None)
     if left is not None and _is_open(driver):
-        connection, enlistment = left[0](), left[1]()
-        try:
-            adapted.rollback()
-        except psycopg.Error as lost:
-            record.invalidate(lost)
-        if connection is not None:
-            _let_go(connection)
-        if enlistment is not None:
-            enlistment.over = True
-            enlistment.roll_back(connection, None)
+        _undo(adapted, record.invalidate, left[0](), left[1]())
     _notify_of_commit(driver)
 
 
