@@ -312,7 +312,7 @@ class Transactions:
     def end_in(self, session: tuple[sqlalchemy.Connection, Enlistment], end: SessionEnd) -> None:
         """Seal the transaction and leave its decision to a user's session."""
         connection, enlistment = session
-        if end.is_lost or enlistment.over:  # the seal raises this
+        if end.is_lost:  # the seal raises this
             self._state.fail(
                 errors.TransactionAborted(f"the session was rolled back before {end.transaction_id} was sealed")
             )
@@ -368,7 +368,7 @@ class Transactions:
         if state.value is ClientState.SEALED:
             assert self._rides is not None
             connection, enlistment, end = self._rides
-            if connection() is not None and not enlistment.over and not end.is_lost:
+            if connection() is not None and enlistment.written_by is None and not end.is_lost:
                 state.check(Call.BEGIN)  # the session is still to end
         with self._sole_ending(Call.BEGIN):
             ask = self._outcome if state.value is ClientState.PREPARED else self.resolve

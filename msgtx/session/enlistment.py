@@ -85,10 +85,8 @@ class Enlistment:
     """What rides in one SQL transaction of the user. Each thing with the savepoints in which it was added."""
 
     things: list[tuple[frozenset[str], Thing]] = field(default_factory=list)
-    over: bool = False
-    written_by: "tuple[weakref.ref[sqlalchemy.Connection], weakref.ref[Any]] | None" = (
-        None  # which COMMIT, with its driver's
-    )
+    # Which connection's COMMIT has it, and in which of the driver's.
+    written_by: "tuple[weakref.ref[sqlalchemy.Connection], weakref.ref[Any]] | None" = None
     partitions: set[int] = field(default_factory=set)  # partitions of what was written
 
     def add(self, connection: sqlalchemy.Connection, thing: Thing) -> None:
@@ -205,7 +203,7 @@ def enlist(session: UserSession, engine: Engine | None = None) -> tuple[sqlalche
     if (written := _written.get(connection)) is not None:
         _take_back(connection, written)
         raise errors.IllegalState("the session is being committed: what is added now would miss its COMMIT")
-    if enlistment is None or enlistment.over:
+    if enlistment is None:
         enlistment = Enlistment()
         _enlisted[driver] = (weakref.ref(connection), weakref.ref(enlistment))
         _enlistments[connection] = enlistment
@@ -322,7 +320,7 @@ def _commit(connection: sqlalchemy.Connection) -> None:
         _not_notified[driver] = enlistment.partitions
         kept = Decision | Riding | Answers
         enlistment.things = [(names, thing) for names, thing in enlistment.things if isinstance(thing, kept)]
-        enlistment.over, enlistment.written_by = True, (weakref.ref(connection), weakref.ref(driver))
+        enlistment.written_by = (weakref.ref(connection), weakref.ref(driver))
         _written[connection] = enlistment  # its COMMIT may fail; the connection may live for long, and keeps no records
         del _enlistments[connection]
     except BaseException:
@@ -343,37 +341,28 @@ def _undo(
     enlistment: Enlistment | None,
 ) -> None:
     """Roll back, and tell whose it was that rode there. Connection and enlistment: as far as they are still there."""
-    if enlistment is not None:
-        enlistment.over = True
     try:
         driver.rollback()
     except psycopg.Error as lost:
         invalidate(lost)  # the pool does not hand it out again
-    if connection is not None:
-        _let_go(connection)
     if enlistment is not None:
         enlistment.roll_back(connection, None)
 
 
-def _let_go(connection: sqlalchemy.Connection) -> None:
-    _written.pop(connection, None)
-    _enlistments.pop(connection, None)
-
-
 def _begun(connection: sqlalchemy.Connection) -> None:
     """Handle that a connection begins. A commit that was interrupted, or that another listener refused, has left it open."""
-    left, written = _enlistments.get(connection), _written.get(connection)
-    if left is None and written is not None and _is_open(connection.connection.driver_connection):
-        left = written
+    left = _enlistments.get(connection)
+    if left is None and _is_open(connection.connection.driver_connection):
+        left = _written.get(connection)
     if left is not None:
         _take_back(connection, left)
-    _let_go(connection)
+    for known in (_enlistments, _written):
+        known.pop(connection, None)
 
 
 def _rollback(connection: sqlalchemy.Connection) -> None:
     enlistment = _enlistments.pop(connection, None)
     if enlistment is not None:
-        enlistment.over = True
         enlistment.roll_back(connection, None)
 
 

@@ -4,7 +4,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from typing import Any
 
 import psycopg
@@ -357,6 +357,21 @@ def test_close_gives_up_what_was_not_sent(
     assert producer._keyed._thread is not None
     producer._keyed._thread.join(SECONDS)
     assert not producer._keyed._thread.is_alive()
+
+
+def test_close_waits_for_the_call_that_is_on_its_way(
+    client: msgtx.Client, topic: str, connection: Connection, holding: Callable[..., None], background: Executor
+) -> None:
+    producer = client.producer()
+    holding(topic)
+    sent = producer.send(topic, b"x", dedup_key="held")
+    wait_until(lambda: waiting_backends(connection), "the call waits")
+    producer.close(0.05)
+    closing = background.submit(producer._keyed.close)
+    assert not wait([closing], 0.2).done
+    holding()
+    closing.result(SECONDS)
+    assert sent.result(0).offset == 0
 
 
 def test_a_call_that_fails_behind_a_close_is_not_repeated_and_its_records_are_told(

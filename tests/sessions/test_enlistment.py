@@ -612,6 +612,23 @@ def test_what_another_listener_keeps_from_its_commit_is_in_no_later_one(
     assert seen(topic) == ([b"2"], [2])
 
 
+def test_a_commit_without_messages_that_another_listener_refuses_is_sqlalchemys(make_engine: MakeEngine, topic: str) -> None:
+    engine = make_engine(pool_size=1, max_overflow=0)
+    with Session(engine) as session:
+        orm.publish(session, topic, b"rolled back")
+
+    def listener(_: sqlalchemy.Connection) -> None:
+        raise ZeroDivisionError
+
+    event.listen(engine, "commit", listener)
+    for _ in range(2):
+        session = Session(engine)
+        session.execute(insert(1))
+        with pytest.raises(ZeroDivisionError):
+            session.commit()
+        session.close()
+
+
 def test_an_error_at_commit_that_is_the_applications_own_is_sqlalchemys(
     app: sqlalchemy.Engine, topic: str, seen: Seen, connection: Connection
 ) -> None:

@@ -71,6 +71,37 @@ def test_rows_made_of_records_are_there_exactly_once(
     assert seen(filled)[1] == list(range(10))
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("meanwhile", ["nothing", "it is lost"])
+def test_what_a_connection_has_committed_does_not_come_again_when_it_begins_again(
+    make_consumer: Callable[..., msgtx.Consumer],
+    make_engine: MakeEngine,
+    filled: str,
+    seen: Seen,
+    level: str,
+    meanwhile: str,
+) -> None:
+    """Neither to the consumer, which goes on, nor to the next one (I10)."""
+    with make_engine(isolation_level=level).connect() as user, make_consumer(max_poll_records=2) as consumer:
+        for _ in range(2):
+            records = consumer.poll(SECONDS)
+            user.execute(sqlalchemy.insert(Order), [{"number": int(record.value or b"")} for record in records])
+            consumer.commit(session=user)
+            user.commit()
+            if meanwhile == "it is lost":
+                driver: Any = user.connection.driver_connection
+                driver.close()
+                with pytest.raises(sqlalchemy.exc.OperationalError, match="closed"):
+                    user.execute(sqlalchemy.text("select"))
+                user.rollback()
+        user.execute(sqlalchemy.text("select"))
+        user.rollback()
+        rest = consumer.poll(SECONDS, max_records=10)
+    with make_consumer(max_poll_records=10) as consumer:
+        assert {record.value for record in consumer.poll(SECONDS)} == {record.value for record in rest}
+    assert sorted(seen(filled)[1] + [int(record.value or b"") for record in rest]) == list(range(10))
+
+
 def test_offsets_come_with_the_commit_and_go_with_a_savepoint(
     make_consumer: Callable[..., msgtx.Consumer], session: Session, filled: str
 ) -> None:

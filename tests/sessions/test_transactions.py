@@ -393,6 +393,35 @@ def test_a_session_that_nobody_holds_any_more_leaves_the_producer_free(
     assert client.transaction_outcome(name) is Outcome.ABORTED
 
 
+def test_a_connection_that_nobody_holds_any_more_is_rolled_back_where_another_listener_refused_its_commit(
+    client: msgtx.Client, producer: msgtx.Producer, make_engine: MakeEngine, topic: str, seen: Seen
+) -> None:
+    """SQLAlchemy takes the transaction for ended, and such a pool gets the connection back as it is (I6)."""
+    engine = make_engine(pool_size=1, max_overflow=0, pool_timeout=5, pool_reset_on_return=None)
+    refusals = [ZeroDivisionError]
+
+    def listener(_: sqlalchemy.Connection) -> None:
+        while refusals:
+            raise refusals.pop()
+
+    def forget() -> msgtx.TransactionId:
+        user = engine.connect()
+        user.execute(sqlalchemy.insert(Order).values(number=1))
+        with producer.transaction(session=user) as transaction:
+            producer.send(topic, b"gone")
+        with pytest.raises(ZeroDivisionError):
+            user.commit()
+        return transaction.id
+
+    sqlalchemy.event.listen(engine, "commit", listener)
+    name = forget()
+    gc.collect()
+    assert client.transaction_outcome(name) is Outcome.ABORTED, "at once, not when the next one begins"
+    with Session(engine) as session:
+        goes_on(producer, session, topic, seen)
+    assert seen(topic)[1] == [1_000]
+
+
 def test_how_the_session_has_ended_it_is_told_when_the_next_one_begins(
     client: msgtx.Client, producer: msgtx.Producer, session: Session, topic: str
 ) -> None:
