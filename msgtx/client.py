@@ -506,8 +506,6 @@ class Client:
 
         It only moves forward, and reading it again gives the same. Raise `UnknownTopicOrPartition`.
         """
-        if isinstance(topics, str):
-            raise TypeError("topics is a list of names; for one topic write [name]")
         return snapshot.take(self.engine, topics).snapshot
 
     def read(self, cut: Snapshot, start: Snapshot | None = None) -> Iterator[Record]:

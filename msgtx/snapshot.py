@@ -7,6 +7,7 @@ from typing import Final
 from msgtx import errors
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
+from msgtx.rules.names import require_list
 from msgtx.store.append import milliseconds
 from msgtx.store.fetch import EARLIEST, Position, fetch, list_offsets
 from msgtx.store.holders import stable_cut
@@ -31,6 +32,7 @@ READ_BYTES: Final = 8 * 1024 * 1024  # of one fetch
 
 def take(engine: Engine, topics: Iterable[str] | None) -> TakenSnapshot:
     """Return the greatest consistent cut of these topics (None: of all), now. Raise `UnknownTopicOrPartition`."""
+    require_list(topics)
     with engine.connection() as connection:
         places = partitions_of(require_topics(connection, None if topics is None else list(topics)).values())
         cut = stable_cut(connection, places)
@@ -144,6 +146,7 @@ class Snapshots:
         of `end`, else of `start`, else all. Raise `IncarnationChanged`, `UnknownTopicOrPartition`, and `InvalidRequest` for
         a start behind its end, and for a topic that `end` has nothing of.
         """
+        require_list(topics)
         asked = None if topics is None else [*dict.fromkeys(topics)]
         with self._engine.connection() as connection:
             require_incarnation(connection, start, end)

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from msgtx.database.connection import LONG_ANSWER_SECONDS, RawConnection, until
 from msgtx.database.pool import Engine
+from msgtx.rules.names import require_list
 from msgtx.store.cuts import consistent_cut
 from msgtx.store.topics import partitions_of, require_topics
 from msgtx.store.verify import (
@@ -116,6 +117,7 @@ RULES: Final[Mapping[str, Rule]] = {
 
 def verify(engine: Engine, topics: Iterable[str] | None, *, progress: Progress | None = None) -> VerifyReport:
     """Verify these topics (None: all). `progress(records, words)` is called after each piece."""
+    require_list(topics)
     began = time.monotonic()
     with until(silence=LONG_ANSWER_SECONDS), engine.connection() as connection:
         names = None if topics is None else list(dict.fromkeys(topics))

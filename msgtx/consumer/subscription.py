@@ -18,6 +18,7 @@ from msgtx.consumer.wakeup import Listener, Waiter
 from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState
 from msgtx.rules.assignment import subscribed
+from msgtx.rules.names import require_list
 from msgtx.types import TopicPartition
 
 log = logging.getLogger("msgtx.consumer")
@@ -107,8 +108,7 @@ class SubscriptionState:
         on_lost: Callback | None = None,
     ) -> None:
         """See `Consumer.subscribe`."""
-        if isinstance(topics, str):
-            raise TypeError("topics is a list of names; for one topic write [name]")
+        require_list(topics)
         require_names(topics)
         if bool(topics) == (pattern is not None):
             raise errors.ConfigError("subscribe takes topics, or pattern=")

@@ -23,6 +23,12 @@ def check_name(what: str, name: str) -> None:
         raise InvalidRequest(f"the name of {what} has no NUL character; this one is {name[:50]!r}")
 
 
+def require_list(topics: Iterable[str] | None) -> None:
+    """Raise `TypeError` for a name in place of a list of names: its letters are no topics."""
+    if isinstance(topics, str):
+        raise TypeError("topics is a list of names; for one topic write [name]")
+
+
 def did_you_mean(name: str, known: Iterable[str], *, otherwise: str) -> str:
     """Return a question with the nearest known name, to stand behind an error; without one, what to do `otherwise`."""
     near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.7)
