@@ -91,6 +91,7 @@ def test_what_a_connection_has_committed_does_not_come_again_when_it_begins_agai
             if meanwhile == "it is lost":
                 driver: Any = user.connection.driver_connection
                 driver.close()
+                user.begin()
                 with pytest.raises(sqlalchemy.exc.OperationalError, match="closed"):
                     user.execute(sqlalchemy.text("select"))
                 user.rollback()
