@@ -215,8 +215,9 @@ def test_assign_keeps_the_positions_of_what_stays(client: msgtx.Client, wide: st
 
 
 def test_unknown_topics_and_partitions_are_refused(client: msgtx.Client, wide: str, unique: Unique) -> None:
-    with pytest.raises(errors.UnknownTopicOrPartition):
-        client.consumer(unique("nowhere"))
+    for group in (None, unique("group")):
+        with pytest.raises(errors.UnknownTopicOrPartition):
+            client.consumer(unique("nowhere"), group=group)
     with client.consumer() as consumer:
         for partition in (3, -1):
             with pytest.raises(errors.UnknownTopicOrPartition, match="0 to 2"):
