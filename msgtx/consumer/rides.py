@@ -27,22 +27,21 @@ class Ride:
 
     @property
     def undecided(self) -> bool:
-        """Whether its session has neither committed nor rolled back."""
-        if self.is_lost or not self.riding.written:
-            return not self.is_lost
-        enlistment = self.enlistment()
-        return enlistment is not None and enlistment.is_committing
+        """Whether its session has neither committed nor rolled back, as far as anybody was told."""
+        return not (self.is_lost or self.riding.committed)
 
     def lost(self) -> None:
         """Note that the session was rolled back: what was handed out is not handled, unless it was gone back already."""
-        self.is_lost = True
+        if self.is_lost:
+            return
         for assigned, moves in self.places:
             if assigned.moves == moves:
                 assigned.overtaken |= assigned.undone is None and assigned.handed
                 assigned.undone, assigned.handed = self._undone, True
         self._rides.some_lost = True
-        if self.riding.in_doubt:
+        if self.riding.written:
             self._rides.in_doubt()
+        self.is_lost = True
 
 
 class Rides:
@@ -118,8 +117,10 @@ class Rides:
 
     def _forget_ended(self) -> None:
         for ride in self._open:
-            if ride.undecided and ride.enlistment() is None:
-                ride.lost()  # its session was left without an end
+            enlistment = ride.enlistment()
+            ended = enlistment is None or not enlistment.is_open  # before it is asked whether it has committed
+            if ended and ride.undecided:
+                ride.lost()  # its session was left without an end, or nobody was told of it
         self._open = [ride for ride in self._open if ride.undecided]
 
 

@@ -93,7 +93,7 @@ class Transactions:
         self._next_number = 0
         self._ending: weakref.ref[_Ending] | None = None  # the call that ends a transaction
         # In which session a sealed transaction ends.
-        self._rides: tuple[weakref.ref[sqlalchemy.Connection], Enlistment, SessionEnd] | None = None
+        self._rides: tuple[Enlistment, SessionEnd] | None = None
         self.last_id: TransactionId | None = None
 
     @property
@@ -319,7 +319,7 @@ class Transactions:
         sealed = self._seal("session", Call.SEAL, self._calls.deadline(), seat=end.seat)
         if sealed is not None:
             end.sealed = True
-            self._rides = (weakref.ref(connection), enlistment, end)
+            self._rides = (enlistment, end)
             enlistment.add(connection, Decision(sealed, end))
 
     def _seal(self, kind: Kind, call: Call, deadline: float, *, seat: int | None = None) -> Sealed | None:
@@ -367,8 +367,8 @@ class Transactions:
         name = self._current().id
         if state.value is ClientState.SEALED:
             assert self._rides is not None
-            connection, enlistment, end = self._rides
-            if connection() is not None and enlistment.written_by is None and not end.is_lost:
+            enlistment, end = self._rides
+            if enlistment.is_open and not enlistment.written and not end.is_lost:
                 state.check(Call.BEGIN)  # the session is still to end
         with self._sole_ending(Call.BEGIN):
             ask = self._outcome if state.value is ClientState.PREPARED else self.resolve

@@ -13,10 +13,11 @@ from typing import Any, Final, Protocol, TypeVar
 
 import psycopg
 import sqlalchemy
+from psycopg.pq import TransactionStatus
 from sqlalchemy import event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.orm import Session, scoped_session
-from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
+from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection, PoolResetState
 
 from msgtx import errors
 from msgtx.database.calls import driver_of
@@ -57,16 +58,16 @@ class Writing:
 
 @dataclass(slots=True)
 class Riding:
-    """Consumer offsets that the user's COMMIT writes. `refusal`: why it must not, as yet. `written`: unless it fails.
+    """Consumer offsets that the user's COMMIT writes. `refusal`: why it must not, as yet.
 
-    `in_doubt`: the COMMIT was not answered, and may still be done.
+    `written`: the COMMIT was sent, and may be done; False again once it is known that it was not. `committed`: it was done.
     """
 
     rows: OffsetRows
     owner: Owner
     refusal: str | None = None
     written: bool = False
-    in_doubt: bool = False
+    committed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +83,11 @@ Thing = Published | Riding | Answers | Decision | Writing
 
 @dataclass(slots=True, weakref_slot=True)
 class Enlistment:
-    """What rides in one SQL transaction of the user. Each thing with the savepoints in which it was added."""
+    """What rides in one SQL transaction of the user, SQLAlchemy's `transaction`. `written`: its COMMIT comes, or came."""
 
-    things: list[tuple[frozenset[str], Thing]] = field(default_factory=list)
-    # Which connection's COMMIT has it, and in which of the driver's.
-    written_by: "tuple[weakref.ref[sqlalchemy.Connection], weakref.ref[Any]] | None" = None
+    transaction: "weakref.ref[sqlalchemy.RootTransaction]"
+    things: list[tuple[frozenset[str], Thing]] = field(default_factory=list)  # with the savepoints in which each was added
+    written: bool = False
     partitions: set[int] = field(default_factory=set)  # partitions of what was written
 
     def add(self, connection: sqlalchemy.Connection, thing: Thing) -> None:
@@ -152,18 +153,20 @@ class Enlistment:
         decide_sealed(driver, off_loop(connection, seal_it))
 
     @property
-    def is_committing(self) -> bool:
-        """Whether the COMMIT is under way, in another thread: it may still fail."""
-        if self.written_by is None:
-            return False
-        connection, driver = self.written_by[0](), self.written_by[1]()
-        if connection is None or driver is None or connection.closed or _written.get(connection) is not self:
-            return False
-        return bool(driver.info.transaction_status != psycopg.pq.TransactionStatus.IDLE)
+    def is_open(self) -> bool:
+        """Whether the COMMIT is still to come, or under way in another thread. Else it has ended, whoever was told."""
+        transaction = self.transaction()
+        return transaction is not None and transaction.is_active
 
-    def roll_back(self, connection: sqlalchemy.Connection | None, savepoint: str | None) -> None:
-        """Drop what was added since a savepoint (None: everything), and tell whose it was."""
+    def roll_back(self, connection: sqlalchemy.Connection | None, savepoint: str | None, *, in_doubt: bool = False) -> None:
+        """Drop what was added since a savepoint (None: everything), and tell whose it was.
+
+        `in_doubt`: a COMMIT that was sent may be done.
+        """
         gone = [thing for names, thing in self.things if savepoint is None or savepoint in names]
+        for thing in gone:
+            if isinstance(thing, Riding):
+                thing.written = thing.written and in_doubt
         self.things = [(names, thing) for names, thing in self.things if savepoint is not None and savepoint not in names]
         with contextlib.ExitStack() as each:  # all are told, though one that waits is interrupted
             for thing in reversed(gone):
@@ -188,6 +191,7 @@ def enlist(session: UserSession, engine: Engine | None = None) -> tuple[sqlalche
         driver = driver_of(connection)
     _require_good(connection)
     transaction = connection.get_transaction()
+    assert transaction is not None
     if isinstance(transaction, sqlalchemy.TwoPhaseTransaction):
         raise errors.ConfigError(
             "the session commits in two phases (twophase=True): its COMMIT PREPARED could come at any time, while records"
@@ -200,11 +204,11 @@ def enlist(session: UserSession, engine: Engine | None = None) -> tuple[sqlalche
             f" ({engine.incarnation}): what a session commits is in its own database"
         )
     enlistment = _enlistments.get(connection)
-    if (written := _written.get(connection)) is not None:
-        _take_back(connection, written)
+    if enlistment is not None and enlistment.written:
+        _take_back(connection, enlistment)
         raise errors.IllegalState("the session is being committed: what is added now would miss its COMMIT")
     if enlistment is None:
-        enlistment = Enlistment()
+        enlistment = Enlistment(weakref.ref(transaction))
         _enlisted[driver] = (weakref.ref(connection), weakref.ref(enlistment))
         _enlistments[connection] = enlistment
     return connection, enlistment
@@ -237,7 +241,7 @@ def _connection_of(session: object) -> sqlalchemy.Connection:
 
 def _require_good(connection: sqlalchemy.Connection) -> None:
     """PostgreSQL would answer the COMMIT of a SQL transaction that has failed with a rollback, and no error."""
-    if driver_of(connection).info.transaction_status == psycopg.pq.TransactionStatus.INERROR:
+    if driver_of(connection).info.transaction_status == TransactionStatus.INERROR:
         raise errors.IllegalState("a statement of the SQL transaction has failed: roll it back first")
 
 
@@ -262,6 +266,7 @@ def installation_of(connection: sqlalchemy.Connection) -> Installation:
         _topics[engine] = {}
         for name, heard in _HEARD.items():
             event.listen(engine, name, heard)
+        _prove_commits(engine.dialect)
         _installations[engine] = found  # last: what finds it here has its listeners
     return found
 
@@ -316,54 +321,69 @@ def _commit(connection: sqlalchemy.Connection) -> None:
         return
     try:
         enlistment.write(connection)
-        driver = driver_of(connection)
-        _not_notified[driver] = enlistment.partitions
-        kept = Decision | Riding | Answers
-        enlistment.things = [(names, thing) for names, thing in enlistment.things if isinstance(thing, kept)]
-        enlistment.written_by = (weakref.ref(connection), weakref.ref(driver))
-        _written[connection] = enlistment  # its COMMIT may fail; the connection may live for long, and keeps no records
-        del _enlistments[connection]
+        enlistment.written = True
     except BaseException:
         forget(connection)
         _take_back(connection, enlistment)
         raise
 
 
+def _prove_commits(dialect: sqlalchemy.Dialect) -> None:
+    """Have `_committed` called behind each COMMIT that succeeds: SQLAlchemy has an event before it only."""
+    do_commit = dialect.do_commit
+
+    def commit(adapted: PoolProxiedConnection) -> None:
+        do_commit(adapted)
+        _committed(adapted.driver_connection)
+
+    dialect.do_commit = commit  # type: ignore[assignment,method-assign]
+
+
+def _committed(driver: Any) -> None:
+    """Note that a COMMIT was done. What is not noted, as an interrupt came before, is in doubt."""
+    refs = None if driver is None else _enlisted.get(driver)
+    connection, enlistment = (None, None) if refs is None else (refs[0](), refs[1]())
+    if connection is None or enlistment is None or not enlistment.written:
+        return
+    for riding in enlistment._of(Riding):
+        riding.committed = True
+    _not_notified[driver] = enlistment.partitions
+    _enlistments.pop(connection, None)
+    enlistment.things.clear()  # its producer may hold it for long
+
+
 def _take_back(connection: sqlalchemy.Connection, enlistment: Enlistment) -> None:
     """Roll back in the middle of a commit: SQLAlchemy takes the transaction for ended, and would leave it as it is."""
-    _undo(connection.connection, connection.invalidate, connection, enlistment)
+    adapted = None if connection.invalidated else connection.connection
+    was_open = adapted is not None and _roll_back(adapted, adapted.driver_connection, connection.invalidate)
+    enlistment.roll_back(connection, None, in_doubt=not was_open)
 
 
-def _undo(
-    driver: DBAPIConnection | PoolProxiedConnection,
-    invalidate: Callable[[BaseException], object],
-    connection: sqlalchemy.Connection | None,
-    enlistment: Enlistment | None,
-) -> None:
-    """Roll back, and tell whose it was that rode there. Connection and enlistment: as far as they are still there."""
+def _roll_back(
+    adapted: DBAPIConnection | PoolProxiedConnection, driver: Any, invalidate: Callable[[BaseException], object]
+) -> bool:
+    """Roll back what a connection is in. Returns whether there was anything, so that nothing was committed."""
+    was_open = driver.info.transaction_status not in {TransactionStatus.IDLE, TransactionStatus.UNKNOWN}
     try:
-        driver.rollback()
+        adapted.rollback()
     except psycopg.Error as lost:
         invalidate(lost)  # the pool does not hand it out again
-    if enlistment is not None:
-        enlistment.roll_back(connection, None)
+    return was_open
 
 
 def _begun(connection: sqlalchemy.Connection) -> None:
     """Handle that a connection begins. A commit that was interrupted, or that another listener refused, has left it open."""
     left = _enlistments.get(connection)
-    if left is None and _is_open(connection.connection.driver_connection):
-        left = _written.get(connection)
     if left is not None:
         _take_back(connection, left)
-    for known in (_enlistments, _written):
-        known.pop(connection, None)
+        _enlistments.pop(connection, None)
 
 
 def _rollback(connection: sqlalchemy.Connection) -> None:
-    enlistment = _enlistments.pop(connection, None)
+    enlistment = _enlistments.get(connection)
     if enlistment is not None:
         enlistment.roll_back(connection, None)
+        _enlistments.pop(connection, None)
 
 
 def _rollback_savepoint(connection: sqlalchemy.Connection, name: str, _: None) -> None:
@@ -378,13 +398,12 @@ def _failed(context: sqlalchemy.engine.ExceptionContext) -> Exception | None:
     Returns the error that msgtx has for what its own functions refused at COMMIT; None: SQLAlchemy's is as good.
     """
     connection = context.connection
-    if connection is None or context.statement is not None or (enlistment := _written.pop(connection, None)) is None:
+    enlistment = None if connection is None or context.statement is not None else _enlistments.get(connection)
+    if connection is None or enlistment is None or not enlistment.written:
         return None
     forget(connection)
-    enlistment.partitions.clear()
-    for riding in enlistment._of(Riding):
-        riding.in_doubt = context.is_disconnect
-    enlistment.roll_back(connection, None)
+    enlistment.roll_back(connection, None, in_doubt=context.is_disconnect)
+    _enlistments.pop(connection, None)
     original = context.original_exception
     if isinstance(original, psycopg.Error) and "msgtx." in (original.diag.context or ""):
         driver: Any = connection.connection.driver_connection
@@ -393,21 +412,20 @@ def _failed(context: sqlalchemy.engine.ExceptionContext) -> Exception | None:
     return None
 
 
-def _is_open(driver: Any) -> bool:
-    """Whether a connection of the driver's is in a SQL transaction."""
-    return not driver.closed and driver.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
-
-
-def _returned(adapted: DBAPIConnection, record: ConnectionPoolEntry) -> None:
+def _returned(adapted: DBAPIConnection, record: ConnectionPoolEntry | None, state: PoolResetState) -> None:
     """Handle that a connection goes back to the pool: roll back what a commit has left open, and notify of what it has done.
 
-    SQLAlchemy does not roll back where its commit was interrupted, or another listener has raised: the next user's COMMIT
-    would have the rows.
+    SQLAlchemy does not roll back where its commit was interrupted, or another listener has raised, and the pool may be told
+    not to, or to commit: the next user's COMMIT would have the rows.
     """
-    driver = record.driver_connection
-    left = None if driver is None else _enlisted.pop(driver, None)
-    if left is not None and _is_open(driver):
-        _undo(adapted, record.invalidate, left[0](), left[1]())
+    driver = None if record is None else record.driver_connection
+    if record is None or driver is None or not state.asyncio_safe:
+        return
+    if (left := _enlisted.pop(driver, None)) is not None:
+        connection, enlistment = left[0](), left[1]()
+        was_open = _roll_back(adapted, driver, record.invalidate)
+        if enlistment is not None:
+            enlistment.roll_back(connection, None, in_doubt=not was_open)
     _notify_of_commit(driver)
 
 
@@ -442,10 +460,9 @@ _HEARD: Final[dict[str, Callable[..., object]]] = {
     "rollback_savepoint": _rollback_savepoint,
     "handle_error": _failed,
     "engine_disposed": dispose,
-    "checkin": _returned,
+    "reset": _returned,
 }
 _enlistments: "weakref.WeakKeyDictionary[sqlalchemy.Connection, Enlistment]" = weakref.WeakKeyDictionary()
-_written: "weakref.WeakKeyDictionary[sqlalchemy.Connection, Enlistment]" = weakref.WeakKeyDictionary()
 # In which connection of SQLAlchemy's something rides in what the driver's connection has begun.
 _enlisted: "weakref.WeakKeyDictionary[Any, tuple[weakref.ref[sqlalchemy.Connection], weakref.ref[Enlistment]]]" = (
     weakref.WeakKeyDictionary()

@@ -1,0 +1,179 @@
+"""How a user's SQL transaction has ended is known, though SQLAlchemy may tell nobody (internals: sessions; I6, I10)."""
+
+import gc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import sqlalchemy
+from sqlalchemy.orm import Session
+
+import msgtx
+from msgtx import Outcome
+from tests.interrupts import interrupts
+from tests.sessions.conftest import LEVELS, MakeEngine, Order
+
+Seen = Callable[[str], tuple[list[bytes | None], list[int]]]
+Unique = Callable[[str], str]
+SECONDS = 30.0
+POOLS: dict[str, dict[str, Any]] = {
+    "": {},
+    "no pool": {"poolclass": sqlalchemy.NullPool},
+    "no reset": {"pool_reset_on_return": None},
+    "commits": {"pool_reset_on_return": "commit"},
+}
+
+
+@dataclass
+class Pair:
+    """A consumer of 0 to 9, two in a batch, and a transactional producer to another topic."""
+
+    client: msgtx.Client
+    consumer: msgtx.Consumer
+    producer: msgtx.Producer
+    output: str
+
+    def ride(self, user: Session | sqlalchemy.Connection) -> tuple[list[bytes | None], msgtx.TransactionId]:
+        """Have the next batch's offsets, a row and a transaction ride. Returns the batch and the transaction."""
+        with self.consumer.batch(user, SECONDS) as records:
+            user.execute(sqlalchemy.insert(Order).values(number=int(records[0].value or b"")))
+        with self.producer.transaction(session=user) as transaction:
+            self.producer.send(self.output, records[0].value)
+        return [record.value for record in records], transaction.id
+
+    def goes_on(self, engine: sqlalchemy.Engine, batch: list[bytes | None], seen: Seen) -> None:
+        """The next session of both is as good as any, and has this batch."""
+        with Session(engine) as session:
+            assert self.ride(session)[0] == batch
+            session.commit()
+        assert seen(self.output) == ([batch[0]], [int(batch[0] or b"")])
+
+
+@pytest.fixture
+def pair(client: msgtx.Client, unique: Unique) -> Iterator[Pair]:
+    source, output = unique("source"), unique("output")
+    for name in (source, output):
+        client.topics.create(name)
+    with client.producer() as producer:
+        for number in range(10):
+            producer.send(source, b"%d" % number)
+    settings: dict[str, Any] = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "max_poll_records": 2}
+    with (
+        client.consumer(source, group=source, **settings) as consumer,
+        client.producer(transactional_id=unique("id"), retry_backoff_ms=5) as producer,
+    ):
+        yield Pair(client, consumer, producer, output)
+
+
+def refuse_the_next(engine: sqlalchemy.Engine) -> None:
+    """Have a listener behind msgtx's own refuse one commit."""
+    refusals = [ZeroDivisionError]
+
+    def listener(_: sqlalchemy.Connection) -> None:
+        while refusals:
+            raise refusals.pop()
+
+    sqlalchemy.event.listen(engine, "commit", listener)
+
+
+@pytest.mark.parametrize("level", LEVELS[:2])
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("ends", ["rollback", "close", "rollback, close", "forgotten"])
+def test_a_commit_that_another_listener_refuses_leaves_its_batch_to_be_handled(
+    pair: Pair, make_engine: MakeEngine, seen: Seen, level: str, pool: str, ends: str
+) -> None:
+    """SQLAlchemy rolls back in the pool only, and has no event for it. What is closed holds no reader up."""
+
+    def refused() -> tuple[list[bytes | None], msgtx.TransactionId, object]:
+        user = engine.connect()
+        batch, transaction = pair.ride(user)
+        refuse_the_next(engine)
+        with pytest.raises(ZeroDivisionError):
+            user.commit()
+        for end in ends.split(", "):
+            getattr(user, end, lambda: None)()
+        return batch, transaction, None if ends == "forgotten" else user
+
+    engine = make_engine(isolation_level=level, **POOLS[pool])
+    batch, transaction, kept = refused()
+    gc.collect()
+    if ends != "rollback":
+        assert pair.client.transaction_outcome(transaction) is Outcome.ABORTED
+    elif isinstance(kept, sqlalchemy.Connection):
+        kept.execute(sqlalchemy.text("select"))  # until then it is open in the database
+        kept.rollback()
+    assert seen(pair.output) == ([], [])
+    pair.goes_on(engine, batch, seen)
+
+
+@pytest.mark.parametrize("how", ["forgotten", "invalidated, forgotten", "invalidated, rolled back"])
+def test_a_connection_that_does_not_commit_leaves_its_batch_to_be_handled(
+    pair: Pair, make_engine: MakeEngine, seen: Seen, how: str
+) -> None:
+    """Also where the consumer asks before the producer does."""
+
+    def ended() -> tuple[list[bytes | None], sqlalchemy.Connection | None]:
+        user = engine.connect()
+        batch, _ = pair.ride(user)
+        if "invalidated" in how:
+            user.invalidate()
+            with pytest.raises(sqlalchemy.exc.PendingRollbackError):
+                user.commit()
+        if "rolled back" in how:
+            user.rollback()
+            return batch, user
+        return batch, None
+
+    engine = make_engine()
+    batch, _kept = ended()
+    gc.collect()
+    pair.goes_on(engine, batch, seen)
+
+
+@pytest.mark.parametrize("end", ["rollback", "commit that fails"])
+def test_an_interrupt_at_any_line_of_an_end_leaves_the_batch_to_be_handled(
+    pair: Pair, make_engine: MakeEngine, seen: Seen, connection: Any, end: str
+) -> None:
+    """I10: also where the connection is closed, and its object still there."""
+    engine = make_engine(pool_size=5, max_overflow=20)
+    for interrupt in interrupts("session/enlistment.py", least=10):
+        user = engine.connect()
+        batch, _ = pair.ride(user)
+        if end == "commit that fails":
+            user.execute(sqlalchemy.insert(Order), [{"number": 1_000}, {"number": 1_000}])
+        try:
+            with interrupt:
+                (user.rollback if end == "rollback" else user.commit)()
+        except sqlalchemy.exc.IntegrityError:
+            pass
+        user.rollback()
+        user.close()
+        assert seen(pair.output) == ([], []), interrupt.place
+        with Session(engine) as session:
+            assert pair.ride(session)[0] == batch == [b"0", b"1"], interrupt.place
+            session.rollback()
+
+
+def test_a_commit_that_is_interrupted_behind_the_servers_answer_is_asked_for(
+    pair: Pair, make_engine: MakeEngine, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its batch does not come again: what nobody noted is read from the group's offsets."""
+    engine = make_engine()
+    with engine.connect() as user:
+        pair.ride(user)
+        do_commit = engine.dialect.do_commit
+
+        def interrupted(adapted: Any) -> None:
+            adapted.commit()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(engine.dialect, "do_commit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            user.commit()
+        monkeypatch.setattr(engine.dialect, "do_commit", do_commit)
+    assert seen(pair.output) == ([b"0"], [0])
+    with Session(engine) as session:
+        assert pair.ride(session)[0] == [b"2", b"3"]
+        session.commit()
+    assert seen(pair.output) == ([b"0", b"2"], [0, 2])
