@@ -166,7 +166,7 @@ class Enlistment:
         gone = [thing for names, thing in self.things if savepoint is None or savepoint in names]
         for thing in gone:
             if isinstance(thing, Riding):
-                thing.written = thing.written and in_doubt
+                thing.written &= in_doubt
         self.things = [(names, thing) for names, thing in self.things if savepoint is not None and savepoint not in names]
         with contextlib.ExitStack() as each:  # all are told, though one that waits is interrupted
             for thing in reversed(gone):
@@ -418,9 +418,9 @@ def _returned(adapted: DBAPIConnection, record: ConnectionPoolEntry | None, stat
     SQLAlchemy does not roll back where its commit was interrupted, or another listener has raised, and the pool may be told
     not to, or to commit: the next user's COMMIT would have the rows.
     """
-    driver = None if record is None else record.driver_connection
-    if record is None or driver is None or not state.asyncio_safe:
-        return
+    if record is None or not state.asyncio_safe:
+        return  # it is not the pool's any more, or nothing can be sent on it here
+    driver: Any = record.driver_connection
     if (left := _enlisted.pop(driver, None)) is not None:
         connection, enlistment = left[0](), left[1]()
         was_open = _roll_back(adapted, driver, record.invalidate)

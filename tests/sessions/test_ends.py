@@ -10,7 +10,7 @@ import sqlalchemy
 from sqlalchemy.orm import Session
 
 import msgtx
-from msgtx import Outcome
+from msgtx import Outcome, errors
 from tests.interrupts import interrupts
 from tests.sessions.conftest import LEVELS, MakeEngine, Order
 
@@ -107,6 +107,26 @@ def test_a_commit_that_another_listener_refuses_leaves_its_batch_to_be_handled(
     pair.goes_on(engine, batch, seen)
 
 
+def test_a_consumer_that_went_on_is_not_told_again(pair: Pair, make_engine: MakeEngine) -> None:
+    """It has seen that the commit came to nothing; the connection begins again only while the batch is handled anew."""
+    engine = make_engine()
+    with engine.connect() as user, Session(engine) as session:
+        with pair.consumer.batch(user, SECONDS):
+            user.execute(sqlalchemy.insert(Order).values(number=1))
+        refuse_the_next(engine)
+        with pytest.raises(ZeroDivisionError):
+            user.commit()
+        user.rollback()
+        with pair.consumer.batch(session, SECONDS) as records:
+            assert [record.value for record in records] == [b"0", b"1"]
+        user.invalidate()
+        user.begin()
+        session.commit()
+        with pair.consumer.batch(session, SECONDS) as records:
+            assert [record.value for record in records] == [b"2", b"3"]
+        session.commit()
+
+
 @pytest.mark.parametrize("how", ["forgotten", "invalidated, forgotten", "invalidated, rolled back"])
 def test_a_connection_that_does_not_commit_leaves_its_batch_to_be_handled(
     pair: Pair, make_engine: MakeEngine, seen: Seen, how: str
@@ -153,6 +173,23 @@ def test_an_interrupt_at_any_line_of_an_end_leaves_the_batch_to_be_handled(
         with Session(engine) as session:
             assert pair.ride(session)[0] == batch == [b"0", b"1"], interrupt.place
             session.rollback()
+
+
+def test_a_connection_that_was_taken_out_of_the_pool_commits_as_sqlalchemys(
+    pair: Pair, make_engine: MakeEngine, seen: Seen
+) -> None:
+    """With msgtx it cannot be used, as its errors then say."""
+    engine = make_engine()
+    with Session(engine) as session:
+        pair.ride(session)
+        session.rollback()
+    with engine.connect() as user:
+        user.detach()
+        with pytest.raises(errors.ConfigError):
+            pair.consumer.commit(session=user)
+        user.execute(sqlalchemy.insert(Order).values(number=1))
+        user.commit()
+    assert seen(pair.output) == ([], [1])
 
 
 def test_a_commit_that_is_interrupted_behind_the_servers_answer_is_asked_for(
