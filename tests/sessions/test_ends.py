@@ -119,12 +119,14 @@ def test_a_consumer_that_went_on_is_not_told_again(pair: Pair, make_engine: Make
         user.rollback()
         with pair.consumer.batch(session, SECONDS) as records:
             assert [record.value for record in records] == [b"0", b"1"]
+        member = pair.consumer.group_metadata().member_id
         user.invalidate()
         user.begin()
         session.commit()
         with pair.consumer.batch(session, SECONDS) as records:
             assert [record.value for record in records] == [b"2", b"3"]
         session.commit()
+        assert pair.consumer.group_metadata().member_id == member, "it has left the group once, not twice"
 
 
 @pytest.mark.parametrize("how", ["forgotten", "invalidated, forgotten", "invalidated, rolled back"])
