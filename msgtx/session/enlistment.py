@@ -343,7 +343,7 @@ def _committed(driver: Any) -> None:
     """Note that a COMMIT was done. What is not noted, as an interrupt came before, is in doubt."""
     refs = None if driver is None else _enlisted.get(driver)
     connection, enlistment = (None, None) if refs is None else (refs[0](), refs[1]())
-    if connection is None or enlistment is None or not enlistment.written:
+    if connection is None or enlistment is None:
         return
     for riding in enlistment._of(Riding):
         riding.committed = True
