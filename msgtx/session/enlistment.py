@@ -342,13 +342,13 @@ def _prove_commits(dialect: sqlalchemy.Dialect) -> None:
 def _committed(driver: Any) -> None:
     """Note that a COMMIT was done. What is not noted, as an interrupt came before, is in doubt."""
     refs = None if driver is None else _enlisted.get(driver)
-    connection, enlistment = (None, None) if refs is None else (refs[0](), refs[1]())
-    if connection is None or enlistment is None:
+    connection = None if refs is None else refs[0]()
+    enlistment = None if connection is None else _enlistments.pop(connection, None)
+    if enlistment is None:
         return
     for riding in enlistment._of(Riding):
         riding.committed = True
     _not_notified[driver] = enlistment.partitions
-    _enlistments.pop(connection, None)
     enlistment.things.clear()  # its producer may hold it for long
 
 
@@ -373,23 +373,16 @@ def _roll_back(
 
 def _begun(connection: sqlalchemy.Connection) -> None:
     """Handle that a connection begins. A commit that was interrupted, or that another listener refused, has left it open."""
-    left = _enlistments.get(connection)
-    if left is not None:
-        _take_back(connection, left)
-        _enlistments.pop(connection, None)
+    before = _enlistments.get(connection)
+    if before is not None:
+        _take_back(connection, before)
+        del _enlistments[connection]
 
 
-def _rollback(connection: sqlalchemy.Connection) -> None:
+def _rollback(connection: sqlalchemy.Connection, savepoint: str | None = None, _: None = None) -> None:
     enlistment = _enlistments.get(connection)
     if enlistment is not None:
-        enlistment.roll_back(connection, None)
-        _enlistments.pop(connection, None)
-
-
-def _rollback_savepoint(connection: sqlalchemy.Connection, name: str, _: None) -> None:
-    enlistment = _enlistments.get(connection)
-    if enlistment is not None:
-        enlistment.roll_back(connection, name)
+        enlistment.roll_back(connection, savepoint)
 
 
 def _failed(context: sqlalchemy.engine.ExceptionContext) -> Exception | None:
@@ -398,12 +391,10 @@ def _failed(context: sqlalchemy.engine.ExceptionContext) -> Exception | None:
     Returns the error that msgtx has for what its own functions refused at COMMIT; None: SQLAlchemy's is as good.
     """
     connection = context.connection
-    enlistment = None if connection is None or context.statement is not None else _enlistments.get(connection)
-    if connection is None or enlistment is None or not enlistment.written:
+    if connection is None or context.statement is not None or (enlistment := _enlistments.get(connection)) is None:
         return None
     forget(connection)
     enlistment.roll_back(connection, None, in_doubt=context.is_disconnect)
-    _enlistments.pop(connection, None)
     original = context.original_exception
     if isinstance(original, psycopg.Error) and "msgtx." in (original.diag.context or ""):
         driver: Any = connection.connection.driver_connection
@@ -457,7 +448,7 @@ _HEARD: Final[dict[str, Callable[..., object]]] = {
     "begin": _begun,
     "commit": _commit,
     "rollback": _rollback,
-    "rollback_savepoint": _rollback_savepoint,
+    "rollback_savepoint": _rollback,
     "handle_error": _failed,
     "engine_disposed": dispose,
     "reset": _returned,

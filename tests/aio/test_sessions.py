@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import sqlalchemy
@@ -273,6 +274,35 @@ def test_what_another_listener_keeps_from_its_commit_is_in_no_later_one(
     asyncio.run(main())
     assert rows() == [2]
     assert values(topic) == [b"2"]
+
+
+@pytest.mark.filterwarnings("ignore:The garbage collector is trying to clean up:sqlalchemy.exc.SAWarning")
+def test_a_connection_that_nobody_holds_any_more_is_sqlalchemys_to_end(
+    client: msgtx.Client, database_url: str, topic: str, values: Values, rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where objects are collected nothing can be sent, so that SQLAlchemy drops it as it is: here it is closed by hand."""
+
+    async def forget(engine: AsyncEngine) -> Any:
+        user = await engine.connect()
+        await insert(user, 1)
+        await aio.publish(user, topic, b"gone")
+        return (await user.get_raw_connection()).driver_connection
+
+    async def main() -> None:
+        async with engine_of(database_url) as engine:
+            driver = await forget(engine)
+            gc.collect()
+            await driver.close()
+            async with AsyncSession(engine) as session:
+                await insert(session, 2)
+                await aio.publish(session, topic, b"2")
+                await session.commit()
+
+    asyncio.run(main())
+    assert rows() == [2]
+    assert values(topic) == [b"2"]
+    logged = [record.getMessage() for record in caplog.records]
+    assert not any("reset" in message for message in logged), "SQLAlchemy logs what raises there"
 
 
 def test_a_connection_and_a_scoped_session_publish_as_well(

@@ -178,7 +178,7 @@ def test_an_interrupt_at_any_line_of_an_end_leaves_the_batch_to_be_handled(
 
 
 def test_a_connection_that_was_taken_out_of_the_pool_commits_as_sqlalchemys(
-    pair: Pair, make_engine: MakeEngine, seen: Seen
+    pair: Pair, make_engine: MakeEngine, seen: Seen, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With msgtx it cannot be used, as its errors then say."""
     engine = make_engine()
@@ -192,6 +192,19 @@ def test_a_connection_that_was_taken_out_of_the_pool_commits_as_sqlalchemys(
         user.execute(sqlalchemy.insert(Order).values(number=1))
         user.commit()
     assert seen(pair.output) == ([], [1])
+    assert [record.getMessage() for record in caplog.records] == [], "SQLAlchemy logs what raises at the end"
+
+
+def test_a_connection_that_goes_on_without_messages_commits(pair: Pair, make_engine: MakeEngine, seen: Seen) -> None:
+    """Whatever has become of those that it had."""
+    with make_engine().connect() as user:
+        pair.ride(user)
+        user.rollback()
+        user.execute(sqlalchemy.insert(Order).values(number=1))
+        user.commit()
+        user.execute(sqlalchemy.insert(Order).values(number=2))
+        user.commit()
+    assert seen(pair.output) == ([], [1, 2])
 
 
 def test_a_commit_that_is_interrupted_behind_the_servers_answer_is_asked_for(
