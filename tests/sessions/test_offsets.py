@@ -124,6 +124,22 @@ def test_offsets_come_with_the_commit_and_go_with_a_savepoint(
         session.commit()
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_offsets_of_which_nothing_came_may_ride_again(
+    make_consumer: Callable[..., msgtx.Consumer], session: Session, filled: str, seen: Seen, times: int
+) -> None:
+    """The rows are made anew, the records are still at hand, and nothing was handed out behind them."""
+    with make_consumer(max_poll_records=10) as consumer:
+        records = consumer.poll(SECONDS)
+        for end in (session.rollback, session.commit):
+            store(session, records)
+            for _ in range(times):
+                consumer.commit(session=session)
+            end()
+        assert sum(at.offset for at in consumer.committed().values() if at is not None) == len(records)
+    assert seen(filled)[1] == sorted(int(record.value or b"") for record in records)
+
+
 @pytest.mark.parametrize("moved", ["left", "expired generation", "assigned to another"])
 def test_a_member_that_lost_its_partitions_commits_neither_offsets_nor_rows(
     make_consumer: Callable[..., msgtx.Consumer],
