@@ -116,10 +116,10 @@ def test_a_consumer_that_went_on_is_not_told_again(pair: Pair, make_engine: Make
         refuse_the_next(engine)
         with pytest.raises(ZeroDivisionError):
             user.commit()
-        user.rollback()
-        with pair.consumer.batch(session, SECONDS) as records:
+        with pair.consumer.batch(session, SECONDS) as records:  # nothing waits for the rollback
             assert [record.value for record in records] == [b"0", b"1"]
         member = pair.consumer.group_metadata().member_id
+        user.rollback()
         user.invalidate()
         user.begin()
         session.commit()
@@ -127,6 +127,27 @@ def test_a_consumer_that_went_on_is_not_told_again(pair: Pair, make_engine: Make
             assert [record.value for record in records] == [b"2", b"3"]
         session.commit()
         assert pair.consumer.group_metadata().member_id == member, "it has left the group once, not twice"
+
+
+@pytest.mark.parametrize("how", ["fails", "is refused"])
+def test_a_commit_that_was_not_done_for_certain_costs_no_place_in_the_group(
+    pair: Pair, make_engine: MakeEngine, how: str
+) -> None:
+    """Nothing is in doubt, and nobody else has to take partitions over."""
+    engine = make_engine()
+    member = None
+    for _ in range(2):
+        with Session(engine) as session:
+            with pair.consumer.batch(session, SECONDS) as records:
+                assert [record.value for record in records] == [b"0", b"1"]
+                numbers = [1, 1] if how == "fails" else [1, 2]
+                session.execute(sqlalchemy.insert(Order), [{"number": number} for number in numbers])
+            if how == "is refused":
+                refuse_the_next(engine)
+            with pytest.raises((sqlalchemy.exc.IntegrityError, ZeroDivisionError)):
+                session.commit()
+        member = member or pair.consumer.group_metadata().member_id
+        assert pair.consumer.group_metadata().member_id == member
 
 
 @pytest.mark.parametrize("how", ["forgotten", "invalidated, forgotten", "invalidated, rolled back"])
