@@ -102,7 +102,7 @@ def test_a_commit_that_another_listener_refuses_leaves_its_batch_to_be_handled(
         assert pair.client.transaction_outcome(transaction) is Outcome.ABORTED
     elif isinstance(kept, sqlalchemy.Connection):
         kept.execute(sqlalchemy.text("select"))  # until then it is open in the database
-        kept.rollback()
+        kept.commit()
     assert seen(pair.output) == ([], [])
     pair.goes_on(engine, batch, seen)
 
