@@ -129,7 +129,7 @@ def test_a_consumer_that_went_on_is_not_told_again(pair: Pair, make_engine: Make
         assert pair.consumer.group_metadata().member_id == member, "it has left the group once, not twice"
 
 
-@pytest.mark.parametrize("how", ["fails", "is refused"])
+@pytest.mark.parametrize("how", ["fails", "is refused", "is refused, and it goes on"])
 def test_a_commit_that_was_not_done_for_certain_costs_no_place_in_the_group(
     pair: Pair, make_engine: MakeEngine, how: str
 ) -> None:
@@ -137,15 +137,18 @@ def test_a_commit_that_was_not_done_for_certain_costs_no_place_in_the_group(
     engine = make_engine()
     member = None
     for _ in range(2):
-        with Session(engine) as session:
-            with pair.consumer.batch(session, SECONDS) as records:
+        with engine.connect() as user:
+            with pair.consumer.batch(user, SECONDS) as records:
                 assert [record.value for record in records] == [b"0", b"1"]
                 numbers = [1, 1] if how == "fails" else [1, 2]
-                session.execute(sqlalchemy.insert(Order), [{"number": number} for number in numbers])
-            if how == "is refused":
+                user.execute(sqlalchemy.insert(Order), [{"number": number} for number in numbers])
+            if how != "fails":
                 refuse_the_next(engine)
             with pytest.raises((sqlalchemy.exc.IntegrityError, ZeroDivisionError)):
-                session.commit()
+                user.commit()
+            if "goes on" in how:
+                user.rollback()
+                user.execute(sqlalchemy.text("select"))
         member = member or pair.consumer.group_metadata().member_id
         assert pair.consumer.group_metadata().member_id == member
 
