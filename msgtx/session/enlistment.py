@@ -341,7 +341,7 @@ def _prove_commits(dialect: sqlalchemy.Dialect) -> None:
 
 def _committed(driver: Any) -> None:
     """Note that a COMMIT was done. What is not noted, as an interrupt came before, is in doubt."""
-    refs = None if driver is None else _enlisted.get(driver)
+    refs = None if driver is None else _enlisted.pop(driver, None)
     connection = None if refs is None else refs[0]()
     enlistment = None if connection is None else _enlistments.pop(connection, None)
     if enlistment is None:

@@ -37,6 +37,17 @@ def application_url(url: str) -> str:
     return sqlalchemy.make_url(url).set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
 
 
+def refuse_the_next(engine: sqlalchemy.Engine) -> None:
+    """Have another listener refuse one commit: behind msgtx's own, if that has one by now."""
+    refusals = [ZeroDivisionError]
+
+    def listener(_: sqlalchemy.Connection) -> None:
+        while refusals:
+            raise refusals.pop()
+
+    sqlalchemy.event.listen(engine, "commit", listener)
+
+
 @pytest.fixture
 def make_engine(database_url: str) -> Iterator[MakeEngine]:
     """Make engines of an application's on the module's database; they are disposed of at the end."""

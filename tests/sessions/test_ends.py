@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 import msgtx
 from msgtx import Outcome, errors
 from tests.interrupts import interrupts
-from tests.sessions.conftest import LEVELS, MakeEngine, Order
+from tests.sessions.conftest import LEVELS, MakeEngine, Order, refuse_the_next
 
 Seen = Callable[[str], tuple[list[bytes | None], list[int]]]
 Unique = Callable[[str], str]
@@ -64,17 +64,6 @@ def pair(client: msgtx.Client, unique: Unique) -> Iterator[Pair]:
         client.producer(transactional_id=unique("id"), retry_backoff_ms=5) as producer,
     ):
         yield Pair(client, consumer, producer, output)
-
-
-def refuse_the_next(engine: sqlalchemy.Engine) -> None:
-    """Have a listener behind msgtx's own refuse one commit."""
-    refusals = [ZeroDivisionError]
-
-    def listener(_: sqlalchemy.Connection) -> None:
-        while refusals:
-            raise refusals.pop()
-
-    sqlalchemy.event.listen(engine, "commit", listener)
 
 
 @pytest.mark.parametrize("level", LEVELS[:2])

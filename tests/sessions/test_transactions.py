@@ -14,7 +14,7 @@ import msgtx
 from msgtx import Outcome, TopicPartition, errors, orm
 from msgtx.observer import Observer
 from tests.databases import Connection, wait_until
-from tests.sessions.conftest import LEVELS, MakeEngine, Order, application_url
+from tests.sessions.conftest import LEVELS, MakeEngine, Order, application_url, refuse_the_next
 
 Seen = Callable[[str], tuple[list[bytes | None], list[int]]]
 Unique = Callable[[str], str]
@@ -398,11 +398,6 @@ def test_a_connection_that_nobody_holds_any_more_is_rolled_back_where_another_li
 ) -> None:
     """SQLAlchemy takes the transaction for ended, and such a pool gets the connection back as it is (I6)."""
     engine = make_engine(pool_size=1, max_overflow=0, pool_timeout=5, pool_reset_on_return=None)
-    refusals = [ZeroDivisionError]
-
-    def listener(_: sqlalchemy.Connection) -> None:
-        while refusals:
-            raise refusals.pop()
 
     def forget() -> msgtx.TransactionId:
         user = engine.connect()
@@ -413,7 +408,7 @@ def test_a_connection_that_nobody_holds_any_more_is_rolled_back_where_another_li
             user.commit()
         return transaction.id
 
-    sqlalchemy.event.listen(engine, "commit", listener)
+    refuse_the_next(engine)
     name = forget()
     gc.collect()
     assert client.transaction_outcome(name) is Outcome.ABORTED, "at once, not when the next one begins"
