@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import gc
 import os
 import shutil
 import signal
@@ -17,7 +18,7 @@ import msgtx
 from msgtx.database import embedded
 from msgtx.database.pool import Engine
 from tests import evidence, sampling
-from tests.databases import Connection, Server, scratch, set_clock, use_server
+from tests.databases import Connection, Server, Sessions, scratch, set_clock, use_server
 from tests.store import steps
 
 hypothesis.settings.register_profile("msgtx", deadline=None, print_blob=True)
@@ -47,6 +48,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     sampling.deselect(config, items)
     rank = {sampling.HERE / name: place for place, name in enumerate(dict.fromkeys([*LONGEST, *sampling.SHARES]))}
     items.sort(key=lambda item: rank.get(item.path, len(rank)))
+
+
+def pytest_collection_finish() -> None:
+    """What is there by now stays: a collection of garbage in a test, some 100 ms else, need not look at it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -159,25 +166,33 @@ def engine(database_url: str) -> Iterator[Engine]:
     made.close()
 
 
+@pytest.fixture(scope="module")
+def kept_sessions(engine: Engine) -> Iterator[Sessions]:
+    """The module's sessions of PostgreSQL outside the pool."""
+    with contextlib.closing(Sessions(engine)) as kept:
+        yield kept
+
+
 @pytest.fixture
-def connection(engine: Engine) -> Iterator[Connection]:
+def connection(kept_sessions: Sessions) -> Iterator[Connection]:
     """An autocommitting psycopg connection."""
-    with contextlib.closing(engine.dedicated()) as made:
-        yield made
+    made = kept_sessions.take()
+    yield made
+    kept_sessions.put(made)
 
 
 @pytest.fixture
-def open_connection(engine: Engine) -> Iterator[Callable[[], Connection]]:
-    """Open more connections; what is left open is closed at the end, and rolled back."""
-    opened: list[Connection] = []
+def open_connection(kept_sessions: Sessions) -> Iterator[Callable[[], Connection]]:
+    """Take more connections; what is left open is rolled back."""
+    taken: list[Connection] = []
 
-    def make() -> Connection:
-        opened.append(engine.dedicated())
-        return opened[-1]
+    def take() -> Connection:
+        taken.append(kept_sessions.take())
+        return taken[-1]
 
-    yield make
-    for made in opened:
-        made.close()
+    yield take
+    for made in taken:
+        kept_sessions.put(made)
 
 
 @pytest.fixture
