@@ -16,6 +16,11 @@ spans = st.dictionaries(
 places = st.fixed_dictionaries({each: st.integers(0, 4) for each in PARTITIONS})
 
 
+NOWHERE = dict.fromkeys(PARTITIONS, 0)
+
+
+@hypothesis.example(NOWHERE, NOWHERE | {0: 4}, [{0: (2, 4)}])  # its last record is the first one that is left out
+@hypothesis.example(NOWHERE, NOWHERE | {0: 4}, [{0: (2, 3)}])  # its last record is the last one
 @hypothesis.given(places, places, st.lists(spans, max_size=6))
 def test_the_ends_are_the_greatest_that_divide_nothing(
     starts: dict[int, int], sizes: dict[int, int], transactions: list[Span]
