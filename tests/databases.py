@@ -141,15 +141,16 @@ class Sessions:
 
     def put(self, connection: Connection) -> None:
         """Make one as new; close what cannot be made so: one that is in a transaction, or was ended."""
-        if connection.info.transaction_status != TransactionStatus.IDLE or not _is_as_new(connection):
+        if connection.info.transaction_status != TransactionStatus.IDLE or not _made_as_new(connection):
             connection.close()
             return
         self._idle.append(connection)
 
 
-def _is_as_new(connection: Connection) -> bool:
+def _made_as_new(connection: Connection) -> bool:
+    """Undo what was set in an idle session; returns whether the server did so."""
     connection.autocommit, connection.prepare_threshold = True, 0
-    connection.isolation_level = connection.read_only = None
+    connection.isolation_level = connection.read_only = connection.deferrable = None
     return connection.pgconn.exec_(AS_NEW).status == ExecStatus.TUPLES_OK  # of the last one
 
 

@@ -14,8 +14,6 @@ spans = st.dictionaries(
     min_size=1,
 )
 places = st.fixed_dictionaries({each: st.integers(0, 4) for each in PARTITIONS})
-
-
 NOWHERE = dict.fromkeys(PARTITIONS, 0)
 
 
