@@ -109,6 +109,13 @@ class LockTableFull(RetriableError):
     """
 
 
+class ThreadNotStarted(RetriableError):
+    """The system gave the process no further thread.
+
+    Raise the limit of threads (`ulimit -u`, or pids.max of the container) or the memory; the library tries again.
+    """
+
+
 class OutOfOrderSequence(AbortableError):
     """The batch's sequence does not follow the last one stored.
 

@@ -269,7 +269,7 @@ def test_the_calls_take_these_arguments(function: object) -> None:
 def test_the_errors_are_these() -> None:
     families = {
         errors.RetriableError: "DatabaseUnavailable CoordinatorNotAvailable NotCoordinator ConcurrentTransactions"
-        " UnstableOffset RebalanceInProgress LockTimeout LockTableFull",
+        " UnstableOffset RebalanceInProgress LockTimeout LockTableFull ThreadNotStarted",
         errors.AbortableError: "OutOfOrderSequence IllegalGeneration UnknownMember NotAssigned FencedInstance"
         " InvalidRecordState TransactionConflict TransactionAborted RecordTooLarge InvalidRecord OffsetMetadataTooLarge"
         " LogTruncated DeliveryTimeout",
