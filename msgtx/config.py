@@ -2,13 +2,16 @@
 
 Keyword arguments in snake_case; Kafka's dotted names come in through `config={…}`; a keyword wins. Over the defaults stand
 the file `msgtx.toml`, then the environment (`MSGTX_…`), then what the caller gives. Durations and sizes may have units.
+A setting from outside the program is for all objects of a process: one that does not fit an object is not used for it.
 Source: docs/reference/settings.md.
 """
 
 import difflib
+import itertools
+import logging
 import os
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +22,7 @@ from msgtx.errors import ConfigError, InvalidTransactionTimeout
 from msgtx.settings import AcknowledgementMode, OffsetReset, Partitioner
 from msgtx.types import Isolation, Strategy
 
+log = logging.getLogger("msgtx.config")
 Acks = Literal["0", "1", "all"]
 LARGEST: Final = 2**40  # of any setting, a TiB or 34 years: a thread cannot wait for more than 292 years
 MAX_IDEMPOTENT_IN_FLIGHT: Final = 5  # Kafka's bound; with more requests a lost one cannot be distinguished from reordering
@@ -239,14 +243,67 @@ def _from_outside(known: Mapping[str, object]) -> dict[str, object]:
 def resolve(kind: type[Config], keywords: Mapping[str, object], config: Mapping[str, object] | None = None) -> Config:
     """Return the settings of a producer or consumer.
 
-    Raise `ConfigError` for an unknown name, a value out of range, or settings that contradict each other.
+    Raise `ConfigError` for an unknown name, a value out of range, or settings that contradict each other. What contradicts
+    the caller and comes from the environment or `msgtx.toml` is left out, with a warning.
     """
     checks = _known_names(kind)
     given: dict[str, object] = {}
     for source in (config or {}, keywords):
         given.update((_canonical(name, checks), value) for name, value in source.items())
-    settings = {**_from_outside(checks), **given}
-    values = {name: checks[name](name, value) for name, value in settings.items()}
+    given = {name: checks[name](name, value) for name, value in given.items()}
+    read = {name: value for name, value in _from_outside(checks).items() if name not in given}
+    outside = {name: checks[name](name, value) for name, value in read.items()}
+    for name in _useless(kind, {**outside, **given}):
+        outside.pop(name, None)
+    try:
+        return _made(kind, {**outside, **given})
+    except ConfigError as error:
+        misfits = _misfits(kind, outside, given)
+        if not misfits:
+            raise
+        named = ", ".join(f"{name}={outside[name]}" for name in misfits)
+        log.warning("the environment or msgtx.toml has %s, which does not fit here and is not used: %s", named, error)
+        return _made(kind, {**{name: value for name, value in outside.items() if name not in misfits}, **given})
+
+
+def _useless(kind: type[Config], values: Mapping[str, object]) -> Collection[str]:
+    """Return the settings that an object with these values takes from its caller only."""
+    if kind is ProducerConfig:
+        return {"transactional_id"}  # it names one producer: the second with it would fence the first
+    if kind is ConsumerConfig and values.get("group") is None:
+        return {"group_instance_id", "enable_auto_commit"}
+    return ()
+
+
+def _misfits(kind: type[Config], outside: Mapping[str, object], given: Mapping[str, object]) -> Collection[str]:
+    """Return the settings from outside without which the others fit together: the fewest; none if that is ambiguous.
+
+    What asks for idempotence is no misfit: without it the producer would promise less than it was asked for.
+    """
+    if not _fits(kind, given):
+        return ()
+    for count in range(1, len(outside) + 1):
+        found = [
+            names
+            for names in itertools.combinations(outside, count)
+            if _fits(kind, {**{name: value for name, value in outside.items() if name not in names}, **given})
+        ]
+        if found:
+            asked = "enable_idempotence" in found[0] and outside["enable_idempotence"] is True
+            return found[0] if len(found) == 1 and not asked else ()
+    return ()
+
+
+def _fits(kind: type[Config], values: Mapping[str, object]) -> bool:
+    try:
+        _made(kind, values)
+    except ConfigError:
+        return False
+    return True
+
+
+def _made(kind: type[Config], values: Mapping[str, object]) -> Config:
+    """Return settings that fit together. Raise `ConfigError`."""
     result = kind(**cast(Any, values))
     if isinstance(result, ProducerConfig):
         return _without_contradiction(result, set(values))

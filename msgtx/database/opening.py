@@ -5,6 +5,7 @@ import sys
 from typing import Final
 
 from msgtx.database import embedded
+from msgtx.database.embedded.sheltered import Sheltered
 from msgtx.database.pool import POOL_SIZE, Engine
 from msgtx.errors import ConfigError
 
@@ -37,4 +38,4 @@ def open_engine(url: str | None = None, *, pool_size: int = POOL_SIZE) -> Engine
             f"msgtx: no database is named ({VARIABLE}): {did} the embedded PostgreSQL in {server.home}"
             f" ({EMBEDDED}=quiet|never)\n"
         )
-    return Engine(server.url, pool_size=pool_size, embedded=True)
+    return Engine(server.url, pool_size=pool_size, embedded=True, connect=Sheltered.connect)

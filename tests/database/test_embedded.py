@@ -14,6 +14,7 @@ import sqlalchemy
 from msgtx import errors
 from msgtx.database import embedded
 from msgtx.database.embedded import postmaster
+from msgtx.database.opening import open_engine
 from msgtx.database.pool import Engine
 
 NO_TLS = b"N"
@@ -48,6 +49,54 @@ def test_who_listens_in_the_servers_place_is_told_nothing(answer: bytes, server:
             engine.dedicated()
         thread.join(SECONDS)
     assert heard == [b""]
+
+
+SERVICE = "[elsewhere]\nhost=192.0.2.1\nsslmode=require\noptions=-c work_mem=1MB\n"
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"PGHOST": "192.0.2.1", "PGHOSTADDR": "192.0.2.1", "PGPORT": "1", "PGUSER": "nobody", "PGPASSWORD": "wrong"},
+        {"PGDATABASE": "nowhere", "PGAPPNAME": "psql", "PGCONNECT_TIMEOUT": "1"},
+        {"PGOPTIONS": "-c no_such_setting=1"},
+        {"PGOPTIONS": "-c default_transaction_read_only=on -c search_path=nowhere"},
+        {"PGSERVICE": "no_such_service"},
+        {"PGSERVICE": "elsewhere"},
+        {"PGTZ": "Nowhere/Nothing", "PGDATESTYLE": "nothing", "PGGEQO": "perhaps"},
+        {"PGCLIENTENCODING": "no_such_encoding"},
+        {"PGSSLMODE": "require"},
+        {"PGSSLMODE": "verify-full", "PGSSLROOTCERT": "/nowhere", "PGSSLCERT": "/nowhere", "PGSSLKEY": "/nowhere"},
+        {"PGREQUIREAUTH": "none"},
+        {"PGCHANNELBINDING": "require"},
+        {"PGGSSENCMODE": "require"},
+        {"PGREQUIREPEER": "somebody"},
+        {"PGTARGETSESSIONATTRS": "standby"},
+        {"PGTARGETSESSIONATTRS": "prefer-standby", "PGLOADBALANCEHOSTS": "random"},
+        {"PGSSLMINPROTOCOLVERSION": "TLSv9"},
+    ],
+    ids="+".join,
+)
+def test_libpqs_variables_are_not_for_the_embedded_server(
+    variables: dict[str, str], server: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "service").write_text(SERVICE)
+    monkeypatch.setenv("MSGTX_EMBEDDED", "quiet")
+    monkeypatch.delenv("MSGTX_DATABASE_URL", raising=False)
+    monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "service"))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    before = dict(os.environ)
+    with open_engine() as engine, engine.connection() as connection:
+        row = connection.execute(SEEN).fetchone()
+    assert row == ("off", f"msgtx {os.getpid()}", "UTF8", "4MB")
+    assert embedded.sessions() >= 0
+    assert dict(os.environ) == before
+
+
+SEEN = """
+    select current_setting('default_transaction_read_only'), current_setting('application_name'),
+           current_setting('client_encoding'), current_setting('work_mem')"""
 
 
 @pytest.fixture

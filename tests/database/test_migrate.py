@@ -1,5 +1,6 @@
 """Versions of the schema: up, down, up again; at once; on data; compared by the catalog."""
 
+import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,6 +11,7 @@ import msgtx
 from msgtx import errors
 from msgtx.database.pool import Engine
 from msgtx.database.schema import migrate
+from msgtx.types import TopicPartition
 from tests.databases import Server, connect, install
 
 Databases = Callable[..., str]
@@ -285,3 +287,46 @@ def test_the_second_schema_goes_down_and_up_again_with_leases_and_history(make_d
         with client.consumer("orders", auto_offset_reset="earliest") as consumer:
             assert [record.value for record in consumer.poll(30)] == [b"a", b"b"]
         client.sweep()
+
+
+def encoded(server: Server, encoding: str) -> str:
+    """Make a database with an encoding. Returns its address."""
+    name = f"msgtx_test_{secrets.token_hex(4)}"
+    with server.administrator() as connection:
+        connection.execute(f"create database {name} owner {server.role} template template0 encoding '{encoding}' locale 'C'")
+    return server.url(name)
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "EUC_JP", "WIN1252", "KOI8R", "EUC_KR"])
+def test_a_database_that_lacks_characters_is_refused_before_anything_is_made(encoding: str, server: Server) -> None:
+    url = encoded(server, encoding)
+    with pytest.raises(errors.ConfigError, match=f"has the encoding {encoding}, and msgtx needs UTF8: connect to"):
+        msgtx.connect(url, create=True)
+    with pytest.raises(errors.ConfigError, match="msgtx db init"):
+        msgtx.connect(url)
+    with connect(url) as connection:
+        assert connection.execute("select to_regnamespace('msgtx')").fetchone() == (None,)
+    server.drop_database(url)
+
+
+def test_a_database_without_an_encoding_stores_every_text(server: Server) -> None:
+    url = encoded(server, "SQL_ASCII")
+    with msgtx.connect(url, create=True) as client:
+        client.topics.create("orders")
+        with client.producer() as producer:
+            sent = producer.send("orders", "größer →".encode(), headers=[("größe →", b"\xff")], dedup_key="größe →").result()
+        with client.consumer("orders", group="größe", auto_offset_reset="earliest") as consumer:
+            (record,) = consumer.poll(10)
+            consumer.commit(
+                {TopicPartition("orders", record.partition): msgtx.OffsetAndMetadata(sent.offset + 1, "größe →")}
+            )
+            committed = consumer.committed([TopicPartition("orders", 0)])[TopicPartition("orders", 0)]
+        assert (record.value, record.headers) == ("größer →".encode(), (("größe →", b"\xff"),))
+        assert committed is not None
+        assert committed.metadata == "größe →"
+        assert [group.group for group in client.admin.groups.list()] == ["größe"]
+        with connect(url, client_encoding="utf8") as connection:
+            assert connection.execute("select header_keys, key from msgtx.committed_records").fetchall() == [
+                (["größe →"], None)
+            ]
+    server.drop_database(url)

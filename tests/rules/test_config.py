@@ -144,6 +144,124 @@ def test_a_transaction_timeout_must_be_above_zero(value: int) -> None:
         resolve(ProducerConfig, {"transaction_timeout_ms": value})
 
 
+# Of each setting, values that a process may have in its environment; each is right for some object.
+OUTSIDE = {
+    "acks": ("0", "1", "all"),
+    "enable_idempotence": ("true", "false"),
+    "enable_auto_commit": ("true", "false"),
+    "transactional_id": ("orders-1",),
+    "group": ("readers",),
+    "group_instance_id": ("worker-1",),
+    "assignment": ("range", "cooperative-sticky"),
+    "acknowledgement_mode": ("explicit", "implicit"),
+    "auto_offset_reset": ("none", "earliest"),
+    "partitioner": ("murmur2",),
+    "isolation": ("read_uncommitted",),
+    "retries": ("0", "5"),
+    "max_in_flight": ("1", "50"),
+    "session_timeout_ms": ("3500ms", "4s", "60s"),
+    "heartbeat_interval_ms": ("1s", "44s"),
+}
+OBJECTS: tuple[tuple[type[ProducerConfig | ConsumerConfig | ShareConsumerConfig], dict[str, object]], ...] = (
+    (ProducerConfig, {}),
+    (ProducerConfig, {"transactional_id": "mine"}),
+    (ProducerConfig, {"enable_idempotence": True}),
+    (ConsumerConfig, {}),
+    (ConsumerConfig, {"group": None}),
+    (ConsumerConfig, {"group": "mine"}),
+    (ConsumerConfig, {"group": "mine", "group_instance_id": "mine", "enable_auto_commit": False}),
+    (ConsumerConfig, {"session_timeout_ms": "5s"}),
+    (ShareConsumerConfig, {"group": "mine"}),
+    (ShareConsumerConfig, {"group": "mine", "session_timeout_ms": "6s"}),
+)
+
+
+@pytest.mark.parametrize("name", sorted({field.name for kind, _ in OBJECTS for field in dataclasses.fields(kind)}))
+def test_a_setting_from_outside_that_does_not_fit_an_object_is_not_used_for_it(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "msgtx.toml"
+    monkeypatch.setenv("MSGTX_CONFIG", str(file))
+    for value in OUTSIDE.get(name, ("7", "1000")):
+        for kind, given in OBJECTS:
+            file.write_text("")
+            plain = resolve(kind, given)
+            monkeypatch.setenv(f"MSGTX_{name.upper()}", value)
+            by_environment = resolve(kind, given)
+            monkeypatch.delenv(f"MSGTX_{name.upper()}")
+            file.write_text(f'{name} = "{value}"\n')
+            assert resolve(kind, given) == by_environment, (name, value, kind, given)
+            changed = {
+                field.name
+                for field in dataclasses.fields(kind)
+                if getattr(plain, field.name) != getattr(by_environment, field.name)
+            }
+            # A group may need an offset, idempotence cannot have every setting; else nothing but the setting itself changes.
+            assert changed - {"enable_idempotence", "enable_auto_commit"} <= {name}
+            assert not changed & given.keys(), (name, value, kind, given)
+
+
+@pytest.mark.parametrize(
+    ("outside", "kind", "given", "expected"),
+    [
+        ({"group_instance_id": "w"}, ConsumerConfig, {}, {"group_instance_id": None, "enable_auto_commit": False}),
+        ({"group_instance_id": "w"}, ConsumerConfig, {"group": "g"}, {"group_instance_id": "w"}),
+        ({"group_instance_id": "w", "group": "g"}, ConsumerConfig, {}, {"group_instance_id": "w"}),
+        ({"enable_auto_commit": "true"}, ConsumerConfig, {}, {"enable_auto_commit": False}),
+        ({"transactional_id": "t"}, ProducerConfig, {}, {"transactional_id": None, "enable_idempotence": True}),
+        ({"acks": "1"}, ProducerConfig, {}, {"acks": "1", "enable_idempotence": False}),
+        (
+            {"acks": "1", "retries": "0"},
+            ProducerConfig,
+            {"transactional_id": "t"},
+            {"acks": "all", "retries": 2_147_483_647},
+        ),
+        ({"enable_idempotence": "false"}, ProducerConfig, {"transactional_id": "t"}, {"enable_idempotence": True}),
+        ({"heartbeat_interval_ms": "9s"}, ConsumerConfig, {"session_timeout_ms": "6s"}, {"heartbeat_interval_ms": 3_000}),
+        ({"session_timeout_ms": "4s"}, ConsumerConfig, {}, {"session_timeout_ms": 4_000}),
+        ({"session_timeout_ms": "4s"}, ShareConsumerConfig, {"group": "g"}, {"session_timeout_ms": 45_000}),
+    ],
+)
+def test_what_becomes_of_settings_from_outside(
+    outside: dict[str, str],
+    kind: type[ConsumerConfig],
+    given: dict[str, object],
+    expected: dict[str, object],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in outside.items():
+        monkeypatch.setenv(f"MSGTX_{name.upper()}", value)
+    found = resolve(kind, given)
+    assert {name: getattr(found, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("outside", "kind", "given"),
+    [
+        ({"session_timeout_ms": "3500ms", "heartbeat_interval_ms": "4s"}, ConsumerConfig, {}),  # which of the two is wrong?
+        ({"group_instance_id": "w"}, ConsumerConfig, {"group_instance_id": "mine"}),
+        ({"enable_auto_commit": "false"}, ConsumerConfig, {"enable_auto_commit": True}),
+        ({"linger_ms": "7"}, ProducerConfig, {"transactional_id": "t", "acks": "1"}),
+        ({"linger_ms": "soon"}, ProducerConfig, {}),
+        ({}, ShareConsumerConfig, {}),
+    ],
+)
+def test_what_contradicts_itself_is_refused_whatever_comes_from_outside(
+    outside: dict[str, str], kind: type[ConsumerConfig], given: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in outside.items():
+        monkeypatch.setenv(f"MSGTX_{name.upper()}", value)
+    with pytest.raises(ConfigError):
+        resolve(kind, given)
+
+
+def test_what_is_not_used_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv("MSGTX_ACKS", "1")
+    resolve(ProducerConfig, {"transactional_id": "t"})
+    (told,) = caplog.messages
+    assert "has acks=1, which does not fit here and is not used: transactional_id needs acks=all" in told
+
+
 @pytest.mark.parametrize("name", ["linger_ms", "retries", "max_block_ms"])
 def test_zero_is_fine_where_it_has_a_meaning(name: str) -> None:
     assert getattr(resolve(ProducerConfig, {name: 0}), name) == 0
@@ -305,7 +423,7 @@ def test_a_number_alone_is_in_the_settings_own_unit() -> None:
     assert (units.seconds("timeout", 1.5), units.seconds("timeout", "1500ms")) == (1.5, 1.5)
 
 
-def test_a_contradiction_from_the_environment_counts_as_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idempotence_that_the_environment_asks_for_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MSGTX_ENABLE_IDEMPOTENCE", "true")
     with pytest.raises(ConfigError, match="acks=1"):
         resolve(ProducerConfig, {"acks": 1})

@@ -23,12 +23,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import psycopg
 import psycopg.pq
 
 from msgtx.database.embedded import binaries, postmaster
 from msgtx.database.embedded.binaries import Account, Binaries
 from msgtx.database.embedded.postmaster import READY_S, PidFile, wait_until
+from msgtx.database.embedded.sheltered import Sheltered
 from msgtx.errors import ConfigError, DatabaseUnavailable
 
 ROLE = "msgtx"
@@ -147,7 +147,7 @@ def sessions(home: Path | None = None) -> int:
     """Return how many sessions are connected to the running server; 0 if none runs."""
     if status(home) is None:
         return 0
-    with psycopg.connect(superuser_url(home), autocommit=True) as connection:
+    with Sheltered.connect(superuser_url(home), autocommit=True) as connection:
         row = connection.execute(SESSIONS).fetchone()
     assert row is not None
     return int(row[0])

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Upgrade", "check", "current", "downgrade", "functions_hash", "lock", "upgrade"]
 
 UPGRADE_LOCK = (0x6D736710, 0)  # class and key; msgtx's other lock classes begin with the same three bytes ("msg")
+ENCODINGS = ("UTF8", "SQL_ASCII")  # the second one takes every byte as it comes; clients of msgtx send UTF-8
 LOCK_TIMEOUT = "30s"  # longer, and all readers of a view would queue behind an upgrade that waits for one long report
 _ALEMBIC_LOCK = threading.Lock()  # Alembic's `context` and `op` are global: upgrades of two databases take turns
 
@@ -45,9 +46,10 @@ def upgrade(connection: Connection) -> Upgrade:
     """Bring the schema to the version of this package, and its functions and views to the text of `msgtx/sql`.
 
     Rights on functions and views are kept; those of `msgtx.role_right` extend to new ones. Does not commit. Raises
-    ConfigError if the schema is newer than this package, if an object of the user stands on a view or function of ours, or
-    above READ COMMITTED.
+    ConfigError if the schema is newer than this package, if an object of the user stands on a view or function of ours,
+    above READ COMMITTED, or in a database with an encoding that lacks characters.
     """
+    _require_encoding(connection)
     lock(connection)
     before = current(connection)
     head = _head()
@@ -127,6 +129,16 @@ def lock(connection: Connection) -> None:
     if not connection.scalar(text(UPGRADE_LOCK_IS_HELD), parameters):
         raise ConfigError("the schema is changed inside a SQL transaction, not on a connection in autocommit")
     connection.execute(text("select set_config('lock_timeout', :timeout, true)"), {"timeout": LOCK_TIMEOUT})
+
+
+def _require_encoding(connection: Connection) -> None:
+    """Raise `ConfigError` where the database could not store every name and header that a client may send."""
+    name, encoding = connection.execute(text("select current_database(), current_setting('server_encoding')")).one()
+    if encoding not in ENCODINGS:
+        raise ConfigError(
+            f"the database {name!r} has the encoding {encoding}, and msgtx needs UTF8: connect to a database that was made"
+            " with `create database … template template0 encoding 'UTF8'`"
+        )
 
 
 def _functions_differ(connection: Connection) -> bool:
