@@ -27,6 +27,7 @@ from tests.databases import Connection, Server
 from tests.faults import crash_server
 from tests.roles import Roles, open_roles
 from tests.store.steps import Writer, batch, unique
+from tests.verdicts import Verdict
 
 SECONDS: Final = 60.0
 LARGEST_ROW: Final = (
@@ -343,7 +344,7 @@ def _sizes(connection: Connection) -> dict[str, tuple[int, int]]:
 @click.option("--minutes", type=float, default=1.0, show_default=True)
 @click.option("--seed", type=int, default=None, help="Plans what is called, and with what. Default: the time.")
 def main(*, minutes: float, seed: int | None) -> None:
-    """Let a stranger act for `minutes`; exit 1 if a promise to others is broken."""
+    """Let a stranger act for `minutes`; the exit code (tests/verdicts.py) says whether a promise to others is broken."""
     chosen = int(time.time()) if seed is None else seed
     click.echo(f"seed {chosen}")
     with tempfile.TemporaryDirectory(prefix="msgtx-hostile-") as folder, crash_server() as server:
@@ -355,7 +356,7 @@ def main(*, minutes: float, seed: int | None) -> None:
     click.echo(f"anomalies {len(report.failures)}; calls, together {report.calls}")
     if report.failures:
         click.echo(f"again: python -m tests.hostile --minutes {minutes:g} --seed {chosen}")
-        sys.exit(1)
+        sys.exit(Verdict.ANOMALY)
 
 
 if __name__ == "__main__":

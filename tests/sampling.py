@@ -57,6 +57,7 @@ SHARES: Final = {
     "docs/test_tutorial.py": 0.05,
     "examples/test_orders.py": 0.15,
     "histories/test_history.py": 0.2,
+    "histories/test_long_run.py": 0.5,
     "histories/test_storm.py": 0.2,
     "house/test_sampling.py": 0.4,
     "house/test_typed_settings.py": 0.4,

@@ -13,12 +13,15 @@ import click
 
 from tests.faults import crash_server
 from tests.histories.anomalies import summary
-from tests.histories.crew import GROUP, LARGE, WIDE
+from tests.histories.crew import GROUP, LARGE, WIDE, NotBegunError
 from tests.histories.nemesis import LONG
 from tests.histories.rounds import Report, play
 from tests.histories.storm import DECK, Storm
+from tests.verdicts import Verdict
 
 BLOCK_SECONDS: Final = 9.0  # COMMITs stay unanswered: longer than a call of a `bounded` worker may take
+DISTURBED: Final = 0.6  # of a short run; in the rest the workers begin, finish and are judged
+LEAST_SECONDS: Final = 8.0  # of a round, disturbed: with less there are few faults
 WIDENS: Final = 5  # every fifth seed has a topic of many partitions, all of which are read at the end
 PURGES: Final = 3  # with every third seed, transactions and ids are forgotten after seconds
 
@@ -35,29 +38,37 @@ def main(
     *, minutes: float, seed: int | None, round_seconds: float, pace: float, blow_seconds: float, storm: bool,
     keep: Path | None,
 ) -> None:  # fmt: skip
-    """Play rounds with rising seeds until the time is over or a round finds an anomaly (exit 1)."""
+    """Play rounds with rising seeds until the time is over or a round is not clean (exit codes: tests/verdicts.py)."""
     for name in [name for name in os.environ if name.startswith("MSGTX_") and name != "MSGTX_POSTGRES"]:
         del os.environ[name]
     first = int(time.time()) if seed is None else seed
     deadline = time.monotonic() + minutes * 60
+    if minutes > 0:
+        round_seconds = min(round_seconds, max(LEAST_SECONDS, minutes * 60 * DISTURBED))
     folder = keep or Path(tempfile.mkdtemp(prefix="msgtx-histories-"))
     total: Counter[str] = Counter()
     blows: Counter[str] = Counter()
     results: Counter[str] = Counter()
-    number, clean = first, True
+    number, verdict = first, Verdict.CLEAN
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "msgtx.toml").touch()
     os.environ["MSGTX_CONFIG"] = str(folder / "msgtx.toml")
     with crash_server() as server:
-        while clean and (number == first or time.monotonic() + round_seconds < deadline):
-            report = play(server, folder / f"seed-{number}", seed=number, seconds=round_seconds, pace=pace,
-                          blow_seconds=blow_seconds, purging=number % PURGES == 0,
-                          **(_storm() if storm else _history(number)))  # fmt: skip
+        while verdict is Verdict.CLEAN and (number == first or time.monotonic() + round_seconds < deadline):
+            try:
+                report = play(server, folder / f"seed-{number}", seed=number, seconds=round_seconds, pace=pace,
+                              blow_seconds=blow_seconds, purging=number % PURGES == 0,
+                              **(_storm() if storm else _history(number)))  # fmt: skip
+            except NotBegunError as error:
+                click.echo(f"seed {number}: NOT BEGUN, nothing was checked: {error}")
+                number, verdict = number + 1, Verdict.NOT_BEGUN
+                break
             total += report.operations
             blows += report.blows
             results += report.results
-            clean = report.clean
+            verdict = report.verdict
             _tell(report, total)
-            if clean and keep is None:
+            if verdict is Verdict.CLEAN and keep is None:
                 shutil.rmtree(folder / f"seed-{number}")
             number += 1
     click.echo(f"rounds: {number - first}, seeds {first} to {number - 1}")
@@ -65,13 +76,13 @@ def main(
     click.echo("answers: " + _counts(results))
     click.echo("checked operations: " + _counts(total) + f"; together {sum(total.values())}")
     click.echo("(each record sent, each record polled, and each other call of a client counts as one)")
-    if not clean:
+    if verdict is not Verdict.CLEAN:
         scenario = "--storm " if storm else ""
         again = f"{scenario}--seed {number - 1} --round-seconds {round_seconds:g} --pace {pace:g}"
         again += f" --blow-seconds {blow_seconds:g}"
         click.echo(f"the history is in {folder / f'seed-{number - 1}'}; the same plan again (not the same timing):")
         click.echo(f"  python -m tests.histories --minutes 0 {again} --keep FOLDER")
-        sys.exit(1)
+        sys.exit(verdict)
     if keep is None:
         shutil.rmtree(folder)
 
@@ -87,7 +98,7 @@ def _storm() -> dict[str, object]:
 def _tell(report: Report, total: Counter[str]) -> None:
     seconds = ", ".join(f"{name} {spent:.0f} s" for name, spent in report.seconds.items())
     done = f"{report.checked} operations ({sum(total.values())} so far), {report.blows.total()} blows, {report.lives} lives"
-    click.echo(f"seed {report.seed}: {done}; {seconds}; {'clean' if report.clean else 'ANOMALIES'}")
+    click.echo(f"seed {report.seed}: {done}; {seconds}; {report.verdict.name.replace('_', ' ')}")
     for line in (*report.failures, *summary(report.anomalies)):
         click.echo(f"  {line}")
 

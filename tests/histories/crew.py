@@ -42,6 +42,10 @@ _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(["tests.histories.workers"])
 
 
+class NotBegunError(Exception):
+    """Some workers did not begin: a round without them would check nothing of what they do."""
+
+
 class Process:
     """One life of a worker, as its parent sees it."""
 
@@ -106,11 +110,17 @@ class Crew:
     codes: Counter[int] = field(default_factory=Counter)  # how lives have ended
 
     def start(self) -> None:
-        """Start the first or next life of every worker, and wait until all of them work."""
+        """Start the first or next life of every worker, and wait until all work. Raise `NotBegunError` if some do not."""
         for role, count in self.roles.items():
             for index in range(count):
                 self._begin(role, index)
-        self.wait_for(lambda: all(process.life.began for process in self.living.values()), "everybody works", BEGIN_SECONDS)
+        deadline = time.monotonic() + BEGIN_SECONDS
+        while waiting := [process for process in self.living.values() if not process.life.began]:
+            self.tend()
+            if time.monotonic() > deadline:
+                told = "; ".join(f"{process.life.process} {process.said[-500:]}".strip() for process in waiting)
+                raise NotBegunError(f"not at work within {BEGIN_SECONDS:g} s: {told}")
+            time.sleep(LOOK_SECONDS)
 
     def _begin(self, role: str, index: int) -> None:
         life = Life(role, f"{role}-{index}", 0, self.url, str(self.folder), self.seed, self.pace)

@@ -24,6 +24,7 @@ What the kinds carry (a value is the record's text up to its first space, a tran
 | view | | transactions {name: {topic-partition: count}} |
 | outcome | transaction, resolve | outcome |
 | sweep | | what was done |
+| try | deed | |
 | kill, pause, resume, terminate, crash, block, freeze, slow | of the nemesis: its target | |
 """
 

@@ -114,17 +114,25 @@ def low(world: "World") -> None:
     while not world.finish.now:
         with contextlib.suppress(psycopg.Error), psycopg.connect(world.life.low_url, autocommit=True) as session:
             session.execute("set statement_timeout = '2s'")
-            while not world.finish.now:
-                with contextlib.suppress(psycopg.OperationalError, psycopg.DataError, psycopg.ProgrammingError,
-                                         psycopg.InternalError, psycopg.DatabaseError):  # fmt: skip
-                    world.random.choice(DEEDS)(session, world.random)
-                if session.closed:
-                    break
+            while not world.finish.now and not session.closed:
+                _try(world, session, world.random.choice(DEEDS))
                 world.pause()
         world.pause()
 
 
+def _try(world: "World", session: "Login", deed: "Deed") -> None:
+    number = world.recorder.invoke("try", deed=deed.__name__)
+    try:
+        deed(session, world.random)
+    except psycopg.Error as error:
+        told = {"error": type(error).__name__, "detail": str(error)}
+        world.recorder.complete(Result.INFO if session.closed else Result.FAIL, number, **told)
+        return
+    world.recorder.complete(Result.OK, number)
+
+
 Login = psycopg.Connection[tuple[object, ...]]
+Deed = Callable[[Login, random.Random], None]
 
 
 def _join_with_a_pattern(session: Login, chance: random.Random) -> None:
@@ -169,7 +177,7 @@ def _end_what_is_open(session: Login, chance: random.Random) -> None:
     session.execute(f"select * from msgtx.{verb}")
 
 
-DEEDS: Final[tuple[Callable[[Login, random.Random], None], ...]] = (
+DEEDS: Final[tuple[Deed, ...]] = (
     _join_with_a_pattern,
     _join_for_its_own_topic,
     _have_a_member_leave,

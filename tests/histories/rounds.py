@@ -21,6 +21,7 @@ from tests.histories.nemesis import SHORT, Nemesis
 from tests.histories.settled import settled
 from tests.histories.workers import BESIDE, PARTITIONS, RELAYS, TOPICS, WIDELY
 from tests.roles import Roles
+from tests.verdicts import Verdict
 
 # Shards are to move between daemons within a round.
 SETTINGS: Final = {"lease_ms": 1_500, "sweep_interval_ms": 200}
@@ -46,8 +47,10 @@ class Report:
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
-    def clean(self) -> bool:
-        return not self.anomalies and not self.failures
+    def verdict(self) -> Verdict:
+        if self.anomalies:
+            return Verdict.ANOMALY
+        return Verdict.ENDED_BADLY if self.failures else Verdict.CLEAN
 
     @property
     def checked(self) -> int:

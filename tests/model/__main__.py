@@ -6,6 +6,7 @@ import sys
 
 from tests.faults import crash_server
 from tests.model.rounds import MACHINES, places, run_rounds
+from tests.verdicts import Verdict
 
 
 def main() -> int:
@@ -19,7 +20,7 @@ def main() -> int:
         crashing = server if chosen.faults == "server" else None
         with places(server.server.create_database, crashing) as where:
             failed = run_rounds(where, minutes=chosen.minutes, first=chosen.seed, report=_say)
-    return 1 if failed else 0
+    return Verdict.ANOMALY if failed else Verdict.CLEAN
 
 
 def _say(line: str) -> None:

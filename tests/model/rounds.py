@@ -17,6 +17,8 @@ from tests.model.machine import CrashMachine, Machine
 from tests.model.place import HISTORIES, Place
 
 HISTORIES_PER_ROUND: Final = 50
+LEAST_HISTORIES: Final = 10  # of a round in a short run
+ROUND_MINUTES: Final = 2.0  # a round of crashes takes this long; a run that is shorter has smaller rounds
 STEPS: Final = 50
 MACHINES: Final[dict[str, type[History]]] = {"connections": Machine, "server": CrashMachine}
 
@@ -75,6 +77,13 @@ def run_round(where: Places, *, number: int | None = None, histories: int = HIST
     run_state_machine_as_test(Here if number is None else seed(number)(Here), settings=chosen)
 
 
+def histories_in(minutes: float) -> int:
+    """Return how many histories a round has. 0 minutes repeat a round, of whatever run: it has all of them."""
+    if not 0 < minutes < ROUND_MINUTES:
+        return HISTORIES_PER_ROUND
+    return max(LEAST_HISTORIES, int(HISTORIES_PER_ROUND * minutes / ROUND_MINUTES))
+
+
 def run_rounds(where: Places, *, minutes: float, first: int | None, report: Callable[[str], object]) -> int:
     """Run rounds with seeds one above the other until time is over. Returns how many failed."""
     first = random.SystemRandom().randrange(1 << 32) if first is None else first
@@ -83,7 +92,7 @@ def run_rounds(where: Places, *, minutes: float, first: int | None, report: Call
     while number == first or time.monotonic() - began < minutes * 60:
         before, at = where.counted, time.monotonic()
         try:
-            run_round(where, number=number, database=None)
+            run_round(where, number=number, histories=histories_in(minutes), database=None)
         except (AssertionError, errors.Flaky) as error:  # flaky: it depends on what two threads do first
             failed += 1
             report(f"ANOMALY: {error}\n" + "\n".join(getattr(error, "__notes__", ())))
