@@ -1,4 +1,4 @@
-"""Share groups: records delivered one by one, acknowledged one by one."""
+"""Share groups: records delivered one by one, acknowledged one by one. And a floor below which Spark's attempts are decided."""
 
 from alembic import op
 
@@ -25,6 +25,12 @@ def downgrade() -> None:
     """Remove what `upgrade` made."""
     for column in ("groups", "members", "partitions", "firsts", "lasts", "answers", "reasons", "delays"):
         op.execute(f"alter table msgtx.staged_commit drop column share_{column}")
+    op.execute("drop table msgtx.spark_floor")
+    op.execute("drop index msgtx.spark_attempt_by_number")
+    op.execute(
+        """alter table msgtx.spark_attempt drop constraint spark_attempt_pkey,
+            add constraint spark_attempt_pkey primary key (app_id, query_id, batch_id, producer_id)"""
+    )
     op.execute("drop table msgtx.share_pending")
     op.execute("drop table msgtx.share_call")
     op.execute("drop table msgtx.share_parked")
@@ -123,4 +129,17 @@ TABLES = (
         add column share_answers text[] not null default '{}',
         add column share_reasons text[] not null default '{}',
         add column share_delays int[] not null default '{}'""",
+    # No other attempt has its producer id.
+    """alter table msgtx.spark_attempt drop constraint spark_attempt_pkey,
+        add constraint spark_attempt_pkey primary key (producer_id)""",
+    # The sequence's part of a producer id, without the tag of a role: attempts in the order in which they were registered.
+    """create index spark_attempt_by_number
+        on msgtx.spark_attempt (app_id, (query_id = ''), (producer_id & 1099511627775))""",
+    # Attempts of the application with a lower number are decided; the newest counts. Of a program's batches, or of queries'.
+    """create table msgtx.spark_floor (
+        app_id text not null,
+        of_program boolean not null,
+        decided_below bigint not null,
+        constraint spark_floor_pkey primary key (app_id, of_program, decided_below)
+    )""",
 )

@@ -23,7 +23,7 @@ TABLES: Final = (  # that hold what clients do; shards and settings are of the i
     "transaction_seal", "transaction_decision", "transaction_marker", "partition_floor", "consumer_group", "group_offset",
     "coordinator", "group_member", "group_assignment", "group_heartbeat", "dedup_key",
     "share_group", "share_state", "share_parked", "share_call", "share_pending",
-    "spark_batch", "spark_attempt", "spark_range",
+    "spark_batch", "spark_attempt", "spark_range", "spark_floor",
 )  # fmt: skip
 _number = itertools.count(1)
 _EXPIRE: Final = Function(

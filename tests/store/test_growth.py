@@ -116,9 +116,14 @@ def statistics(filled: None, request: pytest.FixtureRequest, server: Server, dat
 def looks_of(connection: Connection, statement: str, *arguments: object) -> int:
     """Return how many rows and index probes a statement costs; what it does is taken back."""
     with connection.transaction(force_rollback=True):
-        (before,) = connection.execute(LOOKS).fetchone() or (0,)
-        connection.execute(statement, arguments)
-        (after,) = connection.execute(LOOKS).fetchone() or (0,)
+        return looks_within(connection, statement, *arguments)
+
+
+def looks_within(connection: Connection, statement: str, *arguments: object) -> int:
+    """Return how many rows and index probes a statement costs in the SQL transaction that is open."""
+    (before,) = connection.execute(LOOKS).fetchone() or (0,)
+    connection.execute(statement, arguments)
+    (after,) = connection.execute(LOOKS).fetchone() or (0,)
     return int(after - before)
 
 
@@ -225,6 +230,43 @@ def test_a_batch_that_is_planned_again_costs_so_much_for_each_partition(connecti
             assert found == (None,)
         noted = "select count(*) from msgtx.spark_range where query_id = 'query' and run_id = %s and end_offset = %s"
         assert connection.execute(noted, [run, 2 if run == "another" else 1]).fetchone() == (MANY,)
+
+
+DECIDE_BATCH = "select * from msgtx.decide_batch('app', %s, %s, '{}', '{}', '{}', '{}')"
+
+
+@pytest.mark.parametrize("query", ["", "query"], ids=["of a program", "of a stream"])
+def test_a_batch_does_not_look_at_the_attempts_of_the_past(connection: Connection, query: str) -> None:
+    """Decided ones, of its own query or of another. An undecided one that it may not end lies before them."""
+    begin = "select msgtx.begin_attempt('app', %s, %s, 60000)"
+    with connection.transaction(force_rollback=True):
+        connection.execute("select setval('msgtx.producer_id_sequence', 6000000)")
+        connection.execute(begin, ["" if query else "query", 3 * MANY])
+        connection.execute(
+            "insert into msgtx.spark_attempt (app_id, query_id, batch_id, producer_id, begun_at)"
+            " select 'app', case when %s <> '' and i %% 2 = 0 then 'old' else %s end, i, 6000001 + i, now()"
+            " from generate_series(1, %s) i",
+            [query, query, MANY],
+        )
+        connection.execute(
+            "insert into msgtx.producer (producer_id, epoch, timeout_ms, initialized_at, shard)"
+            " select 6000001 + i, 0, 60000, now(), 0 from generate_series(1, %s) i",
+            [MANY],
+        )
+        connection.execute(
+            "insert into msgtx.transaction_decision (producer_id, producer_epoch, transaction_number, outcome, decided_at,"
+            " decided_by, partitions, first_offsets, last_offsets)"
+            " select 6000001 + i, 0, 0, 'ABORT', now(), 'client', '{}', '{}', '{}' from generate_series(1, %s) i",
+            [MANY],
+        )
+        connection.execute("select setval('msgtx.producer_id_sequence', 7000000)")
+        looks = []
+        for number in range(MANY, MANY + 3):
+            connection.execute(begin, [query, number])
+            looks.append(looks_within(connection, DECIDE_BATCH, query, number))
+        looks.append(looks_within(connection, "select msgtx.abort_batch('app', %s, %s)", query, MANY + 3))
+    assert looks[0] > MANY
+    assert max(looks[1:]) <= 100, looks
 
 
 # Calls about {n} things, of which there are 8,000: each thing costs some index probes, and the others nothing.

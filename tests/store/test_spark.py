@@ -643,9 +643,12 @@ def test_an_abort_that_does_not_know_the_query_ends_the_batch_of_each(connection
 
 def test_a_batch_of_a_program_leaves_the_attempts_of_queries_alone(connection: Connection) -> None:
     of = name(7)
-    of_a_query = attempt(connection, of._replace(query_id=unique("query"), batch_id=3), new_partition(connection), b"a")
-    assert abort_batch(connection, of) == 0
+    query = of._replace(query_id=unique("query"), batch_id=3)
+    of_a_query = attempt(connection, query, new_partition(connection), b"a")
+    begin_many(connection, of, 1)
+    assert abort_batch(connection, of) == 1
     assert outcome(connection, of_a_query) is Outcome.OPEN
+    assert abort_batch(connection, query) == 1, "it is known to the batches of queries as before"
 
 
 def test_a_batch_that_is_committed_is_not_kept_alive(connection: Connection) -> None:
@@ -670,6 +673,20 @@ def test_attempts_whose_ids_are_gone_are_in_nobodys_way(connection: Connection, 
     clock("1 year")
     connection.execute("select msgtx.remove_spark_history()")
     assert count(connection, "spark_attempt", "app_id = %s", of.app_id) == 0
+
+
+def test_an_attempt_of_a_role_is_known_beside_the_owners(connection: Connection) -> None:
+    """The tag of its role makes its producer id larger than those of all attempts of the owner, also of later ones."""
+    of = name()
+    (role,) = connection.execute("select msgtx.next_producer_id() + (7::bigint << 40)").fetchone() or (0,)
+    connection.execute(
+        "insert into msgtx.producer (producer_id, epoch, timeout_ms, initialized_at, shard) values (%s, 0, 60000, now(), 0)",
+        [role],
+    )
+    connection.execute("insert into msgtx.spark_attempt values (%s, %s, %s, %s, now())", [*of, role])
+    assert abort_batch(connection, of) == 1
+    begin_many(connection, of, 1)
+    assert abort_batch(connection, of) == 1
 
 
 # ── many attempts ──

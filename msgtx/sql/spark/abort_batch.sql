@@ -2,11 +2,12 @@
 -- As many as `most`: there may be more, for the next call. Each takes a place of the lock table until the end of the SQL transaction.
 -- A committed batch has none: a driver that takes its own commit for failed undoes nothing (P20). query_id null: a driver that
 -- does not know it aborts for every query of the application. A stream's batch also ends what other queries of its application
--- left.
--- Locks the application (exclusive), producers (exclusive, ascending). Writes transaction_decision. Flushed.
+-- left. What is decided now is looked at no more.
+-- Locks the application (exclusive), producers (exclusive, ascending). Writes transaction_decision, spark_floor. Flushed.
 create function msgtx.abort_batch(in_app_id text, in_query_id text, in_batch_id bigint, most int default 250)
 returns int language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s'
+set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     attempt bigint;
     aborted int := 0;
@@ -19,10 +20,17 @@ begin
     ignored := msgtx.flush_at_commit();
     for attempt in select a.producer_id from msgtx.undecided_attempts(in_app_id, in_query_id, in_batch_id) a limit most loop
         perform msgtx.decide(attempt, 0, 0, 'ABORT');
-        perform msgtx.wake_readers(d.partitions) from msgtx.transaction_decision d
-        where d.producer_id = attempt and d.producer_epoch = 0 and d.transaction_number = 0
-          and d.partitions <> '{}';
+        perform msgtx.wake_readers(d.partitions) from (
+            select d.partitions from msgtx.transaction_decision d
+            where d.producer_id = attempt and d.producer_epoch = 0 and d.transaction_number = 0 limit 1) d
+        where d.partitions <> '{}';
         aborted := aborted + 1;
     end loop;
+    if coalesce(in_query_id, '') = '' then
+        ignored := msgtx.raise_spark_floor(in_app_id, true);
+    end if;
+    if coalesce(in_query_id, 'any') <> '' then
+        ignored := msgtx.raise_spark_floor(in_app_id, false);
+    end if;
     return aborted;
 end $$;

@@ -16,7 +16,7 @@
 -- in it that could be doubled or lost. A stream whose batch lies before the newest committed one has an old checkpoint:
 -- Spark repeats no other batch than the last one.
 -- Locks the application (exclusive), producers (exclusive, ascending), the group (share). Reads spark_range. Writes transaction_decision,
--- consumer_group, group_offset, spark_batch. Flushed.
+-- consumer_group, group_offset, spark_batch, spark_floor. Flushed.
 create function msgtx.decide_batch(
     in_app_id text, in_query_id text, in_batch_id bigint, accepted bigint[],
     tail_owners bigint[], tail_partitions int[], tail_sequences bigint[],
@@ -24,7 +24,8 @@ create function msgtx.decide_batch(
     end_offsets bigint[] default null, in_run_id text default '', whole_query boolean default false,
     out skipped boolean, out aborted int, out error text, out detail text
 ) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s'
+set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     aborted_at_once constant int := 250;  -- each takes a place of the lock table
     attempt bigint;

@@ -2,7 +2,7 @@
 -- from now on, at most timeout_ms in all; → how many. Every task of a batch and its driver call it again and again, for all
 -- attempts: those that have ended wait for the others. So what no task works on any more is overdue session_ms later (I12), and so
 -- is what the decision of the batch has left to be aborted.
--- Passes by rows that are locked, or were renewed meanwhile. Reads spark_attempt, spark_batch. Updates transaction. Not flushed: what a crash takes back is overdue
+-- Passes by rows that are locked, or were renewed meanwhile. Reads spark_attempt, spark_floor, spark_batch. Updates transaction. Not flushed: what a crash takes back is overdue
 -- earlier.
 create function msgtx.renew_attempts(
     in_app_id text, in_query_id text, in_batch_id bigint, session_ms int, in_timeout_ms int
@@ -23,12 +23,12 @@ begin
     from (
         select o.place, least(in_timeout_ms,
                greatest(extract(epoch from msgtx.clock() - o.opened_at) * 1000, 0) + session_ms)::int as timeout_ms
-        from msgtx.spark_attempt a
+        from msgtx.recent_attempts(in_app_id, in_query_id = '') a
         cross join lateral (
             select o.ctid as place, o.opened_at from msgtx.transaction o
             where o.producer_id = a.producer_id and o.producer_epoch = 0 and o.transaction_number = 0
             limit 1 for no key update skip locked) o
-        where a.app_id = in_app_id and a.query_id = in_query_id and a.batch_id = in_batch_id) due
+        where a.query_id = in_query_id and a.batch_id = in_batch_id) due
     where t.ctid = due.place and t.timeout_ms < due.timeout_ms;
     get diagnostics renewed = row_count;
     return renewed;

@@ -2,13 +2,15 @@
 -- in the order of producers' locks: its own and those of earlier batches; of a stream's batch also those of other queries of
 -- the application, which one query at a time writes for. query_id null: of every query, up to this batch. An id that has expired or
 -- is fenced writes nothing any more, and no decision can be about it.
--- Reads spark_attempt, producer, transaction_decision.
+-- Reads, through recent_attempts, spark_attempt and spark_floor; producer, transaction_decision.
 create function msgtx.undecided_attempts(in_app_id text, in_query_id text, in_batch_id bigint)
 returns table (producer_id bigint) language sql stable as $$
-    select a.producer_id from msgtx.spark_attempt a
-    where a.app_id = in_app_id
+    select a.producer_id
+    from (values (true), (false)) k(of_program)
+    cross join lateral msgtx.recent_attempts(in_app_id, k.of_program) a
+    where coalesce(k.of_program = (in_query_id = ''), true)
       and (a.batch_id <= in_batch_id and (in_query_id is null or a.query_id = in_query_id)
-           or in_query_id <> '' and a.query_id not in ('', in_query_id))
+           or in_query_id <> '' and a.query_id <> in_query_id)
       and (select true from msgtx.transaction_decision d
            where d.producer_id = a.producer_id and d.producer_epoch = 0 and d.transaction_number = 0) is null
       and (select p.epoch = 0 from msgtx.producer p where p.producer_id = a.producer_id)

@@ -1,11 +1,12 @@
 -- remove_spark_history(after, most) removes what Spark's batches leave behind, at most 10,000 rows of each table in one call:
 -- fence rows below the newest of their query, attempts that are decided (or can never be: their id has expired or is fenced) and
 -- belong to a committed batch or are past the history, ranges below the newest committed batch of their query, and those that two later batches of it have followed: the
--- last two expose a query that fell behind. What no batch was committed of goes with the history. → how many rows.
+-- last two expose a query that fell behind. What no batch was committed of goes with the history. A floor goes that is superseded, or of
+-- an application without attempts. → how many rows.
 --   in_after, next_after   null: this was the end; else there is more
 --   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); passes by rows that are locked. Reads producer, transaction_decision. Deletes from spark_batch, spark_attempt,
--- spark_range. Not flushed by itself.
+-- spark_range, spark_floor. Not flushed by itself.
 create function msgtx.remove_spark_history(
     in_after bigint[] default null, most int default 500, shards int[] default null, epochs int[] default null,
     out removed int, out next_after bigint[]
@@ -43,6 +44,16 @@ begin
         select s.ctid from msgtx.spark_batch s
         where (select true from msgtx.spark_batch n
                where n.app_id = s.app_id and n.query_id = s.query_id and n.batch_id > s.batch_id limit 1)
+          and (shards is null or msgtx.shard_of(s.app_id, null) = any(shards))
+        limit rows_at_once for update skip locked));
+    get diagnostics removed_now = row_count;
+    removed := removed + removed_now;
+    delete from msgtx.spark_floor f
+    where f.ctid = any(array(
+        select s.ctid from msgtx.spark_floor s
+        where ((select true from msgtx.spark_floor n
+                where n.app_id = s.app_id and n.of_program = s.of_program and n.decided_below > s.decided_below limit 1)
+               or (select true from msgtx.spark_attempt a where a.app_id = s.app_id limit 1) is null)
           and (shards is null or msgtx.shard_of(s.app_id, null) = any(shards))
         limit rows_at_once for update skip locked));
     get diagnostics removed_now = row_count;

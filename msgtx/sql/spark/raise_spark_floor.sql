@@ -1,0 +1,22 @@
+-- raise_spark_floor(app_id, of_program) notes from which attempt of an application on there may be undecided ones, so that what a batch
+-- costs does not grow with the attempts of the past. A program's batches end no attempts of queries, and have a floor of their own.
+-- Its caller holds the application's lock: no attempt is registered beside it, and one that comes later has a higher number.
+-- Reads, through recent_attempts, spark_attempt and spark_floor; producer, transaction_decision. Writes spark_floor. Not flushed by
+-- itself: one that a crash took back costs a longer look.
+create function msgtx.raise_spark_floor(in_app_id text, in_of_program boolean) returns boolean language plpgsql volatile
+set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    raised bigint;
+begin
+    raised := coalesce(
+        (select a.producer_id & 1099511627775 from msgtx.recent_attempts(in_app_id, in_of_program) a
+         where (select true from msgtx.transaction_decision d
+                where d.producer_id = a.producer_id and d.producer_epoch = 0 and d.transaction_number = 0) is null
+           and (select p.epoch = 0 from msgtx.producer p where p.producer_id = a.producer_id)
+         limit 1),
+        (select max(a.producer_id & 1099511627775) + 1 from msgtx.recent_attempts(in_app_id, in_of_program) a));
+    insert into msgtx.spark_floor (app_id, of_program, decided_below)
+    select in_app_id, in_of_program, raised where raised is not null
+    on conflict on constraint spark_floor_pkey do nothing;
+    return found;
+end $$;
