@@ -13,7 +13,7 @@ from msgtx import errors
 from msgtx.database.opening import open_engine
 from msgtx.database.pool import Engine
 from msgtx.spark_jobs.batch import TRANSACTION_TIMEOUT_MS, BatchReport, Statements, abort, begins_again, decide, make_target
-from msgtx.spark_jobs.reading.columns import stream_batch
+from msgtx.spark_jobs.reading.columns import found_column, stream_batch
 from msgtx.spark_jobs.writing.attempt import Target, kept_alive, persevering, write_attempt
 from msgtx.store.spark import Attempt, BatchName, BatchRange, StreamBatch
 from msgtx.store.topics import require_partitions
@@ -104,7 +104,7 @@ def write_batch(
     run_id = "" if stream is None else stream.run_id
     if not app_id or batch_id < 0:
         raise errors.InvalidRequest("a batch is named by an app_id that is not empty and a batch_id of 0 or more")
-    rows = df.select(*sink_columns(df.schema, topic))
+    rows = df.select(*(df[column].alias(name) for name, column in sink_columns(df.schema, topic).items()))
     target = make_target(
         engine,
         topic,
@@ -136,31 +136,33 @@ def write_batch(
         raise
 
 
-def sink_columns(schema: spark_types.StructType, topic: str | None) -> list[str]:
-    """Return the columns of a DataFrame that a sink writes. Raise `InvalidRequest` for a missing one or a wrong type."""
-    found = {each.name.lower(): each for each in schema.fields}
-    if "value" not in found:
-        raise errors.InvalidRequest(
-            f"the DataFrame has no column value; it has {', '.join(schema.names) or 'none'}: rename one, or make one"
-        )
-    if topic is None and "topic" not in found:
-        raise errors.InvalidRequest("where to write? Give a topic, or each row one in a column topic")
-    wanted = ["value", "key", "partition", "headers", "timestamp", *([] if topic is not None else ["topic"])]
+def sink_columns(schema: spark_types.StructType, topic: str | None) -> dict[str, str]:
+    """Return what a sink writes: a column of its own, and which column of the DataFrame it is. Case does not count.
+
+    Raise `InvalidRequest` for a missing column, one that is there several times, or a wrong type.
+    """
     allowed: dict[str, tuple[Callable[[spark_types.DataType], bool], str]] = {
         "value": (lambda kind: isinstance(kind, _TEXT), "binary or string"),
         "key": (lambda kind: isinstance(kind, _TEXT), "binary or string"),
-        "topic": (lambda kind: isinstance(kind, spark_types.StringType), "string"),
         "partition": (lambda kind: isinstance(kind, spark_types.IntegerType), "int"),
-        "headers": (lambda kind: kind.simpleString() == _HEADERS, _HEADERS),
+        "headers": (lambda kind: kind.simpleString().lower() == _HEADERS, _HEADERS),
         "timestamp": (lambda kind: isinstance(kind, spark_types.TimestampType), "timestamp"),
     }
-    for name in wanted:
-        if name in found:
-            fits, expected = allowed[name]
-            kind = found[name].dataType
-            if not fits(kind):
-                raise errors.InvalidRequest(f"column {name} is {kind.simpleString()}; a sink takes {expected}: cast it")
-    return [found[name].name for name in wanted if name in found]
+    if topic is None:
+        allowed["topic"] = (lambda kind: isinstance(kind, spark_types.StringType), "string")
+    columns = {name: found for name in allowed if (found := found_column(name, schema.names)) is not None}
+    if "value" not in columns:
+        raise errors.InvalidRequest(
+            f"the DataFrame has no column value; it has {', '.join(schema.names) or 'none'}: rename one, or make one"
+        )
+    if topic is None and "topic" not in columns:
+        raise errors.InvalidRequest("where to write? Give a topic, or each row one in a column topic")
+    for name, column in columns.items():
+        fits, expected = allowed[name]
+        kind = schema[column].dataType
+        if not fits(kind):
+            raise errors.InvalidRequest(f"column {column} is {kind.simpleString()}; a sink takes {expected}: cast it")
+    return columns
 
 
 def _stream_of(df: DataFrame) -> StreamBatch | None:

@@ -1,4 +1,4 @@
-"""Share groups: records delivered one by one, acknowledged one by one. And a floor below which Spark's attempts are decided."""
+"""Share groups: records delivered one by one, acknowledged one by one. A floor below which attempts of Spark are decided."""
 
 from alembic import op
 

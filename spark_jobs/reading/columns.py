@@ -1,10 +1,11 @@
 """The columns of Spark's Kafka source, which all of ours have: jobs port by the name of the format. And a stream's names."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
+from msgtx.errors import InvalidRequest
 from msgtx.store.spark import StreamBatch
 
 # What Spark tells the thread of a streaming query and its tasks. The query's id lives in the checkpoint.
@@ -24,6 +25,17 @@ COLUMNS: Final = StructType(
     ]
 )
 HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])  # of the array `headers`
+
+
+def found_column(name: str, names: Iterable[str]) -> str | None:
+    """Return which of these names is meant by a name, in which case does not count; None: none of them is.
+
+    Raise `InvalidRequest` if several are.
+    """
+    found = [each for each in names if each.lower() == name.lower()]
+    if len(found) > 1:
+        raise InvalidRequest(f"{' and '.join(found)} are one name to Spark: rename or drop all of these columns but one")
+    return found[0] if found else None
 
 
 def stream_batch(local_property: Callable[[str], str | None]) -> StreamBatch | None:

@@ -320,6 +320,6 @@ def _milliseconds_of(rows: pa.RecordBatch) -> list[Any]:
 
 def _headers_of(rows: pa.RecordBatch) -> list[Any]:
     return [
-        () if pairs is None else tuple((pair["key"], pair["value"]) for pair in pairs)
+        () if pairs is None else tuple(tuple(pair.values()) for pair in pairs)
         for pairs in rows.column("headers").to_pylist()
     ]

@@ -82,8 +82,7 @@ class _Writer:
             abort(engine, named or batch, of_any_query=named is None)
 
     def _chosen(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        names = [name.lower() for name in self.columns]
-        return pa.RecordBatch.from_arrays([rows.column(name) for name in self.columns], names=names)
+        return pa.RecordBatch.from_arrays([rows.column(name) for name in self.columns.values()], names=list(self.columns))
 
 
 def _target(options: WriteOptions) -> Target:

@@ -89,6 +89,22 @@ def test_topics_headers_timestamps_and_nulls_come_through(
     assert (found["other"].key, found["other"].value, found["other"].headers) == (b"k", b"v", ())
 
 
+def test_names_of_columns_have_no_case(spark: SparkSession, database_url: str, client: msgtx.Client, app: str) -> None:
+    """As everywhere in Spark. A column that was passed by would be a lost key."""
+    before = client.snapshot(["invoices"])
+    df = spark.sql(
+        "select 'v' as VALUE, 'k' as Key, 2 as Partition, 'invoices' as TOPIC, timestamp_millis(7000) as TimeStamp,"
+        " array(named_struct('Key', 'a', 'VALUE', binary('1'))) as Headers, 1 as other, 2 as OTHER"
+    )
+    write_transactional(df, app_id=app, batch_id=0, url=database_url)
+    df.write.format("msgtx").option("url", database_url).mode("append").save()
+    found = [
+        (each.key, each.value, each.partition, each.timestamp, each.headers)
+        for each in client.read(client.snapshot(["invoices"]), before)
+    ]
+    assert found == [(b"k", b"v", 2, 7_000, (("a", b"1"),))] * 2
+
+
 def test_a_replay_is_skipped_and_says_so(
     spark: SparkSession, database_url: str, app: str, written: Callable[[], list[Record]]
 ) -> None:
@@ -215,6 +231,8 @@ def test_a_batch_that_outlives_its_timeout_names_the_setting(
         ("select 'a' as value, 1L as partition", "invoices", "column partition is bigint"),
         ("select 'a' as value", None, "Give a topic"),
         ("select 'a' as value, 5 as topic", None, "column topic is int"),
+        ("select 'a' as value, 'b' as Key, 'c' as KEY", "invoices", "Key and KEY are one name to Spark"),
+        ("select 'a' as value, 'b' as key, 'c' as key", "invoices", "key and key are one name to Spark"),
     ],
 )
 def test_a_frame_that_cannot_be_written_is_refused_before_anything_runs(
