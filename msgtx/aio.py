@@ -29,11 +29,11 @@ from msgtx.database.pool import POOL_SIZE
 from msgtx.process import Ending, IntoAsync, Rider, Stop
 from msgtx.producer.batcher import Serializer
 from msgtx.producer.batches import BatchFuture, RecordFuture
+from msgtx.rules.record import GivenHeaders
 from msgtx.session.cancellation import to_its_end
 from msgtx.session.enlistment import UserSession
 from msgtx.session.offsets import Offsets
 from msgtx.settings import ConsumerSettings, IntoSettings, ProducerSettings, ShareConsumerSettings
-from msgtx.store.rows import GivenHeaders
 from msgtx.types import (
     BatchMetadata,
     GroupMetadata,

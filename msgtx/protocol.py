@@ -16,6 +16,7 @@ from msgtx.database.calls import clock, driver_of
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import BatchColumns
 from msgtx.errors import MsgtxError
+from msgtx.rules.record import as_bytes, as_headers, as_milliseconds
 from msgtx.store import append as store_append
 from msgtx.store import coordinators as store_coordinators
 from msgtx.store import decide as store_decide
@@ -25,7 +26,7 @@ from msgtx.store import seal as store_seal
 from msgtx.store.groups import NO_OFFSETS, OffsetColumns, offset_columns
 from msgtx.store.installation import describe_installation
 from msgtx.store.records import records_of
-from msgtx.store.rows import OpenRow, as_headers
+from msgtx.store.rows import OpenRow
 from msgtx.store.seal import Kind, Sealed
 from msgtx.store.topics import describe_topics, require_partitions
 from msgtx.types import (
@@ -107,7 +108,9 @@ def _columns(batch: Batch, partition_id: int, now: int) -> BatchColumns:
         raise errors.InvalidRequest(f"the batch for {batch.topic_partition} is empty")
     row = OpenRow(now)
     for record in records:
-        row.add(record.value, record.key, record.timestamp, as_headers(record.headers), size=0)
+        stamp = None if record.timestamp is None else as_milliseconds(record.timestamp)
+        value, key = as_bytes(record.value, "value"), as_bytes(record.key, "key")
+        row.add(value, key, stamp, as_headers(record.headers), size=0)
     return row.stored_as(
         partition_id,
         (batch.producer_id, batch.epoch),

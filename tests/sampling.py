@@ -106,6 +106,7 @@ SHARES: Final = {
     "system/test_crash_sweep_of_sessions.py": 0.03,
     "system/test_daemon.py": 0.15,
     "system/test_demo.py": 0.2,
+    "system/test_doors.py": 0.15,
     "system/test_interleavings.py": 0.05,
     "system/test_interleavings_of_cleaning.py": 0.1,
     "system/test_interleavings_of_groups.py": 0.05,

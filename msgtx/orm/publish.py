@@ -2,19 +2,11 @@
 
 from datetime import datetime
 
-from msgtx import errors
 from msgtx.rules.partitioner import by_crc32
+from msgtx.rules.record import GivenHeaders, as_bytes, as_headers, as_milliseconds, lacks_key, record_bytes, too_large
 from msgtx.session.enlistment import UserSession, enlist, topic_of
 from msgtx.session.published import Published
-from msgtx.store.rows import (
-    GivenHeaders,
-    as_bytes,
-    as_headers,
-    as_milliseconds,
-    milliseconds_now,
-    record_bytes,
-    too_large,
-)
+from msgtx.store.rows import milliseconds_now
 
 
 def publish(
@@ -48,5 +40,5 @@ def publish(
     if size > found.max_message_bytes:
         raise too_large(topic, found.max_message_bytes, size)
     if key is None and str(found.settings["cleanup_policy"]).startswith("compact"):
-        raise errors.InvalidRecord(f"{topic} is compacted: every record needs a key")
+        raise lacks_key(topic)
     enlistment.add(connection, Published(found, partition, key, value, stamp, pairs))

@@ -14,20 +14,20 @@ from msgtx.producer.keyed import Deduplicator
 from msgtx.producer.routes import Route, Routes
 from msgtx.producer.state import OpenTransaction, ProducerState
 from msgtx.rules.partitioner import PARTITIONERS
-from msgtx.rules.transaction import Call
-from msgtx.store.append_once import KeyedRecord
-from msgtx.store.rows import (
+from msgtx.rules.record import (
+    PLAIN,
     Headers,
-    are_in_range,
+    are_times,
     as_bytes,
     as_headers,
     as_milliseconds,
     check_dedup_key,
-    delivered_later,
     record_bytes,
-    require_bytes,
     too_large,
 )
+from msgtx.rules.transaction import Call
+from msgtx.store.append_once import KeyedRecord
+from msgtx.store.rows import delivered_later
 from msgtx.types import TopicPartition
 
 Serializer = Callable[[Any], bytes | None]
@@ -190,12 +190,12 @@ class Batcher:
         for name, column in (("keys", keys), ("timestamps", timestamps)):
             if column is not None and len(column) != len(values):
                 raise errors.InvalidRequest(f"{len(values)} values, and {len(column)} {name}")
-        for name, column in (("value", values), ("key", keys or ())):
-            if not {type(item) for item in column} <= {bytes, type(None)}:
-                for item in column:
-                    require_bytes(item, name)
-        if timestamps is not None and not ({*map(type, timestamps)} <= {int} and are_in_range(timestamps)):
-            timestamps = [as_milliseconds(timestamp) for timestamp in timestamps]
+        if not {*map(type, values)} <= PLAIN:
+            values = [as_bytes(item, "value") for item in values]
+        if keys is not None and not {*map(type, keys)} <= PLAIN:
+            keys = [as_bytes(item, "key") for item in keys]
+        if timestamps is not None and not ({*map(type, timestamps)} <= {int} and are_times(timestamps)):
+            timestamps = [None if timestamp is None else as_milliseconds(timestamp) for timestamp in timestamps]
         sizes = [0 if value is None else len(value) for value in values]
         if keys is not None:
             sizes = [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
@@ -241,7 +241,7 @@ class Batcher:
         batches: list[PendingBatch],
         values: Sequence[bytes | None],
         keys: Sequence[bytes | None] | None,
-        timestamps: Sequence[int] | None,
+        timestamps: Sequence[int | None] | None,
         sizes: Sequence[int],
     ) -> None:
         start = 0

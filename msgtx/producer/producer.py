@@ -24,11 +24,11 @@ from msgtx.producer.sender import Sender
 from msgtx.producer.state import DECIDED_ELSEWHERE, ProducerState
 from msgtx.producer.transaction import SessionEnd, Transactions
 from msgtx.producer.wake import Wake
+from msgtx.rules.record import GivenHeaders
 from msgtx.rules.transaction import Call, ClientState
 from msgtx.session.answers import AnswerSource
 from msgtx.session.enlistment import UserSession, Writing, enlist, seat_of
 from msgtx.session.offsets import Offsets, OffsetSource, positions_of
-from msgtx.store.rows import GivenHeaders
 from msgtx.store.topics import Topic, Topics
 from msgtx.types import GroupMetadata, PreparedTransaction, RecordMetadata, TransactionId
 from msgtx.units import Duration

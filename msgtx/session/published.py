@@ -5,8 +5,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from msgtx.database.wire import BatchColumns
+from msgtx.rules.record import Headers, record_bytes
 from msgtx.store.append import CALL_BYTES, PARTITIONS_AT_ONCE
-from msgtx.store.rows import Headers, OpenRow, record_bytes
+from msgtx.store.rows import OpenRow
 from msgtx.store.topics import Topic
 
 

@@ -1,24 +1,21 @@
-"""Records before they are stored: what is accepted, how large it is, and how records become a row of the log.
+"""Records before they are stored: how they become a row of the log.
 
 A row holds the records of one partition and one append, column by column; `BatchColumns` is that row on the wire. A column
 that every record would leave empty is absent.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Collection, Sequence
 from time import time_ns
 from typing import Any, Final
 
 from msgtx import errors, units
 from msgtx.config import ROW_BYTES, ROW_RECORDS
 from msgtx.database.wire import BatchColumns
+from msgtx.rules.record import Headers, as_milliseconds, record_bytes
 
-Headers = Sequence[tuple[str, bytes | None]]
-GivenHeaders = Iterable[tuple[str, bytes | None]] | Mapping[str, bytes | None]
 Producer = tuple[int | None, int | None]  # id and epoch, or nothing
 DELIVER_AT: Final = "msgtx.deliver-at"  # a header: when share groups deliver a record, in milliseconds since 1970 UTC
 DELIVERED_BEFORE: Final = 10**14  # more digits have no effect in the database
-DEDUP_KEY_BYTES: Final = 256  # the most of a dedup_key: it stands in an index
 
 
 def milliseconds_now() -> int:
@@ -134,64 +131,7 @@ class OpenRow:
         )
 
 
-def record_bytes(value: bytes | None, key: bytes | None, headers: Headers = ()) -> int:
-    """Return the size of a record in bytes, as the database counts it: key, value, headers."""
-    size = len(value or b"") + len(key or b"")
-    return size + sum(len(name.encode()) + len(content or b"") for name, content in headers) if headers else size
-
-
-# ── what is accepted ──
-
-
-def require_bytes(item: object, name: str) -> None:
-    """Raise `TypeError` for what is neither bytes nor None."""
-    if item is not None and not isinstance(item, bytes):
-        hint = "; encode it, or give the producer a serializer" if isinstance(item, str) else ""
-        raise TypeError(f"a {name} is bytes or None, not {type(item).__name__}{hint}")
-
-
-def as_bytes(item: Any, name: str) -> bytes | None:
-    """Return a value or a key. Raise `TypeError` for what is not bytes."""
-    if isinstance(item, bytearray | memoryview):
-        return bytes(item)
-    require_bytes(item, name)
-    return None if item is None else bytes(item)
-
-
-def as_headers(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
-    """Return headers, given as pairs or by name. Raise `TypeError`, `InvalidRequest`."""
-    if not isinstance(headers, list | tuple) and isinstance(headers, Mapping):
-        headers = headers.items()
-    try:
-        pairs = tuple((name, content) for name, content in headers)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f'headers are pairs, [("name", b"content")], or {{"name": b"content"}}, not {headers!r}') from error
-    for name, content in pairs:
-        if not isinstance(name, str):
-            raise TypeError(f"the name of a header is str, not {type(name).__name__}")
-        if "\0" in name:
-            raise errors.InvalidRequest(f"the name of a header has no NUL character; this one is {name!r}")
-        if content is not None and not isinstance(content, bytes):
-            raise TypeError(f"the content of a header is bytes or None, not {type(content).__name__}: {name}={content!r}")
-    return pairs
-
-
-def as_milliseconds(timestamp: Any) -> int:
-    """Return a record's timestamp. Raise `TypeError`, `InvalidRequest`."""
-    if isinstance(timestamp, datetime):
-        if timestamp.tzinfo is None:
-            raise TypeError("a timestamp needs its time zone: use an aware datetime, or milliseconds since 1970 UTC")
-        return int(timestamp.timestamp() * 1000)
-    if not isinstance(timestamp, int) or isinstance(timestamp, bool):
-        raise TypeError(f"a timestamp is an int (milliseconds) or an aware datetime, not {type(timestamp).__name__}")
-    if not are_in_range((timestamp,)):
-        raise errors.InvalidRequest(f"a timestamp is in milliseconds since 1970 UTC, in 64 bits, not {timestamp}")
-    return timestamp
-
-
-def are_in_range(timestamps: Sequence[int]) -> bool:
-    """Return whether these are milliseconds since 1970 that fit into 64 bits."""
-    return not timestamps or (min(timestamps) >= 0 and max(timestamps) < 1 << 63)
+# ── when share groups deliver it ──
 
 
 def delivered_later(headers: Headers, deliver_at: Any, delay_ms: Any) -> tuple[tuple[str, bytes | None], ...]:
@@ -204,19 +144,3 @@ def delivered_later(headers: Headers, deliver_at: Any, delay_ms: Any) -> tuple[t
     if at >= DELIVERED_BEFORE:
         raise errors.InvalidRequest(f"a record is delivered before the year 5138, not at {at} ms since 1970 UTC")
     return (*headers, (DELIVER_AT, b"%d" % at))
-
-
-def check_dedup_key(dedup_key: object) -> None:
-    """Raise `TypeError`, `InvalidRequest` for what is no key of deduplication."""
-    if not isinstance(dedup_key, str):
-        raise TypeError(f"a dedup_key is str, not {type(dedup_key).__name__}")
-    size = len(dedup_key.encode(errors="surrogatepass"))
-    if not 0 < size <= DEDUP_KEY_BYTES:
-        raise errors.InvalidRequest(f"a dedup_key has 1 to {DEDUP_KEY_BYTES} bytes of UTF-8, not {size}")
-    if "\0" in dedup_key or any(0xD800 <= ord(letter) <= 0xDFFF for letter in dedup_key):
-        raise errors.InvalidRequest(f"a dedup_key is valid UTF-8 without a NUL character; this one is {dedup_key!r}")
-
-
-def too_large(topic: str, limit: int, size: int) -> errors.RecordTooLarge:
-    """Return the refusal of a record of so many bytes."""
-    return errors.RecordTooLarge(f"{topic} takes records of at most {limit} bytes (max_message_bytes); this one has {size}")

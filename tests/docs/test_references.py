@@ -223,11 +223,12 @@ def test_a_wrong_command_would_be_noticed() -> None:
 
 
 def test_the_functions_of_sql_have_these_arguments(connection: Connection) -> None:
+    """As they are written in a call: `timestamp => …` is a syntax error."""
     text = section((ROOT / "docs/reference/sql.md").read_text(encoding="utf-8"), "## Functions")
     for name in re.findall(r"(?m)^### (\w+)$", text):
         told = {each: row[1] for row in rows(section(text, f"### {name}"))[1:] for each in code(row[0])}
         found = connection.execute(
-            """select a.name, format_type(a.kind, null)
+            """select quote_ident(a.name), format_type(a.kind, null)
                from pg_proc p cross join lateral unnest(p.proargnames, p.proargtypes::oid[]) a(name, kind)
                where p.pronamespace = 'msgtx'::regnamespace and p.proname = %s and a.kind is not null""",
             [name],

@@ -10,6 +10,7 @@ from msgtx import errors
 from msgtx.cli.failure import failure_of
 from msgtx.database.calls import call, query
 from msgtx.database.wire import BatchColumns, Int4Array, Int8Array, TextArray
+from msgtx.rules.record import TIMES_BEFORE
 from msgtx.store.append import APPEND, TRY_LOCKS, Appended, append, append_arguments
 from msgtx.store.producers import fence_producer, init_producer_id
 from msgtx.store.server import describe_lock_table
@@ -114,6 +115,9 @@ def test_batches_out_of_order_of_partition_are_refused_as_a_whole(connection: Co
         ({"max_timestamp": None}, "one length"),
         ({"timestamps": [1_000, None]}, "timestamp"),
         ({"timestamps": [1_000, 1_001]}, "timestamp"),
+        ({"timestamps": [1_000, -5]}, "before the year 9999, not -5"),
+        ({"max_timestamp": -1}, "before the year 9999, not -1"),
+        ({"max_timestamp": TIMES_BEFORE}, f"before the year 9999, not {TIMES_BEFORE}"),
         ({"values": [["a"], ["b"]]}, "one length"),
         ({"values": "[2:3]={a,b}"}, "one length"),
         ({"keys": "[0:1]={a,b}"}, "one length"),
@@ -127,7 +131,7 @@ def test_batches_out_of_order_of_partition_are_refused_as_a_whole(connection: Co
         ({"producer_epoch": 0, "base_sequence": 0}, "producer id"),
         ({"producer_id": 1, "base_sequence": 0}, "producer id"),
         ({}, None),
-        ({"timestamps": [1_000, -5], "keys": ["k", None]}, None),
+        ({"timestamps": [1_000, 0], "keys": ["k", None]}, None),
         ({"header_counts": [0, 1], "header_keys": ["h"], "header_values": [None]}, None),
         ({"header_counts": [0, 0]}, None),
         ({"header_counts": [0, 0], "header_keys": [], "header_values": []}, None),

@@ -73,7 +73,7 @@ def test_a_record_is_read_as_it_was_published(client: msgtx.Client, connection: 
     before = time.time() * 1000
     publish(connection, topic, value="Überweisung", key="ключ", headers='{"b": "é", "a": null, "cc": ""}', timestamp=moment)
     publish(connection, topic, value_bytes=b"\x00\xff", key_bytes=b"", headers="{}")
-    publish(connection, topic, value="", timestamp=datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC))
+    publish(connection, topic, value="", timestamp=datetime(1970, 1, 1, tzinfo=UTC))
     publish(connection, topic, key="7")
     with client.consumer(topic, auto_offset_reset="earliest") as consumer:
         records = consumer.poll(SECONDS)
@@ -81,7 +81,7 @@ def test_a_record_is_read_as_it_was_published(client: msgtx.Client, connection: 
     assert [record.value for record in records] == ["Überweisung".encode(), b"\x00\xff", b"", None]
     assert [record.key for record in records] == ["ключ".encode(), b"", None, b"7"]
     assert [record.headers for record in records] == [(("a", None), ("b", "é".encode()), ("cc", b"")), (), (), ()]
-    assert [records[0].timestamp, records[2].timestamp] == [int(moment.timestamp() * 1000), -1_000]
+    assert [records[0].timestamp, records[2].timestamp] == [int(moment.timestamp() * 1000), 0]
     assert all(before - 1 <= records[i].timestamp <= time.time() * 1000 for i in (1, 3))
 
 
@@ -169,7 +169,9 @@ def test_published_and_sent_records_of_a_key_meet_in_one_partition(client: msgtx
         ({"headers": "null"}, errors.InvalidRequest, "null"),
         ({"headers": '{"a": 1}'}, errors.InvalidRequest, "a text or null"),
         ({"headers": '{"a": ["b"]}'}, errors.InvalidRequest, "a text or null"),
-        ({"timestamp": "infinity"}, errors.InvalidRequest, "infinity"),
+        ({"timestamp": "infinity"}, errors.InvalidRequest, "not infinity"),
+        ({"timestamp": "1969-12-31 23:59:59.9999Z"}, errors.InvalidRequest, "not -1$"),
+        ({"timestamp": "9999-01-01Z"}, errors.InvalidRequest, "not 253370764800000$"),
         ({"value": "a" * 101}, errors.RecordTooLarge, "100 bytes.*has 101"),
         ({"value": "é" * 40, "key": "k", "headers": '{"é": "%s"}' % ("a" * 19)}, errors.RecordTooLarge, "has 102"),
     ],

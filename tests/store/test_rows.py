@@ -7,7 +7,8 @@ import pytest
 
 from msgtx import errors
 from msgtx.config import ROW_BYTES, ROW_RECORDS
-from msgtx.store.rows import Headers, OpenRow, are_in_range, as_bytes, as_headers, record_bytes
+from msgtx.rules.record import Headers, record_bytes
+from msgtx.store.rows import OpenRow
 from msgtx.store.topics import Topic
 
 Record = tuple[bytes | None, bytes | None, int | None, Headers]
@@ -111,30 +112,6 @@ def test_a_records_size_is_that_of_its_parts() -> None:
     row = added([(b"abc", b"de", None, [("n", b"xy")]), (None, b"k", None, ())])
     assert [row.record_bytes(at) for at in range(2)] == [3 + 2 + 1 + 2, 1]
     assert added([(b"abc", None, None, ())]).record_bytes(0) == 3
-
-
-def test_times_are_in_range_from_1970_on_as_far_as_64_bits_go() -> None:
-    """Those of no record are, too."""
-    assert are_in_range([])
-    assert are_in_range([0, (1 << 63) - 1])
-    assert not are_in_range([5, -1])
-    assert not are_in_range([1 << 63, 5])
-
-
-def test_what_is_no_value_is_refused_and_a_text_with_what_to_do() -> None:
-    assert [as_bytes(item, "value") for item in (None, b"a", bytearray(b"b"), memoryview(b"c"))] == [None, b"a", b"b", b"c"]
-    with pytest.raises(
-        TypeError, match=r"^a value is bytes or None, not str; encode it, or give the producer a serializer$"
-    ):
-        as_bytes("a", "value")
-    with pytest.raises(TypeError, match=r"^a key is bytes or None, not int$"):
-        as_bytes(1, "key")
-
-
-def test_a_header_whose_name_cannot_be_stored_is_refused() -> None:
-    assert as_headers({"a": b"1", "b": None}) == as_headers([("a", b"1"), ("b", None)]) == (("a", b"1"), ("b", None))
-    with pytest.raises(errors.InvalidRequest, match=r"no NUL character; this one is 'a\\x00b'$"):
-        as_headers([("a", b"1"), ("a\0b", b"2")])
 
 
 @pytest.mark.parametrize("index", [-1, 2])

@@ -5,6 +5,7 @@ create function msgtx.batch_refusal(
 ) language plpgsql stable as $$
 declare
     largest bigint;
+    topic constant text := regexp_replace(found.place, '-[0-9]+$', '');
     last_sequence bigint := b.base_sequence + cardinality(b."values") - 1;
 begin
     error := found.verdict;
@@ -17,7 +18,7 @@ begin
             largest := (select max(r.record_bytes) from msgtx.record_sizes(b) r);
             error := case when largest > found.max_message_bytes then 'RecordTooLarge' end;
             detail := format('%s takes records of at most %s bytes (max_message_bytes); one has %s',
-                             found.place, found.max_message_bytes, largest);
+                             topic, found.max_message_bytes, largest);
         when 'UnknownTopicOrPartition' then
             detail := format('partition %s does not exist (any more)', b.partition_id);
         when 'InvalidProducerEpoch' then
@@ -27,6 +28,6 @@ begin
             detail := format('%s: producer %s epoch %s sent sequence %s to %s, the next one is %s', found.place,
                              b.producer_id, b.producer_epoch, b.base_sequence, last_sequence, found.next_sequence);
         when 'InvalidRecord' then
-            detail := format('%s is compacted: every record needs a key', found.place);
+            detail := format('%s is compacted: every record needs a key', topic);
     end case;
 end $$;

@@ -1,5 +1,5 @@
 -- check_records(partition_ids, dedup_keys, …) raises InvalidRequest unless the columns of records with keys of deduplication have one
--- length above 0, and each key has 1 to 256 bytes.
+-- length above 0, the times are those of records, and each key has 1 to 256 bytes.
 create function msgtx.check_records(
     partition_ids int[], dedup_keys text[], timestamps bigint[], record_keys bytea[], record_values bytea[],
     header_counts int[], header_keys text[], header_values bytea[]
@@ -7,6 +7,7 @@ create function msgtx.check_records(
 declare
     records int := cardinality(partition_ids);
     wrong record;
+    ignored boolean;
 begin
     if records > 0 is not true then
         raise exception using errcode = 'MX042', message = 'a call needs at least one record';
@@ -17,11 +18,12 @@ begin
         raise exception using errcode = 'MX042', message = format(
             'the columns of %s records do not have one length, or a timestamp is missing', records);
     end if;
+    ignored := msgtx.check_times(timestamps);
     select k.dedup_key, octet_length(k.dedup_key) as bytes into wrong
     from unnest(dedup_keys) k(dedup_key) where octet_length(k.dedup_key) between 1 and 256 is not true limit 1;
     if found then
         raise exception using errcode = 'MX042', message = format(
-            'a dedup_key has 1 to 256 bytes, not %s', coalesce(wrong.bytes::text, 'none (null)'));
+            'a dedup_key has 1 to 256 bytes of UTF-8, not %s', coalesce(wrong.bytes::text, 'none (null)'));
     end if;
     return true;
 end $$;

@@ -5,7 +5,7 @@
 --   partition     null: by the key, as the clients' default; without a key one partition for topic and transaction, as good
 --                 as drawn: by a hash of both, so that it need not be remembered
 --   headers       a JSON object of texts, null for a header without a value; they come in the order that jsonb has
---   timestamp     null: the time of this call
+--   "timestamp"   null: the time of this call. A word of SQL's grammar: named in a call, it is quoted
 -- It reads no log and locks nothing: trigger staged_at_commit does. Writes staged_record.
 create function msgtx.publish(
     topic text, value text default null, key text default null, value_bytes bytea default null, key_bytes bytea default null,
@@ -16,6 +16,7 @@ declare
     found_topic record;
     record_bytes bigint;
     place int;
+    timestamp_ms bigint;
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     if not msgtx.acts_for_owner() then
@@ -25,7 +26,12 @@ begin
         raise exception using errcode = 'MX042', message = 'a record has one value and one key: text, or bytes';
     end if;
     if not isfinite("timestamp") then
-        raise exception using errcode = 'MX042', message = format('%s is no time of a record', "timestamp");
+        raise exception using errcode = 'MX042', message = format(
+            'a timestamp is in milliseconds since 1970 UTC and before the year 9999, not %s', "timestamp");
+    end if;
+    timestamp_ms := floor(extract(epoch from coalesce("timestamp", msgtx.clock())) * 1000);
+    if not msgtx.is_record_time(timestamp_ms) then
+        ignored := msgtx.check_times(array[timestamp_ms]);
     end if;
     value_bytes := coalesce(value_bytes, convert_to(value, 'UTF8'));
     key_bytes := coalesce(key_bytes, convert_to(key, 'UTF8'));
@@ -57,7 +63,7 @@ begin
         abs(hashint8extended(pg_current_xact_id()::text::bigint, found_topic.topic_id) % found_topic.partition_count));
     insert into msgtx.staged_record (partition_id, key, value, headers, "timestamp", record_bytes)
     select p.partition_id, key_bytes, value_bytes, nullif(headers, '{}'),
-           floor(extract(epoch from coalesce("timestamp", msgtx.clock())) * 1000), record_bytes
+           timestamp_ms, record_bytes
     from msgtx.partition p where p.topic_id = found_topic.topic_id and p.partition_index = place;
     ignored := msgtx.stage_commit();
 end $$;

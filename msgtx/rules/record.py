@@ -1,0 +1,114 @@
+"""What a record may be: the one gate in front of every door (internals: append#what-a-record-may-be).
+
+The database has the last word, for clients that pass this gate by: `check_times`, `headers_fit` and `check_records` say the
+same there.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from msgtx import errors
+
+Headers = Sequence[tuple[str, bytes | None]]
+GivenHeaders = Iterable[tuple[str, bytes | None]] | Mapping[str, bytes | None]
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND: Final = timedelta(milliseconds=1)
+# Of a record's time: 9999-01-01 UTC. Each reader can represent what lies before it, in each time zone: Python's datetime
+# ends with that year, and PySpark turns times into local ones.
+TIMES_BEFORE: Final = 253_370_764_800_000
+CONTENT: Final = (bytes, bytearray, memoryview, type(None))
+PLAIN: Final = frozenset((bytes, type(None)))  # what need not be converted
+DEDUP_KEY_BYTES: Final = 256  # the most of a dedup_key: it stands in an index
+
+
+def as_bytes(item: Any, name: str) -> bytes | None:
+    """Return a value, a key or the content of a header. Raise `TypeError` for what is not bytes."""
+    if isinstance(item, CONTENT):
+        return None if item is None else bytes(item)
+    hint = "; encode it, or give the producer a serializer" if isinstance(item, str) else ""
+    raise TypeError(f"a {name} is bytes or None, not {type(item).__name__}{hint}")
+
+
+def as_headers(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
+    """Return headers, given as pairs or by name. Raise `TypeError`, `InvalidRequest`."""
+    if not isinstance(headers, list | tuple) and isinstance(headers, Mapping):
+        headers = headers.items()
+    try:
+        pairs = tuple((name, content) for name, content in headers)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f'headers are pairs, [("name", b"content")], or {{"name": b"content"}}, not {headers!r}') from error
+    for name, content in pairs:
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a header is str, not {type(name).__name__}")
+        if "\0" in name:
+            raise errors.InvalidRequest(f"the name of a header has no NUL character; this one is {name!r}")
+        if not is_utf8(name):
+            raise errors.InvalidRequest(f"the name of a header is valid UTF-8; this one is {name!r}")
+        if not isinstance(content, CONTENT):
+            raise TypeError(f"the content of a header is bytes or None, not {type(content).__name__}: {name}={content!r}")
+    if all(content.__class__ in PLAIN for _, content in pairs):
+        return pairs
+    return tuple((name, None if content is None else bytes(content)) for name, content in pairs)
+
+
+def as_milliseconds(timestamp: Any) -> int:
+    """Return a record's timestamp. Raise `TypeError`, `InvalidRequest`."""
+    if isinstance(timestamp, datetime):
+        if timestamp.utcoffset() is None:
+            raise TypeError("a timestamp needs its time zone: use an aware datetime, or milliseconds since 1970 UTC")
+        timestamp = (timestamp - EPOCH) // MILLISECOND
+    if not isinstance(timestamp, int) or isinstance(timestamp, bool):
+        raise TypeError(f"a timestamp is an int (milliseconds) or an aware datetime, not {type(timestamp).__name__}")
+    if not are_times((timestamp,)):
+        raise errors.InvalidRequest(
+            f"a timestamp is in milliseconds since 1970 UTC and before the year 9999, not {_shown(timestamp)}"
+        )
+    return int(timestamp)
+
+
+def are_times(timestamps: Sequence[int]) -> bool:
+    """Return whether records may have these times, in milliseconds since 1970 UTC."""
+    return not timestamps or (min(timestamps) >= 0 and max(timestamps) < TIMES_BEFORE)
+
+
+def check_dedup_key(dedup_key: object) -> None:
+    """Raise `TypeError`, `InvalidRequest` for what is no key of deduplication."""
+    if not isinstance(dedup_key, str):
+        raise TypeError(f"a dedup_key is str, not {type(dedup_key).__name__}")
+    size = len(dedup_key.encode(errors="surrogatepass"))
+    if not 0 < size <= DEDUP_KEY_BYTES:
+        raise errors.InvalidRequest(f"a dedup_key has 1 to {DEDUP_KEY_BYTES} bytes of UTF-8, not {size}")
+    if "\0" in dedup_key or not is_utf8(dedup_key):
+        raise errors.InvalidRequest(f"a dedup_key is valid UTF-8 without a NUL character; this one is {dedup_key!r}")
+
+
+def is_utf8(text: str) -> bool:
+    """Return whether a text can be encoded: half a surrogate pair cannot."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def record_bytes(value: bytes | None, key: bytes | None, headers: Headers = ()) -> int:
+    """Return the size of a record in bytes, as the database counts it: key, value, headers."""
+    size = len(value or b"") + len(key or b"")
+    return size + sum(len(name.encode()) + len(content or b"") for name, content in headers) if headers else size
+
+
+def too_large(topic: str, limit: int, size: int) -> errors.RecordTooLarge:
+    """Return the refusal of a record of so many bytes."""
+    return errors.RecordTooLarge(f"{topic} takes records of at most {limit} bytes (max_message_bytes); one has {size}")
+
+
+def lacks_key(topic: str) -> errors.InvalidRecord:
+    """Return the refusal of a record without a key by a topic that is compacted."""
+    return errors.InvalidRecord(f"{topic} is compacted: every record needs a key")
+
+
+def _shown(number: int) -> str:
+    return str(number) if number.bit_length() < 256 else f"a number of {number.bit_length()} bits"
