@@ -11,7 +11,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from msgtx.errors import FatalError, IllegalState, MsgtxError, ThreadNotStarted
@@ -19,6 +19,16 @@ from msgtx.errors import FatalError, IllegalState, MsgtxError, ThreadNotStarted
 log = logging.getLogger("msgtx.background")
 FIRST_PAUSE_SECONDS: Final = 0.1  # after an error that is not ours; doubled each time
 LONGEST_PAUSE_SECONDS: Final = 5.0
+PASSING: Final = (MsgtxError, OSError)  # what a loop raises when the database or the system is away or refuses
+
+
+@contextlib.contextmanager
+def left_for_later(what: str) -> Iterator[None]:
+    """Log what `PASSING` names if the block raises it, and go on: the work is done again later."""
+    try:
+        yield
+    except PASSING as error:
+        log.debug("%s: %s", what, error)
 
 
 class BackgroundThread:
@@ -26,7 +36,7 @@ class BackgroundThread:
 
     `what`: the thread's task in messages, "the heartbeat of group 'g'". `failed` is called in the thread, at once, with each
     exception: with a `MsgtxError` as it is, else with a new `FatalError` whose cause it is. Then the loop is run again:
-    after `pause` seconds if the error is msgtx's or the system's (`OSError`), else after pauses that grow. An exception in
+    after `pause` seconds if the error is msgtx's or the system's (`PASSING`), else after pauses that grow. An exception in
     these lines ends the thread: whoever needs it calls `start` before, which starts it again.
     """
 
@@ -37,7 +47,7 @@ class BackgroundThread:
         *,
         what: str,
         failed: Callable[[MsgtxError], object] | None = None,
-        pause: float = FIRST_PAUSE_SECONDS,
+        pause: float | Callable[[BaseException], float] = FIRST_PAUSE_SECONDS,
     ) -> None:
         self._name = name
         self._loop = loop
@@ -131,9 +141,9 @@ class BackgroundThread:
 
     def _raised(self, error: BaseException, seconds: float) -> float:
         """Tell whoever waits, and the log. Returns the seconds until the next run."""
-        passes = isinstance(error, MsgtxError | OSError)
+        passes = isinstance(error, PASSING)
         self._in_a_row = 0 if passes or seconds > LONGEST_PAUSE_SECONDS else self._in_a_row + 1
-        pause = self._pause
+        pause: float = self._pause(error) if callable(self._pause) else self._pause
         if not passes:
             pause = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(self._in_a_row, 16))
         try:

@@ -1,35 +1,45 @@
 """The offsets that a consumer commits: one after the other, in the order in which they were handed over."""
 
-import concurrent.futures
+import atexit
 import logging
+import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from msgtx import errors
+from msgtx.background import BackgroundThread
+from msgtx.database.connection import seconds_left
 from msgtx.types import GroupMetadata, OffsetAndMetadata
 
 log = logging.getLogger("msgtx.consumer")
 Offsets = Mapping[int, OffsetAndMetadata]  # by partition id
+IDLE_SECONDS: Final = 10.0  # until the thread ends: it keeps a consumer in memory that was dropped without `close`
 Write = Callable[[GroupMetadata, Offsets], None]
 
 
 class Commits:
     """Commits in the background, and the one in front of which those are done: an older offset is never written last.
 
-    `write` commits offsets and waits, within its own bound; `timeout`: seconds for all that was handed over before.
+    `write` commits offsets and waits, within its own bound; `timeout`: seconds for all that was handed over before. A thread
+    writes what waits, or a caller that waits for it; one at a time.
     """
 
     def __init__(self, write: Write, *, timeout: float) -> None:
         self._write = write
         self._timeout = timeout
+        self._pid = os.getpid()
         # Never `with` the condition: what interrupts its Python between two lines would leave the lock held for ever.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._queue: deque[tuple[GroupMetadata, Offsets]] = deque()
-        self._writing = False  # the background thread writes, or a caller that waits
-        self._thread: concurrent.futures.ThreadPoolExecutor | None = None
+        self._writer: threading.Thread | None = None
+        self._closed = False
+        self._thread = self._new_thread()
+        _pending.add(self)
 
     def hand_over(self, group: GroupMetadata, offsets: Offsets) -> None:
         """Commit these in the background, a failure goes to the log. What waits and is superseded is not written at all."""
@@ -37,15 +47,11 @@ class Commits:
             # One offset of each partition waits, so there are no more commits than partitions, however slow the database is.
             left = [(other, {each: at for each, at in older.items() if each not in offsets}) for other, older in self._queue]
             self._queue = deque([*(each for each in left if each[1]), (group, offsets)])
-            if self._writing:
-                return
-            if self._thread is None:
-                self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="msgtx-commit")
-            self._writing = True
-            try:
-                self._thread.submit(self._write_queue).add_done_callback(_tell)
-            except RuntimeError:  # the interpreter is ending: `settle` writes it
-                self._writing = False
+            self._changed.notify_all()
+        try:
+            self._thread.start()
+        except errors.ThreadNotStarted as error:  # also when the interpreter is ending: `settle` writes it
+            log.debug("group %r: offsets wait for the next commit: %s", group.group, error)
 
     def commit(self, group: GroupMetadata, offsets: Offsets) -> None:
         """Commit these, behind what was handed over, and wait. Raise what `write` does, and `DatabaseUnavailable`."""
@@ -54,7 +60,8 @@ class Commits:
 
     def settle(self) -> None:
         """Wait until what was handed over is written or refused. Raise `DatabaseUnavailable` when time is over."""
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + min(self._timeout, seconds_left())
+        self._leave_turn()  # an interrupt may have kept this thread from that
         while True:
             with self._lock:
                 if not self._changed.wait_for(lambda: not self._writing, max(deadline - time.monotonic(), 0.0)):
@@ -63,8 +70,8 @@ class Commits:
                     )
                 if not self._queue:
                     return
-                self._writing = True  # its thread has ended
-            self._write_queue()
+                group, offsets = self._take()
+            self._write_taken(group, offsets)
 
     def give_up(self) -> None:
         """Leave what is not being written now, and the thread to its end."""
@@ -72,35 +79,61 @@ class Commits:
             for group, offsets in self._queue:
                 log.warning("group %r: offsets of %s partitions were not committed: closed", group.group, len(offsets))
             self._queue.clear()
-        if self._thread is not None:
-            self._thread.shutdown(wait=False)
-
-    def _write_queue(self) -> None:
-        try:
-            while (waiting := self._next()) is not None:
-                group, offsets = waiting
-                try:
-                    self._write(group, offsets)
-                except errors.MsgtxError as error:
-                    log.warning("group %r: offsets were not committed: %s", group.group, error)
-        except BaseException:
-            self._stopped()
-            raise
-
-    def _next(self) -> tuple[GroupMetadata, Offsets] | None:
-        with self._lock:
-            if self._queue:
-                return self._queue.popleft()
-            self._stopped()
-            return None
-
-    def _stopped(self) -> None:
-        with self._lock:
-            self._writing = False
+            self._closed = True
             self._changed.notify_all()
+        self._thread.stop()
+
+    @property
+    def _writing(self) -> bool:
+        return self._writer is not None and self._writer.is_alive()
+
+    def _take(self) -> tuple[GroupMetadata, Offsets]:
+        """Take the oldest commit. The caller holds the lock, and writes it."""
+        self._writer = threading.current_thread()
+        return self._queue.popleft()
+
+    def _write_taken(self, group: GroupMetadata, offsets: Offsets) -> None:
+        try:
+            self._write(group, offsets)
+        except errors.MsgtxError as error:
+            log.warning("group %r: offsets were not committed: %s", group.group, error)
+        finally:
+            self._leave_turn()
+
+    def _leave_turn(self) -> None:
+        with self._lock:
+            if self._writer is threading.current_thread():
+                self._writer = None
+                self._changed.notify_all()
+
+    # ── the thread ──
+
+    def _new_thread(self) -> BackgroundThread:
+        return BackgroundThread("msgtx-commit", self._write_in_turn, what="committing offsets in the background")
+
+    def _write_in_turn(self) -> None:
+        self._leave_turn()  # an exception may have kept the run before from that
+        while True:
+            with self._lock:
+                found = self._changed.wait_for(lambda: self._closed or (self._queue and not self._writing), IDLE_SECONDS)
+                if not found:
+                    self._thread = self._new_thread()
+                if not found or self._closed:
+                    return
+                group, offsets = self._take()
+            self._write_taken(group, offsets)
 
 
-def _tell(ended: "concurrent.futures.Future[None]") -> None:
-    """Log what no caller waits for: a bug, which has ended the thread's work."""
-    if (error := ended.exception()) is not None:
-        log.error("offsets were not committed", exc_info=error)
+_pending: "Final[weakref.WeakSet[Commits]]" = weakref.WeakSet()
+
+
+@atexit.register
+def _settle_all() -> None:
+    """Write what was handed over, when the interpreter ends: the thread ends with it."""
+    for commits in list(_pending):
+        if commits._pid != os.getpid():
+            continue
+        try:
+            commits.settle()
+        except errors.MsgtxError as error:
+            log.warning("offsets were not committed: %s", error)

@@ -52,7 +52,8 @@ class Consumer:
         self._engine = engine
         calls = Calls(engine, config, topics, topics_now)
         self._fetcher = Fetcher(engine, config)
-        self._commits = Commits(calls.commit_offsets, timeout=config.request_timeout_ms / 1000)
+        self._calls = calls
+        self._commits = Commits(self._write_offsets, timeout=config.request_timeout_ms / 1000)
         self._positions = Positions(config, calls, self._fetcher, self._commits)
         self._waiter = Waiter(listener)
         self._subscription = SubscriptionState(
@@ -492,6 +493,15 @@ class Consumer:
         """Commit where a reset leads, before anything is read from there: the next reader goes on there, and lag shows."""
         self._offsets.commit_starts()
 
+    def _write_offsets(self, group: GroupMetadata, offsets: Mapping[int, OffsetAndMetadata]) -> None:
+        try:
+            self._calls.commit_offsets(group, offsets)
+        except (errors.UnknownMember, errors.FencedInstance, errors.IllegalGeneration, errors.NotAssigned):
+            # In the background nobody else hears it. As with Kafka's, the member then joins again with its next poll.
+            if self._subscription.membership is not None:
+                self._subscription.membership.refused()
+            raise
+
     def _commit_positions(self) -> None:
         self._offsets.commit_positions()
 
@@ -503,26 +513,29 @@ class Consumer:
     def close(self) -> None:
         """Commit positions (if that is automatic) and what `commit(wait=False)` was given, and end. May be called twice.
 
-        It waits for that no longer than `request_timeout_ms`: what is not committed then goes to the log. In another thread
-        a poll that waits ends; another call that is under way there is waited for, as long. What the last poll returned
-        counts as handled: where another thread may still be at work on it, call `stop`, and close when its loop has ended.
+        It takes no longer than `request_timeout_ms` in all: what is not committed then goes to the log. In another thread
+        a poll that waits ends; another call that is under way there is waited for. What the last poll returned counts as
+        handled: where another thread may still be at work on it, call `stop`, and close when its loop has ended.
         """
         if self._closed or self._engine.is_of_parent:
             return
         self._closed = True  # no call begins any more
         self._waiter.wake()
+        seconds = self.config.request_timeout_ms / 1000
+        deadline = time.monotonic() + seconds
         with contextlib.ExitStack() as block:
             try:
-                block.enter_context(self._sole_use.close(self.config.request_timeout_ms / 1000))
-                if self.config.enable_auto_commit:
-                    self._offsets.commit_positions()
-                self._commits.settle()
+                block.enter_context(self._sole_use.close(seconds))
+                with until(deadline):
+                    if self.config.enable_auto_commit:
+                        self._offsets.commit_positions()
+                    self._commits.settle()
             except errors.DatabaseUnavailable as error:
                 log.warning("group %r: %s", self.config.group, error)
             finally:
                 self._commits.give_up()
                 if self._subscription.membership is not None:
-                    self._subscription.membership.close()
+                    self._subscription.membership.close(deadline)
         self._waiter.watch(())
 
     def _use(self) -> contextlib.AbstractContextManager[None]:

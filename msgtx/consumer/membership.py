@@ -2,28 +2,31 @@
 
 The thread says that the member lives, and learns that something changed; partitions change hands in the consumer's poll. No
 lock is held across the network: who computes an assignment writes it by compare-and-set, who comes late looks again.
+A member that the group has not heard of for its session timeout hands nothing out before it has asked: see `is_silent`.
 """
 
+import contextlib
+import itertools
 import logging
+import math
 import os
 import platform
-import threading
 import time
 import uuid
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
-import psycopg
-
-from msgtx.config import ConsumerConfig, ShareConsumerConfig
+from msgtx.background import BackgroundThread
+from msgtx.config import ConsumerConfig
 from msgtx.consumer.wakeup import Waiter
-from msgtx.database.connection import RawConnection, until
+from msgtx.database.connection import LOOK_SECONDS, RawConnection, until
 from msgtx.database.pool import Engine
 from msgtx.database.retry import retried
-from msgtx.errors import FencedInstance, IllegalState, MsgtxError, UnknownMember
+from msgtx.errors import DatabaseUnavailable, FencedInstance, IllegalState, MsgtxError, UnknownMember
 from msgtx.rules.assignment import Subscriber, assign, subscribed
 from msgtx.store.members import (
     Assignment,
+    Beat,
     assign_partitions,
     describe_members,
     heartbeat,
@@ -84,15 +87,17 @@ def divide(connection: RawConnection, group: str) -> None:
             return
 
 
-def leave_at_last(
-    leave: Callable[[], None], config: ConsumerConfig | ShareConsumerConfig, group: str, member_id: str
-) -> None:
-    """Leave a group at the end. If that fails, it is logged: the session ends by itself."""
-    deadline = time.monotonic() + config.request_timeout_ms / 1000
+def leave_at_last(leave: Callable[[], None], deadline: float, *, group: str, member_id: str) -> None:
+    """Leave a group at the end, before `deadline`. If that fails, it is logged: the session ends by itself."""
     try:
         retried(leave, deadline=deadline, pause=0, attempts=MOST_LEAVES)
     except MsgtxError as error:
         log.warning("%s: %s could not leave, its session has to end: %s", group, member_id, error)
+
+
+def seconds_until(deadline: float) -> float:
+    """Return the seconds left until a time of `time.monotonic`."""
+    return max(0.0, deadline - time.monotonic())
 
 
 class Membership:
@@ -115,7 +120,14 @@ class Membership:
         self._shall_divide = False
         self._polled_at = time.monotonic()
         self._closing = False
-        self._thread: threading.Thread | None = None
+        self._close_by = math.inf
+        self._heart = BackgroundThread(
+            "msgtx-heartbeat", self._live, what=f"the heartbeat of group {group!r}", pause=config.retry_backoff_ms / 1000
+        )
+        self._numbers = itertools.count(1)  # of heartbeats
+        self._next_beat = 0.0
+        self._left: _Member | None = None  # by the thread, as the consumer was not polled
+        self._heard_until = math.inf  # until then the group does not give this member up; infinity: it is none
         self._places: dict[int, TopicPartition] = {}
         self._newest: int | None = None  # of the partitions that were there when this member joined first
         self._fenced: FencedInstance | None = None
@@ -137,6 +149,18 @@ class Membership:
         self._subscription = subscription
         self._subscribed = False
         self.due = True
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the group may have given this member up, as far as it knows: no heartbeat was answered for a session.
+
+        Others may have its partitions then. Nothing is handed out before a `look` or `prove`.
+        """
+        return self._member is not None and time.monotonic() >= self._heard_until
+
+    def refused(self) -> None:
+        """Have the next poll ask why a commit was refused, and join again if it has to. For any thread."""
+        self._changed()
 
     def polled(self) -> None:
         """Note that the consumer is being used: within `max_poll_interval_ms` it has to come again."""
@@ -162,9 +186,11 @@ class Membership:
             if self._member is not None:
                 self._start_over(connection, self._member)
             self.starts_over = False  # what is in doubt is of a member that is gone
+        self.prove(connection)
         if self._member is None or not self._subscribed:
             self._join(connection)
         assert self._member is not None
+        self._heart.start()  # also if it has died
         if self._shall_divide:
             self._shall_divide = False
             try:
@@ -178,10 +204,21 @@ class Membership:
         try:
             found = member_assignment(connection, self.group, self._member.number)
         except UnknownMember:
-            self._gone(connection, self._member)
+            self._beat(connection, self._member, 0)  # asks why: `FencedInstance` ends it, else it may join again
             raise
         self.generation = found.generation
         return found
+
+    def prove(self, connection: RawConnection) -> None:
+        """Send a heartbeat in the caller's thread if the group has not heard of this member for a session.
+
+        Raise `UnknownMember` if the group gave it up, `FencedInstance` if another took its `group_instance_id`.
+        """
+        if self._member is not None and self.is_silent:
+            log.warning("group %r: no heartbeat was answered for session_timeout_ms; asking the group", self.group)
+            self._beat(connection, self._member, next(self._numbers))
+            if self.is_silent:
+                raise DatabaseUnavailable(f"group {self.group!r}: a heartbeat took longer than session_timeout_ms")
 
     def release(self, connection: RawConnection, partition_ids: Collection[int]) -> None:
         """Give these partitions to whom they shall belong."""
@@ -200,19 +237,21 @@ class Membership:
         """Whether a partition was made after this member joined."""
         return self._newest is not None and partition_id > self._newest
 
-    def close(self) -> None:
+    def close(self, deadline: float) -> None:
         """Leave the group, so that others go on at once. A static member stays: its session tells when it is given up.
 
         What is still to be committed is this member's: the group refuses it, where it would take it as no member's.
+        `deadline`: of `time.monotonic`, for a heartbeat that is under way and for leaving.
         """
+        self._close_by = deadline
         self._closing = True
         self._waiter.wake()
-        if self._thread is not None:
-            self._thread.join()
+        self._heart.stop()
+        self._heart.join(seconds_until(deadline) + LOOK_SECONDS)
         self._waiter.watch(())
         if self._config.group_instance_id is None:
             member_id = self._own_id()
-            leave_at_last(lambda: self._leave(member_id), self._config, f"group {self.group!r}", member_id)
+            leave_at_last(lambda: self._leave(member_id), deadline, group=f"group {self.group!r}", member_id=member_id)
 
     def _own_id(self) -> str:
         """Return the id under which the group knows this member, or will: also if only the answer to the join is missing."""
@@ -227,6 +266,7 @@ class Membership:
             # meanwhile is of a later one, with which this is due again.
             version = topics_version(connection)
             names = sorted(subscribed(None, pattern, describe_topics(connection, None)))
+        asked = time.monotonic()
         joined = join_group(
             connection,
             self.group,
@@ -241,85 +281,87 @@ class Membership:
             topics_version=version,
         )
         self._matched_of = version
+        if self._member is None or self._member.number != joined.member_number:
+            self._heard_until = asked + self._config.session_timeout_ms / 1000  # the join is its first heartbeat
+            self._next_beat = asked + self._config.heartbeat_interval_ms / 1000
         self._member = _Member(joined.member_number, member_id)
         self._subscribed = self._shall_divide = True
         self._waiter.watch_group(joined.group_id)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._live, name="msgtx-heartbeat", daemon=True)
-            self._thread.start()
 
     def _start_over(self, connection: RawConnection, member: _Member) -> None:
         """Be no member any more. The group's lock waits for a COMMIT that has begun to write; any other one is refused."""
         if self._config.group_instance_id is None:  # else the next join replaces this member
             leave_group(connection, self.group, member.member_id)
-        self._member, self._next_id, self.starts_over = None, new_member_id(), False
+        self._forget()
+        self.starts_over = False
         raise UnknownMember(
             f"group {self.group!r}: member {member.member_id} has left, as a COMMIT of its offsets is in doubt"
         )
 
-    def _gone(self, connection: RawConnection, member: _Member) -> None:
-        """Ask why the group does not know this member: `FencedInstance` ends it, else it may join again."""
+    def _forget(self) -> None:
+        """Be no member any more."""
+        self._member, self._next_id, self._heard_until = None, new_member_id(), math.inf
+
+    def _beat(self, connection: RawConnection, member: _Member, number: int) -> None:
+        """Say in the caller's thread that this member lives; forget it if the group does not know it."""
         try:
-            heartbeat(
-                connection,
-                self.group,
-                member_number=member.number,
-                member_id=member.member_id,
-                group_instance_id=self._config.group_instance_id,
-                number=0,
-            )
+            self._said(connection, member, number)
         except (FencedInstance, UnknownMember) as error:
-            self._member, self._next_id = None, new_member_id()
+            self._forget()
             if isinstance(error, FencedInstance):
                 self._fenced = error  # joining again would fence the other one in turn
             raise
 
+    def _said(self, connection: RawConnection, member: _Member, number: int) -> Beat:
+        asked = time.monotonic()
+        beat = heartbeat(
+            connection,
+            self.group,
+            member_number=member.number,
+            member_id=member.member_id,
+            group_instance_id=self._config.group_instance_id,
+            number=number,
+        )
+        if number > 0 and self._member == member:
+            self._heard_until = asked + self._config.session_timeout_ms / 1000
+        return beat
+
     # ── the thread ──
 
     def _live(self) -> None:
-        beats = 0
-        left: _Member | None = None
-        next_beat = time.monotonic() + self._config.heartbeat_interval_ms / 1000
         while not self._closing:
-            if self._waiter.sleep(next_beat - time.monotonic()):
+            if self._waiter.sleep(self._next_beat - time.monotonic()):
                 self._changed()
                 continue
-            member, beats = self._member, beats + 1
-            next_beat = time.monotonic() + self._config.heartbeat_interval_ms / 1000
-            if member is None or member == left or self._closing:
-                continue
-            try:
-                with until(time.monotonic() + self._config.session_timeout_ms / 1000 / BEATS_OF_A_SESSION):
-                    left = self._live_on(member, beats) or left
-            except (MsgtxError, psycopg.Error) as error:
-                log.debug("group %r: no heartbeat: %s", self.group, error)
-                next_beat = time.monotonic() + self._config.retry_backoff_ms / 1000
+            begun, member = time.monotonic(), self._member
+            if member is not None and member != self._left and not self._closing:
+                with self._limited(begun):
+                    self._live_on(member)
+            # Not reached after a failure: the next one is due at once.
+            self._next_beat = begun + self._config.heartbeat_interval_ms / 1000
 
-    def _live_on(self, member: _Member, beats: int) -> _Member | None:
-        """Say that this member lives; have it leave if the consumer is not polled any more, and return it then."""
+    def _limited(self, begun: float) -> contextlib.AbstractContextManager[None]:
+        limit = begun + self._config.session_timeout_ms / 1000 / BEATS_OF_A_SESSION
+        return until(lambda: min(limit, self._close_by))
+
+    def _live_on(self, member: _Member) -> None:
+        """Say that this member lives; have it leave if the consumer is not polled any more."""
         if time.monotonic() - self._polled_at <= self._config.max_poll_interval_ms / 1000:
-            self._beat(member, beats)
-            return None
+            self._beat_in_thread(member)
+            return
         self._leave(member.member_id)
+        self._left = member
         self._changed()
         log.warning(
             "group %r: no poll for max_poll_interval_ms=%s; left, the next poll joins again",
             self.group,
             self._config.max_poll_interval_ms,
         )
-        return member
 
-    def _beat(self, member: _Member, number: int) -> None:
+    def _beat_in_thread(self, member: _Member) -> None:
         with self._engine.connection() as connection:
             try:
-                beat = heartbeat(
-                    connection,
-                    self.group,
-                    member_number=member.number,
-                    member_id=member.member_id,
-                    group_instance_id=self._config.group_instance_id,
-                    number=number,
-                )
+                beat = self._said(connection, member, next(self._numbers))
             except (UnknownMember, FencedInstance):
                 self._changed()  # the next look says so where it can be raised
                 return

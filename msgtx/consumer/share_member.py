@@ -1,25 +1,28 @@
 """The place of a share consumer in its group."""
 
 import contextlib
+import itertools
 import logging
+import math
 import os
 import platform
 import threading
 import time
-from collections.abc import Sequence
-
-import psycopg
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from msgtx import errors
+from msgtx.background import BackgroundThread
 from msgtx.config import ShareConsumerConfig
-from msgtx.consumer.membership import BEATS_OF_A_SESSION, leave_at_last, new_member_id
-from msgtx.database.connection import until
+from msgtx.consumer.membership import BEATS_OF_A_SESSION, leave_at_last, new_member_id, seconds_until
+from msgtx.database.connection import LOOK_SECONDS, RawConnection, until
 from msgtx.database.pool import Engine
 from msgtx.database.retry import retried
 from msgtx.errors import MsgtxError
 from msgtx.store.members import heartbeat, leave_group
 from msgtx.store.shares import Membership, join_share_group, tidy
 
+Answer = TypeVar("Answer")
 log = logging.getLogger("msgtx.consumer")
 
 
@@ -32,7 +35,16 @@ class ShareMember:
         self._topics = topics
         self._id = ""
         self._over = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._close_by = math.inf
+        self._heart = BackgroundThread(
+            "msgtx-share-heartbeat",
+            self._live,
+            what=f"the heartbeat of share group {config.group!r}",
+            pause=config.retry_backoff_ms / 1000,
+        )
+        self._numbers = itertools.count(1)  # of heartbeats
+        self._next_beat = 0.0
+        self._heard_until = math.inf  # until then the group does not give this member up
         self._joined: Membership | None = None
         self._unknown: Membership | None = None  # what the group said to a heartbeat
 
@@ -46,6 +58,7 @@ class ShareMember:
         """Be a member. Return its number."""
         number = self.number
         if number is not None:
+            self._heart.start()  # also if it has died
             return number
         if self._joined is not None:
             self.gone()
@@ -63,26 +76,59 @@ class ShareMember:
                     topics=self._topics,
                 )
 
+        asked = time.monotonic()
+        self._joined = self._answered(attempt)
+        self._heard_until = asked + self._config.session_timeout_ms / 1000  # the join is its first heartbeat
+        self._next_beat = asked + self._config.heartbeat_interval_ms / 1000
+        self._heart.start()
+        return self._joined.number
+
+    def _answered(self, attempt: Callable[[], Answer]) -> Answer:
         seconds = self._config.request_timeout_ms / 1000
-        self._joined = retried(
+        return retried(
             attempt, deadline=time.monotonic() + seconds, pause=self._config.retry_backoff_ms / 1000, silence=seconds
         )
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._live, name="msgtx-share-heartbeat", daemon=True)
-            self._thread.start()
-        return self._joined.number
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the group may have given this member up, as far as it knows: no heartbeat was answered for a session.
+
+        Others may have its records then. Nothing is handed out before `prove`.
+        """
+        return self.number is not None and time.monotonic() >= self._heard_until
+
+    def prove(self) -> None:
+        """Send a heartbeat in the caller's thread if the group has not heard of this member for a session.
+
+        If the group gave it up, this is no member any more.
+        """
+        joined = self._joined
+        if joined is None or not self.is_silent:
+            return
+        log.warning("share group %r: no heartbeat was answered for session_timeout_ms; asking it", self._config.group)
+
+        def attempt() -> None:
+            with self._engine.connection() as connection:
+                self._beat(connection, joined, self._id)
+            if self.is_silent:
+                raise errors.DatabaseUnavailable(
+                    f"share group {self._config.group!r}: a heartbeat took longer than session_timeout_ms"
+                )
+
+        self._answered(attempt)
 
     def gone(self) -> None:
         """Note that the group does not know this member any more: the next `join` is another one's."""
         self._joined, self._id = None, ""
 
-    def close(self) -> None:
-        """Leave: what this member holds is available to others at once."""
+    def close(self, deadline: float) -> None:
+        """Leave: what this member holds is available to others at once. `deadline`: of `time.monotonic`, for all of it."""
+        self._close_by = deadline
         self._over.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._heart.stop()
+        self._heart.join(seconds_until(deadline) + LOOK_SECONDS)
         if self._id:  # also if only the answer to the join is missing
-            leave_at_last(self._leave, self._config, f"share group {self._config.group!r}", self._id)
+            leave_at_last(self._leave, deadline, group=f"share group {self._config.group!r}", member_id=self._id)
         self.gone()
 
     def _leave(self) -> None:
@@ -92,25 +138,35 @@ class ShareMember:
                 with contextlib.suppress(MsgtxError):  # it has left: the sweep removes the rest
                     tidy(connection, self._joined)
 
+    def _beat(self, connection: RawConnection, joined: Membership, member_id: str) -> None:
+        """Say that this member lives. If the group does not know it, it is none any more."""
+        asked = time.monotonic()
+        try:
+            heartbeat(
+                connection,
+                self._config.group,
+                member_number=joined.number,
+                member_id=member_id,
+                group_instance_id=None,
+                number=next(self._numbers),
+            )
+        except errors.UnknownMember:
+            self._unknown = joined
+        else:
+            if joined == self._joined:
+                self._heard_until = asked + self._config.session_timeout_ms / 1000
+
     def _live(self) -> None:
-        beats = 0
-        while not self._over.wait(self._config.heartbeat_interval_ms / 1000):
-            joined, member_id, beats = self._joined, self._id, beats + 1
-            if joined is None or joined == self._unknown:
-                continue
-            try:
-                ends = time.monotonic() + self._config.session_timeout_ms / 1000 / BEATS_OF_A_SESSION
-                with until(ends), self._engine.connection() as connection:
-                    heartbeat(
-                        connection,
-                        self._config.group,
-                        member_number=joined.number,
-                        member_id=member_id,
-                        group_instance_id=None,
-                        number=beats,
-                    )
-                    tidy(connection, joined)
-            except errors.UnknownMember:
-                self._unknown = joined
-            except (MsgtxError, psycopg.Error) as error:
-                log.debug("share group %r: no heartbeat: %s", self._config.group, error)
+        while not self._over.wait(seconds_until(self._next_beat)):
+            begun, joined, member_id = time.monotonic(), self._joined, self._id
+            if joined is not None and joined != self._unknown:
+                with self._limited(begun), self._engine.connection() as connection:
+                    self._beat(connection, joined, member_id)
+                    if joined != self._unknown:
+                        tidy(connection, joined)
+            # Not reached after a failure: the next one is due at once.
+            self._next_beat = begun + self._config.heartbeat_interval_ms / 1000
+
+    def _limited(self, begun: float) -> contextlib.AbstractContextManager[None]:
+        limit = begun + self._config.session_timeout_ms / 1000 / BEATS_OF_A_SESSION
+        return until(lambda: min(limit, self._close_by))

@@ -19,6 +19,7 @@ from msgtx.consumer.share_member import ShareMember
 from msgtx.consumer.share_polls import MOST_RECORDS, SharePolls
 from msgtx.consumer.sole_use import SoleUse
 from msgtx.consumer.wakeup import Listener, Waiter
+from msgtx.database.connection import until
 from msgtx.database.pool import Engine
 from msgtx.database.retry import retried
 from msgtx.errors import MsgtxError
@@ -195,6 +196,7 @@ class ShareConsumer:
             self._holdings.forget_expired(self._longest_lock)
         while not self.closed:
             self._polls.heard(self._waiter.clear())
+            self._member.prove()
             has_passed = not self._has_waiting() and self._acquire(most)
             left = deadline - time.monotonic()
             if self._waiting:
@@ -586,23 +588,26 @@ class ShareConsumer:
     def close(self) -> None:
         """Send the answers given, release the rest and leave. May be called twice.
 
-        In another thread a poll that waits ends; another call that is under way there is waited for, for as long as
-        `request_timeout_ms`.
+        It takes no longer than `request_timeout_ms` in all. In another thread a poll that waits ends; another call that is
+        under way there is waited for.
         """
         if self.closed or self._engine.is_of_parent:
             return
         self.closed = True  # no call begins any more
         self._waiter.wake()
+        seconds = self.config.request_timeout_ms / 1000
+        deadline = time.monotonic() + seconds
         with contextlib.ExitStack() as block:
             try:
-                block.enter_context(self._sole_use.close(self.config.request_timeout_ms / 1000))
+                block.enter_context(self._sole_use.close(seconds))
                 if self._holdings.has_answers:
-                    self._commit()
+                    with until(deadline):
+                        self._commit()
             except MsgtxError as error:
                 log.warning("share group %r: closing: %s", self.config.group, error)
             finally:
                 self._waiter.watch(())
-                self._member.close()
+                self._member.close(deadline)
 
     def __iter__(self) -> Iterator[ShareRecord]:
         """Yield records forever; `stop`, from another thread or a signal handler, ends it.
@@ -617,7 +622,7 @@ class ShareConsumer:
     def _one_by_one(self) -> Iterator[ShareRecord]:
         self._tell_polled([])
         while not self._stopped and not self.closed and self._waiting:
-            if self._waiting[0].until <= time.monotonic():
+            if self._waiting[0].until <= time.monotonic() or self._member.is_silent:
                 return
             places: list[Place] = []
             try:

@@ -208,7 +208,8 @@ class SubscriptionState:
     @property
     def is_due(self) -> bool:
         """Whether the group is to be looked at before records are handed out."""
-        return self.membership is not None and self.membership.due and not self.keeps
+        member = self.membership
+        return member is not None and ((member.due and not self.keeps) or member.is_silent)
 
     def follow_group(self) -> None:
         """Take over what became this member's, and give away what is no longer."""
@@ -225,6 +226,9 @@ class SubscriptionState:
     def _follow(self, membership: Membership) -> None:
         try:
             with self._engine.connection() as connection:
+                if self.keeps:
+                    membership.prove(connection)
+                    return
                 found = membership.look(connection)
                 places = {each: membership.place(connection, each) for each in found.owned}
         except (errors.UnknownMember, errors.FencedInstance) as error:

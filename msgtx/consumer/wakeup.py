@@ -16,12 +16,12 @@ import uuid
 from collections.abc import Iterable
 from typing import Final
 
-import psycopg
-
+from msgtx.background import BackgroundThread
 from msgtx.database.calls import LISTEN, query
 from msgtx.database.connection import RawConnection, readable, until
 from msgtx.database.pool import Engine
-from msgtx.errors import AuthorizationFailed, MsgtxError
+from msgtx.database.translation import translated
+from msgtx.errors import AuthorizationFailed, ThreadNotStarted
 from msgtx.store.wakeups import look, notify, prepare_looks, remove_wake_ups, seen
 
 log = logging.getLogger("msgtx.consumer.wakeup")
@@ -89,6 +89,7 @@ class Waiter:
         """Wait until woken, at most `seconds`; shorter while notifications do not arrive."""
         self._waited = True
         if not self._listener.confirmed:
+            self._listener.start()  # it may have died, or there was no thread for it
             seconds = min(seconds, self._pause)
             self._pause = min(2 * self._pause, POLL_MOST_SECONDS)
         self.sleep(seconds)
@@ -110,7 +111,9 @@ class Listener:
         self._lock = threading.Lock()
         self._waiters: dict[str, set[Waiter]] = {}  # by the words of a notification: 17 is a partition, g17 a group
         self._stopping = False
-        self._thread: threading.Thread | None = None
+        self._wanted = False  # somebody has waited
+        self._listened = False
+        self._thread = BackgroundThread("msgtx-listener", self._run, what="listening for wake-ups", pause=self._pause)
         self._token = uuid.uuid4().hex
         self._wake_read, self._wake_write = os.pipe()
         self.confirmed = False
@@ -125,9 +128,16 @@ class Listener:
                     del self._waiters[word]
             for word in wanted:
                 self._waiters.setdefault(word, set()).add(waiter)
-            if wanted and self._thread is None and not self._stopping:
-                self._thread = threading.Thread(target=self._run, name="msgtx-listener", daemon=True)
+            self._wanted = self._wanted or bool(wanted)
+        self.start()
+
+    def start(self) -> None:
+        """Start the thread if somebody waits and it does not run. While the system gives none, readers poll."""
+        if self._wanted and not self._stopping and not self._thread.lives:
+            try:
                 self._thread.start()
+            except ThreadNotStarted as error:
+                log.debug("no wake-ups: %s", error)
 
     def close(self) -> None:
         """End the thread and its connection."""
@@ -135,43 +145,35 @@ class Listener:
             if self._stopping:
                 return
             self._stopping = True
+        self._thread.stop()
         os.write(self._wake_write, b".")
-        if self._thread is not None:
-            self._thread.join()
-        os.close(self._wake_read)
-        os.close(self._wake_write)
+        if self._thread.join(2 * ANSWER_SECONDS):  # else it uses them
+            os.close(self._wake_read)
+            os.close(self._wake_write)
 
     def _run(self) -> None:
         while not self._stopping:
-            try:
-                with until(time.monotonic() + ANSWER_SECONDS):
-                    connection = self._engine.dedicated()
-            except (MsgtxError, psycopg.Error) as error:
-                log.debug("no wake-ups: %s", error)
-                self._pause()
-                continue
+            self._listened = False
+            with until(time.monotonic() + ANSWER_SECONDS):
+                connection = self._engine.dedicated()
             if self._engine.pooled:
                 # LISTEN would stay behind in a session that others use, and its notifications would go to them.
                 log.debug("no wake-ups behind a pooler: consumers poll")
                 connection.close()
                 return
-            refused = False
             try:
-                with until(silence=ANSWER_SECONDS):
+                with until(silence=ANSWER_SECONDS), translated(connection):
                     self._listen(connection)
-            except (MsgtxError, OSError, psycopg.Error) as error:
-                log.debug("the wake-up channel was lost: %s", error)
-                refused = isinstance(error, AuthorizationFailed)
             finally:
-                listened, self.confirmed = self.confirmed, False
+                self._listened, self.confirmed = self.confirmed, False
                 connection.close()
                 self._wake_all()
-            if refused or not listened:
-                # A replica, for one, refuses LISTEN each time.
-                self._pause(REFUSED_SECONDS if refused else RECONNECT_SECONDS)
 
-    def _pause(self, seconds: float = RECONNECT_SECONDS) -> None:
-        readable([self._wake_read], seconds)
+    def _pause(self, error: BaseException) -> float:
+        """Return the seconds until the next connection, after this error. A replica, for one, refuses LISTEN each time."""
+        if isinstance(error, AuthorizationFailed):
+            return REFUSED_SECONDS
+        return 0.0 if self._listened else RECONNECT_SECONDS
 
     def _listen(self, connection: RawConnection) -> None:
         # What arrives with the answer to a statement, psycopg has taken off the connection: it hands it to this.

@@ -6,12 +6,11 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-import psycopg
-
+from msgtx.background import BackgroundThread, left_for_later
 from msgtx.coordinator.notifier import Notifier
 from msgtx.database.connection import RawConnection, until
 from msgtx.database.pool import Engine
-from msgtx.errors import MsgtxError
+from msgtx.errors import ThreadNotStarted
 from msgtx.store.transactions import mark_in_turn
 
 log = logging.getLogger("msgtx.coordinator")
@@ -19,6 +18,7 @@ MARK_SECONDS: Final = 1.0  # between two rounds of markers
 REST_MS: Final = 900  # a client leaves a round out if another one was at work so shortly before
 # For each call: what is given up, the next round, a sweep or a poll makes up for. `close` waits for it.
 ANSWER_SECONDS: Final = 10.0
+CLOSE_SECONDS: Final = 4 * ANSWER_SECONDS  # for all that a close waits for
 TOPICS_SECONDS: Final = 30.0  # until a producer that sends knows of new partitions and other limits
 
 
@@ -33,7 +33,7 @@ class Completion:
         self.notifier = Notifier(engine, self._changed)
         self._mark_due: float | None = None
         self._stopping = False
-        self._thread: threading.Thread | None = None
+        self._thread = BackgroundThread("msgtx-completion", self._run, what="telling readers and writing markers")
 
     def decided(self) -> None:
         """Take note that a transaction was decided: its markers follow within a second."""
@@ -44,19 +44,20 @@ class Completion:
             self.start()
 
     def start(self) -> None:
-        """Start the thread, unless it runs."""
-        with self._changed:
-            if (self._thread is None or not self._thread.is_alive()) and not self._stopping:
-                self._thread = threading.Thread(target=self._run, name="msgtx-completion", daemon=True)
+        """Start the thread, unless it runs. While the system gives none, readers and sweeps do its work later."""
+        if not self._stopping and not self._thread.lives:
+            try:
                 self._thread.start()
+            except ThreadNotStarted as error:
+                log.warning("%s", error)
 
     def close(self) -> None:
         """Write what is due and end."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.join(CLOSE_SECONDS)  # after a failure it is run again, and does the rest
+        self._thread.stop()
 
     def _run(self) -> None:
         try:
@@ -91,17 +92,12 @@ class Completion:
             self._changed.wait(max(0.0, min(due) - now) if due else None)
 
     def _mark(self, *, rest_ms: int) -> None:
-        try:
+        with left_for_later("markers are left to the next round"):
             with self._engine.connection() as connection:
                 done = mark_in_turn(connection, rest_ms=rest_ms)
             if not done:
                 self.decided()  # what became visible behind the other one's back waits for the next round
-        except (MsgtxError, psycopg.Error) as error:
-            log.debug("markers are left to the next round: %s", error)
 
     def _ask_for_topics(self) -> None:
-        try:
-            with self._engine.connection() as connection:
-                self._look_at_topics(connection)
-        except (MsgtxError, psycopg.Error) as error:
-            log.debug("topics are looked at later: %s", error)
+        with left_for_later("topics are looked at later"), self._engine.connection() as connection:
+            self._look_at_topics(connection)

@@ -3,7 +3,6 @@
 import gzip
 import logging
 import socket
-import threading
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,7 +10,8 @@ from typing import Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from msgtx.errors import ConfigError
+from msgtx.background import BackgroundThread
+from msgtx.errors import ConfigError, ThreadNotStarted
 
 log = logging.getLogger("msgtx.coordinator")
 Page = Callable[[], tuple[HTTPStatus, str, bytes]]  # status, content type, body
@@ -84,7 +84,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class Endpoint:
-    """An HTTP server in a thread; close it. Raise `ConfigError` if the address cannot be had."""
+    """An HTTP server in a thread; close it. Raise `ConfigError` if the address cannot be had, `ThreadNotStarted`."""
 
     def __init__(self, host: str, port: int, pages: dict[str, Page]) -> None:
         try:
@@ -92,11 +92,19 @@ class Endpoint:
         except OSError as error:
             raise ConfigError(f"metrics cannot be served at {host}:{port}: {error.strerror or error}") from error
         self.port: int = self._server.server_port
-        self._thread = threading.Thread(target=self._server.serve_forever, name="msgtx-metrics", daemon=True)
-        self._thread.start()
+        self._thread = BackgroundThread(
+            "msgtx-metrics", self._server.serve_forever, what=f"serving metrics at {host}:{port}"
+        )
+        try:
+            self._thread.start()
+        except ThreadNotStarted:
+            self._server.server_close()
+            raise
 
     def close(self) -> None:
         """Stop answering."""
-        self._server.shutdown()
+        self._thread.stop()
+        if self._thread.lives:
+            self._server.shutdown()
         self._server.server_close()
-        self._thread.join()
+        self._thread.join(CLIENT_SECONDS)

@@ -207,17 +207,20 @@ def _resolved(given: dict[str, Any], seconds: float) -> dict[str, Any]:
 
 def _look_up(host: str, seconds: float) -> Sequence[str]:
     found: list[str] = []
-    failed: list[OSError] = []
+    failed: list[Exception] = []
 
     def ask() -> None:
         try:
             answers = socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP, type=socket.SOCK_STREAM)
             found.extend(str(answer[4][0]) for answer in answers)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # also a label of more than 63 characters
             failed.append(error)
 
     asking = threading.Thread(target=ask, name="msgtx-resolver", daemon=True)
-    asking.start()
+    try:
+        asking.start()
+    except RuntimeError as error:  # "can't start new thread": as passing as a name server that is away
+        raise psycopg.OperationalError(f"failed to resolve host {host!r}: {error}") from error
     asking.join(seconds)
     if failed or not found:
         why = failed[0] if failed else f"no answer within {seconds:g} s"

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from msgtx.database.connection import until
+from msgtx.database.connection import seconds_left, until
 from msgtx.errors import MsgtxError
 
 Answer = TypeVar("Answer")
@@ -25,8 +25,9 @@ def retried(
 
     `deadline`: of `time.monotonic`; `pause`: seconds after the first attempt, then twice as many each time up to `longest`;
     `silence`: seconds for a sign of life from the server within one attempt; `cut`: an attempt on its way is given up at
-    the deadline, too. Raise the last error.
+    the deadline, too. Within `until`, the earlier deadline counts. Raise the last error.
     """
+    deadline = min(deadline, time.monotonic() + seconds_left())
     while True:
         attempts -= 1
         try:

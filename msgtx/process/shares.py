@@ -3,17 +3,18 @@
 import concurrent.futures
 import contextlib
 import logging
+import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
-import psycopg
-
+from msgtx.background import BackgroundThread
 from msgtx.consumer.shares import ShareConsumer, ShareRide
-from msgtx.errors import ConfigError, InvalidRecordState, MsgtxError, TransactionConflict, UnknownMember
+from msgtx.errors import ConfigError, InvalidRecordState, ThreadNotStarted, TransactionConflict, UnknownMember
 from msgtx.observer import Observers
 from msgtx.process.loop import (
     POLL_SECONDS,
@@ -126,7 +127,7 @@ def run_shared(
     with _Renewing(part.consumer) as renewing:
         while not stop.is_set():
             wait = POLL_SECONDS if idle_timeout is None else min(POLL_SECONDS, idle_timeout)
-            if records := part.consumer.poll(wait, work.chunk):
+            if records := part.consumer.poll(wait, work.chunk) if renewing.starts(wait) else []:
                 renewing.take_over()
                 loop.handle(records)
                 last_input = time.monotonic()
@@ -141,39 +142,52 @@ class _Renewing:
     def __init__(self, consumer: ShareConsumer) -> None:
         self._consumer = consumer
         self._work: Sequence[OffsetRange] = ()
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._seen: Sequence[OffsetRange] = ()  # by the thread
+        self._left: list[OffsetRange] = []
+        self._until = self._due = 0.0
+        self._over = False
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._thread = BackgroundThread(
+            "msgtx-renewing", self._live, what=f"renewing locks of share group {consumer.config.group!r}"
+        )
+
+    def starts(self, seconds: float) -> bool:
+        """Start the thread unless it runs. Return False after `seconds` if the system gives none: then nothing is polled."""
+        try:
+            self._thread.start()
+        except ThreadNotStarted as error:
+            log.warning("%s", error)
+            time.sleep(seconds)
+            return False
+        return True
 
     def take_over(self) -> None:
         """Work on what the last poll has handed out."""
+        if not self._work:  # how long a lock lasts is known now
+            self._wakes.put(None)
         self._work = self._consumer.handed_out
-        if self._thread is None:  # how long a lock lasts is known now
-            self._thread = threading.Thread(target=self._live, name="msgtx-renewing", daemon=True)
-            self._thread.start()
 
     def _live(self) -> None:
-        work: Sequence[OffsetRange] = ()
-        left: list[OffsetRange] = []
-        until = due = 0.0
-        while not self._over.wait(min(LOOK_SECONDS, self._consumer.lock_seconds / 3)):
+        while not self._over:
+            with contextlib.suppress(queue.Empty):
+                self._wakes.get(timeout=min(LOOK_SECONDS, self._consumer.lock_seconds / 3 or LOOK_SECONDS))
             now = time.monotonic()
-            if self._work is not work:
-                work = self._work
-                left, until, due = list(work), now + RENEWED_SECONDS, now + self._consumer.lock_seconds / 3
-            elif left and due <= now < until:
-                due = now + self._consumer.lock_seconds / 3
-                try:
-                    left = self._consumer.renew(left)
-                except (MsgtxError, psycopg.Error) as error:
-                    log.debug("share group %r: no lock was renewed: %s", self._consumer.config.group, error)
+            third = self._consumer.lock_seconds / 3
+            if self._work is not self._seen:
+                self._seen = self._work
+                self._left, self._until, self._due = list(self._seen), now + RENEWED_SECONDS, now + third
+            elif self._left and self._due <= now < self._until:
+                self._left = self._consumer.renew(self._left)
+                self._due = now + third  # not reached after a failure: it is due at once
 
     def __enter__(self) -> "_Renewing":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._over = True
+        self._thread.stop()
+        self._wakes.put(None)
+        self._thread.join()
 
 
 @dataclass(slots=True)
@@ -282,13 +296,22 @@ def together(
 
     with concurrent.futures.ThreadPoolExecutor(count, thread_name_prefix="msgtx-worker") as threads:
         try:
-            running = [threads.submit(worker, at + 1, told(at)) for at in range(count)]
+            running = [_begun(threads, partial(worker, at + 1, told(at))) for at in range(count)]
             for one in concurrent.futures.as_completed(running):
                 one.result()
         except BaseException:
             ending.ask()
             raise
     return total([one.result() for one in running])
+
+
+def _begun(
+    threads: concurrent.futures.Executor, worker: Callable[[], ProcessReport]
+) -> "concurrent.futures.Future[ProcessReport]":
+    try:
+        return threads.submit(worker)
+    except RuntimeError as error:
+        raise ThreadNotStarted(f"a worker needs a thread, and the system gives none ({error}): lower concurrency") from error
 
 
 def total(reports: Sequence[ProcessReport]) -> ProcessReport:

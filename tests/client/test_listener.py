@@ -98,15 +98,13 @@ def test_it_has_one_thread_once_somebody_waits_and_none_at_the_end(engine: Engin
     listener = Listener(engine)
     waiter = Waiter(listener)
     waiter.watch(())
-    assert listener._thread is None
+    assert not listener._thread.started
     for partition in (17, 18):
         waiter.watch([partition])
     wait_until(lambda: listener.confirmed)
-    thread = listener._thread
-    assert thread is not None
     assert len(opened) == 1
     listener.close()
-    assert not thread.is_alive()
+    assert not listener._thread.lives
     assert opened[0].closed
     for end in (listener._wake_read, listener._wake_write):
         with pytest.raises(OSError, match="Bad file descriptor"):
@@ -126,9 +124,8 @@ def test_behind_a_pooler_it_ends(engine: Engine, opened: list[RawConnection], mo
     listener = Listener(engine)
     try:
         Waiter(listener).watch([17])
-        assert listener._thread is not None
-        listener._thread.join(PATIENCE_SECONDS)
-        assert not listener._thread.is_alive()
+        assert listener._thread.join(PATIENCE_SECONDS)
+        assert not listener._thread.lives
         assert [connection.closed for connection in opened] == [True]
         assert not listener.confirmed
     finally:
@@ -137,36 +134,30 @@ def test_behind_a_pooler_it_ends(engine: Engine, opened: list[RawConnection], mo
 
 
 @pytest.mark.parametrize(
-    ("confirmed", "error", "paused"),
+    ("confirmed", "error", "pause"),
     [
-        (True, None, []),
-        (False, OSError("lost"), [wakeup.RECONNECT_SECONDS]),
-        (False, errors.AuthorizationFailed("refused"), [wakeup.REFUSED_SECONDS]),
-        (True, errors.AuthorizationFailed("not any more"), [wakeup.REFUSED_SECONDS]),
+        (True, OSError("lost"), 0.0),
+        (False, OSError("lost"), wakeup.RECONNECT_SECONDS),
+        (False, errors.AuthorizationFailed("refused"), wakeup.REFUSED_SECONDS),
+        (True, errors.AuthorizationFailed("not any more"), wakeup.REFUSED_SECONDS),
     ],
     ids=["lost", "never there", "refused", "refused meanwhile"],
 )
 def test_it_connects_again_at_once_only_where_it_was_heard(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, confirmed: bool, error: Exception | None, paused: list[float]
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, confirmed: bool, error: Exception, pause: float
 ) -> None:
     listener = Listener(engine)
-    rounds: list[None] = []
-    pauses: list[float] = []
 
     def listen(_: RawConnection) -> None:
-        rounds.append(None)
         listener.confirmed = confirmed
-        listener._stopping = len(rounds) == 3
-        if error is not None:
-            raise error
-        raise OSError("lost")
+        raise error
 
     monkeypatch.setattr(listener, "_listen", listen)
-    monkeypatch.setattr(listener, "_pause", pauses.append)
-    listener._run()
-    assert pauses == paused * 3
-    assert not listener.confirmed
-    listener._stopping = False
+    for _ in range(3):
+        with pytest.raises(type(error)):
+            listener._run()
+        assert listener._pause(error) == pause
+        assert not listener.confirmed
     listener.close()
 
 
