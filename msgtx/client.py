@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack, cast
 
-from msgtx import errors, snapshot, units
+from msgtx import callbacks, errors, snapshot, units
 from msgtx.admin import doctor
 from msgtx.admin.doctor.findings import Limits
 from msgtx.admin.groups import GroupsAdmin
@@ -626,6 +626,7 @@ class Client:
         """
         if self.engine.is_of_parent:
             return
+        callbacks.require_none("close")
         with self._lock:
             self._closed = True
             workers, users = self._workers[:], self._open[:]

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, cast, get_args
 
 from msgtx import units
+from msgtx.arguments import check_name, shown, whole
 from msgtx.errors import ConfigError, InvalidTransactionTimeout
 from msgtx.settings import AcknowledgementMode, OffsetReset, Partitioner
 from msgtx.types import Isolation, Strategy
@@ -137,6 +138,41 @@ _REFUSED: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Two settings, of which `lower` must be below `upper`, or at most as much. `why`: what would happen else.
+
+    `if_given`: it works nevertheless, so only who has given both is told that one of them has no effect.
+    """
+
+    lower: str
+    upper: str
+    why: str
+    may_be_equal: bool = False
+    if_given: bool = False
+
+    def check(self, config: object, given: Collection[str]) -> None:
+        """Raise `ConfigError` if the settings contradict each other."""
+        lower, upper = getattr(config, self.lower, None), getattr(config, self.upper, None)
+        if lower is None or upper is None or lower < upper or (self.may_be_equal and lower == upper):
+            return
+        if not self.if_given or {self.lower, self.upper} <= {*given}:
+            relation = "at most" if self.may_be_equal else "below"
+            raise ConfigError(f"{self.lower}={lower} must be {relation} {self.upper}={upper}{self.why}")
+
+
+_PAIRS: Final = (
+    _Pair("linger_ms", "delivery_timeout_ms", ": a record that does not fill its batch would be late when it is sent"),
+    _Pair("request_timeout_ms", "delivery_timeout_ms", ", which ends a request before", may_be_equal=True, if_given=True),
+    _Pair("retry_backoff_ms", "delivery_timeout_ms", ": nothing would be sent a second time", if_given=True),
+    _Pair("batch_bytes", "buffer_bytes", ": no batch could fill up", may_be_equal=True, if_given=True),
+    _Pair("heartbeat_interval_ms", "session_timeout_ms", ", at a third of it or less"),
+    _Pair("heartbeat_interval_ms", "max_poll_interval_ms", ", which heartbeats watch", may_be_equal=True, if_given=True),
+    _Pair("retry_backoff_ms", "session_timeout_ms", ": a heartbeat that failed once would come too late"),
+    _Pair("retry_backoff_ms", "request_timeout_ms", ": nothing would be asked a second time", if_given=True),
+)
+
+
 _KINDS: Final = (ProducerConfig, ConsumerConfig, ShareConsumerConfig)
 _ALL: Final = tuple(dict.fromkeys(field.name for kind in _KINDS for field in fields(kind)))
 
@@ -153,34 +189,35 @@ def _known_names(kind: type[Config]) -> dict[str, Callable[[str, object], object
         elif field.type is int:
             checks[field.name] = _integer
         else:
-            checks[field.name] = _text
+            checks[field.name] = _name
     return checks
 
 
 def _choice(name: str, value: object) -> object:
-    text = str(value).lower()
+    text = str(value).lower() if isinstance(value, str | int) else ""
     text = {"-1": "all"}.get(text, text) if name == "acks" else text
     if text not in _CHOICES[name]:
-        raise ConfigError(f"{name} is one of {', '.join(_CHOICES[name])}, not {value!r}")
+        raise ConfigError(f"{name} is one of {', '.join(_CHOICES[name])}, not {shown(value)}")
     return Isolation(text) if name == "isolation" else text
 
 
 def _boolean(name: str, value: object) -> object:
     if isinstance(value, bool):
         return value
-    if str(value).lower() in {"true", "1", "yes", "on"}:
+    text = str(value).lower() if isinstance(value, str | int) else ""
+    if text in {"true", "1", "yes", "on"}:
         return True
-    if str(value).lower() in {"false", "0", "no", "off"}:
+    if text in {"false", "0", "no", "off"}:
         return False
-    raise ConfigError(f"{name} is true or false, not {value!r}")
+    raise ConfigError(f"{name} is true or false, not {shown(value)}")
 
 
 def _integer(name: str, value: object) -> object:
     try:
-        number = int(cast(Any, value))
-    except (TypeError, ValueError):
-        raise ConfigError(f"{name} is a whole number, not {value!r}") from None
-    return _in_bounds(name, number if not isinstance(value, bool) else -1, value)
+        number = whole(name, int(value) if isinstance(value, str) else value, least=-LARGEST)
+    except ValueError:
+        raise ConfigError(f"{name} is a whole number, not {shown(value)}") from None
+    return _in_bounds(name, number, value)
 
 
 def _measured(read: Callable[[str, object], int], name: str, value: object) -> object:
@@ -189,23 +226,25 @@ def _measured(read: Callable[[str, object], int], name: str, value: object) -> o
 
 def _in_bounds(name: str, number: int, value: object) -> int:
     if number > LARGEST:
-        raise ConfigError(f"{name} is at most {LARGEST}, not {value!r}")
+        raise ConfigError(f"{name} is at most {LARGEST}, not {shown(value)}")
     if number < 0 or (number == 0 and name not in _MAY_BE_ZERO):
         if name == "transaction_timeout_ms":
-            raise InvalidTransactionTimeout(f"transaction_timeout_ms must be above 0, not {value!r}")
-        raise ConfigError(f"{name} must be {'0 or more' if name in _MAY_BE_ZERO else 'above 0'}, not {value!r}")
+            raise InvalidTransactionTimeout(f"transaction_timeout_ms must be above 0, not {shown(value)}")
+        raise ConfigError(f"{name} must be {'0 or more' if name in _MAY_BE_ZERO else 'above 0'}, not {shown(value)}")
     return number
 
 
-def _text(name: str, value: object) -> object:
+def _name(name: str, value: object) -> object:
     if value is None:
         return None
     if not isinstance(value, str) or not value:
-        raise ConfigError(f"{name} is a text that is not empty, not {value!r}")
-    return value
+        raise ConfigError(f"{name} is a text that is not empty, not {shown(value)}")
+    return check_name(name, value)
 
 
-def _canonical(name: str, known: Mapping[str, object]) -> str:
+def _canonical(name: object, known: Mapping[str, object]) -> str:
+    if not isinstance(name, str):
+        raise ConfigError(f"the name of a setting is a text, not {shown(name)}")
     short = KAFKA_NAMES.get(name, name)
     if short in known:
         return short
@@ -248,6 +287,8 @@ def resolve(kind: type[Config], keywords: Mapping[str, object], config: Mapping[
     """
     checks = _known_names(kind)
     given: dict[str, object] = {}
+    if config is not None and not isinstance(config, Mapping):
+        raise ConfigError(f'config is a mapping, {{"linger.ms": 5}}, not {shown(config)}')
     for source in (config or {}, keywords):
         given.update((_canonical(name, checks), value) for name, value in source.items())
     given = {name: checks[name](name, value) for name, value in given.items()}
@@ -305,9 +346,10 @@ def _fits(kind: type[Config], values: Mapping[str, object]) -> bool:
 def _made(kind: type[Config], values: Mapping[str, object]) -> Config:
     """Return settings that fit together. Raise `ConfigError`."""
     result = kind(**cast(Any, values))
+    for pair in _PAIRS:
+        pair.check(result, set(values))
     if isinstance(result, ProducerConfig):
         return _without_contradiction(result, set(values))
-    _require_heartbeats(result)
     if isinstance(result, ShareConsumerConfig):
         if not result.group:
             raise ConfigError("a share consumer has a group: give it one (group=…)")
@@ -338,14 +380,6 @@ def _without_contradiction(config: ProducerConfig, given: set[str]) -> ProducerC
             f"enable_idempotence=true needs acks=all, retries > 0 and max_in_flight <= 5; {conflicts[0]} is set"
         )
     return replace(config, enable_idempotence=False)
-
-
-def _require_heartbeats(config: ConsumerConfig | ShareConsumerConfig) -> None:
-    if config.heartbeat_interval_ms >= config.session_timeout_ms:
-        raise ConfigError(
-            f"heartbeat_interval_ms={config.heartbeat_interval_ms} must be below"
-            f" session_timeout_ms={config.session_timeout_ms}, at a third of it or less"
-        )
 
 
 def _of_a_group(config: ConsumerConfig, given: set[str]) -> ConsumerConfig:

@@ -6,7 +6,10 @@ line of each docstring says what happened, the second what to do. `code` is Kafk
 Source: internals: errors-and-retries.
 """
 
+import typing
 from typing import ClassVar
+
+Raised = typing.TypeVar("Raised", bound=BaseException)
 
 
 class MsgtxError(Exception):
@@ -325,6 +328,13 @@ class InvalidRequest(UsageError):
     code = 42
 
 
+class WrongType(InvalidRequest, TypeError):
+    """An argument has a type that the call does not take.
+
+    Convert the argument that the message names.
+    """
+
+
 class InvalidTransactionTimeout(UsageError):
     """The transaction timeout is not above 0, or larger than `transaction_max_timeout_ms`.
 
@@ -475,6 +485,20 @@ class OutcomeUnknown(MsgtxError):
     """
 
     outcome_unknown = True
+
+
+def fresh(error: Raised) -> Raised:
+    """Return a copy of an error that is kept, to be raised: with its cause and attributes, and without its traceback.
+
+    An error that is raised again and again keeps the frames of each time, with what they hold.
+    """
+    copy = type(error).__new__(type(error), *error.args)
+    copy.args = error.args
+    for name, value in vars(error).items():
+        setattr(copy, name, [*value] if name == "__notes__" else value)
+    copy.__cause__, copy.__context__ = error.__cause__, error.__context__
+    copy.__suppress_context__ = error.__suppress_context__
+    return copy
 
 
 BY_NAME: dict[str, type[MsgtxError]] = {

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
+from msgtx import callbacks
 from msgtx.types import Record
 
 log = logging.getLogger("msgtx.observer")
@@ -71,8 +72,8 @@ class Observers:
 
     def tell(self, what: Callable[[Observer], object]) -> None:
         """Tell each of them. One that fails is reported, and does no harm to what it watches."""
+        interrupt = None
         for observer in self.each:
-            try:
-                what(observer)
-            except Exception:
-                log.exception("an observer failed")
+            interrupt = callbacks.run(log, "an observer failed", what, observer) or interrupt
+        if interrupt is not None:
+            raise interrupt

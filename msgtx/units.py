@@ -1,12 +1,14 @@
 """Durations and sizes with their units: `7d`, `1h30m`, `timedelta(days=7)`, `50MiB`. The one place that reads them."""
 
-import math
+import numbers
+import operator
 import re
 from collections.abc import Callable
 from datetime import timedelta
 from fractions import Fraction
 from typing import Final
 
+from msgtx.arguments import shown
 from msgtx.errors import ConfigError
 
 Duration = int | float | str | timedelta
@@ -26,6 +28,7 @@ BYTES: Final = {
     **{f"{letter}B": 1000**power for power, letter in enumerate("kMGT", 1)},
 }
 LIMIT: Final = 2**63  # of a number in the database
+LONGEST: Final = 100  # characters of a text that is read as a number
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*")
 _NUMBER: Final = re.compile(r"[+-]?\d+(\.\d+)?")
 
@@ -43,7 +46,10 @@ def seconds(name: str, value: object) -> float:
     """Return a duration in seconds; a number alone is one of seconds. Raise `ConfigError`, which names the setting."""
     if isinstance(value, timedelta):
         return value.total_seconds()
-    return float(_read(name, value, MILLISECONDS, unit="s", like="10s, 500ms, 1h30m or 7d") / 1000)
+    found = _read(name, value, MILLISECONDS, unit="s", like="10s, 500ms, 1h30m or 7d")
+    if abs(found) >= LIMIT:
+        raise ConfigError(f"{name} is a number of milliseconds of 64 bits; {shown(value)} is more")
+    return float(found / 1000)
 
 
 def size(name: str, value: object) -> int:
@@ -62,21 +68,31 @@ def counted(number: int, noun: str) -> str:
 
 
 def _read(name: str, value: object, units: dict[str, int], *, unit: str, like: str) -> Fraction:
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return Fraction(value) * units[unit]
-    text = value.strip() if isinstance(value, str) else ""
+    if (number := _number(value)) is not None:
+        return number * units[unit]
+    text = value.strip() if isinstance(value, str) and len(value) <= LONGEST else ""
     if _NUMBER.fullmatch(text):
         return Fraction(text) * units[unit]
     parts = _PART.findall(text)
     if not parts or _PART.sub("", text) or any(each not in units for _, each in parts):
         alone = {"ms": "milliseconds", "s": "seconds", "min": "minutes", "B": "bytes"}[unit]
-        raise ConfigError(f"{name} reads like {like}, or is a number of {alone}; not {value!r}")
+        raise ConfigError(f"{name} reads like {like}, or is a number of {alone}; not {shown(value)}")
     return sum((Fraction(number) * units[each] for number, each in parts), Fraction(0))
+
+
+def _number(value: object) -> Fraction | None:
+    """Return a number exactly, also one of numpy's. None: it is none, or is not finite."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return None
+    try:
+        return Fraction(operator.index(value)) if hasattr(value, "__index__") else Fraction(float(value))
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def _whole(name: str, value: object, found: Fraction, unit: str) -> int:
     if found.denominator != 1:
-        raise ConfigError(f"{name} is a whole number of {unit}; {value!r} is not")
+        raise ConfigError(f"{name} is a whole number of {unit}; {shown(value)} is not")
     if abs(found) >= LIMIT:
-        raise ConfigError(f"{name} is a number of {unit} of 64 bits; {value!r} is more")
+        raise ConfigError(f"{name} is a number of {unit} of 64 bits; {shown(value)} is more")
     return int(found)

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from msgtx import errors
+from msgtx import arguments, callbacks, errors
 from msgtx.config import ProducerConfig
 from msgtx.producer.batches import RECORD_OVERHEAD_BYTES, Accumulator, BatchFuture, PendingBatch, RecordFuture
 from msgtx.producer.keyed import Deduplicator
@@ -65,14 +65,14 @@ class Batcher:
 
     def send(
         self,
-        topic: str,
+        topic: Any,
         value: Any,
         *,
         key: Any = None,
-        partition: int | None = None,
+        partition: Any = None,
         timestamp: Any = None,
         headers: Any = None,
-        on_delivery: Callable[[RecordFuture], object] | None = None,
+        on_delivery: Any = None,
         dedup_key: Any = None,
         deliver_at: Any = None,
         delay_ms: Any = None,
@@ -82,16 +82,23 @@ class Batcher:
             value, key = self._serialized(value, key)
         if (value.__class__ is not bytes and value is not None) or (key is not None and key.__class__ is not bytes):
             value, key = as_bytes(value, "value"), as_bytes(key, "key")
-        route = self._known.get(topic) or self._route(topic)
+        route = self._known.get(topic) if topic.__class__ is str else None
+        if route is None:
+            route = self._route(topic)
         size = RECORD_OVERHEAD_BYTES + (len(value) if value is not None else 0)
         sticky = False
         if key:
             size += len(key)
-            if partition is None:
-                partition = self._partition_of(key, route.count)
-        elif partition is None:
+        if partition is not None:
+            if partition.__class__ is not int or not -1 < partition < route.count:
+                partition = _partition(route, partition)
+        elif key:
+            partition = self._partition_of(key, route.count)
+        else:
             partition = route.sticky
             sticky = True
+        if on_delivery is not None and not callable(on_delivery):
+            arguments.function("on_delivery", on_delivery)
         pairs = None if headers is None else as_headers(headers)
         if deliver_at is not None or delay_ms is not None:
             pairs = delivered_later(pairs or (), deliver_at, delay_ms)
@@ -108,7 +115,7 @@ class Batcher:
             try:
                 if not self._state.may_send:
                     self._state.refuse(Call.SEND)
-                lane = route.lanes[partition] if -1 < partition < route.count else None
+                lane = route.lanes[partition]
                 if lane is None or (batch := lane.open) is None or batch.size + size > batch.reserved:
                     batch = self._roll(route, partition, size, sticky=sticky)
                 values = batch.values
@@ -134,7 +141,7 @@ class Batcher:
     def send_at_once(self, topic: str, value: Any, **rest: Any) -> RecordFuture | None:
         """See `Producer._send_at_once`."""
         with self._lock:
-            route = self._known.get(topic)
+            route = self._known.get(arguments.topic(topic))
             if route is None:
                 return None
             needed = self._accumulator.buffered + route.limit + RECORD_OVERHEAD_BYTES
@@ -154,7 +161,6 @@ class Batcher:
                 "a dedup_key needs a producer without transactional_id: its record is stored at once, and no abort takes it"
                 " back; within a transaction a retry is recognised by the transaction itself"
             )
-        route.topic.partition_id(partition)
         if size > route.limit + RECORD_OVERHEAD_BYTES:
             return self._too_large(route, partition, size - RECORD_OVERHEAD_BYTES, on_delivery)
         with self._lock, self._accumulator.steps():
@@ -179,14 +185,17 @@ class Batcher:
 
     def send_batch(
         self,
-        topic: str,
-        values: Sequence[bytes | None],
-        keys: Sequence[bytes | None] | None = None,
+        topic: Any,
+        values: Any,
+        keys: Any = None,
         *,
-        partition: int | None = None,
-        timestamps: Sequence[Any] | None = None,
+        partition: Any = None,
+        timestamps: Any = None,
     ) -> BatchFuture:
         """See `Producer.send_batch`."""
+        values = arguments.column("values", values)
+        keys = None if keys is None else arguments.column("keys", keys)
+        timestamps = None if timestamps is None else arguments.column("timestamps", timestamps)
         for name, column in (("keys", keys), ("timestamps", timestamps)):
             if column is not None and len(column) != len(values):
                 raise errors.InvalidRequest(f"{len(values)} values, and {len(column)} {name}")
@@ -199,7 +208,9 @@ class Batcher:
         sizes = [0 if value is None else len(value) for value in values]
         if keys is not None:
             sizes = [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
-        route = self._known.get(topic) or self._route(topic)
+        route = self._known.get(arguments.topic(topic)) or self._route(topic)
+        if partition is not None:
+            partition = _partition(route, partition)
         if (largest := max(sizes, default=0)) > route.limit:
             self._too_large(route, partition or 0, largest, None).result()
         batches: list[PendingBatch] = []
@@ -307,6 +318,10 @@ class Batcher:
             return
         accumulator.close_all()
         accumulator.work.notify_all()
+        if callbacks.is_inside():
+            full = f"buffer_bytes={self._config.buffer_bytes} are full"
+            self._state.lacks(transaction, errors.DeliveryTimeout(full))
+            callbacks.require_none(f"{full}, and a send")
         try:
             room = accumulator.settled.wait_for(
                 lambda: accumulator.buffered + size <= self._config.buffer_bytes or not self._state.may_send,
@@ -351,7 +366,10 @@ class Batcher:
         self._state.batch_failed(number, error, of=of)
         return batch
 
-    def _route(self, topic: str) -> Route:
+    def _route(self, topic: Any) -> Route:
+        topic = arguments.topic(topic)
+        if (route := self._known.get(topic)) is not None:
+            return route
         transaction = self._state.transaction
         try:
             self._start()
@@ -359,6 +377,13 @@ class Batcher:
         except errors.MsgtxError as error:
             self._state.lacks(transaction, error)
             raise
+
+
+def _partition(route: Route, given: Any) -> int:
+    """Return the index of a partition. Raise `WrongType`, `InvalidRequest`, `UnknownTopicOrPartition`."""
+    partition = arguments.whole("partition", given, least=-arguments.LARGEST_INT8)
+    route.topic.partition_id(partition)
+    return partition
 
 
 def _unanswered(batch: PendingBatch) -> PendingBatch:

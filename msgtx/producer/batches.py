@@ -8,12 +8,13 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from msgtx import arguments, callbacks
 from msgtx.database.wire import BatchColumns
-from msgtx.errors import IllegalState, MsgtxError
+from msgtx.errors import MsgtxError, fresh
 from msgtx.observer import Observers
 from msgtx.store.append import Appended
 from msgtx.store.rows import OpenRow
@@ -24,7 +25,6 @@ log = logging.getLogger("msgtx.producer")
 RECORD_OVERHEAD_BYTES: Final = 64  # what a record costs in memory beyond its bytes: objects and their places in lists
 RESERVED_BYTES: Final = 16 * 1024  # that an open batch takes of the buffer ahead of its records
 Callback = Callable[["RecordFuture"], object]
-_calling = threading.local()  # `locks`: of the producers in whose callbacks the thread is
 
 
 class PendingBatch(OpenRow):
@@ -82,12 +82,15 @@ class PendingBatch(OpenRow):
         """Return the number of records that are to be stored."""
         return len(self.values) - (len(self.dropped) if self.dropped else 0)
 
+    def error_of(self, index: int) -> BaseException | None:
+        """Return why the record at `index` is nowhere, as an error of its own; None if it is stored."""
+        error = self.dropped[index] if self.dropped and index in self.dropped else self.error
+        return None if error is None else fresh(error)
+
     def metadata(self, index: int) -> RecordMetadata:
         """Return where the record at `index` is. Raise why it is nowhere."""
-        if self.dropped and index in self.dropped:
-            raise self.dropped[index]
-        if self.error is not None:
-            raise self.error
+        if (self.error is not None or self.dropped) and (error := self.error_of(index)) is not None:
+            raise error
         offset = -1
         if self.base_offset >= 0:
             before = sum(1 for other in self.dropped if other < index) if self.dropped else 0
@@ -112,46 +115,44 @@ class RecordFuture:
         return self._batch.finished
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Wait for the record's place. Raise its error, or `TimeoutError` after `timeout` seconds."""
+        """Wait for the record's place. Raise its error, or `TimeoutError` after `timeout` seconds.
+
+        Raise `IllegalState` in a delivery callback for a record that is still on its way.
+        """
+        seconds = None if timeout is None else arguments.timeout(timeout)
         if not self._batch.finished:
-            wait_for(self._batch, timeout)
+            wait_for(self._batch, seconds, "result")
         return self._batch.metadata(self._index)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait; return the record's error, or None if it is stored. Raise `TimeoutError`."""
+        """Wait; return the record's error, or None if it is stored. Raise `TimeoutError`, and `IllegalState` as `result`."""
+        seconds = None if timeout is None else arguments.timeout(timeout)
         if not self._batch.finished:
-            wait_for(self._batch, timeout)
-        try:
-            self._batch.metadata(self._index)
-        except Exception as error:  # noqa: BLE001 - handed to the caller, whatever it is
-            return error
-        return None
+            wait_for(self._batch, seconds, "exception")
+        return self._batch.error_of(self._index)
 
     def add_done_callback(self, callback: Callback) -> None:
         """Call `callback(future)` when the outcome is known, from the sender's thread; at once if it is."""
+        arguments.function("callback", callback)
         with self._batch.lock:
             if not self._batch.finished:
                 if self._batch.callbacks is None:
                     self._batch.callbacks = []
                 self._batch.callbacks.append((callback, self))
                 return
-        call_back(callback, self, self._batch.lock)
+        call_back(callback, self)
 
 
-def call_back(callback: Callable[[Any], object], future: object, lock: Any) -> None:
+def call_back(callback: Callable[[Any], object], future: object) -> None:
     """Call a user's callback. What it raises is logged: it ends neither the sender nor a `send` whose record is stored."""
-    outer = getattr(_calling, "locks", ())
-    _calling.locks = (*outer, lock)
-    try:
-        callback(future)
-    except Exception:
-        log.exception("a delivery callback raised")
-    finally:
-        _calling.locks = outer
+    interrupt = callbacks.run(log, "a delivery callback raised", callback, future)
+    if interrupt is not None:
+        raise interrupt
 
 
-def wait_for(batch: PendingBatch, timeout: float | None) -> None:
-    """Wait until a batch is finished. Raise `TimeoutError`."""
+def wait_for(batch: PendingBatch, timeout: float | None, call: str) -> None:
+    """Wait until a batch is finished. Raise `TimeoutError`, and `IllegalState` in a delivery callback."""
+    callbacks.require_none(call)
     with batch.lock:
         if batch.finished:
             return
@@ -175,44 +176,48 @@ class BatchFuture:
         return all(batch.finished for batch in self._batches)
 
     def result(self, timeout: float | None = None) -> BatchMetadata:
-        """Wait for all records. Raise the first error, or `TimeoutError`."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        """Wait for all records. Raise the first error, or `TimeoutError`; `IllegalState` as `RecordFuture.result`."""
         offsets: dict[TopicPartition, list[tuple[int, int]]] = {}
         count = 0
-        for batch in self._batches:
-            if not batch.finished:
-                wait_for(batch, None if deadline is None else max(0.0, deadline - time.monotonic()))
-            if batch.error is not None:
-                raise batch.error
-            if batch.dropped:
-                raise next(iter(batch.dropped.values()))
+        for batch in self._finished(timeout, "result"):
+            if (error := _first_error(batch)) is not None:
+                raise error
             count += len(batch)
             last = batch.base_offset + len(batch) - 1 if batch.base_offset >= 0 else -1
             offsets.setdefault(batch.topic_partition, []).append((batch.base_offset, last))
         return BatchMetadata(count, offsets)
 
+    def _finished(self, timeout: float | None, call: str) -> Iterator[PendingBatch]:
+        """Yield the batches, in order, each when it is finished."""
+        seconds = None if timeout is None else arguments.timeout(timeout)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        for batch in self._batches:
+            if not batch.finished:
+                wait_for(batch, None if deadline is None else max(0.0, deadline - time.monotonic()), call)
+            yield batch
+
     def add_done_callback(self, callback: Callable[["BatchFuture"], object]) -> None:
         """Call `callback(future)` when all records are settled, from the sender's thread; at once if they are."""
+        arguments.function("callback", callback)
         left = iter(self._batches)
 
         def settled(_: RecordFuture | None = None) -> None:
             waiting = next((batch for batch in left if not batch.finished), None)
             if waiting is None:
-                call_back(callback, self, self._batches[0].lock if self._batches else None)
+                call_back(callback, self)
             else:
                 RecordFuture(waiting, 0).add_done_callback(settled)
 
         settled()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait; return the first error, or None. Raise `TimeoutError`."""
-        try:
-            self.result(timeout)
-        except TimeoutError:
-            raise
-        except Exception as error:  # noqa: BLE001 - handed to the caller, whatever it is
-            return error
-        return None
+        """Wait; return the first error, or None. Raise `TimeoutError`, and `IllegalState` as `RecordFuture.result`."""
+        return next((error for batch in self._finished(timeout, "exception") if (error := _first_error(batch))), None)
+
+
+def _first_error(batch: PendingBatch) -> BaseException | None:
+    error = next(iter(batch.dropped.values())) if batch.error is None and batch.dropped else batch.error
+    return None if error is None else fresh(error)
 
 
 @dataclass(slots=True)
@@ -271,7 +276,11 @@ class Accumulator:
 
     def raised(self, error: BaseException) -> None:
         """Note what was raised within steps: our own errors tear nothing, nor does what came while the thread waited."""
-        self.torn = self.torn or not (isinstance(error, MsgtxError) or error is self.harmless)
+        if not (isinstance(error, MsgtxError) or error is self.harmless):
+            self.torn = True
+            with self.lock:
+                self.work.notify_all()  # the sender answers those who wait
+                self.settled.notify_all()
 
     def lead_to(self, topic: Topic) -> None:
         """Have the lanes of a topic lead to other partitions: it was made again. The caller holds the lock."""
@@ -370,45 +379,65 @@ class Accumulator:
         with self.lock:
             self.close_all()
             self.work.notify_all()
-            return self.settled.wait_for(lambda: (self.unfinished == 0 and also()) or unless(), timeout)
-
-    def require_no_callback(self, call: str) -> None:
-        """Raise `IllegalState` in a delivery callback: what waits for records would wait for the thread that it is in."""
-        if self.lock in getattr(_calling, "locks", ()):
-            raise IllegalState(f"{call} in a delivery callback would wait for itself: call it in another thread")
+            return self.settled.wait_for(lambda: (self.unfinished == 0 and also()) or self.torn or unless(), timeout)
 
     def drop_unsent(self, error: BaseException, wanted: Callable[[PendingBatch], bool] = lambda _: True) -> None:
         """Fail every batch that is not in flight."""
         with self.lock:
             self.close_all()
             dropped = self.take_ready(wanted)
-        for batch in dropped:
-            self.finish(batch, error=error)
+        self.finish(dropped, error=error)
 
     def stored(self, lane: Lane, batch: PendingBatch, answer: Appended) -> None:
-        """Settle a batch that the database has stored."""
+        """Take over where the database has stored a batch, before it is finished."""
         batch.base_offset, batch.duplicate = answer.base_offset, answer.duplicate
         if lane.log_append_time:
             batch.timestamp = answer.timestamp
-        self.finish(batch)
 
-    def finish(self, batch: PendingBatch, *, error: BaseException | None = None) -> None:
-        """Settle a batch: its futures are done, its bytes are free, threads that wait go on."""
+    def finish(self, batches: Iterable[PendingBatch], *, error: BaseException | None = None) -> None:
+        """Settle batches: their futures are done, their bytes are free, threads that wait go on.
+
+        Callbacks come last, when all batches are settled: what one raises keeps no other record from its answer. A `flush`
+        waits for them. An interrupt that came meanwhile in the main thread is raised at the end.
+        """
+        waiting: list[PendingBatch] = []  # for callbacks
+        finished: list[PendingBatch] = []
         with self.lock, self.steps():
-            if batch.finished:
-                return
-            batch.error = error
-            batch.finished = True
-            self.buffered -= batch.reserved
-            self.unfinished -= 1
-            callbacks, batch.callbacks = batch.callbacks, None
-            if batch.event is not None:
-                batch.event.set()
+            for batch in batches:
+                if batch.finished:
+                    continue
+                batch.error = error
+                batch.finished = True
+                self.buffered -= batch.reserved
+                finished.append(batch)
+                if batch.callbacks:
+                    waiting.append(batch)
+                else:
+                    self.unfinished -= 1
+                if batch.event is not None:
+                    batch.event.set()
             self.settled.notify_all()
-        if self.observers.each:
-            self.tell(batch)
-        for callback, future in callbacks or ():
-            call_back(callback, future, self.lock)
+        try:
+            if self.observers.each:
+                for batch in finished:
+                    self.tell(batch)
+        finally:
+            if waiting:
+                self._call_back(waiting)
+
+    def _call_back(self, batches: list[PendingBatch]) -> None:
+        interrupt: BaseException | None = None
+        try:
+            for batch in batches:
+                called, batch.callbacks = batch.callbacks, None
+                for callback, future in called or ():
+                    interrupt = callbacks.run(log, "a delivery callback raised", callback, future) or interrupt
+        finally:
+            with self.lock:
+                self.unfinished -= len(batches)
+                self.settled.notify_all()
+        if interrupt is not None:
+            raise interrupt
 
     def tell(self, batch: PendingBatch) -> None:
         """Tell the observers of a batch that is finished."""

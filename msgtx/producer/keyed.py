@@ -4,17 +4,17 @@ What comes while a call is on its way waits, and goes together with the next one
 repeated: the keys tell what is stored already. One thread per producer, from the first such record on.
 """
 
-import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from msgtx.background import BackgroundThread
 from msgtx.config import ProducerConfig
 from msgtx.database.connection import until
 from msgtx.database.pool import Engine
-from msgtx.errors import DeliveryTimeout, FatalError, IllegalState, MsgtxError, UnknownTopicOrPartition
+from msgtx.errors import DeliveryTimeout, IllegalState, MsgtxError, UnknownTopicOrPartition
 from msgtx.producer.batches import Accumulator, PendingBatch
 from msgtx.producer.calls import MAX_BACKOFF_SECONDS
 from msgtx.producer.state import ProducerState
@@ -23,8 +23,6 @@ from msgtx.store.append import PARTITIONS_AT_ONCE
 from msgtx.store.append_once import KeyedRecord, Placed, append_once
 from msgtx.store.topics import Topic
 from msgtx.types import TopicPartition
-
-log = logging.getLogger("msgtx.producer")
 
 
 @dataclass(slots=True)
@@ -57,17 +55,16 @@ class Deduplicator:
         self._refresh_topic = refresh_topic
         self._work = threading.Condition(accumulator.lock)
         self._waiting: deque[Waiting] = deque()
+        self._taken: list[Waiting] = []  # on their way
         self._closing = False
-        self._thread: threading.Thread | None = None  # from the first record on
+        self._thread = BackgroundThread("msgtx-deduplicator", self._run, what="the deduplicator", failed=self._fail_all)
 
     def add(self, record: KeyedRecord, batch: PendingBatch) -> None:
         """Take a record in. The caller holds the lock, and has seen to it that there is room in the buffer."""
+        self._thread.start()  # with the first record
         self._accumulator.buffered += batch.reserved
         self._accumulator.unfinished += 1
         self._waiting.append(Waiting(record, batch))
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="msgtx-deduplicator", daemon=True)
-            self._thread.start()
         self._work.notify()
 
     def close(self, timeout: float | None = None) -> None:
@@ -77,14 +74,15 @@ class Deduplicator:
             dropped, self._waiting = self._waiting, deque()
             self._work.notify_all()
         self._fail(dropped, IllegalState("the producer was closed before this was sent"))
-        if self._thread is not None and threading.current_thread() is not self._thread:
-            self._thread.join(timeout)
+        self._thread.stop()
+        self._thread.join(timeout)
 
     # ── the thread ──
 
     def _run(self) -> None:
         failures = 0
-        while taken := self._take():
+        while self._take():
+            taken = self._taken
             try:
                 deadline = min(each.batch.created_at for each in taken) + self._config.delivery_timeout_ms / 1000
                 with until(deadline, silence=self._config.request_timeout_ms / 1000):
@@ -100,32 +98,28 @@ class Deduplicator:
                     self._expire(error)
                     self._pause(failures)
                 elif error.fatal:
-                    self._fail_all(taken, self._engine.cause_of(error))
+                    self._fail_all(self._engine.cause_of(error))
                 else:
                     self._refuse([(each, error) for each in taken])
-            except BaseException as error:
-                # A bug: every caller that waits gets the error, instead of waiting forever.
-                log.exception("the deduplicator failed")
-                self._fail_all(taken, FatalError(f"the deduplicator failed: {error!r}"))
 
-    def _take(self) -> list[Waiting]:
-        """Wait for records, and take as many as go together; none: it is the end."""
+    def _take(self) -> bool:
+        """Wait for records, and take as many as go together. Returns False at the end."""
         with self._work:
+            self._taken = []
             self._work.wait_for(lambda: self._waiting or self._closing)
-            taken: list[Waiting] = []
             size = 0
             places: set[int] = set()
-            while self._waiting and len(taken) < self._config.batch_records:
+            while self._waiting and len(self._taken) < self._config.batch_records:
                 size += self._waiting[0].batch.size
                 places.add(self._waiting[0].record.partition_id)
                 if len(places) > PARTITIONS_AT_ONCE:
                     break
-                if taken and (size > self._config.batch_bytes or taken[0].alone):
+                if self._taken and (size > self._config.batch_bytes or self._taken[0].alone):
                     break  # behind one that is not alone, none is: those were put back ahead of all
-                taken.append(self._waiting.popleft())
-            if len(taken) == 1:
-                taken[0].alone = True
-            return taken
+                self._taken.append(self._waiting.popleft())
+            if len(self._taken) == 1:
+                self._taken[0].alone = True
+            return bool(self._taken)
 
     def _call(self, records: list[KeyedRecord]) -> list[Placed]:
         partition_ids = sorted({record.partition_id for record in records})
@@ -136,6 +130,7 @@ class Deduplicator:
 
     def _settle(self, taken: list[Waiting], answers: list[Placed]) -> None:
         refused: list[tuple[Waiting, MsgtxError]] = []
+        stored: list[PendingBatch] = []
         for each, answer in zip(taken, answers, strict=True):
             if answer.error is not None:
                 refused.append((each, answer.error))
@@ -143,7 +138,8 @@ class Deduplicator:
             batch = each.batch
             batch.topic_partition = TopicPartition(batch.topic_partition.topic, answer.partition)
             batch.base_offset, batch.timestamp, batch.duplicate = answer.offset, answer.timestamp, answer.duplicate
-            self._accumulator.finish(batch)
+            stored.append(batch)
+        self._accumulator.finish(stored)
         self._refuse(refused)
 
     def _refuse(self, refused: list[tuple[Waiting, MsgtxError]]) -> None:
@@ -189,12 +185,12 @@ class Deduplicator:
         with self._work:
             self._work.wait_for(lambda: self._closing, seconds)
 
-    def _fail_all(self, taken: list[Waiting], error: MsgtxError) -> None:
+    def _fail_all(self, error: MsgtxError) -> None:
+        """Fail what is on its way and what waits: every caller gets the error, instead of waiting forever."""
         self._state.batch_failed(None, error)  # first: no record is taken in any more
         with self._work:
             waiting, self._waiting = self._waiting, deque()
-        self._fail([*taken, *waiting], error)
+        self._fail([*self._taken, *waiting], error)
 
     def _fail(self, some: Iterable[Waiting], error: MsgtxError) -> None:
-        for each in some:
-            self._accumulator.finish(each.batch, error=error)
+        self._accumulator.finish((each.batch for each in some), error=error)

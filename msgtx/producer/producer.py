@@ -10,6 +10,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
+from msgtx import arguments, callbacks
 from msgtx.config import ProducerConfig
 from msgtx.database.pool import Engine
 from msgtx.errors import DeliveryTimeout, IllegalState, MsgtxError
@@ -191,14 +192,16 @@ class Producer:
         return self._batcher.send_batch(topic, values, keys, partition=partition, timestamps=timestamps)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Send everything now and wait for the answers. Failed sends do not raise here; raise `TimeoutError`.
+        """Send everything now; wait for the answers, and for the callbacks. Failed sends do not raise; raise `TimeoutError`.
 
         In a delivery callback: `IllegalState`, as for the end of a transaction.
         """
-        self._accumulator.require_no_callback("flush")
+        seconds = arguments.timeout(timeout)
+        callbacks.require_none("flush")
         self._state.require_whole()
-        if not self._accumulator.flush(timeout):
+        if not self._accumulator.flush(seconds):
             raise TimeoutError(f"{self._accumulator.unfinished} batches are not acknowledged after {timeout} s")
+        self._state.require_whole()
 
     def _topic_changed(self, topic: Topic) -> None:
         """Take over what became of a topic that the client has looked at."""
@@ -338,19 +341,21 @@ class Producer:
     def close(self, timeout: float | None = None) -> None:
         """Flush, abort a transaction that is not decided, and end. Never raises on a fenced producer; may be called twice.
 
-        A commit in another thread is whole, or raises `TransactionAborted`.
+        A commit in another thread is whole, or raises `TransactionAborted`. Raise `IllegalState` in a delivery callback.
         """
+        seconds = arguments.timeout(timeout)
         if self.closed:
             return
-        self._flush_or_abort(timeout)
+        callbacks.require_none("close")
+        self._flush_or_abort(seconds)
         self._state.close()
         # Outside the lock: delivery callbacks are the user's code.
         lost = DeliveryTimeout("the producer was closed before this was answered: it may be stored")
         self._accumulator.drop_unsent(lost, lambda batch: batch.uncertain)
         self._accumulator.drop_unsent(IllegalState("the producer was closed before this was sent"))
         self._transactions.give_up()
-        self._keyed.close(timeout)
-        self._sender.close(timeout)
+        self._keyed.close(seconds)
+        self._sender.close(seconds)
 
     def _flush_or_abort(self, timeout: float | None) -> None:
         try:

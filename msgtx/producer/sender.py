@@ -11,7 +11,6 @@ import logging
 import operator
 import os
 import socket
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from functools import partial
 from typing import Final
 
 from msgtx import errors
+from msgtx.background import BackgroundThread
 from msgtx.config import ProducerConfig
 from msgtx.database.calls import batch_array, end_call
 from msgtx.database.connection import RawConnection, until
@@ -29,7 +29,7 @@ from msgtx.database.wire import Cursor
 from msgtx.errors import MsgtxError
 from msgtx.producer.batches import Accumulator, Lane, PendingBatch
 from msgtx.producer.calls import MAX_BACKOFF_SECONDS, Calls
-from msgtx.producer.state import ProducerState
+from msgtx.producer.state import ProducerState, interrupted
 from msgtx.producer.wake import Wake
 from msgtx.rules.transaction import Call
 from msgtx.session.answers import Answers
@@ -92,12 +92,12 @@ class Sender:
         self._paused = False
         self._busy = False
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name="msgtx-sender", daemon=True)
+        self._thread = BackgroundThread("msgtx-sender", self._run, what="the sender", failed=self._give_up)
 
     @property
     def started(self) -> bool:
         """Whether the thread was started."""
-        return self._thread.ident is not None
+        return self._thread.started
 
     def start(self) -> None:
         """Start the thread, with the first record; an idempotent producer gets its id."""
@@ -106,7 +106,7 @@ class Sender:
                 return
             if self._state.closed:
                 self._state.refuse(Call.SEND)
-            if self._config.enable_idempotence and not self._state.transactional:
+            if self._config.enable_idempotence and not self._state.transactional and self._state.producer is None:
                 self._state.producer = self._calls.answered(lambda: self._calls.initialize(None), self._calls.deadline())
             self._thread.start()
 
@@ -115,8 +115,8 @@ class Sender:
         with self._accumulator.lock:
             self._closing = True
             self._accumulator.work.notify_all()
-        if self.started and threading.current_thread() is not self._thread:
-            self._thread.join(timeout)
+        self._thread.stop()
+        self._thread.join(timeout)
 
     @contextlib.contextmanager
     def paused(self, deadline: float) -> Iterator[None]:
@@ -162,15 +162,17 @@ class Sender:
                     self._sleep(min(MAX_BACKOFF_SECONDS, backoff * 2 ** min(failures, 6)))
                 else:
                     self._fail_all(self._engine.cause_of(error) if error.fatal else error)
-            except BaseException as error:
-                # A bug: every caller that waits gets the error, instead of waiting forever.
-                log.exception("the sender failed")
-                self._requeue_in_flight()
-                self._fail_all(errors.FatalError(f"the sender failed: {error!r}"))
             finally:
                 with self._accumulator.lock:
                     self._busy = False
                     self._accumulator.settled.notify_all()
+        if self._accumulator.torn:  # who waits is answered; what was between two places is lost
+            self._accumulator.drop_unsent(interrupted())
+
+    def _give_up(self, error: MsgtxError) -> None:
+        """Handle what has ended the loop, a bug: every caller that waits gets the error, instead of waiting forever."""
+        self._requeue_in_flight()
+        self._fail_all(error)
 
     def _sleep(self, seconds: float) -> None:
         with self._accumulator.work:
@@ -351,15 +353,20 @@ class Sender:
         answers = read_appended(rows)
         if call.batches[0].transaction_number is None:
             self._wake.tell([lane.partition_id for lane in call.lanes])
-        for lane, batch, answer in zip(call.lanes, call.batches, answers, strict=True):
-            batch.uncertain = False
-            if answer.error is None:
-                self._accumulator.stored(lane, batch, answer)
-            elif lane.topic_partition in refused and not answer.error.fatal:
-                self._requeue(lane, batch)  # it followed a refused batch; it gets a new number
-            else:
-                refused.add(lane.topic_partition)
-                self._refused(lane, batch, answer.error)
+        stored: list[PendingBatch] = []
+        try:
+            for lane, batch, answer in zip(call.lanes, call.batches, answers, strict=True):
+                batch.uncertain = False
+                if answer.error is None:
+                    self._accumulator.stored(lane, batch, answer)
+                    stored.append(batch)
+                elif lane.topic_partition in refused and not answer.error.fatal:
+                    self._requeue(lane, batch)  # it followed a refused batch; it gets a new number
+                else:
+                    refused.add(lane.topic_partition)
+                    self._refused(lane, batch, answer.error)
+        finally:
+            self._accumulator.finish(stored)
 
     def _refused(self, lane: Lane, batch: PendingBatch, error: MsgtxError) -> None:
         if isinstance(error, errors.OutOfOrderSequence) and batch.transaction_number is None:
@@ -373,7 +380,7 @@ class Sender:
         elif error.fatal:
             error = self._engine.cause_of(error)
             self._fail_all(error)
-            self._accumulator.finish(batch, error=error)
+            self._accumulator.finish([batch], error=error)
         else:
             self._renumber_from(lane, batch)
             self._fail(batch, error)
@@ -459,7 +466,7 @@ class Sender:
     def _fail(self, batch: PendingBatch, error: MsgtxError) -> None:
         # Its transaction first: a commit that waits for the batch would go on without it.
         self._state.batch_failed(batch.transaction_number, error)
-        self._accumulator.finish(batch, error=error)
+        self._accumulator.finish([batch], error=error)
 
     def _fail_all(self, error: MsgtxError) -> None:
         self._bump_needed = False

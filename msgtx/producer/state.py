@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
-from msgtx.errors import DeliveryTimeout, FatalError, MsgtxError, UsageError
+from msgtx.errors import DeliveryTimeout, FatalError, MsgtxError, UsageError, fresh
 from msgtx.producer.batches import Accumulator, PendingBatch
 from msgtx.rules.transaction import Call, ClientState, client_move
 from msgtx.session.answers import Answers
@@ -44,6 +44,11 @@ class OpenTransaction:
         return dict(self.tails.values())
 
 
+def interrupted() -> FatalError:
+    """Return what callers are told of a producer that an interrupt has torn."""
+    return FatalError("the producer was interrupted in the middle of a step: close it, and make a new one")
+
+
 class ProducerState:
     """The state of a producer, its error and its transaction, under the lock of its accumulator."""
 
@@ -82,17 +87,17 @@ class ProducerState:
     def require_whole(self) -> None:
         """Raise `FatalError` if the producer was interrupted between two steps: what is sent next might lack a part (I1)."""
         if self._accumulator.torn:
-            raise FatalError("the producer was interrupted in the middle of a step: close it, and make a new one")
+            raise interrupted()
 
     def raise_fatal(self) -> None:
         """Raise the error that has failed the producer for good, if there is one."""
         if self.value is ClientState.FATAL_ERROR and self.error is not None:
-            raise self.error
+            raise fresh(self.error)
 
     def raise_failure(self) -> None:
         """Raise the error of the transaction or of the producer, if there is one."""
         if self.has_failed and self.error is not None:
-            raise self.error
+            raise fresh(self.error)
 
     def refuse(self, call: Call) -> NoReturn:
         """Raise why this may not be called now."""
@@ -106,10 +111,10 @@ class ProducerState:
             if self.value in {ClientState.CLOSED, ClientState.FATAL_ERROR}:
                 return
             if error.fatal:
-                self.error = error
+                self.error = fresh(error)  # the caller may raise this one
                 self.move(Call.FATAL)
             elif self.value in _WRITING:
-                self.error = error
+                self.error = fresh(error)
                 self.move(Call.FAILED)
             self._accumulator.settled.notify_all()  # a thread that waits for room learns of it
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import sqlalchemy
 
-from msgtx import errors
+from msgtx import callbacks, errors
 from msgtx.database.connection import until
 from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState, MsgtxError, OutcomeUnknown
@@ -251,11 +251,11 @@ class Transactions:
                 for name in {batch.topic_partition.topic for batch in batches}:
                     self._routes.refresh(name)  # the next transaction goes to what is there now
             refused = self._calls.refused(refused)
-            for batch in batches:
-                self._accumulator.finish(batch, error=refused)
+            self._accumulator.finish(batches, error=refused)
             raise refused
         for batch, answer in zip(batches, answers if batches else (), strict=True):
             self._accumulator.stored(lanes[batch.topic_partition], batch, answer)
+        self._accumulator.finish(batches)
 
     def _flush(self, transaction: OpenTransaction, deadline: float) -> None:
         with self._state.lock:
@@ -424,18 +424,15 @@ class Transactions:
                 self._drop_unsent()
                 is_committed = self.resolve(transaction.id, timeout) is Outcome.COMMITTED
                 aborted = None if is_committed else errors.TransactionAborted(f"transaction {transaction.id} was aborted")
-                for batch in transaction.fused or ():
-                    self._accumulator.finish(batch, error=aborted)
+                self._accumulator.finish(transaction.fused or (), error=aborted)
                 self._ended("committed" if is_committed else "aborted", began)
 
     def give_up(self) -> None:
         """Settle what went out with a commit that will not be called again for its answer: the producer is closed."""
         transaction = self._state.transaction
         if transaction is not None and not self.is_ending:
-            for batch in transaction.fused or ():
-                self._accumulator.finish(
-                    batch, error=OutcomeUnknown(f"the outcome of transaction {transaction.id} is not known")
-                )
+            unknown = OutcomeUnknown(f"the outcome of transaction {transaction.id} is not known")
+            self._accumulator.finish(transaction.fused or (), error=unknown)
 
     def _drop_unsent(self) -> None:
         self._accumulator.drop_unsent(
@@ -469,7 +466,7 @@ class Transactions:
 
     @contextlib.contextmanager
     def _sole_ending(self, call: Call) -> Iterator[None]:
-        self._accumulator.require_no_callback(call)
+        callbacks.require_none(call)
         ending = _Ending()  # gone with this call, also where an interrupt keeps it from saying that it is over
         with self._state.lock:
             if self.is_ending:

@@ -471,44 +471,6 @@ def test_a_callback_may_wait_for_another_thread_that_sends(client: msgtx.Client,
     assert places == [0]
 
 
-@pytest.mark.parametrize("dedup_key", [None, "once"])
-def test_a_callback_that_would_wait_for_itself_is_told_so(
-    client: msgtx.Client, topic: str, read: Read, dedup_key: str | None
-) -> None:
-    heard: list[str] = []
-    done = threading.Event()
-
-    def call_back(_: object) -> None:
-        with pytest.raises(errors.IllegalState) as raised:
-            producer.flush()
-        heard.append(str(raised.value))
-        done.set()
-
-    with client.producer() as producer:
-        producer.send(topic, b"a", on_delivery=call_back, dedup_key=dedup_key)
-        assert done.wait(5)
-        assert producer.send(topic, b"b").result(SECONDS).offset == 1
-        producer.flush(SECONDS)
-    assert heard == ["flush in a delivery callback would wait for itself: call it in another thread"]
-    assert len(read(topic)) == 2
-
-
-@pytest.mark.parametrize("dedup_key", [None, "once"])
-def test_a_callback_may_close_its_producer(client: msgtx.Client, topic: str, read: Read, dedup_key: str | None) -> None:
-    closed = threading.Event()
-
-    def close(_: object) -> None:
-        producer.close()
-        closed.set()
-
-    producer = client.producer(linger_ms=0)
-    producer.send(topic, b"a", on_delivery=close, dedup_key=dedup_key)
-    assert closed.wait(5)
-    producer._sender._thread.join(5)
-    assert not producer._sender._thread.is_alive()
-    assert len(read(topic)) == 1
-
-
 def test_result_times_out(client: msgtx.Client, topic: str) -> None:
     with client.producer(linger_ms=60_000) as producer:
         future = producer.send(topic, b"a")
@@ -808,7 +770,7 @@ def test_what_keeps_the_epoch_from_being_raised_stops_no_partition_for_good(
     """What a refusal stops goes on with the next epoch; if there is none, the producer lives all the same."""
     compacted = unique("compacted")
     client.topics.create(compacted, cleanup_policy="compact")
-    with client.producer(linger_ms=60_000, delivery_timeout_ms=2_000) as producer:
+    with client.producer(linger_ms=1_900, delivery_timeout_ms=2_000) as producer:
         producer.send(topic, b"lost")
         producer.flush(SECONDS)
         connection.execute(

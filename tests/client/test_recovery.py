@@ -895,7 +895,7 @@ def test_the_sender_sleeps_for_the_rest_of_a_linger_only(
 
 
 def test_a_call_that_hangs_ends_with_its_oldest_batch(client: msgtx.Client, topic: str, connection: Connection) -> None:
-    with client.producer(linger_ms=0, delivery_timeout_ms=400, request_timeout_ms=60_000) as producer:
+    with client.producer(linger_ms=0, delivery_timeout_ms=400) as producer:
         producer.send(topic, b"first").result(SECONDS)
         with partitions_held(connection, topic):
             hangs = producer.send(topic, b"hangs")

@@ -819,9 +819,9 @@ def test_a_transaction_is_not_ended_in_a_callback_for_which_its_end_would_wait(
 
 
 def waits(producer: msgtx.Producer) -> int:
-    """Need the producer's lock; return how many records are on their way."""
+    """Need the producer's lock; return how many bytes are on their way."""
     with producer._accumulator.lock:
-        return producer._accumulator.unfinished
+        return producer._accumulator.buffered
 
 
 # ── fencing ──

@@ -276,7 +276,7 @@ def test_the_errors_are_these() -> None:
         errors.FatalError: "ProducerFenced InvalidProducerEpoch InvalidProducerIdMapping BatchConflict CoordinatorFenced"
         " IncarnationChanged AuthorizationFailed LoginRefused",
         errors.UsageError: "ConfigError IllegalState InvalidRequest InvalidTransactionTimeout InvalidTransactionState"
-        " UnknownTopicOrPartition TopicExists InvalidTopic NoOffset OffsetOutOfRange GroupNotFound"
+        " UnknownTopicOrPartition TopicExists InvalidTopic NoOffset OffsetOutOfRange GroupNotFound WrongType"
         " GroupNotEmpty GroupMaxSizeReached InvalidSessionTimeout GroupSubscribedToTopic CheckpointLost"
         " TransactionalIdNotFound SnapshotNotFound SnapshotExists DeserializationError DatabaseNotFound",
         errors.MsgtxError: "OutcomeUnknown",

@@ -15,7 +15,7 @@ from tests.model.lives import Decision, Guest, Life
 from tests.model.oracle import OPEN, Loss, NoSuchWorldError, Oracle, Request
 from tests.model.place import Place
 
-FAST: Final = {"linger_ms": 60_000, "retry_backoff_ms": 1, "max_block_ms": 30_000, "delivery_timeout_ms": 30_000}
+FAST: Final = {"linger_ms": 29_000, "retry_backoff_ms": 1, "max_block_ms": 30_000, "delivery_timeout_ms": 30_000}
 READING: Final = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "retry_backoff_ms": 1}
 PARTITIONS, IDS, LIVES, LETTERS = 3, 2, 6, 12
 OUTSIDE: Final = -1  # stands for the producer id of a plain producer: no user learns it

@@ -2,8 +2,11 @@
 
 import dataclasses
 import inspect
+import numbers
 import typing
 from datetime import timedelta
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,7 @@ import pytest
 from msgtx import units
 from msgtx.client import Client
 from msgtx.config import _CHOICES, KAFKA_NAMES, ConsumerConfig, ProducerConfig, ShareConsumerConfig, resolve
-from msgtx.errors import ConfigError, InvalidTransactionTimeout
+from msgtx.errors import ConfigError, InvalidRequest, InvalidTransactionTimeout
 from msgtx.settings import (
     ConsumerSettings,
     IntoSettings,
@@ -427,3 +430,104 @@ def test_idempotence_that_the_environment_asks_for_is_not_given_up(monkeypatch: 
     monkeypatch.setenv("MSGTX_ENABLE_IDEMPOTENCE", "true")
     with pytest.raises(ConfigError, match="acks=1"):
         resolve(ProducerConfig, {"acks": 1})
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "complaint"),
+    [
+        (ProducerConfig, {"linger_ms": "3s", "delivery_timeout_ms": "1s"}, "linger_ms=3000 must be below delivery_timeout"),
+        (ProducerConfig, {"linger_ms": "2min"}, "linger_ms=120000 must be below delivery_timeout_ms=120000: a record"),
+        (
+            ProducerConfig,
+            {"request_timeout_ms": "2s", "delivery_timeout_ms": "1s"},
+            "request_timeout_ms=2000 must be at",
+        ),
+        (ProducerConfig, {"retry_backoff_ms": "1s", "delivery_timeout_ms": "1s"}, "retry_backoff_ms=1000 must be below"),
+        (
+            ProducerConfig,
+            {"batch_bytes": "2MiB", "buffer_bytes": "1MiB"},
+            "batch_bytes=2097152 must be at most",
+        ),
+        (
+            ConsumerConfig,
+            {"heartbeat_interval_ms": "45s"},
+            "heartbeat_interval_ms=45000 must be below session",
+        ),
+        (
+            ConsumerConfig,
+            {"heartbeat_interval_ms": "2s", "max_poll_interval_ms": "1s"},
+            "must be at most max_poll",
+        ),
+        (ConsumerConfig, {"retry_backoff_ms": "1min"}, "retry_backoff_ms=60000 must be below session_timeout_ms"),
+        (
+            ConsumerConfig,
+            {"retry_backoff_ms": "2s", "request_timeout_ms": "1s"},
+            "retry_backoff_ms=2000 must be below",
+        ),
+        (ShareConsumerConfig, {"group": "g", "retry_backoff_ms": "1min"}, "retry_backoff_ms=60000 must be below session"),
+    ],
+)
+def test_a_pair_that_cannot_work_is_refused(kind: type, settings: dict[str, object], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        resolve(kind, settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"delivery_timeout_ms": "3s"}, {"retry_backoff_ms": 9, "delivery_timeout_ms": 10}, {"buffer_bytes": 99}],
+)
+def test_a_default_that_has_no_effect_is_no_contradiction(settings: dict[str, object]) -> None:
+    resolve(ProducerConfig, settings)
+
+
+@pytest.mark.parametrize("name", ["linger_ms", "buffer_bytes", "retries", "max_in_flight", "batch_records"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        1.5,
+        float("nan"),
+        float("inf"),
+        "nan",
+        "9" * 5_000,
+        Decimal("1.5"),
+        Fraction(1, 2),
+        b"5",
+        [5],
+        {},
+        object(),
+        2**63,
+        True,
+    ],
+)
+def test_a_number_that_is_none_is_refused(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=name):
+        resolve(ProducerConfig, {name: value})
+
+
+@numbers.Integral.register
+class OfAnother:
+    """A whole number of another library, as numpy's are."""
+
+    def __index__(self) -> int:
+        return 5
+
+
+@pytest.mark.parametrize("name", ["linger_ms", "buffer_bytes", "retries"])
+@pytest.mark.parametrize("value", [5, "5", OfAnother()])
+def test_whole_numbers_of_others_are_taken(name: str, value: object) -> None:
+    found = getattr(resolve(ProducerConfig, {name: value}), name)
+    assert (found, type(found)) == (5, int)
+
+
+def test_names_are_checked_where_they_are_given() -> None:
+    for name in ("a\0b", "a\ud800", "x" * 1_001):
+        with pytest.raises(InvalidRequest, match="name of transactional_id"):
+            resolve(ProducerConfig, {"transactional_id": name})
+        with pytest.raises(InvalidRequest, match="name of group"):
+            resolve(ConsumerConfig, {"group": name})
+
+
+@pytest.mark.parametrize("config", [5, "linger.ms=5", ["linger.ms"], {5: 5}])
+def test_a_config_that_is_none_is_refused(config: object) -> None:
+    with pytest.raises(ConfigError):
+        resolve(ProducerConfig, {}, config)  # type: ignore[arg-type]

@@ -227,7 +227,7 @@ def fused(world: World) -> None:
 
 
 def _process(world: World, *, flush: bool) -> None:
-    with world.client() as client, world.producer(client, linger_ms=60_000) as producer:
+    with world.client() as client, world.producer(client, linger_ms=20_000) as producer:
         world.note("fenced", f"{world.run}.{world.life - 1}")
         for consumer, record, name in inputs(world, client):
             _transform(world, producer, consumer, record, name, flush=flush)
@@ -330,7 +330,7 @@ class Crew:
 def rebalance(world: World) -> None:
     """A member works alone; another one joins, and gets a partition; both work; one leaves, the other continues."""
     bury(world)
-    with world.client() as client, world.producer(client, linger_ms=60_000) as producer:
+    with world.client() as client, world.producer(client, linger_ms=20_000) as producer:
         world.note("fenced", f"{world.run}.{world.life - 1}")
         crew = Crew(world, client, producer)
         first = crew.join()
@@ -403,7 +403,7 @@ def share_dead(world: World) -> None:
 
 
 def _share(world: World, *, flush: bool) -> None:
-    with world.client() as client, world.producer(client, linger_ms=60_000) as producer, _member(world, client) as member:
+    with world.client() as client, world.producer(client, linger_ms=20_000) as producer, _member(world, client) as member:
         world.note("fenced", f"{world.run}.{world.life - 1}")
         attempt = 0
         while not _all_answered(world):
@@ -459,7 +459,7 @@ def after_share_dead(world: World) -> None:
 
 def abort(world: World) -> None:
     """Transactions that are aborted after records were stored, with a committed one after each."""
-    with world.client() as client, world.producer(client, linger_ms=60_000) as producer:
+    with world.client() as client, world.producer(client, linger_ms=20_000) as producer:
         world.note("fenced", f"{world.run}.{world.life - 1}")
         for number in range(2):
             name = f"{world.me}.{number}"
@@ -498,7 +498,7 @@ def together(world: World) -> None:
     """Two producers of one client commit at the same time: their transactions share a call."""
     with (
         world.client() as client,
-        world.producer(client, linger_ms=60_000) as first,
+        world.producer(client, linger_ms=20_000) as first,
         client.producer(transactional_id=f"id-{world.run}-2", **{**FAST, "linger_ms": 60_000}) as second,
         concurrent.futures.ThreadPoolExecutor(2) as threads,
     ):

@@ -25,7 +25,7 @@ def session(world: World, isolation: str) -> None:
     with (
         world.client() as client,
         world.sessions(isolation) as sessions,
-        world.producer(client, linger_ms=60_000) as producer,
+        world.producer(client, linger_ms=20_000) as producer,
     ):
         world.note("fenced", f"{world.run}.{world.life - 1}")
         for consumer, record, name in inputs(world, client):
@@ -130,7 +130,7 @@ def prepared(world: World) -> None:
     with (
         world.client() as client,
         world.books(world.elsewhere, "READ COMMITTED") as books,
-        contextlib.closing(world.producer(client, linger_ms=60_000)) as producer,
+        contextlib.closing(world.producer(client, linger_ms=20_000)) as producer,
     ):
         producer.init_transactions(keep_prepared=True)
         world.note("fenced", f"{world.run}.{world.life - 1}")

@@ -264,7 +264,7 @@ def test_what_is_acknowledged_is_flushed_though_the_role_commits_asynchronously(
     names = []
     for flush in (False, True):
         with msgtx.connect(url) as client:
-            producer = client.producer(transactional_id="id", linger_ms=60_000, **FAST)
+            producer = client.producer(transactional_id="id", linger_ms=20_000, **FAST)
             producer.init_transactions()
             names.append(producer.begin_transaction().id)
             producer.send("topic", f"transaction-{flush}".encode(), partition=1)
@@ -275,7 +275,7 @@ def test_what_is_acknowledged_is_flushed_though_the_role_commits_asynchronously(
             crashing.crash()
             producer.close()
     with msgtx.connect(url) as client:
-        producer = client.producer(transactional_id="id", linger_ms=60_000, **FAST)
+        producer = client.producer(transactional_id="id", linger_ms=20_000, **FAST)
         producer.init_transactions()
         names.append(producer.begin_transaction().id)
         producer.send("topic", b"aborted", partition=1)

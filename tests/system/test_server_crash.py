@@ -171,7 +171,7 @@ def test_what_must_last_is_flushed_also_where_the_server_would_not_wait_for_it(c
         client.producer(linger_ms=0, **FAST).send("topic", b"plain", partition=0).result(PATIENCE_SECONDS)
 
     def commit(client: Client, value: bytes, *, flush: bool) -> None:
-        producer = client.producer(transactional_id="id", linger_ms=60_000, **FAST)
+        producer = client.producer(transactional_id="id", linger_ms=20_000, **FAST)
         producer.init_transactions()
         crashing.flush()
         producer.begin_transaction()
@@ -375,7 +375,7 @@ def test_a_commit_without_a_database_is_unknown_until_it_is_back(
     fresh: Callable[[], Client],
 ) -> None:
     """The same call may be repeated; any process may ask how it ended."""
-    with client.producer(transactional_id=topic, linger_ms=60_000, **FAST) as producer:
+    with client.producer(transactional_id=topic, linger_ms=20_000, **FAST) as producer:
         name = producer.begin_transaction().id
         producer.send(topic, b"value", partition=0)
         if flush:

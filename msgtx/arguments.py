@@ -1,0 +1,188 @@
+"""Arguments of public calls: what has a wrong type or cannot be right is refused where it is given, before any lock.
+
+Each checker returns the argument as the rest of the package takes it: numbers of other libraries become `int` or `float`,
+subclasses of `str` become `str`. Source: I16.
+"""
+
+import math
+import numbers
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from msgtx.errors import ConfigError, InvalidRequest, WrongType
+from msgtx.types import TopicPartition
+
+Given = TypeVar("Given")
+LONGEST_SECONDS: Final = 2**40 / 1000  # 34 years: a thread cannot wait for more than 292 years
+LARGEST_INT4: Final = 2**31 - 1
+LARGEST_INT8: Final = 2**63 - 1
+# Names stand in indexes, up to two in one, and a row of an index holds 2,704 bytes. Longer ones are no names but data.
+NAME_BYTES: Final = 1_000
+SHOWN_CHARACTERS: Final = 80
+
+
+def shown(value: object) -> str:
+    """Return what an error says of a value: not all of a long one, and something of one that cannot tell what it is."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - of a class of the user's
+        text = object.__repr__(value)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
+
+
+# ── numbers ──
+
+
+def whole(name: str, value: object, *, least: int = 0, most: int = LARGEST_INT8) -> int:
+    """Return a whole number. Raise `WrongType`, and `InvalidRequest` outside the bounds."""
+    number = value
+    if number.__class__ is not int:
+        try:
+            number = operator.index(number)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            number = True
+        if isinstance(value, bool) or isinstance(number, bool):
+            raise WrongType(f"{name} is a whole number, not {shown(value)}")
+    assert isinstance(number, int)
+    if not least <= number <= most:
+        bounds = f"{least} or more" if number < least else f"at most {most}"
+        raise InvalidRequest(f"{name} is {bounds}, not {shown(value)}")
+    return number
+
+
+def seconds(name: str, value: object) -> float:
+    """Return a time in seconds, 0 or more. Raise `WrongType`, and `InvalidRequest` for a time that nothing can wait for."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise WrongType(f"{name} is a number of seconds, not {shown(value)}")
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.inf
+    if not 0 <= number <= LONGEST_SECONDS:  # also for what is no number
+        raise InvalidRequest(f"{name} is 0 to {LONGEST_SECONDS:.0f} seconds, not {shown(value)}")
+    return number
+
+
+def timeout(value: object, name: str = "timeout") -> float | None:
+    """Return how long a call waits, in seconds; None: as long as the call says. Raise as `seconds` does."""
+    return None if value is None else seconds(name, value)
+
+
+def flag(name: str, value: object) -> bool:
+    """Return true or false. Raise `WrongType` for anything else: the text "no" would be true."""
+    if value is not True and value is not False:
+        raise WrongType(f"{name} is True or False, not {shown(value)}")
+    return value
+
+
+# ── names ──
+
+
+def text(name: str, value: object) -> str:
+    """Return a text. Raise `WrongType`, and `InvalidRequest` for one that cannot be stored."""
+    if not isinstance(value, str):
+        raise WrongType(f"{name} is a text, not {shown(value)}")
+    if "\0" in value:
+        raise InvalidRequest(f"{name} has no NUL character; this one is {shown(value)}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"{name} is no valid UTF-8: {shown(value)}") from None
+    return value if value.__class__ is str else str.__str__(value)
+
+
+def check_name(what: str, name: object) -> str:
+    """Return a name. Raise `WrongType`, `InvalidRequest` for what cannot be stored as one. `what` it names: "a group"."""
+    if not isinstance(name, str):
+        raise WrongType(f"the name of {what} is a text, not {shown(name)}")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"the name of {what} is no valid UTF-8: {name[:50]!r}") from None
+    if not 0 < size <= NAME_BYTES:
+        begin = f": {name[:50]!r}…" if size else ""
+        raise InvalidRequest(f"the name of {what} has 1 to {NAME_BYTES} bytes of UTF-8, not {size}{begin}")
+    if "\0" in name:
+        raise InvalidRequest(f"the name of {what} has no NUL character; this one is {name[:50]!r}")
+    return name if name.__class__ is str else str.__str__(name)
+
+
+def topic(value: object) -> str:
+    """Return the name of a topic. Raise `WrongType`, `InvalidRequest`."""
+    if not isinstance(value, str):
+        raise WrongType(f'a topic is a name, not {a_kind(value)}: {shown(value)}; several are consumer("a", "b")')
+    return check_name("a topic", value)
+
+
+def topics(value: Iterable[str] | None) -> list[str] | None:
+    """Return the names of topics; None: all. Raise `WrongType` for a single name: its letters are no topics."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        raise WrongType("topics is a list of names; for one topic write [name]")
+    return [topic(each) for each in listed("topics", value)]
+
+
+def partition(value: object, *, name: str = "a partition") -> TopicPartition:
+    """Return a partition, given as `TopicPartition` or as a pair. Raise `WrongType`, `InvalidRequest`."""
+    if not isinstance(value, tuple) or len(value) != 2:
+        raise WrongType(f"{name} is a TopicPartition(topic, index), not {shown(value)}")
+    return TopicPartition(topic(value[0]), whole("the index of a partition", value[1], most=LARGEST_INT4))
+
+
+def partitions(value: Iterable[TopicPartition] | None) -> list[TopicPartition] | None:
+    """Return partitions; None: all. Raise `WrongType`, `InvalidRequest`."""
+    return None if value is None else [partition(each) for each in listed("partitions", value)]
+
+
+# ── the rest ──
+
+
+def listed(name: str, value: Any) -> list[Any]:
+    """Return what can be gone through, as a list. Raise `WrongType`, also for a text."""
+    if isinstance(value, str | bytes | bytearray | memoryview):
+        raise WrongType(f"{name} is a list, not {shown(value)}")
+    try:
+        return list(value)
+    except TypeError:
+        raise WrongType(f"{name} is a list, not {shown(value)}") from None
+
+
+def column(name: str, value: Any) -> Sequence[Any]:
+    """Return a column of records' values, which can be indexed. Raise `WrongType`, also for a text or bytes."""
+    return value if value.__class__ is list or value.__class__ is tuple else listed(name, value)
+
+
+def mapping(name: str, value: Any) -> Mapping[Any, Any]:
+    """Return a mapping. Raise `WrongType`."""
+    if not isinstance(value, Mapping):
+        raise WrongType(f"{name} is a mapping, not {shown(value)}")
+    return value
+
+
+def function(name: str, value: Given | None) -> Given | None:
+    """Return a function of the user's, or None. Raise `WrongType` for what cannot be called."""
+    if value is not None and not callable(value):
+        raise WrongType(f"{name} is a function, not {shown(value)}")
+    return value
+
+
+def one_of(name: str, value: object, choices: Iterable[str]) -> str:
+    """Return one of several words. Raise `ConfigError`."""
+    known = [*choices]
+    if not isinstance(value, str) or value not in known:
+        raise ConfigError(f"{name} is one of {', '.join(known)}, not {shown(value)}")
+    return value
+
+
+def an_instance(name: str, value: object, kind: type[Given] | tuple[type, ...], words: str) -> Given:
+    """Return an object of a class. Raise `WrongType`, which says in words what it takes."""
+    if not isinstance(value, kind):
+        raise WrongType(f"{name} is {words}, not {shown(value)}")
+    return value  # type: ignore[return-value]
+
+
+def a_kind(value: object) -> str:
+    """Return the name of a value's class, with its article as the errors have it."""
+    return f"a {type(value).__name__}"

@@ -1,0 +1,377 @@
+"""The user's functions in a producer: none of them ends a thread of msgtx, or waits for what that thread has to do."""
+
+import asyncio
+import contextlib
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import msgtx
+from msgtx import errors
+from msgtx.observer import Observer
+from msgtx.producer.batches import Accumulator, PendingBatch, RecordFuture
+from tests.databases import wait_until
+
+Read = Callable[..., list[msgtx.Record]]
+SECONDS = 30.0
+EXITS: list[BaseException] = [
+    SystemExit(1), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError(), RuntimeError("theirs"),
+]  # fmt: skip
+
+
+# ── what they raise ──
+
+
+@pytest.mark.parametrize("dedup", [False, True])
+@pytest.mark.parametrize("error", EXITS, ids=lambda error: type(error).__name__)
+def test_a_callback_that_exits_ends_nothing(
+    client: msgtx.Client, wide: str, error: BaseException, dedup: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    called: list[object] = []
+
+    def told(future: object) -> None:
+        called.append(future)
+        if len(called) == 1:
+            raise error
+
+    with client.producer(linger_ms=20) as producer:
+        futures = [
+            producer.send(wide, b"v", partition=n % 3, on_delivery=told, dedup_key=str(n) if dedup else None)
+            for n in range(9)
+        ]
+        producer.flush(SECONDS)
+        assert len(called) == 9
+        assert [future.exception(0) for future in futures] == [None] * 9
+        assert producer.send(wide, b"next").result(SECONDS).offset >= 0
+    assert caplog.text.count("a delivery callback raised") == 1
+
+
+def test_an_observer_that_exits_ends_nothing(client: msgtx.Client, topic: str) -> None:
+    class Exits(Observer):
+        def batch_settled(self, *_: Any, **__: Any) -> None:
+            sys.exit(1)
+
+    client.observe(Exits())
+    with client.producer(linger_ms=0) as producer:
+        for _ in range(2):
+            assert producer.send(topic, b"v").exception(SECONDS) is None
+
+
+@pytest.mark.parametrize("error", EXITS[:4], ids=lambda error: type(error).__name__)
+def test_a_serializer_that_exits_tears_nothing(client: msgtx.Client, topic: str, error: BaseException) -> None:
+    def serialize(value: object) -> bytes:
+        if value == "exit":
+            raise error
+        return str(value).encode()
+
+    with client.producer(linger_ms=20, value_serializer=serialize) as producer:
+        before = producer.send(topic, "before")
+        with pytest.raises(type(error)):
+            producer.send(topic, "exit")
+        assert before.result(SECONDS).offset == 0
+        assert producer.send(topic, "behind").result(SECONDS).offset == 1
+
+
+def test_an_exit_in_the_callers_own_thread_comes_when_all_is_settled(client: msgtx.Client, wide: str, read: Read) -> None:
+    """A small transaction is committed, and its callbacks are called, in the thread that commits: Ctrl-C belongs to it."""
+    called: list[object] = []
+
+    def told(future: RecordFuture) -> None:
+        called.append(future.exception(0))
+        if len(called) == 1:
+            raise KeyboardInterrupt
+
+    with client.producer(transactional_id=wide) as producer:
+        producer.begin_transaction()
+        for partition in range(3):
+            producer.send(wide, b"v", partition=partition, on_delivery=told)
+        with pytest.raises(KeyboardInterrupt):
+            producer.commit_transaction()
+        assert called == [None] * 3
+        producer.commit_transaction()  # may be called again
+    assert len(read(wide)) == 3
+
+
+# ── what they may not do ──
+
+
+def _calls(
+    producer: msgtx.Producer, client: msgtx.Client, topic: str, other: msgtx.Producer
+) -> dict[str, Callable[[], Any]]:
+    return {
+        "flush": producer.flush,
+        "flush of another producer": other.flush,
+        "close": producer.close,
+        "close of the client": client.close,
+        "result": lambda: producer.send(topic, b"late", partition=1).result(),
+        "result of another producer": lambda: other.send(topic, b"late", partition=1).result(),
+        "exception": lambda: producer.send(topic, b"late", partition=1).exception(),
+        "result of columns": lambda: producer.send_batch(topic, [b"late"], partition=1).result(),
+        "exception of columns": lambda: producer.send_batch(topic, [b"late"], partition=1).exception(),
+    }
+
+
+@pytest.mark.parametrize("dedup", [False, True])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "flush",
+        "flush of another producer",
+        "close",
+        "close of the client",
+        "result",
+        "result of another producer",
+        "exception",
+        "result of columns",
+        "exception of columns",
+    ],
+)
+def test_what_would_wait_for_its_own_thread_is_refused_at_once(
+    client: msgtx.Client, wide: str, name: str, dedup: bool
+) -> None:
+    heard: list[BaseException | None] = []
+
+    with client.producer(linger_ms=200) as other, client.producer(linger_ms=0) as producer:
+        other.send(wide, b"first", partition=1).result(SECONDS)
+        call = _calls(producer, client, wide, other)[name]
+
+        def told(_: object) -> None:
+            began = time.monotonic()
+            try:
+                call()
+            except (errors.MsgtxError, TimeoutError) as error:
+                assert time.monotonic() - began < 5
+                heard.append(error)
+            else:
+                heard.append(None)
+
+        producer.send(wide, b"question", partition=0, on_delivery=told, dedup_key="once" if dedup else None)
+        wait_until(lambda: heard, "the callback is over")
+        assert isinstance(heard[0], errors.IllegalState)
+        assert "in a delivery callback would wait for itself: call it in another thread" in str(heard[0])
+        producer.flush(SECONDS)
+        assert producer.send(wide, b"next").result(SECONDS).offset >= 0
+
+
+@pytest.mark.parametrize("call", ["commit_transaction", "abort_transaction", "flush", "close"])
+def test_a_callback_cannot_end_its_transaction(client: msgtx.Client, wide: str, call: str, read: Read) -> None:
+    heard: list[BaseException] = []
+
+    with client.producer(transactional_id=wide, linger_ms=0) as producer:
+
+        def told(_: object) -> None:
+            with pytest.raises(errors.IllegalState) as raised:
+                getattr(producer, call)()
+            heard.append(raised.value)
+
+        producer.begin_transaction()
+        producer.send(wide, b"v", on_delivery=told)
+        producer.flush(SECONDS)
+        assert len(heard) == 1
+        producer.commit_transaction()
+    assert len(read(wide)) == 1
+
+
+def test_an_observer_cannot_wait_for_its_own_thread(client: msgtx.Client, topic: str) -> None:
+    heard: list[BaseException] = []
+
+    class Waits(Observer):
+        def batch_settled(self, *_: Any, **__: Any) -> None:
+            try:
+                producer.flush()
+            except errors.IllegalState as error:
+                heard.append(error)
+
+    client.observe(Waits())
+    with client.producer(linger_ms=0) as producer:
+        producer.send(topic, b"v").result(SECONDS)
+        wait_until(lambda: heard, "it is told so")
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_callback_cannot_wait_for_room(client: msgtx.Client, wide: str, transactional: bool, read: Read) -> None:
+    """A transaction that lacks the record fails: it would be committed without it (I1)."""
+    heard: list[BaseException | None] = []
+    settings: Any = {"transactional_id": wide} if transactional else {}
+    with client.producer(linger_ms=0, buffer_bytes=100_000, max_block_ms=20_000, **settings) as producer:
+
+        def told(_: object) -> None:
+            producer.send(wide, bytes(95_000), partition=1)  # fits; nothing is sent as long as this callback runs
+            try:
+                producer.send(wide, bytes(60_000), partition=1)
+            except errors.MsgtxError as error:
+                heard.append(error)
+            else:
+                heard.append(None)
+
+        if transactional:
+            producer.begin_transaction()
+        producer.send(wide, b"question", partition=0, on_delivery=told)
+        wait_until(lambda: heard, "the callback is over")
+        assert isinstance(heard[0], errors.IllegalState)
+        if transactional:
+            with pytest.raises(errors.DeliveryTimeout, match="buffer_bytes=100000 are full"):
+                producer.commit_transaction()
+            producer.abort_transaction()
+        else:
+            producer.flush(SECONDS)
+    assert len(read(wide)) == (0 if transactional else 2)
+
+
+def test_what_is_known_can_be_asked_in_a_callback(client: msgtx.Client, topic: str) -> None:
+    places: list[int] = []
+    with client.producer(linger_ms=0) as producer:
+        first = producer.send(topic, b"a")
+        first.result(SECONDS)
+        producer.send(topic, b"b", on_delivery=lambda future: places.extend([future.result().offset, first.result().offset]))
+        producer.flush(SECONDS)
+    assert places == [1, 0]
+
+
+# ── when they are called ──
+
+
+@pytest.mark.parametrize(
+    ("ends", "dedup"), [("flush", False), ("flush", True), ("close", False), ("close", True), ("commit_transaction", False)]
+)
+def test_what_waits_for_records_waits_for_their_callbacks(client: msgtx.Client, wide: str, ends: str, dedup: bool) -> None:
+    called: list[object] = []
+
+    def told(future: object) -> None:
+        time.sleep(0.01)
+        called.append(future)
+
+    transactional = ends == "commit_transaction"
+    producer = client.producer(transactional_id=wide) if transactional else client.producer(linger_ms=1)
+    with producer:
+        if transactional:
+            producer.begin_transaction()
+            producer.send(wide, b"opens it", partition=2)
+            producer.flush(SECONDS)  # so that it takes more than one call
+        for n in range(10):
+            producer.send(wide, b"v", partition=n % 2, on_delivery=told, dedup_key=str(n) if dedup else None)
+        getattr(producer, ends)()
+        assert len(called) == 10
+
+
+# ── the errors that are kept ──
+
+
+def _entries(error: BaseException) -> int:
+    return len(traceback.extract_tb(error.__traceback__))
+
+
+def test_a_kept_error_is_raised_as_a_fresh_copy_each_time(client: msgtx.Client, topic: str) -> None:
+    old = client.producer(transactional_id=topic)
+    old.init_transactions()
+    old.begin_transaction()
+    old.send(topic, b"x")
+    old.flush(SECONDS)
+    with client.producer(transactional_id=topic):
+        pass
+    with pytest.raises(errors.ProducerFenced):
+        old.commit_transaction()
+    raised: list[BaseException] = []
+    for _ in range(5):
+        with pytest.raises(errors.ProducerFenced) as caught:
+            old.send(topic, bytes(100_000))
+        raised.append(caught.value)
+    old.close()
+    assert len({id(error) for error in raised}) == 5
+    assert len({_entries(error) for error in raised}) == 1
+    assert len({str(error) for error in raised}) == 1
+
+
+def test_each_record_of_a_failed_batch_has_an_error_of_its_own(client: msgtx.Client, topic: str) -> None:
+    with client.producer(linger_ms=500) as producer:
+        futures = [producer.send(topic, b"v") for _ in range(20)]
+        columns = producer.send_batch(topic, [b"v"] * 3)
+        client.topics.delete(topic)
+        found = [future.exception(SECONDS) for future in futures] + [columns.exception(SECONDS) for _ in range(3)]
+        assert {type(error) for error in found} == {errors.UnknownTopicOrPartition}
+        assert len({id(error) for error in found}) == len(found)
+        for future in futures[:2]:
+            for _ in range(3):
+                with pytest.raises(errors.UnknownTopicOrPartition) as caught:
+                    future.result(SECONDS)
+                assert _entries(caught.value) <= 4
+
+
+# ── what is no error of ours ──
+
+
+def test_a_torn_producer_answers_who_waits(client: msgtx.Client, topic: str) -> None:
+    """An interrupt between two steps (decision 0128); what is still in its lane is failed, and nobody waits for ever."""
+    with client.producer(linger_ms=60_000) as producer:
+        waiting = producer.send(topic, b"waiting")
+        flushed: list[BaseException | None] = []
+
+        def flush() -> None:
+            try:
+                producer.flush()
+            except errors.FatalError as error:
+                flushed.append(error)
+
+        with producer._accumulator.lock:
+            producer._accumulator.unfinished += 1  # as one that was between two places
+            producer._accumulator.raised(KeyboardInterrupt())
+        thread = threading.Thread(target=flush)
+        thread.start()
+        assert isinstance(waiting.exception(SECONDS), errors.FatalError)
+        thread.join(SECONDS)
+        assert len(flushed) == 1
+        with pytest.raises(errors.FatalError, match="was interrupted"):
+            producer.send(topic, b"refused")
+
+
+@pytest.mark.parametrize("error", [MemoryError(), SystemExit(1), AssertionError("a bug")], ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize("step", ["_wait_for_work", "_expire", "_drain", "_take", "_settle"])
+def test_what_ends_the_senders_loop_is_told_to_those_who_wait(
+    client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch, step: str, error: BaseException
+) -> None:
+    with client.producer(linger_ms=0) as producer:
+        producer.send(topic, b"first").result(SECONDS)
+        planted = iter([error])
+        works = getattr(producer._sender, step)
+
+        def raises(*arguments: Any, **named: Any) -> Any:
+            for each in planted:
+                raise each
+            return works(*arguments, **named)
+
+        monkeypatch.setattr(producer._sender, step, raises)
+        with contextlib.suppress(errors.FatalError):
+            outcome = producer.send(topic, b"second").exception(SECONDS)  # it may be stored before the step is reached
+            assert isinstance(outcome, errors.FatalError | None)
+        wait_until(lambda: producer._state.has_failed, "the sender has failed")
+        with pytest.raises(errors.FatalError, match="the sender failed"):
+            producer.send(topic, b"third").result(SECONDS)
+
+
+def test_a_thread_that_cannot_be_started_is_a_typed_error_and_the_next_send_starts_it(
+    client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with client.producer(linger_ms=0) as producer:
+        for dedup_key in (None, "once"):
+            with monkeypatch.context() as patch:
+                patch.setattr(threading.Thread, "start", refuse)
+                with pytest.raises(errors.ThreadNotStarted):
+                    producer.send(topic, b"a", dedup_key=dedup_key)
+            assert producer.send(topic, b"a", dedup_key=dedup_key).result(SECONDS).offset >= 0
+
+
+def test_a_batch_that_is_settled_twice_is_counted_once(client: msgtx.Client) -> None:
+    accumulator = Accumulator(linger_ms=0, batch_bytes=1_000, buffer_bytes=1_000, observers=client._observers)
+    accumulator.unfinished = 1
+    batch = PendingBatch(msgtx.TopicPartition("t", 0), None, accumulator.lock)
+    for _ in range(2):
+        accumulator.finish([batch])
+    assert accumulator.unfinished == 0
