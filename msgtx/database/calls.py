@@ -185,6 +185,10 @@ LISTEN: Final = "listen msgtx"
 NOTIFY: Final = "select pg_catalog.pg_notify('msgtx', %s)"
 # A notifying COMMIT waits for that of any other session of the cluster, flush and all. This one gives up then.
 NOTIFY_SOON: Final = "select pg_catalog.set_config('lock_timeout', '10ms', true), pg_catalog.pg_notify('msgtx', %s)"
+# Whose rights count, as msgtx.caller() says: the role that was set, else the one of the session.
+CALLER: Final = "select coalesce(nullif(pg_catalog.current_setting('role'), 'none'), session_user)"
+SEAT_AND_CALLER: Final = CALLER.replace("select ", "select msgtx.take_seat(), ")
+SET_ROLE: Final = "select pg_catalog.set_config('role', %s, true)"
 DEFAULT_ISOLATION: Final = "show default_transaction_isolation"
 BATCH_TYPE: Final = "select 'msgtx.batch'::pg_catalog.regtype::pg_catalog.oid::pg_catalog.int8"
 _batch_types: "weakref.WeakKeyDictionary[RawConnection, int]" = weakref.WeakKeyDictionary()

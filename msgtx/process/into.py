@@ -12,7 +12,7 @@ import sqlalchemy
 
 from msgtx.errors import AbortableError, FatalError, IllegalState, InvalidRecord, MsgtxError, RecordTooLarge
 from msgtx.process.loop import Done, Failed, dead_letter_of, reason_of, tell_set_aside
-from msgtx.session.enlistment import UserSession
+from msgtx.session.enlistment import BrokenSession, UserSession
 from msgtx.types import Record
 
 # `publish(session, topic, value, …)`: this room does not know the one that has it.
@@ -108,7 +108,9 @@ class Into:
         try:
             self._transact(records, aside)
         except Exception as error:
-            if self.cancelled or not self.at or self.passes(error) or isinstance(error, FatalError):
+            # A broken session has committed rows, maybe: each further try would, too.
+            ends = self.passes(error) or isinstance(error, FatalError | BrokenSession)
+            if self.cancelled or not self.at or ends:
                 raise
             return Failed(error, self.at, alone=len(records) == 1)
         return None

@@ -25,12 +25,13 @@ from msgtx.database.pool import Engine
 from msgtx.database.translation import translate
 from msgtx.database.wire import BatchColumns
 from msgtx.session.answers import Answers
+from msgtx.session.endings import endings_of
 from msgtx.session.published import Published, calls_of
 from msgtx.session.side_connection import Settling, companion, dispose, engine_of, off_loop
 from msgtx.store.answers import NO_ANSWERS, AnswerColumns, acknowledge_in_session
 from msgtx.store.groups import NO_OFFSETS, OffsetColumns, OffsetRows, columns_of
 from msgtx.store.installation import Installation, describe_installation, require_version
-from msgtx.store.seal import Sealed, commit_in_session, decide_sealed, take_seat
+from msgtx.store.seal import Sealed, commit_in_session, decide_sealed, take_seat, take_seat_and_name
 from msgtx.store.topics import Topic, describe_topics, unknown_topic
 from msgtx.store.wakeups import MOST_TOLD, notify
 
@@ -38,6 +39,10 @@ TOPIC_SECONDS: Final = 30.0  # how long a topic is known: then it may have more 
 
 UserSession = Session | scoped_session[Any] | sqlalchemy.Connection
 Answer = TypeVar("Answer")
+
+
+class BrokenSession(errors.IllegalState):
+    """The SQL transaction of a session was ended, and SQLAlchemy was not told. Leave that to the session."""
 
 
 class Owner(Protocol):
@@ -86,6 +91,7 @@ class Enlistment:
     """What rides in one SQL transaction of the user, SQLAlchemy's `transaction`. `written`: its COMMIT comes, or came."""
 
     transaction: "weakref.ref[sqlalchemy.RootTransaction]"
+    ended: int  # SQL transactions of the driver's connection before this one
     things: list[tuple[frozenset[str], Thing]] = field(default_factory=list)  # with the savepoints in which each was added
     written: bool = False
     partitions: set[int] = field(default_factory=set)  # partitions of what was written
@@ -103,6 +109,7 @@ class Enlistment:
             if riding.refusal is not None:
                 raise errors.IllegalState(riding.refusal)
         _require_good(connection)
+        self.require_unbroken(connection)
         driver = driver_of(connection)
         for decision in sorted(self._of(Decision), key=lambda each: each.sealed.transaction_id):
             decide_sealed(driver, decision.sealed)
@@ -117,6 +124,15 @@ class Enlistment:
             self._write_log(connection, calls, columns_of(offsets), answers)
         for riding in ridings:
             riding.written = True
+
+    def require_unbroken(self, connection: sqlalchemy.Connection) -> None:
+        """Raise `BrokenSession` if this is another SQL transaction than the one in which the things were added."""
+        if endings_of(driver_of(connection)).count != self.ended:
+            raise BrokenSession(
+                "the SQL transaction was ended below SQLAlchemy, by a ROLLBACK, a COMMIT or autocommit, as SQL or of the"
+                " driver: its rows would part from what is committed with them; use the session's own rollback and commit,"
+                " or a savepoint (session.begin_nested())"
+            )
 
     def _write_log(
         self,
@@ -143,11 +159,11 @@ class Enlistment:
         answers: AnswerColumns,
     ) -> None:
         driver = driver_of(connection)
-        beside, seat = companion(connection), take_seat(driver)
+        beside, (seat, role) = companion(connection), take_seat_and_name(driver)
 
         def seal_it() -> Sealed:
-            sealed = beside.seal(connection, calls, offsets, answers, seat=seat)
-            self.add(connection, Decision(sealed, Settling(beside.engine, sealed.transaction_id)))
+            sealed = beside.seal(connection, calls, offsets, answers, seat=seat, role=role)
+            self.add(connection, Decision(sealed, Settling(beside, sealed.transaction_id, role)))
             return sealed
 
         decide_sealed(driver, off_loop(connection, seal_it))
@@ -207,8 +223,10 @@ def enlist(session: UserSession, engine: Engine | None = None) -> tuple[sqlalche
     if enlistment is not None and enlistment.written:
         _take_back(connection, enlistment)
         raise errors.IllegalState("the session is being committed: what is added now would miss its COMMIT")
-    if enlistment is None:
-        enlistment = Enlistment(weakref.ref(transaction))
+    if enlistment is not None:
+        enlistment.require_unbroken(connection)
+    else:
+        enlistment = Enlistment(weakref.ref(transaction), endings_of(driver).count)
         _enlisted[driver] = (weakref.ref(connection), weakref.ref(enlistment))
         _enlistments[connection] = enlistment
     return connection, enlistment
@@ -371,6 +389,13 @@ def _roll_back(
     return was_open
 
 
+def _executed(connection: sqlalchemy.Connection, cursor: object, statement: str, *_: object) -> None:
+    """Handle that a statement was executed: it may have ended the SQL transaction."""
+    if connection in _enlistments:
+        driver = driver_of(connection)
+        endings_of(driver).executed(driver, cursor, statement)
+
+
 def _begun(connection: sqlalchemy.Connection) -> None:
     """Handle that a connection begins. A commit that was interrupted, or that another listener refused, has left it open."""
     before = _enlistments.get(connection)
@@ -446,6 +471,7 @@ def _savepoints(connection: sqlalchemy.Connection) -> frozenset[str]:
 
 _HEARD: Final[dict[str, Callable[..., object]]] = {
     "begin": _begun,
+    "after_cursor_execute": _executed,
     "commit": _commit,
     "rollback": _rollback,
     "rollback_savepoint": _rollback,

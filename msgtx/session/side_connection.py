@@ -1,6 +1,7 @@
 """Our own connections beside a user's engine, for SQL transactions above READ COMMITTED (internals: sessions; P24).
 
-Their snapshot is kept, and does not show the end of the log: what they commit is written and sealed here, on the side.
+Their snapshot is kept, and does not show the end of the log: what they commit is written and sealed here, on the side, with
+the rights of the session's role.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
@@ -19,9 +20,10 @@ import sqlalchemy
 from sqlalchemy.util import await_only
 
 from msgtx import errors
-from msgtx.database.calls import DEFAULT_ISOLATION, driver_of, query
+from msgtx.database.calls import CALLER, DEFAULT_ISOLATION, SET_ROLE, driver_of, query
 from msgtx.database.connection import Connection, RawConnection, until
 from msgtx.database.pool import Engine
+from msgtx.database.translation import translated
 from msgtx.database.wire import BatchColumns
 from msgtx.session.cancellation import to_its_end
 from msgtx.store.answers import AnswerColumns, acknowledge_in_transaction
@@ -46,6 +48,7 @@ class _Name:
     """A producer id for transactions that end in users' SQL transactions, one at a time."""
 
     producer: ProducerId
+    role: str  # to which it belongs
     number: int = 0
     sequences: dict[int, int] = field(default_factory=dict)  # the next one, by partition id
 
@@ -67,6 +70,7 @@ class Companion:
 
         self.engine = Engine("postgresql://", pool_size=POOL_SIZE, connect=connect)
         self.pid = os.getpid()
+        self._role: str | None = None  # of the connections, if it is known
         self._lock = threading.Lock()
         self._idle: list[_Name] = []
         self._busy: list[tuple[_Name, weakref.ref[sqlalchemy.Connection]]] = []
@@ -79,15 +83,19 @@ class Companion:
         answers: AnswerColumns,
         *,
         seat: int | None,
+        role: str,
     ) -> Sealed:
-        """Write and seal a transaction that the user's COMMIT decides. Raise what is refused; nothing stays open then."""
+        """Write and seal a transaction that the user's COMMIT decides. Raise what is refused; nothing stays open then.
+
+        `role`: of the user's session, whose rights count.
+        """
         timeout_ms = SEALED_TIMEOUT_MS + _bytes_of(calls) // BYTES_PER_MS
         for attempt in range(NAMES_TRIED):
             try:
                 # Longer than that it is of no use: its transaction is past its timeout.
                 limit = until(time.monotonic() + timeout_ms / 1000)
                 with limit, self.engine.connection() as connection:
-                    name = self._take(user) or self._new(connection)
+                    name = self._take(user, role) or self._new(connection, role)
                     sealed = self._seal(connection, name, calls, offsets, answers, seat, timeout_ms)
             except (errors.ConcurrentTransactions, errors.FatalError):
                 # The COMMIT before failed, which could not be reported yet; or the id was idle for too long.
@@ -98,6 +106,23 @@ class Companion:
                 self._busy.append((name, weakref.ref(user)))
             return sealed
         raise AssertionError("the last attempt returns or raises")
+
+    @contextlib.contextmanager
+    def acting_as(self, role: str, connection: RawConnection) -> Iterator[None]:
+        """Make one call as a role. The setting ends with its SQL transaction: a pooler may share the session."""
+        if self._role is None:
+            self._role = query(connection, CALLER)[0][0]
+        if role == self._role:
+            yield
+            return
+        with translated(connection), connection.transaction():
+            query(connection, SET_ROLE, role)
+            yield
+
+    def resolve(self, transaction_id: TransactionId, role: str, connection: RawConnection) -> None:
+        """Abort a transaction unless it is decided."""
+        with self.acting_as(role, connection):
+            end_transaction(connection, transaction_id, "resolve")
 
     def close(self) -> None:
         """Close the connections. Those of before a fork are the parent's."""
@@ -128,46 +153,49 @@ class Companion:
                     )
                     for batch in batches
                 ]
-                appended = append(connection, rows, flushed=False, wake=False, timeout_ms=timeout_ms)
+                with self.acting_as(name.role, connection):
+                    appended = append(connection, rows, flushed=False, wake=False, timeout_ms=timeout_ms)
                 for batch, answer in zip(rows, appended, strict=True):
                     if answer.error is not None:
                         raise answer.error
                     name.sequences[batch.partition_id] = (batch.base_sequence or 0) + len(batch.values)
                     tails[batch.partition_id] = name.sequences[batch.partition_id] - 1
             if answers.groups:
-                acknowledge_in_transaction(
+                with self.acting_as(name.role, connection):
+                    acknowledge_in_transaction(
+                        connection,
+                        transaction_id,
+                        answers,
+                        call_number=ONLY_CALL,
+                        timeout_ms=timeout_ms,
+                        client_host=socket.gethostname(),
+                        client_process=os.getpid(),
+                    )
+            with self.acting_as(name.role, connection):
+                sealing = seal(
                     connection,
                     transaction_id,
-                    answers,
-                    call_number=ONLY_CALL,
+                    "session",
+                    tails=tails,
+                    offsets=offsets,
                     timeout_ms=timeout_ms,
                     client_host=socket.gethostname(),
                     client_process=os.getpid(),
+                    seat=seat,
                 )
-            sealing = seal(
-                connection,
-                transaction_id,
-                "session",
-                tails=tails,
-                offsets=offsets,
-                timeout_ms=timeout_ms,
-                client_host=socket.gethostname(),
-                client_process=os.getpid(),
-                seat=seat,
-            )
             if sealing.error is not None:
                 raise sealing.error
         except BaseException:
             # On a connection of its own: this one may be what has failed.
             with contextlib.suppress(errors.MsgtxError), contextlib.closing(self.engine.dedicated()) as other:
-                end_transaction(other, transaction_id, "resolve")
+                self.resolve(transaction_id, name.role, other)
             raise
         assert sealing.sealed is not None
         name.number += 1
         return sealing.sealed
 
-    def _take(self, user: sqlalchemy.Connection) -> _Name | None:
-        """Return an id whose last transaction is decided, as far as its user's connection tells."""
+    def _take(self, user: sqlalchemy.Connection, role: str) -> _Name | None:
+        """Return an id of a role whose last transaction is decided, as far as its user's connection tells."""
         with self._lock:
             still_busy = []
             for name, reference in self._busy:
@@ -177,13 +205,17 @@ class Companion:
                 else:
                     still_busy.append((name, reference))
             self._busy = still_busy
-            return self._idle.pop() if self._idle else None
+            found = next((name for name in reversed(self._idle) if name.role == role), None)
+            if found is not None:
+                self._idle.remove(found)
+            return found
 
-    @staticmethod
-    def _new(connection: RawConnection) -> _Name:
+    def _new(self, connection: RawConnection, role: str) -> _Name:
         """Return a new id that may hold transactions: the second call gives it its row."""
-        plain = init_producer_id(connection, None, timeout_ms=SEALED_TIMEOUT_MS)
-        return _Name(init_producer_id(connection, None, timeout_ms=SEALED_TIMEOUT_MS, expected=plain))
+        with self.acting_as(role, connection):
+            plain = init_producer_id(connection, None, timeout_ms=SEALED_TIMEOUT_MS)
+        with self.acting_as(role, connection):
+            return _Name(init_producer_id(connection, None, timeout_ms=SEALED_TIMEOUT_MS, expected=plain), role)
 
 
 def _bytes_of(calls: Sequence[Sequence[BatchColumns]]) -> int:
@@ -201,14 +233,15 @@ def _bytes_of(calls: Sequence[Sequence[BatchColumns]]) -> int:
 class Settling:
     """The owner of what a companion sealed."""
 
-    engine: Engine
+    beside: Companion
     transaction_id: TransactionId
+    role: str
 
     def lost(self) -> None:
         """Abort at once, so that it holds no reader up; if that cannot be done, its timeout does it."""
         limit = until(time.monotonic() + SEALED_TIMEOUT_MS / 1000)
-        with contextlib.suppress(errors.MsgtxError), limit, self.engine.connection() as connection:
-            end_transaction(connection, self.transaction_id, "resolve")
+        with contextlib.suppress(errors.MsgtxError), limit, self.beside.engine.connection() as connection:
+            self.beside.resolve(self.transaction_id, self.role, connection)
 
 
 def companion(connection: sqlalchemy.Connection) -> Companion:

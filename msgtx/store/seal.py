@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from msgtx.database.calls import Function, batch_array, call
+from msgtx.database.calls import SEAT_AND_CALLER, Function, batch_array, call, query
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import BatchColumns, Int4Array, Int8Array
 from msgtx.errors import MsgtxError
@@ -105,6 +105,12 @@ def take_seat(connection: RawConnection) -> int | None:
     """Take a seat for a user's session, to the end of its SQL transaction: for what is sealed for it. None: it got none."""
     seat: int | None = call(connection, TAKE_SEAT)[0][0]
     return seat
+
+
+def take_seat_and_name(connection: RawConnection) -> tuple[int | None, str]:
+    """Take a seat, and return the role whose rights count in the session, in one round trip."""
+    ((seat, role),) = query(connection, SEAT_AND_CALLER)
+    return seat, role
 
 
 def decide_sealed(connection: RawConnection, sealed: Sealed) -> None:

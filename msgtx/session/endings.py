@@ -1,0 +1,81 @@
+"""SQL transactions that end below SQLAlchemy: a ROLLBACK or COMMIT as text, or the driver's own calls.
+
+SQLAlchemy has no event for them and goes on in a new SQL transaction, so that a COMMIT would have offsets without their
+rows. What a driver's connection does is seen at its `wait`, the way of every call of it; a statement that ends one SQL
+transaction and begins another is seen by its command tags.
+"""
+
+import re
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from msgtx.database.connection import RawConnection
+
+OPEN: Final = (TransactionStatus.ACTIVE, TransactionStatus.INTRANS, TransactionStatus.INERROR)
+_TO_SAVEPOINT: Final = re.compile(r"\bto\b", re.IGNORECASE)  # ROLLBACK TO SAVEPOINT has the tag of ROLLBACK
+
+
+class Endings:
+    """Counts the SQL transactions of a driver's connection that have ended, or that it was never in (autocommit)."""
+
+    __slots__ = ("__weakref__", "_open", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._open = False
+
+    def look(self, driver: RawConnection) -> None:
+        """Count an end since the last look."""
+        status = driver.pgconn.transaction_status
+        if (self._open and status == TransactionStatus.IDLE) or driver.autocommit:
+            self.count += 1
+        if status != TransactionStatus.UNKNOWN:  # a lost connection is told by its error
+            self._open = status in OPEN
+
+    def executed(self, driver: RawConnection, cursor: Any, statement: str) -> None:
+        """Count an end by a statement: one that leaves no SQL transaction behind, or begins the next one itself."""
+        results = getattr(getattr(cursor, "_cursor", cursor), "_results", ())  # an async session has a cursor around it
+        tags = {result.command_status for result in results}
+        ended = b"COMMIT" in tags or (b"ROLLBACK" in tags and _TO_SAVEPOINT.search(statement) is None)
+        if ended or driver.pgconn.transaction_status == TransactionStatus.IDLE:
+            self.count += 1
+
+
+def endings_of(driver: RawConnection) -> Endings:
+    """Return the ends of a driver's connection, which are counted from the first call on."""
+    found = _found.get(driver)
+    if found is None:
+        found = _found[driver] = Endings()
+        _watch(driver, found)
+    found.look(driver)
+    return found
+
+
+def _watch(driver: Any, endings: Endings) -> None:
+    reference = weakref.ref(driver)  # a connection that referred to itself would be let go later
+    of_class: Callable[..., Any] = type(driver).wait
+
+    def wait(*arguments: Any, **named: Any) -> Any:
+        connection: Any = reference()
+        endings.look(connection)
+        try:
+            return of_class(connection, *arguments, **named)
+        finally:
+            endings.look(connection)
+
+    async def awaited(*arguments: Any, **named: Any) -> Any:
+        connection: Any = reference()
+        endings.look(connection)
+        try:
+            return await of_class(connection, *arguments, **named)
+        finally:
+            endings.look(connection)
+
+    driver.wait = awaited if isinstance(driver, psycopg.AsyncConnection) else wait
+
+
+_found: "weakref.WeakKeyDictionary[RawConnection, Endings]" = weakref.WeakKeyDictionary()

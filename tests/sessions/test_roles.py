@@ -1,0 +1,138 @@
+"""What a session commits has the rights of its role, at every isolation level: also what is written beside it."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+import msgtx
+from msgtx import TopicPartition, errors, orm
+from tests.databases import Connection, Server
+from tests.roles import Roles, open_roles
+from tests.sessions.conftest import application_url
+
+Seen = Callable[[str], tuple[list[bytes | None], list[int]]]
+LEVELS = ("READ COMMITTED", "SERIALIZABLE")
+WAYS = {
+    "SET ROLE": "set role {}",
+    "SET LOCAL ROLE": "set local role {}",
+    "SET SESSION AUTHORIZATION": "set session authorization {}",
+    "SET LOCAL SESSION AUTHORIZATION": "set local session authorization {}",
+}
+
+
+@pytest.fixture
+def roles(server: Server, database_url: str) -> Iterator[Roles]:
+    with open_roles(server, database_url) as opened:
+        yield opened
+
+
+def publish(_: object, session: Session, topic: str) -> None:
+    orm.publish(session, topic, b"a record", partition=0)
+
+
+def commit(member: Any, session: Session, _: str) -> None:
+    member.commit(session=session)
+
+
+def login_for(roles: Roles, way: str, team: str) -> str:
+    """Make a login that may become the team, and has no right of its own through it."""
+    login = roles.make(options="login superuser" if "AUTHORIZATION" in way else "login noinherit")
+    roles.sql(f"grant {team} to {login}")
+    return login
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("may", [True, False])
+def test_the_role_that_was_set_has_the_right_or_not(
+    roles: Roles, topic: str, seen: Seen, level: str, way: str, may: bool, connection: Connection
+) -> None:
+    """Whatever its login may."""
+    team = roles.make(f"produce:{topic}" if may else f"consume:{topic}", options="nologin")
+    login = login_for(roles, way, team)
+    if not may and "AUTHORIZATION" not in way:
+        roles.grant(login, f"produce:{topic}")
+    engine = sqlalchemy.create_engine(application_url(roles.url_of(login)), isolation_level=level)
+    for _ in range(2):  # the second time ids are there
+        with Session(engine) as session:
+            session.execute(text(WAYS[way].format(team)))
+            publish(None, session, topic)
+            if may:
+                session.commit()
+                continue
+            with pytest.raises(errors.AuthorizationFailed):
+                session.commit()
+    if not may and "AUTHORIZATION" not in way:
+        with Session(engine) as session:
+            session.execute(text("reset role"))
+            publish(None, session, topic)
+            session.commit()
+    engine.dispose()
+    assert len(seen(topic)[0]) == (2 if may else 1 if "AUTHORIZATION" not in way else 0)
+    assert connection.execute("select from msgtx.transactions where state in ('Ongoing', 'Prepared')").fetchall() == []
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("what", ["offsets", "answers"])
+@pytest.mark.parametrize("may", [True, False])
+def test_offsets_and_answers_need_the_right_of_the_role_that_was_set(
+    roles: Roles, client: msgtx.Client, topic: str, level: str, what: str, may: bool
+) -> None:
+    # Above READ COMMITTED they go with a producer id.
+    team = roles.make(f"consume:{topic}" if may else "consume:others", "produce:others", options="nologin")
+    login = roles.make(f"consume:{topic}", "produce:others", options="login noinherit")
+    roles.sql(f"grant {team} to {login}")
+    with client.producer() as producer:
+        producer.send(topic, b"a record", partition=0).result(30)
+    client.admin.shares.configure(f"{topic}-share", {"auto_offset_reset": "earliest"})
+    engine = sqlalchemy.create_engine(application_url(roles.url_of(login)), isolation_level=level)
+    with msgtx.connect(roles.url_of(login)) as other, Session(engine) as session:
+        session.execute(text(f"set local role {team}"))
+        member: Any
+        if what == "offsets":
+            member = other.consumer(topic, group=topic, auto_offset_reset="earliest", enable_auto_commit=False)
+        else:
+            member = other.share_consumer(topic, group=f"{topic}-share", acknowledgement_mode="explicit")
+        records = member.poll(30)
+        if what == "answers":
+            member.acknowledge(records[0])
+        commit(member, session, topic)
+        if may:
+            session.commit()
+        else:
+            with pytest.raises(errors.AuthorizationFailed):
+                session.commit()
+            session.rollback()
+        if what == "answers":
+            assert client.admin.shares.describe(f"{topic}-share").lag == (0 if may else 1)
+        else:
+            found = member.committed([TopicPartition(topic, 0)])[TopicPartition(topic, 0)]
+            assert (found is not None and found.offset == 1) is may
+    engine.dispose()
+
+
+@pytest.mark.parametrize("level", LEVELS[1:])
+def test_what_is_rolled_back_is_aborted_as_the_role_that_was_set(
+    roles: Roles, topic: str, seen: Seen, level: str, connection: Connection
+) -> None:
+    team = roles.make(f"produce:{topic}", options="nologin")
+    login = login_for(roles, "SET ROLE", team)
+    engine = sqlalchemy.create_engine(application_url(roles.url_of(login)), isolation_level=level)
+
+    def refuse(_: object) -> None:
+        raise ZeroDivisionError
+
+    with Session(engine) as session:
+        session.execute(text(f"set local role {team}"))
+        publish(None, session, topic)
+        sqlalchemy.event.listen(engine, "commit", refuse)
+        with pytest.raises(ZeroDivisionError):
+            session.commit()
+        sqlalchemy.event.remove(engine, "commit", refuse)
+    engine.dispose()
+    assert seen(topic)[0] == []
+    assert connection.execute("select from msgtx.transactions where state in ('Ongoing', 'Prepared')").fetchall() == []
