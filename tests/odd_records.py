@@ -60,7 +60,7 @@ class Refused:
 
     @property
     def by_type(self) -> bool:
-        return self.error == "TypeError"
+        return self.error == "WrongType"
 
 
 TIME_WORDS: Final = "a timestamp is in milliseconds since 1970 UTC and before the year 9999, not "
@@ -88,28 +88,28 @@ REFUSED: Final = (
     _time("the smallest of 64 bits", -(2**63), f"{TIME_WORDS}{-(2**63)}"),
     _time("65 bits", 2**64, f"{TIME_WORDS}{2**64}"),
     _time("huge", 10**5_000, f"{TIME_WORDS}a number of 16610 bits"),
-    _time("naive", datetime(2026, 1, 1), "needs its time zone", "TypeError"),  # noqa: DTZ001
-    _time("float", 1.0, f"{TIME_TYPE}float", "TypeError"),
-    _time("NaN", float("nan"), f"{TIME_TYPE}float", "TypeError"),
-    _time("infinite", float("inf"), f"{TIME_TYPE}float", "TypeError"),
-    _time("bool", True, f"{TIME_TYPE}bool", "TypeError"),
-    _time("text", "2026-01-01", f"{TIME_TYPE}str", "TypeError"),
-    Refused("value: text", "TypeError", "a value is bytes or None, not str", value="v"),
-    Refused("value: number", "TypeError", "a value is bytes or None, not int", value=1),
-    Refused("value: list", "TypeError", "a value is bytes or None, not list", value=[b"v"]),
-    Refused("key: text", "TypeError", "a key is bytes or None, not str", rest={"key": "k"}),
-    Refused("key: empty text", "TypeError", "a key is bytes or None, not str", rest={"key": ""}),
-    Refused("key: number", "TypeError", "a key is bytes or None, not int", rest={"key": 0}),
+    _time("naive", datetime(2026, 1, 1), "needs its time zone", "WrongType"),  # noqa: DTZ001
+    _time("float", 1.0, f"{TIME_TYPE}float", "WrongType"),
+    _time("NaN", float("nan"), f"{TIME_TYPE}float", "WrongType"),
+    _time("infinite", float("inf"), f"{TIME_TYPE}float", "WrongType"),
+    _time("bool", True, f"{TIME_TYPE}bool", "WrongType"),
+    _time("text", "2026-01-01", f"{TIME_TYPE}str", "WrongType"),
+    Refused("value: text", "WrongType", "a value is bytes or None, not str", value="v"),
+    Refused("value: number", "WrongType", "a value is bytes or None, not int", value=1),
+    Refused("value: list", "WrongType", "a value is bytes or None, not list", value=[b"v"]),
+    Refused("key: text", "WrongType", "a key is bytes or None, not str", rest={"key": "k"}),
+    Refused("key: empty text", "WrongType", "a key is bytes or None, not str", rest={"key": ""}),
+    Refused("key: number", "WrongType", "a key is bytes or None, not int", rest={"key": 0}),
     _header("NUL in the name", [("a\0b", b"")], "the name of a header has no NUL character"),
     _header("half a surrogate pair", [("a\ud800", b"")], "the name of a header is valid UTF-8"),
-    _header("number as name", [(1, b"")], "the name of a header is str, not int", "TypeError"),
-    _header("bytes as name", [(b"a", b"")], "the name of a header is str, not bytes", "TypeError"),
-    _header("no name", [(None, b"")], "the name of a header is str, not NoneType", "TypeError"),
-    _header("text", [("a", "b")], "bytes or None, not str", "TypeError"),
-    _header("number", [("a", 1)], "bytes or None, not int", "TypeError"),
-    _header("no pairs", [("a",)], "headers are pairs", "TypeError"),
-    _header("three parts", [("a", b"", b"")], "headers are pairs", "TypeError"),
-    _header("no list", 1, "headers are pairs", "TypeError"),
+    _header("number as name", [(1, b"")], "the name of a header is str, not int", "WrongType"),
+    _header("bytes as name", [(b"a", b"")], "the name of a header is str, not bytes", "WrongType"),
+    _header("no name", [(None, b"")], "the name of a header is str, not NoneType", "WrongType"),
+    _header("text", [("a", "b")], "bytes or None, not str", "WrongType"),
+    _header("number", [("a", 1)], "bytes or None, not int", "WrongType"),
+    _header("no pairs", [("a",)], "headers are pairs", "WrongType"),
+    _header("three parts", [("a", b"", b"")], "headers are pairs", "WrongType"),
+    _header("no list", 1, "headers are pairs", "WrongType"),
 )
 # The same for keys of deduplication.
 REFUSED_DEDUP_KEYS: Final = (
@@ -118,8 +118,8 @@ REFUSED_DEDUP_KEYS: Final = (
     ("é" * 129, "InvalidRequest", "1 to 256 bytes"),
     ("a\0b", "InvalidRequest", "without a NUL character"),
     ("a\ud800", "InvalidRequest", "valid UTF-8"),
-    (b"k", "TypeError", "a dedup_key is str, not bytes"),
-    (1, "TypeError", "a dedup_key is str, not int"),
+    (b"k", "WrongType", "a dedup_key is str, not bytes"),
+    (1, "WrongType", "a dedup_key is str, not int"),
 )
 
 

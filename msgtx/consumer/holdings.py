@@ -7,6 +7,7 @@ from itertools import repeat
 from typing import Final
 
 from msgtx import errors
+from msgtx.rules.record import as_reason
 from msgtx.session.answers import Answers
 from msgtx.store.answers import AnswerColumns, OffsetRange, Refused
 from msgtx.store.records import uncollected
@@ -116,7 +117,7 @@ class Holdings:
             tuple(each[1] for each in merged),
             tuple(each[2] for each in merged),
             tuple(answer.value for *_, (answer, _, _) in merged),
-            tuple(reason for *_, (_, reason, _) in merged),
+            tuple(None if reason is None else as_reason(reason) for *_, (_, reason, _) in merged),
             tuple(delay for *_, (_, _, delay) in merged),
         )
 

@@ -335,6 +335,8 @@ class ShareConsumer:
         self._require_open()
         if self._implicit:
             raise errors.IllegalState("this share consumer accepts what it has handed out: acknowledgement_mode is implicit")
+        if reason is not None and not isinstance(reason, str):
+            raise errors.WrongType(f"a reason is str or None, not {type(reason).__name__}")
         key = self._holdings.require(record)
         delay = None if delay_ms is None else units.milliseconds("delay_ms", delay_ms)
         if delay is not None and not (answer is Acknowledgement.RELEASE and 0 <= delay < 1 << 31):

@@ -11,6 +11,7 @@ from typing import Final, Protocol, get_args
 
 from msgtx.consumer.consumer import Consumer
 from msgtx.errors import ConfigError
+from msgtx.rules.record import as_reason
 from msgtx.settings import OnError
 from msgtx.types import OutputRecord, ProcessReport, Record, TopicPartition
 
@@ -22,7 +23,6 @@ RETRIES_IN_A_ROW: Final = 100  # aborted attempts without a commit in between, b
 BACK_OFF_SECONDS: Final = 0.1  # after the first failure of a record, twice as long after each further one
 LONGEST_BACK_OFF_SECONDS: Final = 30.0
 RETRIES: Final = 3  # of a record before it is set aside: a hiccup of another service is over by then
-REASON_CHARACTERS: Final = 1_000  # of an error, in a line of the log and in a dead letter, which has to fit into its topic
 DRAIN_SECONDS: Final = 30.0  # what a worker may take to the end of its batch when its client is closed; as Kubernetes allows
 
 
@@ -296,18 +296,29 @@ def place_of(records: Sequence[Record]) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """Return an error as one line."""
-    return " ".join(f"{type(error).__name__}: {error}".splitlines())[:REASON_CHARACTERS]
+    """Return an error as one line. An error whose text fails has its name only."""
+    name = type(error).__name__
+    try:
+        text = f"{name}: {error}"
+    except Exception:  # noqa: BLE001 - of the user's class: the record is set aside all the same
+        text = name
+    return as_reason(" ".join(text.splitlines()))
 
 
 def dead_letter_of(record: Record, error: Exception, topic: str) -> OutputRecord:
-    """Return a record that failed as one for `topic`, with headers that say why."""
-    why = {"topic": record.topic, "partition": record.partition, "offset": record.offset, "error": reason_of(error)}
-    headers = [
-        *record.headers,
-        *((f"msgtx.{name}", str(value).encode(errors="backslashreplace")) for name, value in why.items()),
-    ]
-    return OutputRecord(record.value, record.key, headers, record.timestamp, topic)
+    """Return a record that failed as one for `topic`, with headers that say why.
+
+    One of them is the record's time. The letter has none: it gets that of its sending, from which retention counts.
+    """
+    why = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "error": reason_of(error),
+    }
+    headers = [*record.headers, *((f"msgtx.{name}", str(value).encode()) for name, value in why.items())]
+    return OutputRecord(record.value, record.key, headers, topic=topic)
 
 
 def tell_set_aside(record: Record, error: Exception, topic: str | None) -> None:

@@ -4,6 +4,7 @@ The database has the last word, for clients that pass this gate by: `check_times
 same there.
 """
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -17,54 +18,60 @@ MILLISECOND: Final = timedelta(milliseconds=1)
 # Of a record's time: 9999-01-01 UTC. Each reader can represent what lies before it, in each time zone: Python's datetime
 # ends with that year, and PySpark turns times into local ones.
 TIMES_BEFORE: Final = 253_370_764_800_000
+REASON_CHARACTERS: Final = 1_000  # it has to fit into its topic with its record
 CONTENT: Final = (bytes, bytearray, memoryview, type(None))
 PLAIN: Final = frozenset((bytes, type(None)))  # what need not be converted
 DEDUP_KEY_BYTES: Final = 256  # the most of a dedup_key: it stands in an index
 
 
 def as_bytes(item: Any, name: str) -> bytes | None:
-    """Return a value, a key or the content of a header. Raise `TypeError` for what is not bytes."""
+    """Return a value, a key or the content of a header. Raise `WrongType` for what is not bytes."""
     if isinstance(item, CONTENT):
         return None if item is None else bytes(item)
     hint = "; encode it, or give the producer a serializer" if isinstance(item, str) else ""
-    raise TypeError(f"a {name} is bytes or None, not {type(item).__name__}{hint}")
+    raise errors.WrongType(f"a {name} is bytes or None, not {type(item).__name__}{hint}")
 
 
 def as_headers(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
-    """Return headers, given as pairs or by name. Raise `TypeError`, `InvalidRequest`."""
+    """Return headers, given as pairs or by name. Raise `WrongType`, `InvalidRequest`."""
     if not isinstance(headers, list | tuple) and isinstance(headers, Mapping):
         headers = headers.items()
     try:
         pairs = tuple((name, content) for name, content in headers)
     except (TypeError, ValueError) as error:
-        raise TypeError(f'headers are pairs, [("name", b"content")], or {{"name": b"content"}}, not {headers!r}') from error
+        raise errors.WrongType(
+            f'headers are pairs, [("name", b"content")], or {{"name": b"content"}}, not {headers!r:.80}'
+        ) from error
     for name, content in pairs:
         if not isinstance(name, str):
-            raise TypeError(f"the name of a header is str, not {type(name).__name__}")
+            raise errors.WrongType(f"the name of a header is str, not {type(name).__name__}")
         if "\0" in name:
             raise errors.InvalidRequest(f"the name of a header has no NUL character; this one is {name!r}")
         if not is_utf8(name):
             raise errors.InvalidRequest(f"the name of a header is valid UTF-8; this one is {name!r}")
         if not isinstance(content, CONTENT):
-            raise TypeError(f"the content of a header is bytes or None, not {type(content).__name__}: {name}={content!r}")
+            raise errors.WrongType(
+                f"the content of a header is bytes or None, not {type(content).__name__}: {name}={content!r:.80}"
+            )
     if all(content.__class__ in PLAIN for _, content in pairs):
         return pairs
     return tuple((name, None if content is None else bytes(content)) for name, content in pairs)
 
 
 def as_milliseconds(timestamp: Any) -> int:
-    """Return a record's timestamp. Raise `TypeError`, `InvalidRequest`."""
+    """Return a record's timestamp. Raise `WrongType`, `InvalidRequest`."""
     if isinstance(timestamp, datetime):
         if timestamp.utcoffset() is None:
-            raise TypeError("a timestamp needs its time zone: use an aware datetime, or milliseconds since 1970 UTC")
+            raise errors.WrongType("a timestamp needs its time zone: use an aware datetime, or milliseconds since 1970 UTC")
         timestamp = (timestamp - EPOCH) // MILLISECOND
-    if not isinstance(timestamp, int) or isinstance(timestamp, bool):
-        raise TypeError(f"a timestamp is an int (milliseconds) or an aware datetime, not {type(timestamp).__name__}")
-    if not are_times((timestamp,)):
+    if isinstance(timestamp, bool) or not hasattr(timestamp, "__index__"):
+        raise errors.WrongType(f"a timestamp is an int (milliseconds) or an aware datetime, not {type(timestamp).__name__}")
+    number = operator.index(timestamp)
+    if not are_times((number,)):
         raise errors.InvalidRequest(
-            f"a timestamp is in milliseconds since 1970 UTC and before the year 9999, not {_shown(timestamp)}"
+            f"a timestamp is in milliseconds since 1970 UTC and before the year 9999, not {_shown(number)}"
         )
-    return int(timestamp)
+    return number
 
 
 def are_times(timestamps: Sequence[int]) -> bool:
@@ -73,14 +80,19 @@ def are_times(timestamps: Sequence[int]) -> bool:
 
 
 def check_dedup_key(dedup_key: object) -> None:
-    """Raise `TypeError`, `InvalidRequest` for what is no key of deduplication."""
+    """Raise `WrongType`, `InvalidRequest` for what is no key of deduplication."""
     if not isinstance(dedup_key, str):
-        raise TypeError(f"a dedup_key is str, not {type(dedup_key).__name__}")
+        raise errors.WrongType(f"a dedup_key is str, not {type(dedup_key).__name__}")
     size = len(dedup_key.encode(errors="surrogatepass"))
     if not 0 < size <= DEDUP_KEY_BYTES:
         raise errors.InvalidRequest(f"a dedup_key has 1 to {DEDUP_KEY_BYTES} bytes of UTF-8, not {size}")
     if "\0" in dedup_key or not is_utf8(dedup_key):
         raise errors.InvalidRequest(f"a dedup_key is valid UTF-8 without a NUL character; this one is {dedup_key!r}")
+
+
+def as_reason(text: str) -> str:
+    """Return why a record is set aside, as the database can hold it: short, valid UTF-8, without NUL."""
+    return text[:REASON_CHARACTERS].encode(errors="backslashreplace").decode().replace("\0", "\\x00")
 
 
 def is_utf8(text: str) -> bool:

@@ -64,6 +64,7 @@ def letter(group: str, topic: str, partition: int = 0, **changed: str) -> list[t
         "reason": "rejected",
         "member": "m",
         "time": "2026-01-01T00:00:00.000Z",
+        "timestamp": "7",
     }
     return [*HEADERS, *((f"msgtx.dead-letter.{name}", text.encode()) for name, text in {**added, **changed}.items())]
 
@@ -99,7 +100,7 @@ def test_a_letter_goes_back_as_the_record_that_it_was(client: msgtx.Client, topi
     assert client.admin.shares.redrive(group) == RedriveReport(sent=10, skipped=0)
     again = [record for record in of(client, topic) if record not in before]
     assert {(each.partition, each.key, each.value, each.headers) for each in again} == {
-        (each.partition, each.key, each.value, each.headers) for each in before
+        (each.partition, each.key, each.value, (*each.headers, ("msgtx.timestamp", b"7"))) for each in before
     }
     assert len(again) == 10
     assert min(record.timestamp for record in again) > 7, "retention counts from now"
@@ -116,7 +117,8 @@ def test_a_letter_that_dies_again_is_another_letter(client: msgtx.Client, topic:
         assert client.admin.shares.redrive(group).sent == 10
     letters = of(client, f"{group}-dead-letters")
     assert len(letters) == 30
-    assert {len(letter.headers) for letter in letters} == {10}, "what a letter has added is taken off it"
+    assert [len(letter.headers) for letter in letters] == [11] * 10 + [12] * 20, "what a letter has added is taken off it"
+    assert {value for letter in letters[10:] for name, value in letter.headers if name == "msgtx.timestamp"} == {b"7"}
 
 
 def test_letters_behind_an_overdue_transaction_go_back(client: msgtx.Client, topic: str, group: str, unique: Unique) -> None:
@@ -227,7 +229,12 @@ def test_a_forged_letter_stops_nobody(client: msgtx.Client, topic: str, group: s
     letters = f"{group}-dead-letters"
     (letter,) = of(client, letters)
     with client.producer() as producer:
-        for number, bad in ((2, b"-1"), (2, b"\xff"), (2, None), (2, b"99999999999"), (0, None), (0, b"\xff")):
+        for number, bad in (
+            *((0, bad) for bad in (None, b"\xff")),
+            *((1, bad) for bad in (None, b"", b"\0", b"\xff", b"no topic", b"..", bytes(300_000))),
+            *((2, bad) for bad in (None, b"", b"-1", b"1\n", b"\xff", b"99999999999", bytes(300_000))),
+            *((8, bad) for bad in (None, b"", b"-1", b"\xff", b"9" * 16, bytes(300_000))),
+        ):
             headers = [list(each) for each in letter.headers]
             headers[len(HEADERS) + number][1] = bad
             producer.send(letters, b"forged", headers=[(key, value) for key, value in headers])
@@ -303,7 +310,7 @@ def test_letters_of_one_row_go_back_in_steps_of_any_size(
     assert sent == [*[most] * (5 // most), 5 % most, *[0] * (5 - 5 // most)]
     found = of(client, target)
     assert numbers(found) == [0, 1, 2, 3, 4]
-    assert {tuple(record.headers) for record in found} == {HEADERS}
+    assert {tuple(record.headers) for record in found} == {(*HEADERS, ("msgtx.timestamp", b"7"))}
     assert client.admin.shares.describe(group).dead_letters == 0
 
 

@@ -145,6 +145,32 @@ def test_an_error_that_sql_raises_has_a_class() -> None:
         assert raised <= BY_SQLSTATE.keys() | {"MX000"}, path.name
 
 
+# They have a value for any bytes. No other expression over the content of a record may raise: one would stop all readers.
+TOTAL = {"value_json", "header_text", "delivery_time"}
+CONVERTS = r"\bconvert_from\(|\b(?:encode|decode)\(|\bto_(?:timestamp|date|number)\(|::jsonb?\b|\bget_(?:byte|bit)\("
+CASTS = r"([^\s,]*)::(?:int|bigint|numeric|timestamptz|double|uuid|date)\b"
+CONTENT = r"\b(?:value|key|header|content)s?\b"
+# Not over content: a role's name, bits that compaction has made, bytes whose length bounds the loop, settings.
+OTHERS = {"tag_of_role", "compact_batches", "crc32", "configure_share_group"}
+
+
+def unsafe(code: str) -> list[str]:
+    """Return what converts the content of a record in a way that some bytes make fail."""
+    casts = [cast for cast in re.findall(CASTS, code) if re.search(CONTENT, cast) and "header_text(" not in cast]
+    return re.findall(CONVERTS, code) + casts
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_no_expression_over_the_content_of_a_record_may_raise(path: Path) -> None:
+    """Except in functions that are named as total, and are tried with odd bytes (tests/store/test_content.py)."""
+    assert path.stem in TOTAL | OTHERS or unsafe(parts(path)[1]) == []
+
+
+def test_an_expression_that_may_raise_would_be_noticed() -> None:
+    for code in ("convert_from(p.value, 'UTF8')", "u.key::text::int", "(r.value)::numeric", "encode(h.value, 'escape')"):
+        assert unsafe(f"select {code} from r"), code
+
+
 def test_nobody_asks_for_the_time_of_the_sql_transaction() -> None:
     """P33. The clock is read in one place, so tests can set it."""
     for path in FILES:

@@ -154,6 +154,8 @@ def test_a_poisoned_record_is_a_dead_letter_in_one_commit_with_its_offset(
     assert (kept.value, kept.key) == (b"poison", b"key poison")
     headers = dict(kept.headers)
     assert (headers.pop("msgtx.error") or b"").startswith(b"ValueError: invalid literal")
+    assert abs(kept.timestamp - time.time() * 1000) < 60_000, "retention counts from now"
+    assert int(headers.pop("msgtx.timestamp") or b"") <= kept.timestamp
     assert headers == {"origin": b"shop", "msgtx.topic": topic.encode(), "msgtx.partition": b"0", "msgtx.offset": b"2"}
     (shared,) = connection.execute(
         "select count(*) from msgtx.group_offset o join msgtx.record_batch b on o.xmin = b.xmin"

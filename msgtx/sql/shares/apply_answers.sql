@@ -20,6 +20,7 @@ language plpgsql volatile as $$
 #variable_conflict use_column
 declare
     known constant text[] := case when in_producer_id is null then '{accept,release,reject,renew}' else '{accept,release,reject}' end;
+    reason_characters constant int := 1000;  -- it has to fit into its topic with its record
     g msgtx.share_group;
     state record;
     spans msgtx.share_span[];
@@ -110,7 +111,7 @@ begin
     for asked in
         select c.group_id, u.group_name, u.member_number, u.partition_id,
                array_agg(u.first_offset order by u.first_offset) as firsts, array_agg(u.last_offset order by u.first_offset) as lasts,
-               array_agg(u.answer order by u.first_offset) as answers, array_agg(u.reason order by u.first_offset) as reasons,
+               array_agg(u.answer order by u.first_offset) as answers, array_agg(left(u.reason, reason_characters) order by u.first_offset) as reasons,
                array_agg(u.delay_ms order by u.first_offset) as delays
         from unnest(group_names, member_numbers, partition_ids, first_offsets, last_offsets, answers, reasons, delays_ms)
             u(group_name, member_number, partition_id, first_offset, last_offset, answer, reason, delay_ms)

@@ -1,6 +1,7 @@
 -- bury_records(group, partition, spans, most, max_bytes) writes the records of these spans to the group's topic of dead letters: key, value
--- and headers, and headers that say where each was, how often it was delivered, and why it is dead. → the spans, or parts of them, that are
--- left for later: when another session writes there or there is no such topic; how many records it wrote, and of how many bytes.
+-- and headers, and headers that say where each was, how often it was delivered, why it is dead, and its time: that of the letter is now,
+-- since retention counts from it. → the spans, or parts of them, that are left for later: when another session writes there or there is no
+-- such topic; how many records it wrote, and of how many bytes.
 --   most, max_bytes   leave for later what is more, and make the topic if need be; null: all of an answer, whose caller has locked the
 --                     topic's partition
 -- What is larger than the topic takes is stored all the same: it was taken once, and nobody is left to be told.
@@ -72,7 +73,8 @@ begin
                 convert_to(case when span.status = 'rejected' then coalesce(span.reason, 'rejected')
                            else 'delivery limit' || coalesce(': ' || span.reason, '') end, 'UTF8'),
                 convert_to(member, 'UTF8'),
-                convert_to(to_char(msgtx.clock() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'), 'UTF8')];
+                convert_to(to_char(msgtx.clock() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'), 'UTF8'),
+                convert_to(f."timestamp"::text, 'UTF8')];
             count := msgtx.batch_bytes(
                 case when f.key is not null then array[f.key] end, array[f.value], f.header_keys, f.header_values);
             place := msgtx.usual_place(target, null, null, null, count);
@@ -81,7 +83,7 @@ begin
                 keys, "values", header_counts, header_keys, header_values)
             values (
                 target, place.base_offset, place.base_offset, place.appended_at,
-                case when place.log_append_time then floor(extract(epoch from place.appended_at) * 1000)::bigint else f."timestamp" end,
+                floor(extract(epoch from place.appended_at) * 1000)::bigint,
                 1, count, case when f.key is not null then array[f.key] end, array[f.value],
                 array[cardinality(f.header_keys)], f.header_keys, f.header_values);
             buried := buried + 1;

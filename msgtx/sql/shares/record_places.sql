@@ -1,6 +1,5 @@
 -- record_places(partition, first, last) → the records of the log at these offsets, ascending: a hash of the key (null without a key), and
--- the time from which share groups deliver it (null: at once), which is header msgtx.deliver-at, in milliseconds since 1970 UTC; what is no
--- number there has no effect.
+-- the time from which share groups deliver it (null: at once), which is header msgtx.deliver-at; what is no time there has no effect.
 -- Reads record_batch.
 create function msgtx.record_places(in_partition_id int, first_offset bigint, last_offset bigint)
 returns table (record_offset bigint, key_hash bigint, deliver_at timestamptz)
@@ -18,8 +17,7 @@ begin
     cross join lateral rows from (
         unnest(b.keys[i.begins:i.ends]), unnest(b.offset_deltas), generate_series(i.begins, i.ends)) u(key, delta, at)
     left join lateral (
-        select c.at, min(to_timestamp(case when convert_from(p.value, 'SQL_ASCII') ~ '^[0-9]{1,14}$'
-                                      then convert_from(p.value, 'SQL_ASCII')::numeric / 1000 end)) as deliver_at
+        select c.at, min(msgtx.delivery_time(p.value)) as deliver_at
         from (select c.at, row_number() over (order by c.at) as place
               from unnest(b.header_counts) with ordinality c(count, at)
               cross join lateral generate_series(1, c.count)) c

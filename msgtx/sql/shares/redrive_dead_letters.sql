@@ -1,7 +1,7 @@
 -- redrive_dead_letters(group, index, upto, most, skip_missing) sends a share group's dead letters back to the topics that they came from, from
 -- one partition of its topic of dead letters: those between where the group is there and offset upto. One SQL transaction sends them and
--- moves the group on, so each is sent once. Key, value and headers are those of the record that died; the time is now. What is no
--- dead letter of this group is passed over. At most 1,000 letters, 8 MiB and 256 target partitions in a call.
+-- moves the group on, so each is sent once. Key, value and headers are those of the record that died; the time is now, and header
+-- msgtx.timestamp says the first one. What is no dead letter of this group is passed over. At most 1,000 letters, 8 MiB and 256 target partitions in a call.
 --   in_upto, upto     null: the last stable offset, behind what is overdue (I12), which is answered; null in the answer: there is no such partition
 --   skip_missing      pass over letters whose topic is gone, instead of the refusal
 --   error, detail     UnknownTopicOrPartition: the topic of the next letter is gone
@@ -30,6 +30,7 @@ declare
     start bigint;
     here bigint;
     header_at int;
+    added_at int;
     own_headers int;
     source text;
     source_index int;
@@ -91,16 +92,19 @@ begin
             here := row_of_log.base_offset + coalesce(row_of_log.offset_deltas[at], at - 1);
             own_headers := coalesce(row_of_log.header_counts[at], 0) - cardinality(added);
             header_at := header_at + coalesce(row_of_log.header_counts[at], 0);
+            added_at := header_at - cardinality(added);
             continue when here < start or here >= upto;
+            source := msgtx.header_text(row_of_log.header_values[added_at + 2], 249);
             if own_headers >= 0
-               and row_of_log.header_keys[header_at - cardinality(added) + 1:header_at] = added
-               and row_of_log.header_values[header_at - cardinality(added) + 1] = wanted_group
-               and encode(row_of_log.header_values[header_at - 5], 'escape') ~ '^[0-9]{1,9}$'
+               and row_of_log.header_keys[added_at + 1:header_at] = added
+               and row_of_log.header_values[added_at + 1] = wanted_group
+               and msgtx.is_topic_name(source)
+               and msgtx.header_text(row_of_log.header_values[added_at + 3], 9) ~ '^[0-9]{1,9}$'
+               and msgtx.header_text(row_of_log.header_values[header_at], 15) ~ '^[0-9]{1,15}$'
             then
                 next_offset := here;
                 exit letters when sent >= least(most, records_at_once);
-                source := encode(row_of_log.header_values[header_at - 6], 'escape');
-                source_index := encode(row_of_log.header_values[header_at - 5], 'escape')::int;
+                source_index := msgtx.header_text(row_of_log.header_values[added_at + 3], 9)::int;
                 if (known_source, known_index) is distinct from (source, source_index) then
                     -- A topic that was made anew may have fewer partitions.
                     target := (
@@ -133,10 +137,13 @@ begin
                     keys[sent] := row_of_log.keys[at];
                     record_values[sent] := row_of_log."values"[at];
                     header_counts[sent] := own_headers;
-                    header_keys := header_keys || row_of_log.header_keys[
-                        header_at - cardinality(added) - own_headers + 1:header_at - cardinality(added)];
-                    header_values := header_values || row_of_log.header_values[
-                        header_at - cardinality(added) - own_headers + 1:header_at - cardinality(added)];
+                    header_keys := header_keys || row_of_log.header_keys[added_at - own_headers + 1:added_at];
+                    header_values := header_values || row_of_log.header_values[added_at - own_headers + 1:added_at];
+                    if array_position(row_of_log.header_keys[added_at - own_headers + 1:added_at], 'msgtx.timestamp') is null then
+                        header_counts[sent] := own_headers + 1;
+                        header_keys := header_keys || text 'msgtx.timestamp';
+                        header_values := header_values || row_of_log.header_values[header_at];
+                    end if;
                 end if;
             end if;
         end loop;
