@@ -8,19 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-import sqlalchemy
-
-from msgtx.errors import AbortableError, FatalError, IllegalState, InvalidRecord, MsgtxError, RecordTooLarge
+from msgtx.database.faults import AGAIN, fault_of
+from msgtx.errors import FatalError, IllegalState
 from msgtx.process.loop import Done, Failed, dead_letter_of, reason_of, tell_set_aside
 from msgtx.session.enlistment import BrokenSession, UserSession
 from msgtx.types import Record
 
 # `publish(session, topic, value, …)`: this room does not know the one that has it.
 Publish = Callable[..., None]
-# SQLSTATEs of psycopg's OperationalError that one record may lead to each time: a limit, a state that does not allow it, the
-# time of a statement.
-BY_A_RECORD: Final = ("54", "55", "57014")
-LOCK_NOT_AVAILABLE: Final = "55P03"
 NOT_YET: Final = "the handler commits its session: process_into does, behind it, with the offsets"
 
 
@@ -92,16 +87,7 @@ class Into:
 
     def passes(self, error: Exception) -> bool:
         """Return whether it was the database's fault, or the group's: not the records'."""
-        if isinstance(error, MsgtxError):
-            return error.retriable or (
-                isinstance(error, AbortableError) and not isinstance(error, RecordTooLarge | InvalidRecord)
-            )
-        if isinstance(error, sqlalchemy.exc.OperationalError):
-            state = str(getattr(error.orig, "sqlstate", ""))
-            return state == LOCK_NOT_AVAILABLE or not state.startswith(BY_A_RECORD)
-        return isinstance(error, sqlalchemy.exc.TimeoutError) or (  # of its pool
-            isinstance(error, sqlalchemy.exc.DBAPIError) and error.connection_invalidated
-        )
+        return fault_of(error) in AGAIN
 
     def _tried(self, records: list[Record], aside: Exception | None) -> Failed | None:
         self.at = []

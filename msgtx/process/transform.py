@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from msgtx.consumer.consumer import Consumer
-from msgtx.errors import AbortableError, InvalidRecord, MsgtxError, RecordTooLarge, UsageError
+from msgtx.database.faults import AGAIN, fault_of
+from msgtx.errors import MsgtxError, UsageError
 from msgtx.observer import Observers
 from msgtx.process.loop import Done, Failed, Stop, dead_letter_of, require_settings, run, tell_set_aside
 from msgtx.process.watched import watched, watched_call
@@ -150,8 +151,9 @@ class Filler:
         self.chunk, self.one = 1, True
 
     def passes(self, error: Exception) -> bool:
-        """Return whether a new transaction may succeed."""
-        return isinstance(error, AbortableError) and not isinstance(error, RecordTooLarge | InvalidRecord)
+        """Return whether a new transaction may succeed. What the producer repeats by itself was repeated long enough."""
+        is_ours = isinstance(error, MsgtxError) and error.retriable
+        return not is_ours and fault_of(error) in AGAIN
 
     def set_aside(self, record: Record, error: Exception) -> Done | Failed:
         """Not called: what is left out, or a dead letter, is so in the transaction of the others."""
@@ -220,7 +222,9 @@ class Filler:
 
 def _is_of_a_record(error: Exception) -> bool:
     """Whether what a transform raises is its records' fault: not where the database or the group is at fault."""
-    return not isinstance(error, MsgtxError) or isinstance(error, UsageError)
+    if isinstance(error, MsgtxError):
+        return isinstance(error, UsageError)
+    return fault_of(error) not in AGAIN
 
 
 def _alone(transform: Callable[[list[Record]], Outputs]) -> Callable[[Record], Outputs]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+import psycopg
 import pytest
 
 import msgtx
@@ -217,6 +218,26 @@ def test_a_record_that_fails_is_tried_alone_until_it_succeeds(
     assert caplog.messages == [
         f"{topic}-0 offset 2: ConnectionError: mail server; tried again in {pause} s" for pause in ("0.1", "0.2")
     ]
+
+
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("error", [psycopg.errors.DeadlockDetected(), ExceptionGroup("two", [psycopg.OperationalError()])])
+def test_what_a_driver_could_not_do_for_now_is_nobodys_record(
+    run: Any, read: Read, caplog: pytest.LogCaptureFixture, batch: bool, error: Exception
+) -> None:
+    """The transform asks a database by itself."""
+    failures = [error]
+
+    def transform(given: Any) -> Any:
+        records = given if batch else [given]
+        if failures and any(record.value == b"4" for record in records):
+            raise ValueError("no price for this order") from failures.pop()
+        return [record.value or b"" for record in records]
+
+    with caplog.at_level(logging.WARNING, "msgtx.process"):
+        report, target = run(transform, batch=batch, on_error="skip")
+    assert (values(read(target)), report.failed, report.aborted) == (VALUES, 0, 1)
+    assert caplog.messages == []
 
 
 def test_an_error_of_the_library_is_nobodys_record(run: Any) -> None:

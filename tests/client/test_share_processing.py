@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import psycopg
 import pytest
 
 import msgtx
@@ -69,6 +70,23 @@ def test_a_lock_that_was_made_shorter_meanwhile_is_renewed_in_time(
     report = run(slow)
     assert (report.records_in, report.aborted) == (2, 0)
     assert numbers(read(output)) == [0, 0]
+
+
+def test_what_a_driver_could_not_do_for_now_is_nobodys_record(
+    run: Run, client: msgtx.Client, topic: str, output: str, read: Read, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(client, topic, 3)
+    failures: list[Exception] = [psycopg.errors.DeadlockDetected()]
+
+    def transform(record: Record) -> bytes:
+        if failures and record.value == b"1":
+            raise ValueError("no price for this order") from failures.pop()
+        return double(record)
+
+    with caplog.at_level(logging.WARNING, "msgtx.process"):
+        report = run(transform, on_error="dead-letter")
+    assert (numbers(read(output)), report.failed, report.aborted) == ([0, 2, 4], 0, 1)
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize(("batch", "transform"), EACH)

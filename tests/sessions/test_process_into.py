@@ -640,6 +640,25 @@ def test_a_lock_that_was_not_to_be_had_is_tried_again(run: Run, send: Any, rows:
     assert (rows(), report.aborted, tries) == ([1, 2], 1, [0, 1, 1])
 
 
+def test_what_the_driver_says_below_the_session_is_no_records_fault(
+    run: Run, send: Any, rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A COPY, for one, is the driver's own: no error of SQLAlchemy's."""
+    send(b"1", b"2")
+    failures = ["deadlock_detected", "serialization_failure", "admin_shutdown"]
+
+    def handler(session: Session, record: Record) -> None:
+        store(session, record)
+        driver: Any = session.connection().connection.driver_connection
+        if failures:
+            driver.execute(f"do $$ begin raise 'for now' using errcode = '{failures.pop()}'; end $$")
+
+    with caplog.at_level(logging.WARNING, "msgtx.process"):
+        report = run(handler, on_error="skip", retries=0)
+    assert (rows(), report.failed, report.aborted) == ([1, 2], 0, 3)
+    assert caplog.messages == []
+
+
 def test_a_cancelled_future_is_an_error_as_any(run: Run, send: Any, rows: Rows) -> None:
     send(*VALUES)
 

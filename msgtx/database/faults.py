@@ -1,0 +1,133 @@
+"""Whose fault an exception is that a user's function raised: the record's, or that of what it works with.
+
+A handler may use any driver, wrap its errors in its own, or raise several at once. So the whole chain is looked at: causes,
+contexts, the members of groups, and what SQLAlchemy wraps. Databases have their SQLSTATE in common.
+"""
+
+from collections.abc import Iterator
+from enum import IntEnum
+from types import TracebackType
+from typing import Final
+
+import psycopg
+import sqlalchemy
+
+from msgtx.errors import (
+    AbortableError,
+    DatabaseUnavailable,
+    FatalError,
+    InvalidRecord,
+    MsgtxError,
+    RecordTooLarge,
+)
+
+
+class Fault(IntEnum):
+    """Whose fault it is. Of several in one chain the highest counts."""
+
+    RECORD = 0  # the record's, or that of the function: the same record fails again
+    ENVIRONMENT = 1  # rights, limits, what is not there: no record's, and it stays until somebody acts
+    TRANSIENT = 2  # a deadlock, a serialization failure, a lock: the same transaction may succeed at once
+    OUTAGE = 3  # the database or the way to it: the same transaction may succeed when it is back
+    INTERRUPT = 4  # Ctrl-C, an exit, a cancelled task: no failure
+
+
+AGAIN: Final = (Fault.TRANSIENT, Fault.OUTAGE)  # what a worker tries again, whatever its `on_error` says
+# By SQLSTATE, else by its class, the first two characters. Everything else is the record's.
+BY_SQLSTATE: Final = {
+    "08": Fault.OUTAGE,  # connection exception
+    "25": Fault.ENVIRONMENT,  # invalid transaction state, read-only
+    "25P03": Fault.OUTAGE,  # idle_in_transaction_session_timeout: the session was ended
+    "25P04": Fault.OUTAGE,  # transaction_timeout
+    "28": Fault.ENVIRONMENT,  # invalid authorization
+    "40": Fault.TRANSIENT,  # transaction rollback: deadlock, serialization failure
+    "40003": Fault.OUTAGE,  # statement completion unknown
+    "42": Fault.ENVIRONMENT,  # syntax error, access rule violation, undefined table
+    "53": Fault.OUTAGE,  # insufficient resources: disk, memory, connections
+    "54": Fault.ENVIRONMENT,  # program limit exceeded
+    "55": Fault.ENVIRONMENT,  # object not in prerequisite state
+    "55P03": Fault.TRANSIENT,  # lock not available
+    "55006": Fault.TRANSIENT,  # object in use
+    "57": Fault.OUTAGE,  # operator intervention: shutdown, crash, cannot connect now
+    "57014": Fault.ENVIRONMENT,  # query cancelled: statement_timeout
+    "58": Fault.OUTAGE,  # system error, outside PostgreSQL
+    "HV00N": Fault.OUTAGE,  # a foreign server that cannot be reached
+}
+_DRIVERS: Final = ("asyncpg", "psycopg", "psycopg2", "pg8000")
+_RECONNECT: Final = "8s2b"  # SQLAlchemy's code: "Can't reconnect until invalid transaction is rolled back"
+
+
+def fault_of(error: BaseException) -> Fault:
+    """Return whose fault an exception is, looking at its whole chain."""
+    return max(map(_own_fault, _chain(error)))
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception, its causes or contexts, and the members of groups. What msgtx raised has no other cause."""
+    seen: set[int] = set()
+    left = [error]
+    while left:
+        each = left.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        if isinstance(each, MsgtxError):
+            continue
+        if isinstance(each, BaseExceptionGroup):
+            left.extend(each.exceptions)
+        further = each.__cause__ if each.__cause__ is not None or each.__suppress_context__ else each.__context__
+        left.extend(other for other in (further, getattr(each, "orig", None)) if isinstance(other, BaseException))
+
+
+def _own_fault(error: BaseException) -> Fault:
+    if isinstance(error, MsgtxError):
+        return _of_ours(error)
+    if not isinstance(error, Exception | BaseExceptionGroup):
+        return Fault.INTERRUPT
+    state = _sqlstate(error)
+    if state:
+        return BY_SQLSTATE.get(state, BY_SQLSTATE.get(state[:2], Fault.RECORD))
+    return Fault.OUTAGE if _is_lost(error) else Fault.RECORD
+
+
+def _of_ours(error: MsgtxError) -> Fault:
+    if error.retriable:
+        return Fault.OUTAGE if isinstance(error, DatabaseUnavailable) else Fault.TRANSIENT
+    if isinstance(error, AbortableError) and not isinstance(error, RecordTooLarge | InvalidRecord):
+        return Fault.TRANSIENT
+    return Fault.ENVIRONMENT if isinstance(error, FatalError) else Fault.RECORD
+
+
+def _sqlstate(error: BaseException) -> str:
+    """Return the SQLSTATE of a database's error, as psycopg, asyncpg, psycopg2 and SQLAlchemy's adapters name it."""
+    for name in ("sqlstate", "pgcode"):
+        state = getattr(error, name, None)
+        if isinstance(state, str) and len(state) == 5:
+            return state
+    return ""
+
+
+def _is_lost(error: BaseException) -> bool:
+    """Whether an error without SQLSTATE says that a connection was lost, or that there is none."""
+    if isinstance(error, psycopg.OperationalError | sqlalchemy.exc.TimeoutError):  # also of their pools
+        return True
+    if isinstance(error, sqlalchemy.exc.DBAPIError):
+        wraps_none = error.orig is None or not _sqlstate(error.orig)
+        return error.connection_invalidated or (wraps_none and isinstance(error, sqlalchemy.exc.OperationalError))
+    if isinstance(error, sqlalchemy.exc.PendingRollbackError):
+        return error.code == _RECONNECT
+    driver = type(error).__module__.partition(".")[0]
+    if driver in _DRIVERS and type(error).__name__ in ("OperationalError", "InterfaceError"):
+        text = str(error)  # "connection is closed", "connection was closed in the middle of operation"
+        return type(error).__name__ == "OperationalError" or ("connection" in text and "closed" in text)
+    # asyncpg passes on what the system says to it.
+    return isinstance(error, OSError) and _is_raised_by(error.__traceback__, _DRIVERS)
+
+
+def _is_raised_by(traceback: TracebackType | None, packages: tuple[str, ...]) -> bool:
+    while traceback is not None:
+        if str(traceback.tb_frame.f_globals.get("__name__")).partition(".")[0] in packages:
+            return True
+        traceback = traceback.tb_next
+    return False
