@@ -56,17 +56,36 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 Place = TypeVar("Place", RecordMetadata, BatchMetadata)
 Arguments = ParamSpec("Arguments")
+CLOSED: Final = "schedule new futures"  # of an executor's message when it takes no more
 SENDS_IN_A_ROW: Final = 100  # that find room; then others in the event loop have their turn
 
 
 async def _in_thread(
     threads: concurrent.futures.Executor, call: Callable[[], Answer], *, stop: Callable[[], object] | None = None
 ) -> Answer:
-    """Have a thread wait. When this is cancelled, `stop` ends the call, and its end is waited for."""
+    """Have a thread wait. When this is cancelled, `stop` ends the call, and its end is waited for.
+
+    Raise `ThreadNotStarted` if the system gives no thread: nothing was done.
+    """
+    running: concurrent.futures.Future[Answer] = concurrent.futures.Future()
+    context = contextvars.copy_context()
+
+    def once() -> None:
+        if not running.set_running_or_notify_cancel():
+            return
+        try:
+            running.set_result(context.run(call))
+        except BaseException as error:  # noqa: BLE001 - it is raised where this is awaited
+            running.set_exception(error)
+
     try:
-        running = threads.submit(contextvars.copy_context().run, call)
+        threads.submit(once)
     except RuntimeError as error:
-        raise errors.IllegalState("it is closed: make a new one") from error
+        if CLOSED in str(error):
+            raise errors.IllegalState("it is closed: make a new one") from error
+        # The executor has queued the call all the same: the next thread that it gets would begin with it.
+        if running.cancel():
+            raise errors.ThreadNotStarted(f"a call needs a thread, and the system gives none ({error})") from error
 
     def end() -> None:
         if not running.cancel() and stop is not None:  # it has begun
