@@ -290,7 +290,8 @@ class Client:
             partitions=partitions,
         )
         lasting, idle = _times(transaction_ms, idle_timeout)
-        self._require_topics(topic, to, *([dead_letter] if dead_letter is not None else []))
+        self._require_topics(topic, to)
+        self._require_letters(dead_letter, [topic])
         if share:
 
             @contextlib.contextmanager
@@ -401,7 +402,8 @@ class Client:
         require_names(topics)
         if not topics:
             raise errors.ConfigError("name the topics to consume, behind the handler")
-        self._require_topics(*topics, *([dead_letter] if dead_letter is not None else []))
+        self._require_topics(*topics)
+        self._require_letters(dead_letter, topics)
         if "enable_auto_commit" in settings:
             raise errors.ConfigError("enable_auto_commit is off here: the offsets are committed with the rows; leave it out")
 
@@ -486,6 +488,19 @@ class Client:
             if self._topic(name, True) is None:
                 with self.engine.connection() as connection:
                     raise unknown_topic(connection, name)
+
+    def _require_letters(self, dead_letter: str | None, topics: Sequence[str]) -> None:
+        """Raise `ConfigError` for a topic of dead letters that this worker reads itself, or that is compacted."""
+        if dead_letter is None:
+            return
+        self._require_topics(dead_letter)
+        if dead_letter in topics:
+            raise errors.ConfigError(f"dead_letter {dead_letter!r} is a topic that this worker reads: name another one")
+        found = self._topic(dead_letter, False)
+        if found is not None and found.settings["cleanup_policy"] != "delete":
+            raise errors.ConfigError(
+                f"dead_letter {dead_letter!r} is compacted: it would keep one dead letter for each key; name another topic"
+            )
 
     @contextlib.contextmanager
     def _ending(self, stop: Stop | None) -> Iterator[Ending]:

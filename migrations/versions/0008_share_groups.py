@@ -35,6 +35,7 @@ def downgrade() -> None:
     op.execute("drop table msgtx.share_call")
     op.execute("drop table msgtx.share_parked")
     op.execute("drop table msgtx.share_state")
+    op.execute("drop table msgtx.share_topic")
     op.execute("drop table msgtx.share_group")
     op.execute("drop type msgtx.share_span")
     op.execute("update msgtx.installation set schema_version = 7")
@@ -56,7 +57,7 @@ TABLES = (
         answer text,
         reason text
     )""",
-    # Its settings; a group with a row here is a share group.
+    # Its settings; a group with a row here is a share group. writes_dead_letters: one that had the right to has said so.
     """create table msgtx.share_group (
         group_id int not null constraint share_group_pkey primary key,
         auto_offset_reset text not null default 'latest'
@@ -73,7 +74,14 @@ TABLES = (
         release_backoff_ms int not null default 0
             constraint share_group_backoff_is_not_negative check (release_backoff_ms >= 0),
         release_backoff_max_ms int not null default 60000
-            constraint share_group_backoff_has_a_limit check (release_backoff_max_ms >= 0)
+            constraint share_group_backoff_has_a_limit check (release_backoff_max_ms >= 0),
+        writes_dead_letters boolean not null default false
+    )""",
+    # Topics with which a group has begun, by name: what is made under that name later is read from its beginning.
+    """create table msgtx.share_topic (
+        group_id int not null,
+        topic_name text not null,
+        constraint share_topic_pkey primary key (group_id, topic_name)
     )""",
     """create table msgtx.share_state (
         group_id int not null,

@@ -20,7 +20,7 @@ from msgtx.database.pool import Engine
 from msgtx.database.retry import retried
 from msgtx.errors import MsgtxError
 from msgtx.store.members import heartbeat, leave_group
-from msgtx.store.shares import Membership, join_share_group, tidy
+from msgtx.store.shares import Membership, join_share_group, new_member_number, tidy
 
 Answer = TypeVar("Answer")
 log = logging.getLogger("msgtx.consumer")
@@ -34,6 +34,7 @@ class ShareMember:
         self._config = config
         self._topics = topics
         self._id = ""
+        self._number = 0  # of this id
         self._over = threading.Event()
         self._close_by = math.inf
         self._heart = BackgroundThread(
@@ -62,7 +63,8 @@ class ShareMember:
             return number
         if self._joined is not None:
             self.gone()
-        self._id = self._id or new_member_id()
+        if not self._id:
+            self._id, self._number = new_member_id(), new_member_number()
 
         def attempt() -> Membership:
             with self._engine.connection() as connection:
@@ -74,6 +76,7 @@ class ShareMember:
                     client_process=os.getpid(),
                     session_timeout_ms=self._config.session_timeout_ms,
                     topics=self._topics,
+                    number=self._number,
                 )
 
         asked = time.monotonic()
@@ -133,7 +136,7 @@ class ShareMember:
 
     def _leave(self) -> None:
         with self._engine.connection() as connection:
-            leave_group(connection, self._config.group, self._id)
+            leave_group(connection, self._config.group, self._id, number=self._number)
             if self._joined is not None:
                 with contextlib.suppress(MsgtxError):  # it has left: the sweep removes the rest
                     tidy(connection, self._joined)

@@ -309,7 +309,13 @@ def dead_letter_of(record: Record, error: Exception, topic: str) -> OutputRecord
     """Return a record that failed as one for `topic`, with headers that say why.
 
     One of them is the record's time. The letter has none: it gets that of its sending, from which retention counts.
+    Raise `ConfigError` if the record came from `topic`: it would come back for ever.
     """
+    if record.topic == topic:
+        raise ConfigError(
+            f"{place_of([record])}: dead_letter {topic!r} is a topic that this worker reads: name another one, or a pattern"
+            " that does not match it"
+        )
     why = {
         "topic": record.topic,
         "partition": record.partition,

@@ -45,7 +45,7 @@ ASSIGN: Final = Function(
 RELEASE: Final = Function(
     "release_partitions", {"group_name": "text", "in_member_number": "int8", "partition_ids": "int4[]"}
 )
-LEAVE: Final = Function("leave_group", {"group_name": "text", "in_member_id": "text"})
+LEAVE: Final = Function("leave_group", {"group_name": "text", "in_member_id": "text", "in_member_number": "int8"})
 HEARTBEAT: Final = Function(
     "heartbeat_group",
     {
@@ -192,9 +192,12 @@ def release_partitions(connection: RawConnection, group: str, member_number: int
     return int(generation)
 
 
-def leave_group(connection: RawConnection, group: str, member_id: str) -> bool:
-    """Remove a member; what it owned goes at once to those that are to own it. Return whether it was there."""
-    ((left,),) = call(connection, LEAVE, group, member_id)
+def leave_group(connection: RawConnection, group: str, member_id: str, *, number: int | None = None) -> bool:
+    """Remove a member; what it owned goes at once to those that are to own it. Return whether it was there.
+
+    `number`: of a member of a share group, which proves that it is this one.
+    """
+    ((left,),) = call(connection, LEAVE, group, member_id, number)
     return bool(left)
 
 

@@ -1,6 +1,7 @@
 """Share groups: their members, and the records that these acquire one by one (internals: shares)."""
 
 import json
+import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,6 +25,7 @@ JOIN: Final = Function(
         "in_client_process": "int4",
         "in_session_timeout_ms": "int4",
         "in_topics": "text[]",
+        "in_member_number": "int8",
     },
 )
 ACQUIRE: Final = Function(
@@ -74,6 +76,7 @@ REDRIVE: Final = Function(
 WAITING: Final = Function("waiting_shares", {"most": "int4"})
 ACCEPT: Final = Acknowledgement.ACCEPT.value
 NOTHING: Final = (-1, -1)  # that a member accepts
+LEAST_NUMBER: Final = 1 << 60  # of a member: those of consumer groups are counted from 1 on
 TIDIED_AT_ONCE: Final = 10  # calls of up to 10,000 rows: more than a member writes between two heartbeats
 
 
@@ -218,6 +221,11 @@ class Acquiring(NamedTuple):
         return None
 
 
+def new_member_number() -> int:
+    """Draw the number of a member: whoever knows it can answer for that member, so it is told to nobody."""
+    return LEAST_NUMBER | secrets.randbits(62)
+
+
 def join_share_group(
     connection: RawConnection,
     group: str,
@@ -227,17 +235,19 @@ def join_share_group(
     client_process: int | None,
     session_timeout_ms: int,
     topics: Collection[str],
+    number: int | None = None,
 ) -> Membership:
     """Join; the same again changes nothing.
 
-    Raise `ConfigError` if the name is a consumer group's, `InvalidSessionTimeout`, `GroupMaxSizeReached`, `InvalidRequest`.
+    `number`: of `new_member_number`, by which the group knows this member, and which it tells nobody; None: the database
+    draws it. Raise `ConfigError` if the name is a consumer group's, or if dead letters would go to a topic that the group
+    reads; `InvalidSessionTimeout`, `GroupMaxSizeReached`, `InvalidRequest`.
     """
-    ((error, detail, group_id, number),) = call(
-        connection, JOIN, group, member_id, client_host, client_process, session_timeout_ms, TextArray(sorted(set(topics)))
-    )
+    who = (member_id, client_host, client_process, session_timeout_ms)
+    ((error, detail, group_id, known),) = call(connection, JOIN, group, *who, TextArray(sorted(set(topics))), number)
     if error is not None:
         raise BY_NAME[error](detail)
-    return Membership(group_id, number)
+    return Membership(group_id, known)
 
 
 def acquire_records(connection: RawConnection, asked: Acquiring) -> Acquisition:

@@ -17,9 +17,18 @@ from msgtx.store.append import TRY_LOCKS, append_and_decide
 from msgtx.store.decide import decide
 from msgtx.store.groups import commit_offsets, committed_offsets
 from msgtx.store.holders import expire_holders
+from msgtx.store.members import heartbeat, leave_group
 from msgtx.store.producers import init_producer_id
 from msgtx.store.seal import complete_prepared, seal
-from msgtx.store.shares import Acquiring, acquire_records, acquire_records_together, redrive_dead_letters
+from msgtx.store.shares import (
+    Acquiring,
+    acquire_records,
+    acquire_records_together,
+    ensure_dead_letters,
+    join_share_group,
+    new_member_number,
+    redrive_dead_letters,
+)
 from msgtx.store.spark import (
     Attempt,
     BatchName,
@@ -86,8 +95,8 @@ def redrive(connection: Connection, group: str) -> None:
         redrive_dead_letters(connection, group, 0, upto=None, most=1, skip_missing=False)
 
 
-def answer_in(connection: Connection, name: TransactionId, group: str, partition: int) -> None:
-    acknowledge_in_transaction(connection, name, one_answer(group, 1, partition), call_number=1)
+def answer_in(connection: Connection, name: TransactionId, answers: AnswerColumns) -> None:
+    acknowledge_in_transaction(connection, name, answers, call_number=1)
 
 
 def try_locks(connection: Connection, producer: int, *groups: str) -> list[int]:
@@ -123,7 +132,7 @@ def test_members_of_a_share_group_are_those_that_may_use_it(
         lambda c: acquire_records_together(c, [asked._replace(call_number=2)]),
         lambda c: acquire_records(c, asked._replace(answers=answers, call_number=3)),
         lambda c: acknowledge_records(c, answers, call_number=4),
-        lambda c: answer_in(c, Writer(c).name, group.name, partition),
+        lambda c: answer_in(c, Writer(c).name, answers),
         lambda c: append_and_decide(c, Writer(c).name, [], answers=answers),
         lambda c: acknowledge_in_session(c, answers),
     ]
@@ -136,6 +145,98 @@ def test_members_of_a_share_group_are_those_that_may_use_it(
         with contextlib.suppress(errors.InvalidRecordState):  # the first answer has taken it
             step(billing)
     assert group.spans == []
+
+
+def test_who_may_use_a_share_group_is_no_other_member_of_it(
+    guest: Callable[..., Connection], connection: Connection, partition: int
+) -> None:
+    """What is shown of a member is not enough to act for it."""
+    group = ShareGroup(connection, partition, name="shared-alone")
+    plain(connection, partition, b"0")
+    group.acquire("a")
+    other = guest("consume", "produce")
+    (row,) = other.execute("select * from msgtx.describe_members(%s)", [group.name]).fetchall()
+    (span,) = other.execute("select * from msgtx.share_spans where group_name = %s", [group.name]).fetchall()
+    shown = {value for value in (*row, *span) if isinstance(value, int)}
+    assert group.numbers["a"] not in shown
+    who = {"member_id": "a", "client_host": None, "client_process": None, "session_timeout_ms": 10_000, "topics": ()}
+    for number in (None, new_member_number()):
+        with pytest.raises(errors.InvalidRequest, match="member a is another one"):
+            join_share_group(other, group.name, number=number, **who)  # type: ignore[arg-type]
+        assert not leave_group(other, group.name, "a", number=number)
+    for number in shown | {1}:
+        with pytest.raises(errors.UnknownMember):
+            acknowledge_records(other, one_answer(group.name, number, partition), call_number=None)
+        with pytest.raises(errors.UnknownMember):
+            heartbeat(other, group.name, member_number=number, member_id="a", group_instance_id=None, number=9)
+    assert group.spans == [(0, 0, "acquired", 1)]
+    assert leave_group(other, group.name, "a", number=group.numbers["a"])  # it proves to be this member
+
+
+def rejection(group: ShareGroup, member: int) -> AnswerColumns:
+    return AnswerColumns((group.name,), (member,), (group.partition,), (0,), (0,), ("reject",), ("mine",), (None,))
+
+
+def test_dead_letters_are_written_where_a_right_leads(
+    guest: Callable[..., Connection], connection: Connection, partition: int
+) -> None:
+    """Not where the name of a group does, which a member chooses: neither by an answer, nor at the limit, nor by a sweep."""
+    name, plain_role = unique("secret"), guest("consume:topic*", "produce:topic*")
+    connection.execute("select msgtx.create_topic(%s, 1)", [f"{name}-dead-letters"])
+    plain(connection, partition, b"0")
+    who = {"client_host": None, "client_process": None, "session_timeout_ms": 1_000_000}
+
+    def written() -> int:
+        (found,) = connection.execute(
+            "select count(*) from msgtx.record_batch join msgtx.partition using (partition_id)"
+            " join msgtx.topic using (topic_id) where name = %s", [f"{name}-dead-letters"],
+        ).fetchone() or (None,)  # fmt: skip
+        return int(found)
+
+    number = join_share_group(plain_role, name, member_id="b", topics=(), **who).number  # type: ignore[arg-type]
+    connection.execute("update msgtx.share_group set auto_offset_reset = 'earliest', delivery_count_limit = 1")
+    group = ShareGroup.__new__(ShareGroup)
+    group.connection, group.partition, group.name = connection, partition, name
+    acquire_records(plain_role, Acquiring(name, number, 1, [partition], 1, 1 << 20))
+    answers, writer = rejection(group, number), Writer(plain_role)
+    for step in (
+        lambda: acknowledge_records(plain_role, answers, call_number=None),
+        lambda: acquire_records(plain_role, Acquiring(name, number, 2, [partition], 1, 1 << 20, answers)),
+        lambda: acknowledge_in_transaction(plain_role, writer.name, answers, call_number=3),
+        lambda: append_and_decide(plain_role, writer.name, [], answers=answers),
+        lambda: acknowledge_in_session(plain_role, answers),
+        lambda: ensure_dead_letters(plain_role, name),
+    ):
+        with pytest.raises(errors.AuthorizationFailed, match=f"produce on topic {name}-dead-letters"):
+            step()
+    release = AnswerColumns((name,), (number,), (partition,), (0,), (0,), ("release",), (None,), (None,))
+    acknowledge_records(plain_role, release, call_number=4)
+    assert acquire_records(plain_role, Acquiring(name, number, 5, [partition], 1, 1 << 20)).records == []
+    connection.execute("select msgtx.settle_shares()")
+    assert written() == 0
+    connection.execute("update msgtx.share_group set writes_dead_letters = true")
+    acquire_records(plain_role, Acquiring(name, number, 6, [partition], 1, 1 << 20))
+    assert written() == 1
+
+
+def test_a_member_that_may_produce_lets_its_group_write_dead_letters(
+    guest: Callable[..., Connection], connection: Connection
+) -> None:
+    name = unique("secret")
+
+    def allowed(*rights: str, member: str) -> bool:
+        who = {"client_host": None, "client_process": None, "session_timeout_ms": 10_000, "topics": ()}
+        join_share_group(guest(*rights), name, member_id=member, **who)  # type: ignore[arg-type]
+        return bool(connection.execute(
+            "select writes_dead_letters from msgtx.share_group join msgtx.consumer_group using (group_id)"
+            " where name = %s", [name],
+        ).fetchone()[0])  # type: ignore[index]  # fmt: skip
+
+    assert not allowed("consume", member="a")
+    assert not allowed("consume", "produce", member="b"), "it would have to make the topic"
+    connection.execute("select msgtx.create_topic(%s, 1)", [f"{name}-dead-letters"])
+    assert not allowed("consume", "produce:topic*", member="c")
+    assert allowed("consume", "produce", member="d")
 
 
 def test_what_is_in_flight_is_seen_by_those_who_may_use_the_group(

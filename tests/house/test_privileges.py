@@ -59,7 +59,7 @@ def test_what_names_topics_or_partitions_checks_the_callers_rights_there() -> No
     for name in given - VIEWS - OF_THE_CALLER - OF_A_GROUP - OF_A_TRANSACTION - OF_ALL_TOPICS - SIGNED:
         arguments = CODE[name].split("returns ")[0].split(" out ")[0]
         if re.search(r"partition|topic|batches|\bnames\b", arguments):
-            assert re.search(r"msgtx\.(require_right\w*|topics_of_caller|check_offsets)\(", CODE[name]), name
+            assert re.search(r"msgtx\.(require_right\w*|(topics|patterns)_of_caller|check_offsets)\(", CODE[name]), name
 
 
 def test_whatever_checks_rights_is_called_by_hand_without_them() -> None:

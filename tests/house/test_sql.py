@@ -21,8 +21,8 @@ TABLES = (
     "transaction_partition", "transaction_seal", "transaction_decision", "transaction_marker", "partition_floor",
     "consumer_group", "group_member", "group_assignment", "group_heartbeat", "group_offset", "coordinator",
     "coordinator_shard", "role_right", "named_snapshot", "spark_batch", "spark_attempt", "spark_range", "spark_floor",
-    "staged_record", "staged_commit", "wake_up", "dedup_key", "deleted_partition", "share_group", "share_state",
-    "share_call", "share_pending", "share_parked",
+    "staged_record", "staged_commit", "wake_up", "dedup_key", "deleted_partition", "share_group", "share_topic",
+    "share_state", "share_call", "share_pending", "share_parked",
 )  # fmt: skip
 NAMES = [path.stem for path in FILES]
 # Functions that remove what is no longer needed.

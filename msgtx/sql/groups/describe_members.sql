@@ -2,9 +2,10 @@
 -- an assignment that is made of it is written by its generation (assign_partitions).
 --   stale                                 the assignment was made of other members
 --   group_topics_version, topics_version  of the topics that the assignment was made of; as they are now
+--   member_number                         0 in a share group: there each member proves to be itself by its number
 --   owned, owned_since                    partitions, ascending, and the generation in which the member got each
 --   target                                partitions that it is to own
--- Reads consumer_group, group_member, group_heartbeat, group_assignment, installation.
+-- Reads consumer_group, share_group, group_member, group_heartbeat, group_assignment, installation.
 create function msgtx.describe_members(group_name text)
 returns table (
     group_id int, generation int, stale boolean, strategy text, group_topics_version bigint, topics_version bigint,
@@ -34,7 +35,8 @@ begin
         select a.target, array_agg(a.partition_id order by a.partition_id) as partitions
         from msgtx.group_assignment a where a.group_id = asked.group_id group by a.target)
     select asked.group_id, asked.generation, asked.stale, asked.strategy, asked.topics_version, i.topics_version,
-           m.member_number, m.member_id, m.group_instance_id, m.client_host, m.client_process,
+           case when m.member_number is not null and exists (select from msgtx.share_group s where s.group_id = asked.group_id)
+               then 0 else m.member_number end, m.member_id, m.group_instance_id, m.client_host, m.client_process,
            m.session_timeout_ms, m.joined_at, newest.heartbeat_at,
            msgtx.is_session_over(newest.heartbeat_at, m.session_timeout_ms, moment),
            m.topics, m.pattern, coalesce(o.partitions, '{}'), coalesce(o.since, '{}'), coalesce(t.partitions, '{}')
@@ -45,5 +47,5 @@ begin
     left join lateral (
         select h.heartbeat_at from msgtx.group_heartbeat h where h.member_number = m.member_number
         order by h.heartbeat_number desc limit 1) newest on true
-    order by m.member_number;
+    order by m.joined_at, m.member_number;
 end $$;

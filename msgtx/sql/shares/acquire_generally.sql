@@ -66,7 +66,15 @@ begin
         state.spans := array(select s from unnest(state.spans) s where s.first_offset <> accepted_first);
     end if;
     if state.version is null then
-        next_offset := (select s.start_offset from msgtx.share_start_offsets(g, array[id], moment) s);
+        -- What was made since the group began with the topic, or with its name, is read from its beginning. Else the client has not joined
+        -- for the topic, and the group begins with it here.
+        next_offset := case when exists (
+                select from msgtx.partition p
+                cross join lateral (select t.name from msgtx.topic t where t.topic_id = p.topic_id limit 1) t
+                cross join lateral (
+                    select from msgtx.share_topic k where k.group_id = g.group_id and k.topic_name = t.name limit 1) known
+                where p.partition_id = id)
+            then log_start else (select s.start_offset from msgtx.share_start_offsets(g, array[id], moment) s) end;
         next_token := null;
         spans := '{}';
     else
@@ -286,6 +294,10 @@ begin
                             or next_due is distinct from state.next_due
                             or waiting_keys is distinct from state.waiting_keys) then
         insert into msgtx.share_state (group_id, partition_id, version, next_offset, next_token, spans, next_due, waiting_keys)
-        values (g.group_id, id, coalesce(state.version, 0) + 1, next_offset, next_token, spans || taken, next_due, waiting_keys);
+        values (g.group_id, id, coalesce(state.version, 0) + 1, next_offset, next_token, spans || taken, next_due, waiting_keys)
+        on conflict do nothing;
+        if not found then  -- a member that joined for the topic has begun with it since
+            raise exception using errcode = '55P03', message = format('partition %s is new to the group: call again', id);
+        end if;
     end if;
 end $$;

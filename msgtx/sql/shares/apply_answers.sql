@@ -8,7 +8,7 @@
 --   one row for each part of a range that is refused; then nothing was written
 --     InvalidRecordState    the member does not hold it (any more)
 --     TransactionConflict   it is acknowledged in a transaction that is not decided, this one perhaps
--- Versions that it supersedes are left to remove_superseded_shares. The caller has looked at rights and at the transaction.
+-- Versions that it supersedes are left to remove_superseded_shares. The caller has looked at rights, but for that to dead letters, and at the transaction.
 -- Locks the partitions of dead letters that it writes, then share partitions (exclusive, each ascending). Reads consumer_group, group_member, group_heartbeat. Writes
 -- share_state, share_pending and, through park_delayed, share_parked, through bury_records, record_batch.
 create function msgtx.apply_answers(
@@ -72,6 +72,10 @@ begin
     then
         raise exception using errcode = 'MX042', message = format(
             'an answer is one of %s, for a range of offsets that no other one has', array_to_string(known, ', '));
+    end if;
+    if array_position(answers, 'reject') is not null then
+        ignored := msgtx.require_dead_letters(array(
+            select distinct u.group_name from unnest(group_names, answers) u(group_name, answer) where u.answer = 'reject'));
     end if;
     if in_producer_id is null then
         foreach id in array msgtx.dead_letter_partitions(group_names, partition_ids, answers) loop

@@ -1,12 +1,12 @@
 -- bury_records(group, partition, spans, most, max_bytes) writes the records of these spans to the group's topic of dead letters: key, value
 -- and headers, and headers that say where each was, how often it was delivered, why it is dead, and its time: that of the letter is now,
--- since retention counts from it. → the spans, or parts of them, that are left for later: when another session writes there or there is no
--- such topic; how many records it wrote, and of how many bytes.
+-- since retention counts from it. → the spans, or parts of them, that are left for later: when another session writes there, there is no
+-- such topic, or the group may not write dead letters; how many records it wrote, and of how many bytes.
 --   most, max_bytes   leave for later what is more, and make the topic if need be; null: all of an answer, whose caller has locked the
 --                     topic's partition
 -- What is larger than the topic takes is stored all the same: it was taken once, and nobody is left to be told.
 -- The caller holds the share partition's lock and writes its state in the same SQL transaction, so that each letter is written once. Tries
--- the partition's lock, which who waits for it has taken before. Reads partition, topic, record_batch, group_member. Writes record_batch.
+-- the partition's lock, which who waits for it has taken before. Reads consumer_group, share_group, partition, topic, record_batch, group_member. Writes record_batch.
 create function msgtx.bury_records(
     group_name text, in_partition_id int, dead msgtx.share_span[], most int, max_bytes bigint,
     out left_over msgtx.share_span[], out buried int, out bytes bigint
@@ -26,6 +26,12 @@ begin
     left_over := dead;
     buried := 0;
     bytes := 0;
+    if not exists (
+        select from msgtx.share_group s
+        where s.group_id = (select c.group_id from msgtx.consumer_group c where c.name = group_name) and s.writes_dead_letters)
+    then
+        return;
+    end if;
     if most is not null then
         ignored := msgtx.ensure_dead_letters(group_name) is not null;
     end if;
@@ -43,8 +49,7 @@ begin
             left_over := left_over || span;
             continue;
         end if;
-        member := coalesce((select m.member_id from msgtx.group_member m where m.member_number = span.member_number),
-                           span.member_number::text, '');
+        member := coalesce((select m.member_id from msgtx.group_member m where m.member_number = span.member_number), '');
         for f in
             select b.base_offset + coalesce(b.offset_deltas[i.at], i.at - 1) as record_offset, i.at,
                    b.keys[i.at] as key, b."values"[i.at] as value, coalesce(b.timestamps[i.at], b.max_timestamp) as "timestamp",

@@ -1,7 +1,10 @@
 -- configure_share_group(group, settings) changes settings of a share group, and makes it if there is none; error and detail say why not:
---   ConfigError     the name is a consumer group's, a setting is not known, or has no such value
+--   ConfigError     the name is a consumer group's, a setting is not known, or has no such value; or dead letters would go to a topic that
+--                   the group reads or has read, or that is compacted
 --   GroupNotEmpty   auto_offset_reset, isolation and ordering change in a group without members only
--- Locks the group (exclusive). Reads topic. Writes consumer_group, share_group. Flushed.
+-- Who may call this allows the group to write dead letters (may_write_dead_letters).
+-- Locks the group (exclusive). Reads topic, share_topic, group_member. Writes consumer_group, share_group and, through begin_dead_letters,
+-- share_state. Flushed.
 create function msgtx.configure_share_group(group_name text, settings jsonb, out error text, out detail text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set jit = off set enable_seqscan = off as $$
@@ -10,6 +13,7 @@ declare
                                    'max_record_locks', 'dead_letter_topic', 'ordering', 'release_backoff_ms',
                                    'release_backoff_max_ms'];
     found_id int;
+    letters text;
     setting record;
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
@@ -39,11 +43,15 @@ begin
                 '%s is a number from 1 to 999999999, not %s', setting.key, quote_nullable(setting.value))
             when setting.key = 'dead_letter_topic' and not msgtx.is_topic_name(setting.value) then format(
                 'dead_letter_topic %s is no name of a topic: use 1 to 249 of a-z A-Z 0-9 . _ - (and not . or ..)',
-                quote_nullable(setting.value))
-            when setting.key = 'dead_letter_topic' and exists (
-                 select from msgtx.topic t where t.name = setting.value and t.cleanup_policy <> 'delete') then format(
-                'dead_letter_topic %s is compacted: it would keep one dead letter for each key', setting.value) end);
+                quote_nullable(setting.value)) end);
     end loop;
+    letters := case when settings ? 'dead_letter_topic'
+        then coalesce(settings ->> 'dead_letter_topic', group_name || '-dead-letters')
+        else msgtx.dead_letter_topic_of(group_name) end;
+    detail := coalesce(detail, msgtx.why_no_dead_letters(group_name, letters, array(
+        select s.topic_name from msgtx.share_topic s where s.group_id = found_id
+        union
+        select u from msgtx.group_member m cross join lateral unnest(m.topics) u where m.group_id = found_id)));
     if detail is not null then
         error := 'ConfigError';
         return;
@@ -56,10 +64,7 @@ begin
         end if;
     end if;
     ignored := msgtx.flush_at_commit();
-    if found_id is null then
-        insert into msgtx.consumer_group (name) values (group_name) returning group_id into found_id;
-        insert into msgtx.share_group (group_id) values (found_id);
-    end if;
+    found_id := coalesce(found_id, msgtx.make_share_group(group_name, letters));
     update msgtx.share_group s set
         auto_offset_reset = coalesce(settings ->> 'auto_offset_reset', s.auto_offset_reset),
         isolation = coalesce(settings ->> 'isolation', s.isolation),
@@ -69,6 +74,8 @@ begin
         ordering = coalesce(settings ->> 'ordering', s.ordering),
         release_backoff_ms = coalesce((settings ->> 'release_backoff_ms')::int, s.release_backoff_ms),
         release_backoff_max_ms = coalesce((settings ->> 'release_backoff_max_ms')::int, s.release_backoff_max_ms),
-        dead_letter_topic = case when settings ? 'dead_letter_topic' then settings ->> 'dead_letter_topic' else s.dead_letter_topic end
+        dead_letter_topic = case when settings ? 'dead_letter_topic' then settings ->> 'dead_letter_topic' else s.dead_letter_topic end,
+        writes_dead_letters = true
     where s.group_id = found_id;
+    ignored := msgtx.begin_dead_letters(found_id, letters);
 end $$;

@@ -2,7 +2,7 @@
 -- forever; → its name.
 -- It takes records that are as large as can be.
 -- In a SQL transaction that has no lock of a share partition, or has tried them all: others that hold one may wait for this topic.
--- Reads share_group. Writes topic, partition and installation through insert_topic. Flushed.
+-- Reads share_group and what require_dead_letters does. Writes topic, partition and installation through insert_topic. Flushed.
 create function msgtx.ensure_dead_letters(group_name text) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set jit = off set enable_seqscan = off as $$
@@ -11,7 +11,7 @@ declare
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_names('group', array[group_name]);
+        ignored := msgtx.require_names('group', array[group_name]) and msgtx.require_dead_letters(array[group_name]);
     end if;
     if exists (select from msgtx.share_group s
                where s.group_id = (select c.group_id from msgtx.consumer_group c where c.name = group_name))

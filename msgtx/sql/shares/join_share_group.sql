@@ -1,20 +1,27 @@
 -- join_share_group(group, member, …) makes a client a member of a share group; the first one makes the group. error and detail say why
--- not. Asked again for the same member id, the answer is the same.
---   member_number  by which the group's tables know it; a number is never given out twice
---   in_topics      that it reads: with one that the group knows nothing of it begins here and now (share_start_offsets). Names of topics that
---                  do not exist, or that the caller may not consume, say nothing
--- Locks the group (exclusive). Reads topic, partition. Writes consumer_group, share_group, group_member, group_heartbeat (number 0),
--- share_state. Flushed.
+-- not. Asked again for the same member id with the same number, the answer is the same.
+--   in_member_number  drawn at random by the client, from 2^60 on: a member that calls under it has proved to be itself, so nothing shows it to
+--                  others. null: it is drawn here; who asks again then is refused, as others are (but the owner)
+--   member_number  by which the group's tables know it
+--   in_topics      that it reads. With a name that the group does not know it begins here and now (share_start_offsets); what is made under
+--                  that name later, a partition or the topic, is read from its beginning. Names of topics that the caller may not consume say
+--                  nothing
+--   ConfigError    the name is a consumer group's; the group's dead letters would go to a topic that it reads, or that is compacted
+-- The group may write dead letters once a member has joined that may (may_write_dead_letters).
+-- Locks the group (exclusive). Reads topic, partition. Writes consumer_group, share_group, share_topic, group_member, group_heartbeat
+-- (number 0), share_state. Flushed.
 create function msgtx.join_share_group(
     group_name text, in_member_id text, in_client_host text, in_client_process int, in_session_timeout_ms int, in_topics text[],
+    in_member_number bigint default null,
     out error text, out detail text, out group_id int, out member_number bigint
 ) language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off
 set enable_bitmapscan = off set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
-    readable constant int[] := msgtx.topics_of_caller('{consume}');
-    unknown int[];
+    most_topics constant int := 10000;  -- as in join_group
+    readable text[];
+    begun text[];
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     detail := case
@@ -23,7 +30,14 @@ begin
             'share group %s: its dead letters have a topic with its name; use 1 to 236 of a-z A-Z 0-9 . _ -', left(group_name, 50))
         when coalesce(in_member_id, '') = '' then format('share group %s: a member has an id', group_name)
         when greatest(octet_length(group_name), octet_length(in_member_id), octet_length(in_client_host)) > 1000 then format(
-            'share group %s: its name, and id and host of a member have at most 1000 bytes each', left(group_name, 50)) end;
+            'share group %s: its name, and id and host of a member have at most 1000 bytes each', left(group_name, 50))
+        when in_member_number < 1152921504606846976 then format(
+            'share group %s: the number of member %s is to be drawn at random, from 2^60 on', group_name, in_member_id)
+        when cardinality(in_topics) <= most_topics is not true then format(
+            'share group %s: member %s subscribes to %s topics; at most %s', group_name, in_member_id, cardinality(in_topics), most_topics)
+        when exists (select from unnest(in_topics) u where msgtx.is_topic_name(u) is not true) then format(
+            'share group %s: member %s subscribes to %s, which is no name of a topic', group_name, in_member_id, (
+                select quote_nullable(left(u, 50)) from unnest(in_topics) u where msgtx.is_topic_name(u) is not true limit 1)) end;
     if detail is not null then
         error := 'InvalidRequest';
         return;
@@ -42,18 +56,25 @@ begin
         ignored := msgtx.require_names('group', array[group_name]);
     end if;
     select g.group_id into group_id from msgtx.consumer_group g where g.name = group_name;
-    if not found then
-        insert into msgtx.consumer_group (name) values (group_name)
-        returning msgtx.consumer_group.group_id into group_id;
-        insert into msgtx.share_group (group_id) values (join_share_group.group_id);
-    elsif not exists (select from msgtx.share_group s where s.group_id = join_share_group.group_id) then
+    if found and not exists (select from msgtx.share_group s where s.group_id = join_share_group.group_id) then
         error := 'ConfigError';
         detail := format('%s is a consumer group: choose another name for the share group, or delete that group', group_name);
+        return;
+    end if;
+    detail := msgtx.why_no_dead_letters(group_name, msgtx.dead_letter_topic_of(group_name), in_topics);
+    if detail is not null then
+        error := 'ConfigError';
         return;
     end if;
     select m.member_number into member_number from msgtx.group_member m
     where m.group_id = join_share_group.group_id and m.member_id = in_member_id;
     if found then
+        if member_number <> in_member_number or in_member_number is null and not msgtx.acts_for_owner() then
+            error := 'InvalidRequest';
+            detail := format('share group %s: member %s is another one', group_name, in_member_id);
+            group_id := null;
+            member_number := null;
+        end if;
         return;
     end if;
     if (select count(*) from msgtx.group_member m where m.group_id = join_share_group.group_id)
@@ -64,25 +85,37 @@ begin
         return;
     end if;
     ignored := msgtx.flush_at_commit();
+    group_id := coalesce(group_id, msgtx.make_share_group(group_name, msgtx.dead_letter_topic_of(group_name)));
+    if msgtx.may_write_dead_letters(msgtx.dead_letter_topic_of(group_name)) then
+        update msgtx.share_group s set writes_dead_letters = true
+        where s.group_id = join_share_group.group_id and not s.writes_dead_letters;
+    end if;
     insert into msgtx.group_member (
-        group_id, member_id, client_host, client_process, session_timeout_ms, topics, joined_at)
-    values (group_id, in_member_id, in_client_host, in_client_process, in_session_timeout_ms, in_topics, msgtx.clock())
+        member_number, group_id, member_id, client_host, client_process, session_timeout_ms, topics, joined_at)
+    overriding system value
+    values (coalesce(in_member_number, 1152921504606846976 | (('x' || left(translate(gen_random_uuid()::text, '-', ''), 16))::bit(64)::bigint
+                                       & 4611686018427387903)),
+            group_id, in_member_id, in_client_host, in_client_process, in_session_timeout_ms, in_topics, msgtx.clock())
     returning msgtx.group_member.member_number into member_number;
     insert into msgtx.group_heartbeat (member_number, heartbeat_number, heartbeat_at)
     values (join_share_group.member_number, 0, msgtx.clock());
-    -- No other member has the group begin with a topic meanwhile: it would have joined for it.
-    unknown := array(
-        select p.partition_id from msgtx.topic t
-        join msgtx.partition p on p.topic_id = t.topic_id
-        where t.name = any (in_topics) and (readable is null or t.topic_id = any (readable)) and not exists (
-            select from msgtx.partition q
-            cross join lateral (
-                select from msgtx.share_state s
-                where s.group_id = join_share_group.group_id and s.partition_id = q.partition_id limit 1) known
-            where q.topic_id = t.topic_id));
+    readable := msgtx.patterns_of_caller('{consume}');
+    with names as (
+        insert into msgtx.share_topic (group_id, topic_name)
+        select distinct join_share_group.group_id, u from unnest(in_topics) u where readable is null or u like any (readable)
+        on conflict do nothing
+        returning topic_name)
+    select array_agg(n.topic_name) into begun from names n;
+    -- Nobody else begins with a name that the group did not know: who looks at it for the first time has joined for it. A client that
+    -- has not may have been faster; a reset was.
     insert into msgtx.share_state (group_id, partition_id, version, next_offset, spans)
     select join_share_group.group_id, b.partition_id, 1, b.start_offset, '{}'
     from msgtx.share_group g
-    cross join lateral msgtx.share_start_offsets(g, unknown, msgtx.clock()) b
-    where g.group_id = join_share_group.group_id;
+    cross join lateral msgtx.share_start_offsets(g, array(
+        select p.partition_id from msgtx.topic t join msgtx.partition p on p.topic_id = t.topic_id
+        where t.name = any (begun) and not exists (
+            select from msgtx.share_state s where s.group_id = g.group_id and s.partition_id = p.partition_id)
+        order by p.partition_id), msgtx.clock()) b
+    where g.group_id = join_share_group.group_id
+    on conflict do nothing;
 end $$;

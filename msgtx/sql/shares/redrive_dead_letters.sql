@@ -175,7 +175,11 @@ begin
     end if;
     insert into msgtx.share_state (group_id, partition_id, version, next_offset, spans, next_due, waiting_keys)
     values (found_id, letters_id, coalesce(state.version, 0) + 1, next_offset, coalesce(state.spans, '{}'), state.next_due,
-            coalesce(state.waiting_keys, '{}'));
+            coalesce(state.waiting_keys, '{}'))
+    on conflict do nothing;
+    if not found then  -- the group was configured meanwhile (begin_dead_letters)
+        raise exception using errcode = '55P03', message = format('%s is new to group %s: call again', letters_topic, group_name);
+    end if;
     ignored := msgtx.flush_at_commit();
     is_over := next_offset >= upto;
 end $$;

@@ -1,4 +1,4 @@
--- share_start_offsets(group, partitions, moment) → where a share group begins with partitions that it knows nothing of: at their start, at the
+-- share_start_offsets(group, partitions, moment) → where a share group begins with partitions of a topic that is new to it: at their start, at the
 -- end of what is decided, or at the first record of a duration before this moment (auto_offset_reset).
 -- Reads partition, record_batch, partition_floor, transaction tables.
 create function msgtx.share_start_offsets(g msgtx.share_group, partition_ids int[], moment timestamptz)

@@ -1,5 +1,6 @@
 -- alter_topic(name, partitions, settings) changes a topic's settings and adds partitions; raises if there is none. What is not
 -- named (null, or absent from the JSON) stays as it is; fewer partitions than there are raise.
+-- One that takes dead letters of a share group is not compacted (refuse_compacted_letters).
 -- Locks the topic's row. Writes topic, partition, installation (the version that members of groups compare). Flushed.
 create function msgtx.alter_topic(topic_name text, partition_count int default null, settings jsonb default '{}')
 returns boolean language plpgsql volatile security definer
@@ -24,6 +25,9 @@ begin
     where t.name = topic_name returning t.topic_id into altered_id;
     if altered_id is null then
         raise exception using errcode = 'MX003', message = format('topic %s does not exist', topic_name);
+    end if;
+    if settings ->> 'cleanup_policy' <> 'delete' then
+        ignored := msgtx.refuse_compacted_letters(topic_name);
     end if;
     there := (select count(*) from msgtx.partition p where p.topic_id = altered_id);
     if partition_count < there or partition_count > 100000 then

@@ -1,4 +1,5 @@
 -- insert_topic(name, partitions, settings) creates a topic with its partitions, as create_topic does, whatever the caller's rights.
+-- One that takes dead letters of a share group is not compacted (refuse_compacted_letters).
 -- Writes topic, partition, installation. Flushed.
 create function msgtx.insert_topic(topic_name text, partition_count int, settings jsonb)
 returns int language plpgsql volatile as $$
@@ -28,6 +29,9 @@ begin
     on conflict do nothing returning topic_id into new_id;
     if new_id is null then
         raise exception using errcode = 'MX036', message = format('topic %s exists', topic_name);
+    end if;
+    if settings ->> 'cleanup_policy' <> 'delete' then
+        ignored := msgtx.refuse_compacted_letters(topic_name);
     end if;
     insert into msgtx.partition (topic_id, partition_index)
     select new_id, i from generate_series(0, partition_count - 1) i order by i;

@@ -1,0 +1,19 @@
+-- begin_dead_letters(group_id, topic) begins with a topic of dead letters that a share group did not have before: a redrive sends what is
+-- written there from now on. Letters that are there with this group's name are of a group that was deleted. Where the group has a place
+-- already, it stays.
+-- The caller holds the group's lock. Reads topic, partition, record_batch. Writes share_state.
+create function msgtx.begin_dead_letters(in_group_id int, letters text) returns boolean language plpgsql volatile as $$
+begin
+    insert into msgtx.share_state (group_id, partition_id, version, next_offset, spans)
+    select in_group_id, p.partition_id, 1, greatest(p.log_start_offset, coalesce(newest.last_offset + 1, 0)), '{}'
+    from msgtx.topic t
+    join msgtx.partition p on p.topic_id = t.topic_id
+    left join lateral (
+        select b.last_offset from msgtx.record_batch b
+        where b.partition_id = p.partition_id order by b.base_offset desc limit 1) newest on true
+    where t.name = letters and not exists (
+        select from msgtx.share_state s where s.group_id = in_group_id and s.partition_id = p.partition_id)
+    order by p.partition_id
+    on conflict do nothing;
+    return true;
+end $$;
