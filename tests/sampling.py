@@ -75,6 +75,7 @@ SHARES: Final = {
     "sessions/test_shares.py": 0.2,
     "sessions/test_transactions.py": 0.12,
     "store/test_cleaned_histories.py": 0.12,
+    "store/test_clocks.py": 0.12,
     "store/test_compaction.py": 0.15,
     "store/test_decide.py": 0.4,
     "store/test_durable.py": 0.12,

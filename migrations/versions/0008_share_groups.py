@@ -1,4 +1,4 @@
-"""Share groups: records delivered one by one, acknowledged one by one. A floor below which attempts of Spark are decided."""
+"""Share groups: records delivered one by one, acknowledged one by one. Where attempts of Spark are decided; times ahead."""
 
 from alembic import op
 
@@ -25,6 +25,8 @@ def downgrade() -> None:
     """Remove what `upgrade` made."""
     for column in ("groups", "members", "partitions", "firsts", "lasts", "answers", "reasons", "delays"):
         op.execute(f"alter table msgtx.staged_commit drop column share_{column}")
+    op.execute("alter table msgtx.partition drop column seen_at, drop column seen_offset")
+    op.execute("alter table msgtx.transaction drop column seen_at")
     op.execute("drop table msgtx.spark_floor")
     op.execute("drop index msgtx.spark_attempt_by_number")
     op.execute(
@@ -101,6 +103,7 @@ TABLES = (
         partition_id int not null,
         first_offset bigint not null,
         last_offset bigint not null,
+        parked_at timestamptz,
         due_at timestamptz,
         key_hash bigint,
         delivery_count int not null,
@@ -110,6 +113,7 @@ TABLES = (
     )""",
     """create index share_parked_due on msgtx.share_parked (group_id, partition_id, due_at, first_offset)
         where due_at is not null""",
+    """create index share_parked_parked_at on msgtx.share_parked (parked_at) where parked_at is not null""",
     """create index share_parked_key on msgtx.share_parked (group_id, partition_id, key_hash, first_offset)
         where key_hash is not null""",
     # Acknowledgements that were applied, the newest of each member: one that is sent again is not refused for that.
@@ -143,6 +147,10 @@ TABLES = (
     # The sequence's part of a producer id, without the tag of a role: attempts in the order in which they were registered.
     """create index spark_attempt_by_number
         on msgtx.spark_attempt (app_id, (query_id = ''), (producer_id & 1099511627775))""",
+    # When a sweep first saw that its time lies further in the future than it lasts: its age counts from then. Of a log, that
+    # of its first row; seen_offset is where the log ended then.
+    "alter table msgtx.transaction add column seen_at timestamptz",
+    "alter table msgtx.partition add column seen_at timestamptz, add column seen_offset bigint",
     # Attempts of the application with a lower number are decided; the newest counts. Of a program's batches, or of queries'.
     """create table msgtx.spark_floor (
         app_id text not null,

@@ -25,11 +25,12 @@ TABLES = (
     "share_state", "share_call", "share_pending", "share_parked",
 )  # fmt: skip
 NAMES = [path.stem for path in FILES]
-# Functions that remove what is no longer needed.
+# Functions that remove what is no longer needed, or date what a clock that was set back has left in the future.
 SWEEPS = {
-    "compact_batches", "forget_transactions", "remove_decided_seals", "remove_log", "remove_front", "remove_heartbeats",
-    "remove_idle_producers", "remove_spark_history", "remove_superseded_floors", "remove_superseded_offsets",
-    "remove_superseded_shares", "remove_wake_ups", "settle_shares",
+    "compact_batches", "date_producer", "expire_overdue", "forget_transactions", "purge_transactions",
+    "remove_decided_seals", "remove_log", "remove_front", "remove_heartbeats", "remove_idle_producers",
+    "remove_spark_history", "remove_superseded_floors", "remove_superseded_offsets", "remove_superseded_shares",
+    "remove_wake_ups", "settle_shares",
 }  # fmt: skip
 
 

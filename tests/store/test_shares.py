@@ -764,13 +764,13 @@ def test_a_member_that_meets_only_aborted_records_is_not_stuck(connection: Conne
     assert list(rest(group).values()) == [1]
 
 
-def test_a_clock_that_is_set_back_holds_locks_longer_and_ends_sessions(
+def test_a_clock_that_is_set_back_by_less_than_a_lock_lasts_holds_it_longer_and_by_more_ends_sessions(
     connection: Connection, group: ShareGroup, clock: Clock
 ) -> None:
     """A session whose heartbeat lies in the future is over: so is what it holds, whatever its lock says."""
     clock("10 minutes")
     group.acquire("a", 2)
-    clock("5 minutes")
+    clock("9 minutes 40 seconds")
     assert group.acquire("b", 1) == {2: 1}
     assert group.answer("a", {0: "accept"}) == []
     clock("-1 hour")

@@ -44,10 +44,12 @@ begin
             exit when held.first_offset = first_offsets[1];
         end loop;
         if held.first_offset = first_offsets[1] and held.last_offset = last_offsets[1] and held.status = 'acquired'
-           and held.member_number = member_numbers[1] and held.locked_until > msgtx.clock()
+           and held.member_number = member_numbers[1]
+           and msgtx.is_running(held.locked_until, g.record_lock_duration_ms, msgtx.clock())
            and (g.ordering = 'none' or not exists (  -- an earlier record of the key may be to be delivered again
                select from unnest(state.spans) s
-               where s.first_offset < held.first_offset and (s.status <> 'acquired' or s.locked_until <= msgtx.clock())))
+               where s.first_offset < held.first_offset and (
+                   s.status <> 'acquired' or not msgtx.is_running(s.locked_until, g.record_lock_duration_ms, msgtx.clock()))))
            and (
                select not msgtx.is_session_over(newest.heartbeat_at, m.session_timeout_ms, msgtx.clock())
                from msgtx.group_member m

@@ -10,8 +10,8 @@ begin
         return;
     end if;
     insert into msgtx.share_parked (
-        group_id, partition_id, first_offset, last_offset, due_at, key_hash, delivery_count, member_number, reason)
-    select in_group_id, in_partition_id, r.first_offset, r.last_offset, s.locked_until, r.key_hash, s.delivery_count, s.member_number,
+        group_id, partition_id, first_offset, last_offset, parked_at, due_at, key_hash, delivery_count, member_number, reason)
+    select in_group_id, in_partition_id, r.first_offset, r.last_offset, moment, s.locked_until, r.key_hash, s.delivery_count, s.member_number,
            s.reason
     from unnest(spans) s
     cross join lateral (

@@ -35,7 +35,7 @@ begin
         return;
     end if;
     update msgtx.record_batch r set compacted_at = done_at
-    where r.partition_id = in_partition_id and r.base_offset = any(seen) and r.compacted_at is null;
+    where r.partition_id = in_partition_id and r.base_offset = any(seen) and (r.compacted_at <= done_at) is not true;
 
     with made as materialized (
         select r.place, r.byte_size as bytes_before, a.waiting = 1 as waits, left_over.*, headers.*
@@ -77,7 +77,7 @@ begin
                 case when r.keys is not null then m.keys end, m."values",
                 case when r.header_keys is not null then m.header_keys end,
                 case when r.header_values is not null then m.header_values end),
-            compacted_at = case when m.waits then coalesce(r.compacted_at, done_at) end
+            compacted_at = case when m.waits then least(r.compacted_at, done_at) end
         from made m
         where r.ctid = m.place
         returning r.base_offset, r.byte_size - m.bytes_before as difference)

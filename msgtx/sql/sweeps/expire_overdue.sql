@@ -6,7 +6,8 @@
 --   in_after, next_after   where the last call came to: 1 and a seal, 2 and a partition and whether one had more, 3 and a producer;
 --                          null: from the start, and: this was the end
 --   shards, epochs         those of a coordinator, which ends the transactions of its shards; null: all
--- Locks the leases (share); tries producers' locks and never waits. Writes transaction_decision through expire_transaction. Flushed.
+-- Locks the leases (share); tries producers' locks and never waits. Updates transaction (seen_at); writes transaction_decision through
+-- expire_transaction. Flushed.
 create function msgtx.expire_overdue(
     in_after bigint[] default null, most int default 250, shards int[] default null, epochs int[] default null,
     out expired int, out next_after bigint[]
@@ -25,6 +26,7 @@ declare
     last_id bigint;
     overdue record;
     already boolean;
+    moment constant timestamptz := msgtx.clock();
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     expired := 0;
@@ -65,6 +67,17 @@ begin
         next_after := case when looked_at = most then array[3, last_id] end;
     end if;
 
+    -- What lies further in the future than its timeout, in a session that lives: its time counts from here.
+    update msgtx.transaction t set seen_at = moment
+    from unnest(producer_ids, producer_epochs, numbers) n(producer_id, producer_epoch, transaction_number)
+    cross join lateral (
+        select o.ctid as place from msgtx.transaction o
+        where o.producer_id = n.producer_id and o.producer_epoch = n.producer_epoch
+          and o.transaction_number = n.transaction_number and msgtx.is_ahead(o.opened_at, o.timeout_ms, moment)
+          and (o.seen_at <= moment) is not true
+        limit 1 for no key update skip locked) ahead
+    where t.ctid = ahead.place and (shards is null or (
+        select p.shard from msgtx.producer p where p.producer_id = t.producer_id) = any(shards));
     for overdue in
         select distinct t.producer_id, t.producer_epoch, t.transaction_number
         from unnest(producer_ids, producer_epochs, numbers) n(producer_id, producer_epoch, transaction_number)
@@ -74,7 +87,7 @@ begin
               and t.transaction_number = n.transaction_number limit 1) t
         where (select true from msgtx.transaction_decision d where d.producer_id = t.producer_id
                and d.producer_epoch = t.producer_epoch and d.transaction_number = t.transaction_number) is null
-          and (msgtx.is_overdue(t.opened_at, t.timeout_ms, t.database_backend)
+          and (msgtx.is_overdue(t.opened_at, t.timeout_ms, t.database_backend, t.seen_at)
                or msgtx.is_deserted(t.producer_id, t.producer_epoch, t.transaction_number))
           and (select true from msgtx.transaction_seal s where s.producer_id = t.producer_id and s.kind = 'external'
                and s.producer_epoch = t.producer_epoch and s.transaction_number = t.transaction_number) is null

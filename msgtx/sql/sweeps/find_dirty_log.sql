@@ -1,5 +1,5 @@
 -- find_dirty_log(after, most, min_dirty_ratio) → the next partition of a compacted topic that is worth a pass, after looking at so
--- many: at least this part of its decided bytes was never compacted, or the time of a tombstone is up. What it finds is
+-- many: at least this part of its decided bytes was never compacted, or the time of a tombstone is up, or lies further ahead than it lasts. What it finds is
 -- flushed: no crash takes back what a pass then reads and decides by.
 --   compacted_offset, until_offset   between them lie the rows that no pass has compacted, all of them decided
 --   partition_id                     null: none is
@@ -28,7 +28,7 @@ begin
         select p.partition_id, t.delete_retention_ms,
                (shards is null or p.partition_id % 50 = any(shards)) and (
                    tail.last_offset >= p.compacted_offset
-                   or extract(epoch from now_at - p.tombstones_since) * 1000 > t.delete_retention_ms) as may_be
+                   or abs(extract(epoch from now_at - p.tombstones_since)) * 1000 > t.delete_retention_ms) as may_be
         from msgtx.partition p
         cross join lateral (select t.* from msgtx.topic t where t.topic_id = p.topic_id limit 1) t
         left join lateral (
@@ -50,7 +50,7 @@ begin
             next_after := array[candidate.partition_id - 1];  -- on with this partition
             return;
         end if;
-        if extract(epoch from now_at - place.tombstones_since) * 1000 > candidate.delete_retention_ms
+        if abs(extract(epoch from now_at - place.tombstones_since)) * 1000 > candidate.delete_retention_ms
            or (bound > place.compacted_offset and (
                select d.bytes - p.compacted_bytes >= min_dirty_ratio * d.bytes
                from msgtx.partition p

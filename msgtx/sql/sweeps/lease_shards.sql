@@ -1,6 +1,7 @@
 -- lease_shards(coordinator_id, host, process) renews the lease of a coordinator, or gives it one (id null, or not known any more),
 -- and its share of the 50 shards: the living ones divide them evenly. A shard is taken when its owner has let go of it or
--- has no living lease; its coordinator epoch rises in the same statement, and an older one is refused from then on.
+-- has no living lease; its coordinator epoch rises in the same statement, and an older one is refused from then on. A lease that lies
+-- further in the future than it lasts is over (is_ahead): its coordinator, if it lives, gets another id.
 -- Shares differ by one at most, and the oldest coordinators have the larger ones: a newcomer moves only what it gets.
 --   lease_ms, look_again_ms   how long the lease lasts; when to call again: at a third of it, when another's ends, or soon, if
 --                             others still hold what is this one's share
@@ -31,7 +32,8 @@ begin
         returning msgtx.coordinator.coordinator_id into coordinator_id;
         ignored := msgtx.flush_at_commit();
     end if;
-    delete from msgtx.coordinator c where c.lease_until < moment;
+    delete from msgtx.coordinator c
+    where c.lease_until < moment or msgtx.is_ahead(c.lease_until, 2 * lease_ms, moment);
     share := (
         select 50 / count(*) + (
             count(*) filter (where c.coordinator_id < lease_shards.coordinator_id) < 50 % count(*))::int

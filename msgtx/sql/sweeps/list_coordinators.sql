@@ -5,11 +5,15 @@ returns table (
     shard int, owner bigint, host text, process int, coordinator_epoch int, started_at timestamptz, lease_until timestamptz)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
+declare
+    moment constant timestamptz := msgtx.clock();
+    lease_ms constant bigint := msgtx.setting_value('lease_ms');
 begin
     return query
     select s.shard, c.coordinator_id, c.host, c.process, s.coordinator_epoch, c.started_at, c.lease_until
     from msgtx.coordinator_shard s
-    left join msgtx.coordinator c on c.coordinator_id = s.coordinator_id and c.lease_until >= msgtx.clock()
+    left join msgtx.coordinator c on c.coordinator_id = s.coordinator_id and c.lease_until >= moment
+        and not msgtx.is_ahead(c.lease_until, 2 * lease_ms, moment)
     where in_shard is null or s.shard = in_shard
     order by s.shard;
 end $$;

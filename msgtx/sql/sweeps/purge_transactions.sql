@@ -1,7 +1,7 @@
 -- purge_transactions(after, most) removes transactions that are complete and older than transaction_history_ms,
 -- after looking at `most` of them and at some 20,000 of their partitions; → how many (internals: transactions#history). Only when the floor of each partition is above the
 -- last offset there (P29, P37), and not the newest one of a producer id that is still there, nor one whose acknowledgements are not
--- settled. One bad row does not stop the rest.
+-- settled. One bad row does not stop the rest. The history of one that lies further in the future than it lasts begins here.
 --   in_after, next_after   where the last call came to: time in µs, and name; null: from the start, and: this was the end
 --   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); tries the marking lock: no round of markers sees half of a transaction. Reads producer, transaction,
@@ -15,9 +15,11 @@ set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_se
 set enable_sort = off as $$
 declare
     -- Not before the ids that it could be asked for have expired.
-    before timestamptz := msgtx.clock() - interval '1 ms' * greatest(
+    history_ms constant bigint := greatest(
         msgtx.setting_value('transaction_history_ms'), msgtx.setting_value('transactional_id_expiration_ms'),
         msgtx.setting_value('producer_id_expiration_ms'));
+    moment constant timestamptz := msgtx.clock();
+    before constant timestamptz := moment - history_ms * interval '1 ms';
     since timestamptz := coalesce('epoch'::timestamptz + in_after[1] * interval '1 microsecond', '-infinity');
     spans_at_once constant int := 20000;
     found int;
@@ -31,6 +33,17 @@ begin
     if not msgtx.try_lock_marking() then
         return;
     end if;
+    -- The history of what lies further in the future than it lasts begins here.
+    update msgtx.transaction_decision d set decided_at = moment
+    where d.ctid = any(array(
+        select a.ctid from (
+            (select e.ctid, e.decided_at from msgtx.transaction_decision e
+             where e.partitions <> '{}' and e.decided_at > moment + history_ms * interval '1 ms'
+             order by e.decided_at limit most)
+            union all
+            (select e.ctid, e.decided_at from msgtx.transaction_decision e
+             where e.partitions = '{}' and e.decided_at > moment + history_ms * interval '1 ms'
+             order by e.decided_at limit most)) a));
     looked_at := array(
         select d from (
             (select d from msgtx.transaction_decision d

@@ -1,6 +1,7 @@
 -- read_keys(partition, from, until) → the rows of a log between two offsets, as compaction looks at them: keys and their places. The
 -- values stay here: of them it learns which are null (with_tombstones). Rows of which nothing is left are passed over.
 --   is_committed        false: of an aborted transaction; its keys are left out. All rows in front of `until` are decided
+--   compacted_at        when a pass has first seen it; null also if that lies further in the future than tombstones stay
 --   tombstones          positions, from 1, of records without a value      tombstones_expired   their time is up
 --   most_rows, most_bytes   of one answer (bytes of whole rows); more only to return one row
 -- Reads record_batch, partition, topic and, through is_committed, the transaction tables.
@@ -18,7 +19,8 @@ begin
     return query
     select w.base_offset, w.last_offset, w.record_count, w.committed, case when w.committed then w.keys end, w.offset_deltas,
            case when w.committed and with_tombstones then array_positions(w."values", null::bytea) end,
-           coalesce(extract(epoch from w.now_at - w.compacted_at) * 1000 > w.delete_retention_ms, false), w.compacted_at,
+           coalesce(extract(epoch from w.now_at - w.compacted_at) * 1000 > w.delete_retention_ms, false),
+           case when not msgtx.is_ahead(w.compacted_at, w.delete_retention_ms, w.now_at) then w.compacted_at end,
            msgtx.batch_identity(w.base_offset, w.producer_id, w.producer_epoch, w.base_sequence, w.appended_at)
     from (
         select b.*, c.committed, t.now_at, t.delete_retention_ms,

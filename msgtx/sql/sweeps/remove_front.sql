@@ -2,6 +2,8 @@
 -- old, or more than retention_bytes; → how many, of how many bytes, and whether there may be more. Never one that is undecided,
 -- whatever the policy says. Log start, counters and rows move in one SQL transaction, and what is known of producers is kept
 -- (internals: cleaning).
+--   A row that is dated ahead (is_dated_ahead) is as old as the time since which a sweep has known of it: partition.seen_at is when it saw the first
+--   such row at the front, seen_offset where the log ended then. The next ones count from when these are gone.
 --   A row goes by size if what is left without it is still retention_bytes. ABORT markers whose history is gone go with the last
 --   batch of their transaction; the others go with their history.
 -- Locks the partition's row, or does nothing if another cleaner has it. Producers are not held up: an append beside it sees rows
@@ -17,13 +19,16 @@ declare
     place record;
     bound bigint;
     total bigint;
+    first record;
+    seen_upto bigint;
     upto bigint;
     ignored boolean;
 begin
     removed := 0;
     bytes := 0;
     is_more := false;
-    select p.log_start_offset, t.cleanup_policy <> 'compact' as deletes, t.retention_ms, t.retention_bytes into place
+    select p.log_start_offset, p.seen_offset, p.seen_at, t.cleanup_policy <> 'compact' as deletes, t.retention_ms,
+           t.retention_bytes into place
     from msgtx.partition p
     cross join lateral (select t.* from msgtx.topic t where t.topic_id = p.topic_id limit 1) t
     where p.partition_id = in_partition_id for no key update of p skip locked;
@@ -31,6 +36,20 @@ begin
         return;
     end if;
     bound := msgtx.decided_end(in_partition_id);
+    select b.base_offset, msgtx.is_dated_ahead(b.max_timestamp, b.appended_at, place.retention_ms, now_at) as is_ahead into first
+    from msgtx.record_batch b where b.partition_id = in_partition_id order by b.base_offset limit 1;
+    if place.deletes and first.is_ahead then
+        if place.seen_at <= now_at and first.base_offset < place.seen_offset then
+            seen_upto := case when extract(epoch from now_at - place.seen_at) * 1000 > place.retention_ms
+                         then place.seen_offset end;
+        else
+            update msgtx.partition p
+            set seen_at = now_at, seen_offset = (
+                select b.last_offset + 1 from msgtx.record_batch b
+                where b.partition_id = in_partition_id order by b.base_offset desc limit 1)
+            where p.partition_id = in_partition_id;
+        end if;
+    end if;
     if place.deletes and place.retention_bytes >= 0 then
         total := msgtx.count_bytes(in_partition_id);
         is_more := total is null;
@@ -42,6 +61,8 @@ begin
                    r.last_offset < place.log_start_offset
                    or (place.deletes and (
                        msgtx.is_old(r.max_timestamp, r.appended_at, place.retention_ms, now_at)
+                       or coalesce(r.last_offset < seen_upto, false)
+                          and msgtx.is_dated_ahead(r.max_timestamp, r.appended_at, place.retention_ms, now_at)
                        or coalesce(total - r.bytes_upto >= place.retention_bytes, false)))) over (order by r.base_offset) as goes,
                r.ordinal = most_rows or r.bytes_upto >= most_bytes as is_last
         from (

@@ -1,7 +1,7 @@
 -- remove_idle_producers(after, most) removes producer ids that were not used for as long as their expiry (I13),
 -- after looking at `most` of them and at some 5,000 of their transactions and partitions; behind the last one what retention kept of
 -- producers, after producer_id_expiration_ms, at most 10,000 rows in a call. One bad row does not stop the rest
--- (internals: producers#when-an-id-expires).
+-- (internals: producers#when-an-id-expires). Uses that lie further in the future than the expiry are dated anew.
 -- An id with more than 1,000 transactions in the history stays until that has gone. Only a producer without transactional id that
 -- has raised its epoch is looked for on every partition, some thousand in a call, and behind its lock on all of them at once: it may
 -- have written without transactions, and at epoch 0 it needs no row.
@@ -21,8 +21,10 @@ declare
     rows_at_once constant int := 10000;
     the_end constant bigint := 9223372036854775807;
     now_at constant timestamptz := msgtx.clock();
-    unused_since constant timestamptz := now_at - msgtx.setting_value('producer_id_expiration_ms') * interval '1 ms';
-    id_unused_since constant timestamptz := now_at - msgtx.setting_value('transactional_id_expiration_ms') * interval '1 ms';
+    plain_ms constant bigint := msgtx.setting_value('producer_id_expiration_ms');
+    id_ms constant bigint := msgtx.setting_value('transactional_id_expiration_ms');
+    unused_since constant timestamptz := now_at - plain_ms * interval '1 ms';
+    id_unused_since constant timestamptz := now_at - id_ms * interval '1 ms';
     candidate record;
     kept record;
     looked_at int := 0;
@@ -36,7 +38,9 @@ begin
     for candidate in
         select p.producer_id, p.transactional_id is null and p.epoch > 0 as writes_outside,
                (shards is null or p.shard = any(shards)) and p.initialized_at
-                   < case when p.transactional_id is null then unused_since else id_unused_since end as may_be
+                   not between case when p.transactional_id is null then unused_since else id_unused_since end
+                       and now_at + (now_at - case when p.transactional_id is null then unused_since else id_unused_since end) as may_be,
+               case when p.transactional_id is null then plain_ms else id_ms end as expiration_ms
         from msgtx.producer p
         where p.producer_id >= coalesce(in_after[1], 0)
           and (in_after[2] is not null or p.producer_id is distinct from in_after[1])
@@ -45,6 +49,7 @@ begin
         looked_at := looked_at + 1;
         next_after := array[candidate.producer_id];
         continue when candidate.may_be is not true;
+        continue when msgtx.date_producer(candidate.producer_id, candidate.expiration_ms, now_at);
         if looks >= looks_at_once then
             next_after := array[candidate.producer_id - 1];
             return;
@@ -89,6 +94,11 @@ begin
 
     next_after := null;
     looked_at := 0;
+    update msgtx.producer_state s set appended_at = now_at
+    where s.ctid = any(array(
+        select k.ctid from msgtx.producer_state k
+        where k.appended_at > now_at + plain_ms * interval '1 ms' and (shards is null or k.partition_id % 50 = any(shards))
+        order by k.appended_at limit rows_at_once for update skip locked));
     for kept in
         select s.partition_id, s.producer_id from msgtx.producer_state s
         where s.appended_at < unused_since and (shards is null or s.partition_id % 50 = any(shards))

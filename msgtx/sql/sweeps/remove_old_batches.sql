@@ -28,7 +28,8 @@ begin
                    first.last_offset < p.log_start_offset
                    or (t.cleanup_policy <> 'compact' and (
                        t.retention_bytes >= 0
-                       or msgtx.is_old(first.max_timestamp, first.appended_at, t.retention_ms, now_at)))) as is_worth_it
+                       or msgtx.is_old(first.max_timestamp, first.appended_at, t.retention_ms, now_at)
+                       or msgtx.is_dated_ahead(first.max_timestamp, first.appended_at, t.retention_ms, now_at)))) as is_worth_it
         from msgtx.partition p
         cross join lateral (select t.* from msgtx.topic t where t.topic_id = p.topic_id limit 1) t
         left join lateral (

@@ -1,7 +1,8 @@
 -- remove_spark_history(after, most) removes what Spark's batches leave behind, at most 10,000 rows of each table in one call:
 -- fence rows below the newest of their query, attempts that are decided (or can never be: their id has expired or is fenced) and
 -- belong to a committed batch or are past the history, ranges below the newest committed batch of their query, and those that two later batches of it have followed: the
--- last two expose a query that fell behind. What no batch was committed of goes with the history. A floor goes that is superseded, or of
+-- last two expose a query that fell behind. What no batch was committed of goes with the history, which begins here for what
+-- lies further in the future than it lasts. A floor goes that is superseded, or of
 -- an application without attempts. → how many rows.
 --   in_after, next_after   null: this was the end; else there is more
 --   shards, epochs         those of a coordinator; null: all
@@ -14,11 +15,23 @@ create function msgtx.remove_spark_history(
 set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set jit = off set enable_seqscan = off as $$
 declare
     rows_at_once constant int := 10000;  -- in one SQL transaction
-    oldest constant timestamptz := msgtx.clock() - msgtx.setting_value('transaction_history_ms') * interval '1 ms';
+    moment constant timestamptz := msgtx.clock();
+    history constant interval := msgtx.setting_value('transaction_history_ms') * interval '1 ms';
+    oldest constant timestamptz := moment - history;
     removed_now int;
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     ignored := msgtx.require_leases(shards, epochs);
+    update msgtx.spark_attempt a set begun_at = moment
+    where a.ctid = any(array(
+        select s.ctid from msgtx.spark_attempt s
+        where s.begun_at > moment + history and (shards is null or msgtx.shard_of(s.app_id, null) = any(shards))
+        limit rows_at_once for update skip locked));
+    update msgtx.spark_range r set recorded_at = moment
+    where r.ctid = any(array(
+        select s.ctid from msgtx.spark_range s
+        where s.recorded_at > moment + history and (shards is null or msgtx.shard_of(s.query_id, null) = any(shards))
+        limit rows_at_once for update skip locked));
     delete from msgtx.spark_attempt a
     where a.ctid = any(array(
         select s.ctid from msgtx.spark_attempt s

@@ -17,8 +17,9 @@ declare
     looked_at int := 0;
     rows_at_once constant int := 10000;  -- in one SQL transaction
     removed_now int;
-    expired_before timestamptz := msgtx.clock() - make_interval(
-        secs => msgtx.setting_value('offsets_retention_ms') / 1000.0);
+    dated int;  -- the group that was looked at
+    moment constant timestamptz := msgtx.clock();
+    retention constant interval := make_interval(secs => msgtx.setting_value('offsets_retention_ms') / 1000.0);
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     removed := 0;
@@ -37,7 +38,8 @@ begin
         select k.group_id, k.partition_id, case
                    when (select true from msgtx.partition p where p.partition_id = k.partition_id) is null then 9223372036854775807
                    when expired.is_so then newest.commit_sequence + 1
-                   else newest.commit_sequence end as commit_sequence
+                   else newest.commit_sequence end as commit_sequence,
+               case when newest.committed_at > moment + retention then newest.commit_sequence end as ahead
         from keys k
         left join lateral (
             select o.commit_sequence, greatest(o.committed_at, (  -- a sealed one may have waited for long
@@ -57,12 +59,21 @@ begin
                                where d.producer_id = o.producer_id and d.producer_epoch = o.producer_epoch
                                  and d.transaction_number = o.transaction_number) is null limit 1) is null as is_so
             from msgtx.consumer_group g
-            where g.group_id = k.group_id and greatest(g.emptied_at, newest.committed_at) < expired_before limit 1) expired on true
+            where g.group_id = k.group_id and greatest(g.emptied_at, newest.committed_at) < moment - retention limit 1) expired on true
         limit most
     loop
         looked_at := looked_at + 1;
         begin
             if shards is null or key.group_id % 50 = any(shards) then
+                if key.ahead is not null then
+                    update msgtx.group_offset o set committed_at = moment
+                    where o.group_id = key.group_id and o.partition_id = key.partition_id and o.commit_sequence = key.ahead;
+                end if;
+                if key.partition_id is not null and key.group_id is distinct from dated then
+                    dated := key.group_id;
+                    update msgtx.consumer_group g set emptied_at = moment
+                    where g.group_id = key.group_id and g.emptied_at > moment + retention;
+                end if;
                 delete from msgtx.group_offset o
                 where o.ctid = any(array(
                     select s.ctid from msgtx.group_offset s

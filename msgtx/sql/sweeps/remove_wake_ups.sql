@@ -1,4 +1,5 @@
--- remove_wake_ups(after, most) removes what listeners have seen long ago, at most 10,000 rows in one call; → how many. A row is dated
+-- remove_wake_ups(after, most) removes what listeners have seen long ago, at most 10,000 rows in one call, and what is dated more than a
+-- minute ahead (the clock was set back); → how many. A row is dated
 -- within its SQL transaction; a listener that misses one that became visible a minute later looks by itself (fetch_max_wait_ms).
 --   in_after, next_after   null: this was the end; else there is more
 --   shards, epochs         those of a coordinator; null: a client's call
@@ -10,12 +11,14 @@ create function msgtx.remove_wake_ups(
 set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set jit = off set enable_seqscan = off as $$
 declare
     rows_at_once constant int := 10000;  -- in one SQL transaction
+    moment constant timestamptz := msgtx.clock();
     ignored boolean;
 begin
     ignored := msgtx.require_leases(shards, epochs);
     delete from msgtx.wake_up w
     where w.ctid = any(array(
-        select u.ctid from msgtx.wake_up u where u.woken_at < msgtx.clock() - interval '1 minute' limit rows_at_once
+        select u.ctid from msgtx.wake_up u
+        where u.woken_at not between moment - interval '1 minute' and moment + interval '1 minute' limit rows_at_once
         for update skip locked));
     get diagnostics removed = row_count;
     next_after := case when removed >= rows_at_once then array[removed] end;

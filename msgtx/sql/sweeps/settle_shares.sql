@@ -1,6 +1,7 @@
 -- settle_shares(after, most) makes what transactions have acknowledged in share groups real, also where no member asks for records any
 -- more: after looking at `most` of those that are not settled it aborts overdue ones (I12), and writes how the decided ones ended. Then
--- nothing needs their decisions any more. One bad row does not stop the rest (P12).
+-- nothing needs their decisions any more. Delays that began further in the future than they last end (date_parked). One bad row does not
+-- stop the rest (P12).
 --   settled, expired       how many share partitions, and how many transactions were aborted
 --   in_after, next_after   where the last call came to: the name of a transaction, group, partition; null: from the start, and: this was
 --                          the end
@@ -31,6 +32,9 @@ begin
     settled := 0;
     expired := 0;
     ignored := msgtx.require_leases(shards, epochs);
+    if in_after is null then
+        ignored := msgtx.date_parked(shards, msgtx.clock()) is not null;
+    end if;
     for waiting in
         select p.producer_id, p.producer_epoch, p.transaction_number, p.group_id, p.partition_id, d.outcome,
                (t.overdue or msgtx.is_deserted(p.producer_id, p.producer_epoch, p.transaction_number))

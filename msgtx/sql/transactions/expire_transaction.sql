@@ -21,7 +21,7 @@ begin
         select from msgtx.transaction t
         where t.producer_id = in_producer_id and t.producer_epoch = in_producer_epoch
           and t.transaction_number = in_transaction_number
-          and (msgtx.is_overdue(t.opened_at, t.timeout_ms, t.database_backend) or is_left)
+          and (msgtx.is_overdue(t.opened_at, t.timeout_ms, t.database_backend, t.seen_at) or is_left)
           and not exists (
               select from msgtx.transaction_seal s where s.kind = 'external' and s.producer_id = t.producer_id
               and s.producer_epoch = t.producer_epoch and s.transaction_number = t.transaction_number)) then
