@@ -24,12 +24,14 @@ from msgtx import errors, orm
 from msgtx import producer as producers
 from msgtx.admin.topics import TopicsAdmin
 from msgtx.consumer.consumer import Deserializer
+from msgtx.consumer.shares import ShareRide
 from msgtx.consumer.subscription import Callback, require_names
 from msgtx.database.pool import POOL_SIZE
 from msgtx.process import Ending, IntoAsync, Rider, Stop
 from msgtx.producer.batcher import Serializer
 from msgtx.producer.batches import BatchFuture, RecordFuture
 from msgtx.rules.record import GivenHeaders
+from msgtx.session.answers import begins_here
 from msgtx.session.cancellation import to_its_end
 from msgtx.session.enlistment import UserSession
 from msgtx.session.offsets import Offsets
@@ -278,7 +280,14 @@ class Producer:
 
     async def begin_transaction(self, timeout_ms: int | None = None) -> Transaction:
         """Begin a transaction; see `msgtx.Producer.begin_transaction`."""
-        return Transaction(self, (await self._run(self.sync.begin_transaction, timeout_ms)).id)
+        begun = await self._run(self.sync.begin_transaction, timeout_ms)
+        self._begins_here()
+        return Transaction(self, begun.id)
+
+    def _begins_here(self) -> None:
+        transaction = self.sync._state.transaction
+        if transaction is not None:
+            begins_here(transaction)  # in this task: the thread that began it had a copy of the task's context
 
     async def send_offsets_to_transaction(
         self, offsets: "Consumer | Offsets", group_metadata: GroupMetadata | str | None = None
@@ -310,6 +319,7 @@ class Producer:
                 begun = await _in_session(
                     session, lambda given: block.enter_context(self.sync.transaction(timeout_ms, given))
                 )
+            self._begins_here()
             yield Transaction(self, begun.id)
             await self._run(block.close)
         except BaseException as error:
@@ -543,12 +553,43 @@ class ShareConsumer:
 
         See `msgtx.ShareConsumer.commit`.
         """
+        if session is not None:
+            await self._ride(session, lambda given: self.sync.commit(session=given))
+            return
         async with self._turn:
-            if session is None:
-                await _in_thread(self._thread, self.sync.commit)
-                return
+            await _in_thread(self._thread, self.sync.commit)
+
+    @contextlib.asynccontextmanager
+    async def batch(
+        self, session: "AsyncUserSession", timeout: float = 1.0, max_records: int | None = None
+    ) -> AsyncIterator[list[ShareRecord]]:
+        """Poll, and have an async session's next commit bring the answers for these records with the rows of the block.
+
+        See `msgtx.ShareConsumer.batch`.
+        """
+        records = await self.poll(timeout, max_records)
+        if not records:
+            yield records
+            return
+        ride: ShareRide | None = None
+        try:
+            ride = await self._ride(session, self.sync.ride)
+            yield records
+            begun = ride
+            await self._ride(session, lambda given: self.sync.end_ride(given, begun))
+        except BaseException:
+            await _surely(_in_thread(self._thread, functools.partial(self.sync.fail_ride, ride)))
+            raise
+
+    async def _ride(self, session: "AsyncUserSession", call: Callable[[UserSession], Answer]) -> Answer:
+        async with self._turn:
             await _in_thread(self._thread, self.sync._ready)  # on our own connections; the rest is asked in the session
-            await _in_session(session, lambda given: self.sync.commit(session=given))
+            return await _in_session(session, call)
+
+    async def rewind(self) -> None:
+        """Have what was handed out, and is not committed, handed out again; see `msgtx.ShareConsumer.rewind`."""
+        async with self._turn:
+            await _in_thread(self._thread, self.sync.rewind)
 
     acknowledge = _direct(consumers.ShareConsumer.acknowledge)
     stop = _direct(consumers.ShareConsumer.stop)

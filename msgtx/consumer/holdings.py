@@ -1,10 +1,12 @@
 """What a share consumer has handed out, and what its caller answers for it."""
 
+import logging
+import math
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
-from typing import Final
+from typing import Final, NamedTuple, TypeVar
 
 from msgtx import errors
 from msgtx.rules.record import as_reason
@@ -15,7 +17,25 @@ from msgtx.types import Acknowledgement, ShareRecord
 
 Key = tuple[str, int, int]  # topic, partition, offset of a record
 Answer = tuple[Acknowledgement, str | None, int | None]  # the reason of a REJECT, the delay of a RELEASE
-Ranged = tuple[OffsetRange, Answer]
+
+
+class Held(NamedTuple):
+    """Offsets of a partition that were delivered together; `delivery`: how often by then."""
+
+    partition_id: int
+    first: int
+    last: int
+    delivery: int
+
+    @property
+    def range(self) -> OffsetRange:
+        """The offsets."""
+        return OffsetRange(self.partition_id, self.first, self.last)
+
+
+Ranged = tuple[OffsetRange | Held, Answer]
+Range = TypeVar("Range", OffsetRange, Held)
+log = logging.getLogger("msgtx.consumer")
 ACCEPTED: Final[Answer] = (Acknowledgement.ACCEPT, None, None)
 
 
@@ -25,31 +45,54 @@ class Holdings:
     def __init__(self, group: str, *, implicit: bool) -> None:
         self._group = group
         self._implicit = implicit
-        self._held: dict[Key, OffsetRange] = {}  # what was handed out and not answered for
+        self._held: dict[Key, Held] = {}  # what was handed out and not answered for
         self._answers: dict[Key, Answer] = {}
+        self._undone: set[Key] = set()  # of what is held: to be released, unless the caller answers for it again
+        self.rewound = False  # what was handed out last was not committed: its answers count no more
+        self._locked_until = math.inf  # when the first lock ends of what is held
         # What transactions and sessions have that are not over, as far as this consumer knows.
         self._riding: weakref.WeakSet[Answers] = weakref.WeakSet()
-        self._taken: weakref.WeakKeyDictionary[Answers, dict[Key, OffsetRange]] = weakref.WeakKeyDictionary()
-        self._aging: dict[Key, OffsetRange] = {}  # what was held at the last look
+        self._taken: weakref.WeakKeyDictionary[Answers, dict[Key, Held]] = weakref.WeakKeyDictionary()
+        self._aging: dict[Key, Held] = {}  # what was held at the last look
         self._looks_again = 0.0
 
     # ── what is held ──
 
-    def hold(self, records: Sequence[ShareRecord], offsets: Sequence[int], held: OffsetRange) -> list[Key]:
-        """Note what is handed out of one row of the log, with the offsets that go with it. Returns by what it is known."""
-        topic, partition = records[0].topic, records[0].partition
+    def hold(
+        self, records: Sequence[ShareRecord], offsets: Sequence[int], held: OffsetRange, *, locked_until: float
+    ) -> list[Key]:
+        """Record which offsets of a batch were delivered. Return their keys."""
+        topic, partition, delivery = records[0].topic, records[0].partition, records[0].delivery_count
         partition_id, first, last = held
+        self._locked_until = min(self._locked_until, locked_until) if self._held else locked_until
+        self.rewound = False
         if self._implicit:
-            self._held[topic, partition, first] = held
-            return [(topic, partition, first)]
+            keys = [(topic, partition, first)]
+            self._forget_earlier(keys)
+            self._held[keys[0]] = Held(*held, delivery)
+            return keys
         # Offsets without a record go with the record behind them, the last ones with the last record.
         firsts = offsets if isinstance(offsets, range) else [first, *(offset + 1 for offset in offsets[:-1])]
         with uncollected():
             keys = list(zip(repeat(topic), repeat(partition), offsets))
-            self._held.update(zip(keys, map(OffsetRange, repeat(partition_id), firsts, offsets), strict=False))
+            self._forget_earlier(keys)
+            self._held.update(zip(keys, map(Held, repeat(partition_id), firsts, offsets, repeat(delivery)), strict=False))
         if offsets[-1] < last:
             self._held[keys[-1]] = self._held[keys[-1]]._replace(last=last)
         return keys
+
+    def _forget_earlier(self, keys: Sequence[Key]) -> None:
+        """Drop answers for an earlier delivery of these records, which was not committed before its lock expired."""
+        if self._undone:
+            self._undone.difference_update(keys)
+        if not self._answers:
+            return
+        if late := [key for key in keys if self._answers.pop(key, None) is not None]:
+            log.warning(
+                "share group %r: %s: the answer was not committed before the lock expired; the record is delivered again",
+                self._group,
+                _named(late),
+            )
 
     def let_go(self, records: Iterable[ShareRecord], first: int) -> None:
         """Forget what was noted of these records of one row, from this offset on: they were not handed out after all."""
@@ -57,20 +100,27 @@ class Holdings:
         for key in [*keys, *((*each[:2], first) for each in keys[:1])]:
             self._held.pop(key, None)
             self._answers.pop(key, None)
+            self._undone.discard(key)
 
     def require(self, record: ShareRecord) -> Key:
-        """Return by what a record is known that is held. Raise `TransactionConflict`, `InvalidRecordState` for another."""
+        """Return the key of a record that is held. Raise `TransactionConflict`, `InvalidRecordState` for another."""
         key = _key_of(record)
-        if key not in self._held:
+        held = self._held.get(key)
+        if held is None or held.delivery != record.delivery_count:
             place = f"{record.topic}-{record.partition} offset {record.offset}"
-            if any(key in answers.records for answers in self._riding):
+            if held is not None:
+                raise errors.InvalidRecordState(
+                    f"{place}: this is delivery {record.delivery_count}, and delivery {held.delivery} was handed out since"
+                )
+            if any(key in answers.records and not answers.is_over for answers in self._riding):
                 raise errors.TransactionConflict(f"{place} is acknowledged in a transaction that is not decided")
             raise errors.InvalidRecordState(f"{place} is not held by this share consumer (any more)")
         return key
 
     def of(self, records: Iterable[ShareRecord]) -> list[ShareRecord]:
         """Return those of these records that are held."""
-        return [record for record in records if _key_of(record) in self._held]
+        held = self._held
+        return [each for each in records if (found := held.get(_key_of(each))) and found.delivery == each.delivery_count]
 
     def forget_expired(self, lock_seconds: float) -> None:
         """Let go of what was held at the last look, longer ago than a lock lasts, and has no answer: others have it."""
@@ -80,12 +130,43 @@ class Holdings:
         for key, held in self._aging.items():
             if self._held.get(key) is held and key not in self._answers:
                 del self._held[key]
+                self._undone.discard(key)
         self._aging, self._looks_again = dict(self._held), now + lock_seconds
 
     def clear(self) -> None:
         """Forget all of it: others have it."""
         self._held.clear()
         self._answers.clear()
+        self._undone.clear()
+
+    # ── what is to be handed out again ──
+
+    @property
+    def has_undone(self) -> bool:
+        """Whether something is to be released."""
+        return bool(self._undone)
+
+    def undo(self, *, but: Iterable[Key] = ()) -> None:
+        """Drop the answers that are not committed, and mark what they were for, and what has no answer, as to be released.
+
+        `but`: what a commit may have done whose answer is missing.
+        """
+        undone = set(self._held).difference(but)
+        self._undone |= undone
+        for key in undone:
+            self._answers.pop(key, None)
+        self.rewound |= bool(undone)
+
+    def undone(self) -> dict[Key, Held]:
+        """Return what is to be released."""
+        return {key: held for key in tuple(self._undone) if (held := self._held.get(key)) is not None}
+
+    def released(self, undone: dict[Key, Held]) -> None:
+        """Forget what was released, or is others'."""
+        for key, held in undone.items():
+            if self._held.get(key) is held and key in self._undone:
+                del self._held[key]
+                self._undone.discard(key)
 
     # ── the answers for it ──
 
@@ -101,11 +182,21 @@ class Holdings:
 
     def answer(self, keys: Iterable[Key], answer: Answer) -> None:
         """Note the same answer for all of these; the last one counts."""
-        self._answers.update(dict.fromkeys(keys, answer))
+        given = dict.fromkeys(keys, answer)
+        self._answers.update(given)
+        if self._undone:
+            self._undone.difference_update(given)
 
     def given(self) -> dict[Key, Answer]:
-        """Return the answers to commit: in implicit mode all that is held is accepted."""
-        return (dict.fromkeys(self._held, ACCEPTED) if self._implicit else {}) | self._answers
+        """Return the answers to commit: in implicit mode all that is held is accepted, but for what is to be released."""
+        if not self._implicit:
+            return self.explicit()
+        held = [key for key in self._held if key not in self._undone] if self._undone else self._held
+        return dict.fromkeys(held, ACCEPTED) | self._answers
+
+    def explicit(self) -> dict[Key, Answer]:
+        """Return the answers that were given one by one."""
+        return dict(self._answers)
 
     def columns(self, member: int, answers: Iterable[Ranged]) -> AnswerColumns:
         """Return a member's answers for ranges of offsets."""
@@ -133,7 +224,7 @@ class Holdings:
         """
         answers = {key: answer for key, answer in answers.items() if key in self._held}
         if refused is None:
-            refused = [("InvalidRecordState", self._held[key]) for key in answers]
+            refused = [("InvalidRecordState", self._held[key].range) for key in answers]
         if refused:
             lost = [each for _, each in refused]
             bad: list[Key] = []
@@ -143,6 +234,7 @@ class Holdings:
                 if hit:
                     del self._held[key]
                     self._answers.pop(key, None)
+                    self._undone.discard(key)
                     bad.append((*key[:2], max(held.first, hit[0].first)) if self._implicit else key)
                     left = without([held], hit) if self._implicit else []  # else it is one record
                     self._held |= {(*key[:2], rest.first): rest for rest in left}
@@ -153,13 +245,14 @@ class Holdings:
         late = []
         for key, answer in answers.items():
             if answer[0] is Acknowledgement.RENEW:
-                self._held[key] = OffsetRange(*self._held[key])  # another one: `forget_expired` tells them apart
+                self._held[key] = Held(*self._held[key])  # another one: `forget_expired` tells them apart
                 if self._answers.get(key) == answer:
                     del self._answers[key]
                 continue
             if self._answers.pop(key, answer) != answer:
                 late.append(key)
             del self._held[key]
+            self._undone.discard(key)
         if late:
             raise errors.InvalidRecordState(
                 f"share group {self._group!r}: {_named(late)}: the commit before, which had no answer in time, has answered"
@@ -172,27 +265,33 @@ class Holdings:
         """Return the answers that a transaction may commit. A lock begins anew at once, by a plain commit: of none."""
         return {key: answer for key, answer in self.given().items() if answer[0] is not Acknowledgement.RENEW}
 
-    def take(
-        self, given: dict[Key, Answer], *, member: int, call: int, take_back: Callable[[Answers], None] | None = None
-    ) -> Answers:
-        """Hand answers over, with the records. `take_back`: what is done when they are not committed; None: `hold_again`."""
+    def take(self, given: dict[Key, Answer], *, member: int, call: int, take_back: Callable[[Answers], None]) -> Answers:
+        """Hand answers over, with the records. `take_back`: what is done when they are not committed."""
         held = {key: self._held.pop(key) for key in given}
         for key in given:
             self._answers.pop(key, None)
         columns = self.columns(member, [(held[key], answer) for key, answer in given.items()])
-        taken = Answers(columns, frozenset(held), call, take_back or self.hold_again)
+        taken = Answers(columns, frozenset(held), call, take_back, self._locked_until)
         self._taken[taken] = held
         self._riding.add(taken)
         return taken
 
-    def hold_again(self, answers: Answers) -> None:
-        """Take back answers that are not committed: the records may be answered for again, unless others have them."""
-        if not answers.may_be_stored:
-            self._held |= {key: OffsetRange(*held) for key, held in self._taken[answers].items()}
+    def hold_again(self, answers: Answers) -> dict[Key, Held]:
+        """Take back answers that are not committed. Return what they were for, which is to be released.
 
-    def ranges_of(self, answers: Answers) -> list[OffsetRange]:
-        """Return for what these were."""
-        return list(self._taken[answers].values())
+        Until then the records may be answered for again, unless others have them. What was pending is available already.
+        """
+        self.rewound = True
+        if answers.may_be_stored:
+            return {}
+        again = {key: Held(*held) for key, held in self._taken[answers].items() if key not in self._held}
+        self._held |= again
+        self._undone |= again.keys()
+        return again
+
+    def open(self) -> list[Answers]:
+        """Return the answers that transactions and sessions have that are not over."""
+        return [answers for answers in tuple(self._riding) if not answers.is_over]
 
 
 def _key_of(record: ShareRecord) -> Key:
@@ -204,11 +303,11 @@ def _named(keys: Sequence[Key]) -> str:
     return f"{names}, …" if len(keys) > 5 else names
 
 
-def _overlap(one: OffsetRange, other: OffsetRange) -> bool:
+def _overlap(one: OffsetRange | Held, other: OffsetRange | Held) -> bool:
     return one.partition_id == other.partition_id and one.first <= other.last and other.first <= one.last
 
 
-def without(ranges: Iterable[OffsetRange], taken: Iterable[OffsetRange]) -> list[OffsetRange]:
+def without(ranges: Iterable[Range], taken: Iterable[OffsetRange]) -> list[Range]:
     """Return what is left of these ranges without those that are taken."""
     left = list(ranges)
     for other in taken:
@@ -231,7 +330,7 @@ def _merged(answers: Iterable[Ranged]) -> list[tuple[int, int, int, Answer]]:
             continue
         if answer is not None:
             found.append((partition_id, first, last, answer))
-        (partition_id, first, last), answer = each, given
+        partition_id, first, last, answer = *each[:3], given
     if answer is not None:
         found.append((partition_id, first, last, answer))
     return found

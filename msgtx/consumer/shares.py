@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import logging
 import time
+import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any, Final, Literal, Self, TypeVar
 
 from msgtx import errors, units
 from msgtx.config import ShareConsumerConfig
-from msgtx.consumer.holdings import ACCEPTED, Answer, Holdings, Key, without
+from msgtx.consumer.holdings import ACCEPTED, Answer, Held, Holdings, Key, without
 from msgtx.consumer.share_member import ShareMember
 from msgtx.consumer.share_polls import MOST_RECORDS, SharePolls
 from msgtx.consumer.sole_use import SoleUse
@@ -24,8 +25,8 @@ from msgtx.database.pool import Engine
 from msgtx.database.retry import retried
 from msgtx.errors import MsgtxError
 from msgtx.observer import Observers
-from msgtx.session.answers import Answers
-from msgtx.session.enlistment import Riding, UserSession, enlist
+from msgtx.session.answers import Answers, AnswerSource, hands_out_here, is_in_transaction
+from msgtx.session.enlistment import Riding, UserSession, enlist, is_begun
 from msgtx.store.answers import NO_ANSWERS, OffsetRange, Refused, acknowledge_records
 from msgtx.store.append import PARTITIONS_AT_ONCE
 from msgtx.store.records import uncollected
@@ -39,6 +40,7 @@ FETCH_BYTES: Final = 8 * 1024 * 1024  # of one poll, but for one record
 STAYS: Final = 16  # polls on one partition, before others have their turn
 PASSED_SECONDS: Final = 0.005  # until it asks again, where others had the locks: they have them for a call
 TOPICS_SECONDS: Final = 5.0  # until it looks for new partitions
+OPEN: Final = "a block of share_consumer.batch(session) is open: leave it before the commit"
 Mode = Literal["implicit", "explicit"]
 Deserializer = Callable[[bytes | None], Any]
 Answered = TypeVar("Answered")
@@ -150,11 +152,14 @@ class ShareConsumer:
         self.handed_out: list[OffsetRange] = []  # with the last poll
         self.closed = False
         self._sole_use = SoleUse("a share consumer")
+        self._itself: weakref.ref[AnswerSource] = weakref.ref(self)
+        self._commits = False  # `commit` was called, or a transaction or session was given answers
 
     def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[ShareRecord]:
         """Return up to `max_records` (default `max_poll_records`) records; [] when `timeout` seconds are over.
 
-        In implicit mode what was handed out before is accepted first.
+        In implicit mode what was handed out before is accepted first, unless a producer's transaction that began in this
+        thread or task is open: then it is the transaction's to commit. Explicit answers wait for `commit`.
         """
         most = self._most(max_records)
         places: list[Place] = []
@@ -190,10 +195,14 @@ class ShareConsumer:
             return found
 
     def _acquired(self, deadline: float, most: int) -> bool:
+        if self._holdings.has_undone:
+            self._settle_all()
+            self._give_back()
         if self._implicit:
             self._accept()
         else:
             self._holdings.forget_expired(self._longest_lock)
+            self._look_for_commits()
         while not self.closed:
             self._polls.heard(self._waiter.clear())
             self._member.prove()
@@ -216,10 +225,21 @@ class ShareConsumer:
     def _accept(self) -> None:
         """Accept what was handed out: with the acquisition that follows, if there is to be one."""
         self._settle_all()
+        if is_in_transaction():
+            return
         if answers := self._holdings.given():
             self._unanswered = Commit(self._member.number, next(self._numbers), answers)
             if self._has_waiting() or self._member.number is None or self._acquiring is not None:
                 self._settle()
+
+    def _look_for_commits(self) -> None:
+        if self._holdings.has_answers and not self._commits and not is_in_transaction():
+            self._commits = True  # it is said once
+            log.warning(
+                "share group %r: acknowledge() was called before this poll, and commit() was not: in explicit mode a poll"
+                " commits nothing, and the records are delivered again when their locks expire",
+                self.config.group,
+            )
 
     def _polled_at_once(self, most: int) -> list[ShareRecord]:
         places: list[Place] = []
@@ -251,6 +271,7 @@ class ShareConsumer:
         `places` is told what waited: if the caller does not get the records, `_put_back` has them wait again.
         """
         self.handed_out = []
+        hands_out_here(self._itself)
         left, error = self._deserialize(most)
         if error is not None and left == 0:
             raise self._released(self._waiting[0], error, places)
@@ -259,7 +280,7 @@ class ShareConsumer:
             waiting = self._waiting[0]
             places.append(waiting.place())
             records, offsets, held = waiting.take(min(len(waiting.records), left))
-            self._holdings.hold(records, offsets, held)
+            self._holdings.hold(records, offsets, held, locked_until=waiting.until)
             self.lock_seconds = min(self.lock_seconds, waiting.lock_seconds) if handed_out else waiting.lock_seconds
             self.handed_out.append(held)
             handed_out += records
@@ -282,7 +303,7 @@ class ShareConsumer:
         (record,), offsets, held = waiting.take(1)
         if not waiting.records:
             self._waiting.popleft()
-        keys = self._holdings.hold([record], offsets, held)
+        keys = self._holdings.hold([record], offsets, held, locked_until=waiting.until)
         self._holdings.answer(keys, (Acknowledgement.RELEASE, f"the deserializer raised {error!r}", None))
         failure = errors.DeserializationError(
             f"{record.topic}-{record.partition} offset {record.offset}: the deserializer raised {error!r}; the record is"
@@ -337,11 +358,64 @@ class ShareConsumer:
             raise errors.IllegalState("this share consumer accepts what it has handed out: acknowledgement_mode is implicit")
         if reason is not None and not isinstance(reason, str):
             raise errors.WrongType(f"a reason is str or None, not {type(reason).__name__}")
+        hands_out_here(self._itself)  # the transaction that begins here may be for it
         key = self._holdings.require(record)
         delay = None if delay_ms is None else units.milliseconds("delay_ms", delay_ms)
         if delay is not None and not (answer is Acknowledgement.RELEASE and 0 <= delay < 1 << 31):
             raise errors.InvalidRequest(f"delay_ms is for RELEASE, from 0 to 2147483647, not {delay_ms!r} for {answer.name}")
         self._holdings.answer([key], (answer, reason, delay))
+
+    @contextlib.contextmanager
+    def batch(
+        self, session: UserSession, timeout: float = 1.0, max_records: int | None = None
+    ) -> Iterator[list[ShareRecord]]:
+        """Poll, and have the session's next commit bring the answers for these records with the rows of the block.
+
+        Implicit mode accepts the records; explicit mode has the answers that the block gives. The commit comes behind the
+        block, and is refused within it. If the block raises, or the session is rolled back, now or later, the records are
+        handed out again. [] when `timeout` seconds are over: nothing rides then. Raise what `poll` and `commit` raise.
+        """
+        records = self.poll(timeout, max_records)
+        if not records:
+            yield records
+            return
+        ride: ShareRide | None = None
+        try:
+            ride = self.ride(session)
+            yield records
+            self.end_ride(session, ride)
+        except BaseException:
+            self.fail_ride(ride)
+            raise
+
+    # A batch in three parts: an event loop has each done where it may wait.
+
+    def ride(self, session: UserSession) -> "ShareRide":
+        """Have a session refuse its commit until `end_ride` is called."""
+        self._ready()
+        connection, enlistment = enlist(session, self._engine)
+        ride = ShareRide(OPEN)
+        enlistment.add(connection, ride.riding)
+        return ride
+
+    def end_ride(self, session: UserSession, ride: "ShareRide") -> None:
+        """Have the session's commit bring the answers for what was handed out. Raise `IllegalState` after a rollback."""
+        if not ride.is_lost:
+            ride.riding.refusal = None
+            self.commit(session=session)
+        elif is_begun(session):
+            raise errors.IllegalState(
+                "the session was rolled back while its records were handled, and used again: what it then commits would come"
+                " without their answers; raise an exception instead, or use a savepoint (session.begin_nested())"
+            )
+        else:
+            self.undo()
+
+    def fail_ride(self, ride: "ShareRide | None") -> None:
+        """Have the session refuse its commit for good, and the records handed out again."""
+        if ride is not None:
+            ride.riding.refusal = "what its records lead to has failed: roll the session back"
+        self.undo()
 
     @contextlib.contextmanager
     def riding(self, session: UserSession, records: Iterable[ShareRecord], refusal: str) -> Iterator["ShareRide"]:
@@ -366,7 +440,7 @@ class ShareConsumer:
         """
         self._ready()
         self._holdings.answer([self._holdings.require(record) for record in records], ACCEPTED)
-        return self._take()
+        return self._take(self._hold_again)
 
     def held(self, records: Iterable[ShareRecord]) -> list[ShareRecord]:
         """Return those of these records that this consumer holds, as far as it knows."""
@@ -383,8 +457,10 @@ class ShareConsumer:
         """Make the answers given so far real, all of them or none; in implicit mode accept what was handed out.
 
         `session`: they are written with the COMMIT of SQLAlchemy's `Session` or `Connection`, which fails if one does not
-        hold; a rollback, also to a savepoint, takes them back. Raise `InvalidRecordState` if one does not hold: it is
-        forgotten then, and calling again applies the rest; `TransactionConflict`.
+        hold; after a rollback, also to a savepoint, the next poll hands the records out again. An error before this call
+        needs `rewind`: `batch` does it all. Raise `InvalidRecordState` if one does not hold: it is forgotten then, and
+        calling again applies the rest; `TransactionConflict`; with a session `IllegalState` in implicit mode, if what was
+        handed out last was rewound.
         """
         with self._use():
             if session is None:
@@ -392,15 +468,54 @@ class ShareConsumer:
                 return
             self._settle_all()
             connection, enlistment = enlist(session, self._engine)
-            taken = self._take(self._release if self._implicit else None)
+            taken = self._take(self._release if self._implicit else self._hold_again)
             if taken is not None:
                 enlistment.add(connection, taken)
 
     def _commit(self) -> None:
+        self._commits = True
         self._settle_all()
-        if answers := self._holdings.given():
+        if self._implicit:
+            self._give_back()
+        self._send(self._holdings.given())
+
+    def _send(self, answers: dict[Key, Answer]) -> None:
+        if answers:
             self._unanswered = Commit(self._member.number, next(self._numbers), answers)
             self._settle()
+
+    def rewind(self) -> None:
+        """Have what was handed out, and is not committed, handed out again, to any member: call it after an exception.
+
+        Answers that were not committed are forgotten. What a transaction or a session was given ends with that. After an
+        abort, a rollback, or a failed block of `batch` it is not needed. It counts as a delivery.
+        """
+        with self._use():
+            self._holdings.undo(but=() if self._unanswered is None else self._unanswered.answers)
+            self._try_to_give_back()
+
+    def undo(self) -> None:
+        """Handle that a transaction was not committed: what was handed out by then will be handed out again.
+
+        In explicit mode the caller may answer for it again before the next poll. For any thread.
+        """
+        if not self.closed:
+            unanswered = self._unanswered
+            self._holdings.undo(but=() if unanswered is None else unanswered.answers)
+            if self._implicit:
+                self._try_to_give_back()
+
+    def _give_back(self) -> None:
+        if undone := self._holdings.undone():
+            self._again(partial(self._release_if_held, undone))
+            self._holdings.released(undone)
+
+    def _try_to_give_back(self) -> None:
+        with contextlib.suppress(MsgtxError):  # the next poll does it, or the lock expires
+            self._give_back()
+
+    def _release_if_held(self, held: dict[Key, Held]) -> None:
+        self._answer_if_held([each.range for each in held.values()], PLAIN_RELEASE)
 
     def transaction_answers(self) -> Answers | None:
         """Return the answers that a transaction may commit; they are its own from here on."""
@@ -417,7 +532,13 @@ class ShareConsumer:
         if self._dead_letters is None and self._holdings.has_rejects:
             self.dead_letter_topic()  # else they would wait for the next acquisition
 
-    def _take(self, take_back: Callable[[Answers], None] | None = None) -> Answers | None:
+    def _take(self, take_back: Callable[[Answers], None]) -> Answers | None:
+        self._commits = True
+        if self._implicit and self._holdings.rewound:
+            raise errors.IllegalState(
+                f"share group {self.config.group!r}: what was handed out last is to be handed out again, after an abort, a"
+                " rollback or rewind(): poll before you commit it"
+            )
         given = self._holdings.to_take()
         if not given:
             return None
@@ -427,11 +548,16 @@ class ShareConsumer:
             raise errors.InvalidRecordState(f"share group {self.config.group!r}: the session of this member is over")
         return self._holdings.take(given, member=number, call=next(self._numbers), take_back=take_back)
 
+    def _hold_again(self, answers: Answers) -> None:
+        self._holdings.hold_again(answers)
+
     def _release(self, answers: Answers) -> None:
-        """Let others have the records of a transaction that was aborted; those that were pending are theirs already."""
-        if not answers.may_be_stored and not self.closed:
-            with contextlib.suppress(MsgtxError):
-                self._answer_if_held(self._holdings.ranges_of(answers), PLAIN_RELEASE)
+        """Release the records of an aborted transaction. Pending ones were released by the abort itself."""
+        again = self._holdings.hold_again(answers)
+        if again and not self.closed:
+            with contextlib.suppress(MsgtxError):  # the next poll does it, or the lock expires
+                self._again(partial(self._release_if_held, again))
+                self._holdings.released(again)
 
     def renew(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Have the locks of these begin anew, those that this member holds; return them. For any thread."""
@@ -602,14 +728,21 @@ class ShareConsumer:
         with contextlib.ExitStack() as block:
             try:
                 block.enter_context(self._sole_use.close(seconds))
-                if self._holdings.has_answers:
-                    with until(deadline):
-                        self._commit()
+                with until(deadline):
+                    self._have_answers_pending(deadline)
+                    self._settle_all()
+                    self._send(self._holdings.explicit())
             except MsgtxError as error:
                 log.warning("share group %r: closing: %s", self.config.group, error)
             finally:
                 self._waiter.watch(())
                 self._member.close(deadline)
+
+    def _have_answers_pending(self, deadline: float) -> None:
+        """Have open transactions store the answers that they were given: the records are others' when this member leaves."""
+        for answers in self._holdings.open():
+            if answers.hand_over is not None:
+                answers.hand_over(max(0.0, deadline - time.monotonic()))
 
     def __iter__(self) -> Iterator[ShareRecord]:
         """Yield records forever; `stop`, from another thread or a signal handler, ends it.

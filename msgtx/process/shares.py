@@ -64,6 +64,9 @@ class Part:
         """Accept them."""
         return self.consumer.accepting(self.records)
 
+    def undo(self) -> None:
+        """Do nothing: the loop tries them again, before it polls."""
+
     def keeping(self) -> contextlib.AbstractContextManager[None]:
         """Do nothing: they are this member's."""
         return contextlib.nullcontext()

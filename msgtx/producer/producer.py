@@ -310,6 +310,7 @@ class Producer:
             writing.open = False
             if state.transaction is opened and state.value not in {ClientState.FATAL_ERROR, *DECIDED_ELSEWHERE}:
                 self._abort_after(error)
+            self._transactions.not_committed(opened)
             raise
         writing.open = False
         if state.transaction is not opened or state.value in DECIDED_ELSEWHERE:

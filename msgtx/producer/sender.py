@@ -93,6 +93,12 @@ class Sender:
         self._busy = False
         self._closing = False
         self._thread = BackgroundThread("msgtx-sender", self._run, what="the sender", failed=self._give_up)
+        self.looks: Callable[[], None] = lambda: None  # called after each round, without the lock
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs in the sender's thread."""
+        return self._thread.is_current
 
     @property
     def started(self) -> bool:
@@ -166,6 +172,7 @@ class Sender:
                 with self._accumulator.lock:
                     self._busy = False
                     self._accumulator.settled.notify_all()
+                self.looks()
         if self._accumulator.torn:  # who waits is answered; what was between two places is lost
             self._accumulator.drop_unsent(interrupted())
 
@@ -173,6 +180,7 @@ class Sender:
         """Handle what has ended the loop, a bug: every caller that waits gets the error, instead of waiting forever."""
         self._requeue_in_flight()
         self._fail_all(error)
+        self.looks()
 
     def _sleep(self, seconds: float) -> None:
         with self._accumulator.work:

@@ -6,7 +6,7 @@ from typing import Final, NoReturn
 from msgtx.errors import DeliveryTimeout, FatalError, MsgtxError, UsageError, fresh
 from msgtx.producer.batches import Accumulator, PendingBatch
 from msgtx.rules.transaction import Call, ClientState, client_move
-from msgtx.session.answers import Answers
+from msgtx.session.answers import Answers, AnswerSource
 from msgtx.store.groups import OffsetRows
 from msgtx.types import ProducerId, TopicPartition, TransactionId
 
@@ -16,7 +16,7 @@ DECIDED_ELSEWHERE: Final = frozenset({ClientState.SEALED, ClientState.PREPARED})
 _WRITING: Final = frozenset({ClientState.IN_TRANSACTION, ClientState.COMMITTING, ClientState.SEALING})
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class OpenTransaction:
     """A transaction from its beginning until it is known how it was decided."""
 
@@ -25,9 +25,12 @@ class OpenTransaction:
     tails: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)  # handed over: partition id, last sequence
     offsets: OffsetRows = field(default_factory=dict)
     answers: list[Answers] = field(default_factory=list)  # for records of share groups
+    sources: list[AnswerSource] = field(default_factory=list)  # share consumers whose records it is for, as far as known
     fused: list[PendingBatch] | None = None  # all of it, in one call with the decision; the answer is not known
     decision_handed: bool = False
     in_doubt: bool = False  # its decision was not answered, and may have been done
+    is_over: bool = False  # it is decided, or its producer has failed
+    sources_told: bool = False  # that it was not committed
 
     @property
     def is_empty(self) -> bool:
@@ -113,6 +116,8 @@ class ProducerState:
             if error.fatal:
                 self.error = fresh(error)  # the caller may raise this one
                 self.move(Call.FATAL)
+                if self.transaction is not None:
+                    self.transaction.is_over = True
             elif self.value in _WRITING:
                 self.error = fresh(error)
                 self.move(Call.FAILED)
@@ -148,7 +153,10 @@ class ProducerState:
             if self.value is not ClientState.FATAL_ERROR:
                 self.error = None
                 self.move(Call.ENDED)
+            if self.transaction is not None:
+                self.transaction.is_over = True
             self.transaction = None  # last: an end that is interrupted can be repeated
+            self._accumulator.settled.notify_all()  # a share consumer that is closed waits for its answers
 
     def close(self) -> None:
         """Take nothing any more."""

@@ -1,6 +1,7 @@
 """How a producer's transactions begin and end: the client's half of Kafka's transaction manager."""
 
 import contextlib
+import functools
 import os
 import socket
 import time
@@ -23,7 +24,7 @@ from msgtx.producer.sender import Sender
 from msgtx.producer.state import DECIDED_ELSEWHERE, OpenTransaction, ProducerState
 from msgtx.producer.wake import Wake
 from msgtx.rules.transaction import Call, ClientState
-from msgtx.session.answers import AnswerSource
+from msgtx.session.answers import Answers, AnswerSource, begins_here, sources_here
 from msgtx.session.enlistment import Decision, Enlistment
 from msgtx.session.offsets import Offsets, as_offset
 from msgtx.store.answers import NO_ANSWERS
@@ -37,6 +38,7 @@ from msgtx.types import GroupMetadata, Outcome, TransactionId
 FUSED_BYTES: Final = 1024 * 1024  # a transaction up to this size goes out as one call
 # Until acknowledgements go out alone: small transactions are over by then, and of others the locks must not expire.
 LINGER_SECONDS: Final = 0.1
+LOCK_SECONDS: Final = 0.3  # what of their locks must be left for the call that hands them over
 
 
 class SessionEnd:
@@ -47,6 +49,7 @@ class SessionEnd:
         self.seat = seat
         self.is_lost = False
         self.sealed = False
+        self.answers: list[Answers] = []  # that were sealed with it
         self._transactions = transactions
 
     def lost(self) -> None:
@@ -55,6 +58,8 @@ class SessionEnd:
         if self.sealed:
             with contextlib.suppress(MsgtxError):
                 self._transactions.resolve(self.transaction_id)
+            for answers in self.answers:
+                answers.lost()
 
 
 class _Ending:
@@ -94,6 +99,8 @@ class Transactions:
         self._ending: weakref.ref[_Ending] | None = None  # the call that ends a transaction
         # In which session a sealed transaction ends.
         self._rides: tuple[Enlistment, SessionEnd] | None = None
+        self._sources: list[AnswerSource] = []  # whose answers the last transaction had that had any
+        sender.looks = self._look_for_failure
         self.last_id: TransactionId | None = None
 
     @property
@@ -145,9 +152,11 @@ class Transactions:
             state.check(Call.BEGIN)
             assert state.producer is not None
             transaction = OpenTransaction(TransactionId(*state.producer, self._next_number), timeout_ms)
+            transaction.sources = [*self._sources, *sources_here()]
             state.transaction = transaction
             self.last_id = transaction.id
             state.move(Call.BEGIN)
+        begins_here(transaction)
         return transaction
 
     def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
@@ -168,17 +177,37 @@ class Transactions:
         """See `Producer.send_acknowledgements_to_transaction`."""
         self._require_open(Call.SEND_ACKNOWLEDGEMENTS)
         self._sender.start()
+        transaction = self._current()
+        if source not in transaction.sources:
+            transaction.sources.append(source)
+        self._sources = [source]
         answers = source.transaction_answers()
         if answers is None:
             return
-        with self._state.lock:
-            if self._state.may_send:
-                answers.due = time.monotonic() + LINGER_SECONDS
-                self._current().answers.append(answers)
-                self._accumulator.work.notify_all()
-                return
+        try:
+            with self._state.lock:
+                if self._state.may_send and self._state.transaction is transaction:
+                    answers.due = min(time.monotonic() + LINGER_SECONDS, answers.locked_until - LOCK_SECONDS)
+                    answers.hand_over = functools.partial(self._hand_over, transaction, answers)
+                    transaction.answers.append(answers)
+                    self._accumulator.work.notify_all()
+                    return
+        except BaseException:  # an interrupt
+            if answers not in transaction.answers:
+                answers.lost()
+            raise
         answers.lost()
         self._state.refuse(Call.SEND_ACKNOWLEDGEMENTS)
+
+    def _hand_over(self, transaction: OpenTransaction, answers: Answers, seconds: float) -> None:
+        """Have answers pending now: whoever holds their records is about to leave its group."""
+        with self._state.lock:
+            answers.due = 0.0
+            self._accumulator.work.notify_all()
+            if not self._sender.is_current:
+                self._accumulator.settled.wait_for(
+                    lambda: answers.stored or answers.refused or transaction.is_over or self._state.has_failed, seconds
+                )
 
     def _require_open(self, call: Call) -> None:
         if not self._state.may_send:
@@ -318,7 +347,7 @@ class Transactions:
             )
         sealed = self._seal("session", Call.SEAL, self._calls.deadline(), seat=end.seat)
         if sealed is not None:
-            end.sealed = True
+            end.sealed, end.answers = True, self._current().answers
             self._rides = (enlistment, end)
             enlistment.add(connection, Decision(sealed, end))
 
@@ -377,7 +406,7 @@ class Transactions:
             if outcome is Outcome.OPEN:
                 state.check(Call.BEGIN)
             self._rides = None
-            self._ended("committed" if outcome is Outcome.COMMITTED else "aborted", began)
+            self._ended("committed" if outcome is Outcome.COMMITTED else "aborted", began, elsewhere=True)
 
     def _outcome(self, transaction_id: TransactionId) -> Outcome:
         with self._engine.connection() as connection:
@@ -433,6 +462,9 @@ class Transactions:
         if transaction is not None and not self.is_ending:
             unknown = OutcomeUnknown(f"the outcome of transaction {transaction.id} is not known")
             self._accumulator.finish(transaction.fused or (), error=unknown)
+            transaction.is_over = True
+            if not transaction.sources_told:
+                self._tell_sources(transaction)
 
     def _drop_unsent(self) -> None:
         self._accumulator.drop_unsent(
@@ -450,7 +482,7 @@ class Transactions:
                 last = answer.last_sequences.get(partition_id)
                 self._accumulator.lanes[topic_partition].next_sequence = 0 if last is None else last + 1
 
-    def _ended(self, outcome: Ended, began: float) -> None:
+    def _ended(self, outcome: Ended, began: float, *, elsewhere: bool = False) -> None:
         with self._state.lock:
             transaction = self._current()
             # A number is used up only when something of its transaction was handed to the connection.
@@ -460,9 +492,30 @@ class Transactions:
                 self._decided()
             self._state.ended()
         self._tell_ended(outcome, time.monotonic() - began)
-        if outcome == "aborted":
+        if outcome == "aborted" and not elsewhere:
+            self._tell_sources(transaction)
+        for answers in transaction.answers:  # what was decided elsewhere was pending: it ended there
+            answers.committed()
+
+    def not_committed(self, transaction: OpenTransaction | None) -> None:
+        """Handle that a block or a call was left whose producer has failed for good."""
+        if transaction is not None and self._state.value is ClientState.FATAL_ERROR:
+            self._tell_sources(transaction)
+
+    def _look_for_failure(self) -> None:
+        transaction = self._state.transaction
+        if self._state.value is ClientState.FATAL_ERROR and transaction is not None and not transaction.sources_told:
+            self._tell_sources(transaction)
+
+    def _tell_sources(self, transaction: OpenTransaction) -> None:
+        """Tell share consumers that a transaction was not committed. What they hand out later has nothing to do with it."""
+        transaction.sources_told = True
+        sources = {id(source): source for source in (*transaction.sources, *sources_here())}
+        with contextlib.ExitStack() as each:  # all are told, though one is interrupted
+            for source in sources.values():
+                each.callback(source.undo)
             for answers in transaction.answers:
-                answers.lost()
+                each.callback(answers.lost)
 
     @contextlib.contextmanager
     def _sole_ending(self, call: Call) -> Iterator[None]:
@@ -476,6 +529,7 @@ class Transactions:
             yield
         except MsgtxError as error:
             self._tell_failed(error)
+            self.not_committed(self._state.transaction)
             raise
         finally:
             self._ending = None

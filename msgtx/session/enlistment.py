@@ -366,6 +366,8 @@ def _committed(driver: Any) -> None:
         return
     for riding in enlistment._of(Riding):
         riding.committed = True
+    for answers in enlistment._of(Answers):
+        answers.committed()
     _not_notified[driver] = enlistment.partitions
     enlistment.things.clear()  # its producer may hold it for long
 

@@ -1,6 +1,7 @@
 """The share consumer in an event loop: answers, transactions, sessions, polls that are cancelled."""
 
 import asyncio
+import contextlib
 import random
 import time
 
@@ -262,3 +263,132 @@ def test_workers_of_a_share_group_await_their_handler(
     assert (report.records_in, report.failed) == (20, 1)
     found = client.admin.shares.describe(group)
     assert (found.lag, found.dead_letters, found.members) == (0, 1, 0)
+
+
+class Oops(Exception):
+    """What the user's code raises."""
+
+
+MODES = pytest.mark.parametrize("mode", ["implicit", "explicit"])
+
+
+@MODES
+@pytest.mark.parametrize("way", ["a block", "begin and abort", "a poll inside", "rewind"])
+def test_what_a_failed_transaction_was_for_is_handed_out_again(
+    client: msgtx.Client, database_url: str, topic: str, wide: str, group: str, mode: str, way: str
+) -> None:
+    async def main() -> None:
+        async with (
+            await aio.connect(database_url) as worker,
+            worker.share_consumer(topic, group=group, acknowledgement_mode=mode) as consumer,
+            worker.producer(transactional_id=group) as producer,
+        ):
+
+            async def polled() -> list[msgtx.ShareRecord]:
+                records = await consumer.poll(PATIENCE_SECONDS, 1)
+                for record in records if mode == "explicit" else ():
+                    consumer.acknowledge(record)
+                return records
+
+            async def failing() -> None:
+                async with producer.transaction():
+                    for _ in range(2 if way == "a poll inside" else 1):
+                        await producer.send(wide, b"lost")
+                        await polled()
+                    raise Oops
+
+            if way == "a poll inside":
+                with contextlib.suppress(Oops):
+                    await failing()
+            else:
+                await polled()
+                if way == "begin and abort":
+                    await producer.begin_transaction()
+                    await producer.abort_transaction()
+                elif way == "rewind":
+                    await consumer.rewind()
+                else:
+                    with contextlib.suppress(Oops):
+                        async with producer.transaction():
+                            raise Oops
+            for _ in range(2):
+                async with producer.transaction() as tx:
+                    for record in await polled():
+                        await producer.send(wide, record.value)
+                    await tx.send_acknowledgements(consumer)
+
+    fill(client, topic, 2)
+    asyncio.run(main())
+    assert left(client, group) == 0
+    assert sorted(record.value or b"" for record in client.read(client.snapshot([wide]))) == [b"0", b"1"]
+
+
+@MODES
+def test_a_batch_is_committed_with_an_async_session_or_handed_out_again(
+    client: msgtx.Client, database_url: str, topic: str, group: str, rows: Rows, mode: str
+) -> None:
+    async def main() -> None:
+        async with (
+            engine_of(database_url) as engine,
+            await aio.connect(database_url) as worker,
+            worker.share_consumer(topic, group=group, acknowledgement_mode=mode) as consumer,
+        ):
+            for fails in ("in the block", "behind it", "not at all"):
+                with contextlib.suppress(Oops):
+                    async with AsyncSession(engine) as session:
+                        async with consumer.batch(session, PATIENCE_SECONDS, 1) as records:
+                            for record in records:
+                                await insert(session, 10 * record.delivery_count + record.offset)
+                                if mode == "explicit":
+                                    consumer.acknowledge(record, Acknowledgement.ACCEPT)
+                            if fails == "in the block":
+                                raise Oops
+                        if fails == "behind it":
+                            raise Oops
+                        await session.commit()
+            async with AsyncSession(engine) as session, consumer.batch(session, 0) as records:
+                assert records == []
+
+    fill(client, topic, 1)
+    asyncio.run(main())
+    assert left(client, group) == 0
+    assert rows() == [30]
+
+
+def test_transactions_of_other_tasks_are_nobody_elses(
+    client: msgtx.Client, database_url: str, topic: str, group: str
+) -> None:
+    """Each task has a share consumer and a producer; those of the one fail while the other one is at work."""
+
+    async def main() -> None:
+        async with await aio.connect(database_url) as worker:
+            at_work, failed = asyncio.Event(), asyncio.Event()
+
+            async def fails() -> None:
+                async with (
+                    worker.share_consumer(topic, group=f"{group}-2") as consumer,
+                    worker.producer(transactional_id=f"{group}-2") as producer,
+                ):
+                    await at_work.wait()
+                    await consumer.poll(0)
+                    with contextlib.suppress(Oops):
+                        async with producer.transaction():
+                            raise Oops
+                    failed.set()
+
+            async def works() -> None:
+                async with (
+                    worker.share_consumer(topic, group=group) as consumer,
+                    worker.producer(transactional_id=group) as producer,
+                ):
+                    await consumer.poll(PATIENCE_SECONDS)
+                    async with producer.transaction() as tx:
+                        at_work.set()
+                        await failed.wait()
+                        await tx.send_acknowledgements(consumer)
+
+            await asyncio.gather(fails(), works())
+
+    fill(client, topic, 2)
+    asyncio.run(main())
+    assert left(client, group) == 0

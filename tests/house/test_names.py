@@ -49,14 +49,14 @@ METHODS = {
     msgtx.Consumer: "assign assignment batch beginning_offsets close closed commit committed config end_offsets"
     " group_metadata known_lag lag offset_lag offsets_for_times pause poll position resume rewind seek seek_to_beginning"
     " seek_to_end seek_to_time stop subscribe",
-    msgtx.ShareConsumer: "acknowledge close closed commit config poll stop",
+    msgtx.ShareConsumer: "acknowledge batch close closed commit config poll rewind stop",
     aio.Client: "close complete consumer process_into producer run share_consumer snapshot sweep sync topics"
     " transaction_outcome",
     aio.Producer: "abort_transaction begin_transaction close commit_transaction flush init_transactions prepare_transaction"
     " prepared_transaction send send_acknowledgements_to_transaction send_batch send_offsets_to_transaction sync"
     " transaction transaction_id",
     aio.Transaction: "id prepare send_acknowledgements send_offsets",
-    aio.ShareConsumer: "acknowledge close commit poll stop sync",
+    aio.ShareConsumer: "acknowledge batch close commit poll rewind stop sync",
     aio.Delivery: "done",
     aio.Consumer: "assign assignment batch beginning_offsets close commit committed end_offsets group_metadata lag"
     " offset_lag offsets_for_times pause poll position resume rewind seek seek_to_beginning seek_to_end seek_to_time stop"
@@ -127,6 +127,7 @@ SIGNATURES = {
     msgtx.Consumer.batch: "session timeout max_records",
     msgtx.ShareConsumer.poll: "timeout max_records",
     msgtx.ShareConsumer.acknowledge: "record answer *reason *delay_ms",
+    msgtx.ShareConsumer.batch: "session timeout max_records",
     msgtx.ShareConsumer.commit: "*session",
     msgtx.Consumer.commit: "offsets wait *session",
     msgtx.Consumer.committed: "partitions require_stable timeout",
@@ -168,6 +169,7 @@ SIGNATURES = {
     aio.Consumer.commit: "offsets wait *session",
     aio.ShareConsumer.poll: "timeout max_records",
     aio.ShareConsumer.acknowledge: "record answer *reason *delay_ms",
+    aio.ShareConsumer.batch: "session timeout max_records",
     aio.ShareConsumer.commit: "*session",
     aio.Transaction.send_acknowledgements: "share_consumer",
     aio.Consumer.committed: "partitions require_stable timeout",
@@ -180,7 +182,10 @@ SIGNATURES = {
 # What other modules of the package call, until it gets a name that shows it.
 OF_THE_PACKAGE = {
     msgtx.Consumer: "commit_starts keep_partitions riding transaction_offsets",
-    msgtx.ShareConsumer: "accepting dead_letter_topic handed_out held lock_seconds renew riding transaction_answers",
+    msgtx.ShareConsumer: (
+        "accepting dead_letter_topic end_ride fail_ride handed_out held lock_seconds renew ride riding transaction_answers"
+        " undo"
+    ),
 }
 
 

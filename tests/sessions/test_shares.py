@@ -1,5 +1,6 @@
 """share_consumer.commit(session=…): a row and the acknowledgement of its record are one commit (internals: shares; I17)."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -200,3 +201,104 @@ def test_a_block_of_a_producer_takes_acknowledgements_into_the_session(
             ends()
     assert seen(output) == ([b"out"], [0])
     assert counts(other.poll(0)) == [(b"%d" % number, 1) for number in range(1, 6)]
+
+
+class Oops(Exception):
+    """What the user's code raises."""
+
+
+MODES = pytest.mark.parametrize("mode", ["explicit", "implicit"])
+
+
+@MODES
+def test_after_a_rollback_the_next_poll_hands_the_records_out_again(share: Share, session: Session, mode: str) -> None:
+    one = share(acknowledgement_mode=mode)
+    records = one.poll(0, max_records=1)
+    if mode == "explicit":
+        accept(one, records)
+    one.commit(session=session)
+    session.rollback()
+    if mode == "implicit":
+        with pytest.raises(errors.IllegalState, match="poll before"):
+            one.commit(session=session)
+    assert counts(one.poll(0, max_records=1)) == [(b"0", 2)]
+    one.rewind()
+
+
+@MODES
+@pytest.mark.parametrize("fails", ["not at all", "in the block", "behind the block", "in a savepoint"])
+def test_a_batch_is_committed_with_the_session_or_handed_out_again(
+    share: Share, session: Session, filled: str, seen: Seen, mode: str, fails: str
+) -> None:
+    one = share(acknowledgement_mode=mode)
+
+    def block() -> None:
+        with one.batch(session, 0, max_records=1) as records:
+            session.add_all([Order(number=int(record.value or b"")) for record in records])
+            if mode == "explicit":
+                accept(one, records)
+            if fails in {"in the block", "in a savepoint"}:
+                raise Oops
+
+    with contextlib.suppress(Oops):
+        with session.begin_nested() if fails == "in a savepoint" else contextlib.nullcontext():
+            block()
+        if fails == "behind the block":
+            raise Oops
+        session.commit()
+    session.rollback()
+    is_done = fails == "not at all"
+    assert seen(filled)[1] == ([0] if is_done else [])
+    assert counts(one.poll(0, max_records=1)) == ([(b"1", 1)] if is_done else [(b"0", 2)])
+    one.rewind()
+
+
+def test_the_commit_comes_behind_the_block(share: Share, session: Session, filled: str, seen: Seen) -> None:
+    one = share(acknowledgement_mode="implicit")
+
+    def block(*steps: Callable[[], object]) -> int:
+        with one.batch(session, 0, max_records=1) as records:
+            for step in steps:
+                step()
+        return records[0].delivery_count
+
+    def adds() -> None:
+        session.add(Order(number=0))
+        session.flush()
+
+    with pytest.raises(errors.IllegalState, match="leave it before the commit"):
+        block(adds, session.commit)
+    session.rollback()
+    with pytest.raises(errors.IllegalState, match="rolled back while"):
+        block(session.rollback, adds)
+    session.rollback()
+    block(session.rollback)
+    assert block(adds) == 4
+    session.commit()
+    with one.batch(session, 0) as records:
+        assert [record.offset for record in records] == [1, 2, 3, 4, 5]
+    session.commit()
+    with one.batch(session, 0) as records:
+        assert records == []
+    assert seen(filled)[1] == [0]
+
+
+def test_a_session_elsewhere_leaves_the_records_to_the_next_poll(share: Share) -> None:
+    one = share(acknowledgement_mode="implicit")
+    with pytest.raises(TypeError), one.batch("no session", 0, max_records=1):  # type: ignore[arg-type]
+        raise AssertionError("the block does not begin")
+    assert counts(one.poll(0, max_records=1)) == [(b"0", 2)]
+
+
+def test_a_sealed_transaction_that_its_session_rolls_back_has_its_records_handed_out_again(
+    client: msgtx.Client, share: Share, session: Session, unique: Unique
+) -> None:
+    """Implicit mode; the producer has learnt nothing when the next transaction begins."""
+    one = share(acknowledgement_mode="implicit")
+    with client.producer(transactional_id=unique("id")) as producer:
+        for ends, delivery in ((session.rollback, 1), (session.commit, 2)):
+            assert counts(one.poll(0, max_records=1)) == [(b"0", delivery)]
+            with producer.transaction(session=session) as tx:
+                tx.send_acknowledgements(one)
+            ends()
+    assert counts(one.poll(0, max_records=1)) == [(b"1", 1)]

@@ -1,0 +1,468 @@
+"""What a share consumer handed out and nobody committed is handed out again (internals: shares#rewinding; I17)."""
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import pytest
+
+import msgtx
+from msgtx import Acknowledgement, errors
+from msgtx.consumer import shares
+from tests.client.test_shares import fill, group, seen, share
+from tests.client.test_shares_in_transactions import long_locks, make
+from tests.databases import PATIENCE_SECONDS, Connection, wait_until
+
+Unique = Callable[[str], str]
+Share = Callable[..., msgtx.ShareConsumer]
+Read = Callable[..., list[msgtx.Record]]
+Make = Callable[..., msgtx.Producer]
+Mode = Literal["implicit", "explicit"]
+MODES = pytest.mark.parametrize("mode", ["implicit", "explicit"])
+
+__all__ = ["group", "long_locks", "make", "share"]
+pytestmark = pytest.mark.usefixtures("long_locks")
+
+
+def lag(client: msgtx.Client, consumer: msgtx.ShareConsumer) -> int:
+    return client.admin.shares.describe(consumer.config.group).lag
+
+
+def accept(consumer: msgtx.ShareConsumer, records: list[msgtx.ShareRecord], mode: Mode) -> None:
+    for record in records if mode == "explicit" else ():
+        consumer.acknowledge(record)
+
+
+class Oops(Exception):
+    """What the user's code raises."""
+
+
+# ── rewind() ──
+
+
+@MODES
+def test_what_is_rewound_is_handed_out_again_and_its_answers_count_no_more(
+    client: msgtx.Client, topic: str, share: Share, mode: Mode
+) -> None:
+    fill(client, topic, 2)
+    one = share(acknowledgement_mode=mode)
+    accept(one, one.poll(5), mode)
+    one.rewind()
+    assert seen(share().poll(0, 1)) == [(b"0", 2)], "others have it at once"
+    assert seen(one.poll(5)) == [(b"1", 2)]
+    one.rewind()
+    one.commit()
+    assert lag(client, one) == 2
+
+
+@MODES
+@pytest.mark.parametrize("end", ["commit", "close", "poll"])
+def test_what_is_rewound_while_the_database_is_away_is_neither_accepted_nor_sent(
+    client: msgtx.Client, topic: str, share: Share, mode: Mode, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(client, topic, 1)
+    one = share(acknowledgement_mode=mode, request_timeout_ms=100)
+    accept(one, one.poll(5), mode)
+
+    def away(*_: Any, **__: Any) -> Any:
+        raise errors.DatabaseUnavailable("planted")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shares, "acknowledge_records", away)
+        one.rewind()
+    if end == "poll":
+        assert seen(one.poll(0)) == [(b"0", 2)]
+    else:
+        getattr(one, end)()
+    assert lag(client, one) == 1
+
+
+def test_what_a_transaction_has_is_not_rewound(client: msgtx.Client, topic: str, share: Share, make: Make) -> None:
+    fill(client, topic, 2)
+    one, producer = share(), make()
+    first, second = one.poll(5)
+    one.acknowledge(first)
+    with producer.transaction() as tx:
+        tx.send_acknowledgements(one)
+        one.acknowledge(second)
+        one.rewind()
+    assert seen(one.poll(5)) == [(b"1", 2)]
+    assert lag(client, one) == 1
+
+
+def test_what_a_commit_without_an_answer_may_have_done_is_not_rewound(
+    client: msgtx.Client, topic: str, share: Share, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(client, topic, 2)
+    one = share(request_timeout_ms=100)
+    first, second = one.poll(5)
+    one.acknowledge(first)
+
+    def away(*_: Any, **__: Any) -> Any:
+        raise errors.DatabaseUnavailable("planted")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("msgtx.consumer.share_polls.acknowledge_records", away)
+        with pytest.raises(errors.DatabaseUnavailable):
+            one.commit()
+    one.acknowledge(second)
+    one.rewind()
+    one.commit()
+    assert seen(one.poll(5)) == [(b"1", 2)]
+    assert lag(client, one) == 1
+
+
+# ── transactions that are not committed ──
+
+
+@MODES
+@pytest.mark.parametrize("handed", [False, True], ids=["before its answers", "with its answers"])
+@pytest.mark.parametrize("begun", ["after the poll", "before the poll"])
+def test_an_aborted_transaction_has_its_records_handed_out_again(
+    client: msgtx.Client, topic: str, output: str, share: Share, make: Make, read: Read, mode: Mode, handed: bool, begun: str
+) -> None:
+    fill(client, topic, 2)
+    one, producer = share(acknowledgement_mode=mode), make()
+    before = one.poll(5, 1) if begun == "after the poll" else []
+    with contextlib.suppress(Oops), producer.transaction() as tx:
+        records = before or one.poll(5, 1)
+        producer.send(output, b"lost", partition=0)
+        accept(one, records, mode)
+        if handed:
+            tx.send_acknowledgements(one)
+        raise Oops
+    for _ in range(2):
+        with producer.transaction() as tx:
+            records = one.poll(5, 1)
+            producer.send(output, records[0].value, partition=0)
+            accept(one, records, mode)
+            tx.send_acknowledgements(one)
+    assert sorted(record.value or b"" for record in read(output)) == [b"0", b"1"]
+    assert lag(client, one) == 0
+
+
+@MODES
+@pytest.mark.parametrize("end", ["poll", "transaction", "commit", "close"])
+def test_nothing_accepts_what_an_aborted_transaction_was_for(
+    client: msgtx.Client, topic: str, output: str, share: Share, make: Make, mode: Mode, end: str
+) -> None:
+    fill(client, topic, 1)
+    one, producer = share(acknowledgement_mode=mode), make()
+    with contextlib.suppress(Oops), producer.transaction():
+        accept(one, one.poll(5), mode)
+        raise Oops
+    if end == "transaction":
+        refused = pytest.raises(errors.IllegalState, match="poll before") if mode == "implicit" else contextlib.nullcontext()
+        with refused, producer.transaction() as tx:
+            producer.send(output, b"another's", partition=0)
+            tx.send_acknowledgements(one)
+    elif end == "poll":
+        assert seen(one.poll(0)) == [(b"0", 2)]
+    else:
+        getattr(one, end)()
+    assert lag(client, one) == 1
+
+
+def test_a_caller_may_try_the_records_in_hand_again(client: msgtx.Client, topic: str, share: Share, make: Make) -> None:
+    """Explicit mode: they are held until the next poll."""
+    fill(client, topic, 2)
+    one, producer = share(), make()
+    first, second = one.poll(5)
+    with contextlib.suppress(Oops), producer.transaction():
+        one.acknowledge(first)
+        raise Oops
+    one.acknowledge(first)
+    with producer.transaction() as tx:
+        tx.send_acknowledgements(one)
+    assert seen(one.poll(0)) == [(b"1", 2)]
+    assert lag(client, one) == 1
+    with pytest.raises(errors.InvalidRecordState):
+        one.acknowledge(second)
+
+
+@MODES
+def test_a_poll_within_a_transaction_accepts_nothing(
+    client: msgtx.Client, topic: str, share: Share, make: Make, mode: Mode
+) -> None:
+    """It is the transaction's to commit, or nobody's."""
+    fill(client, topic, 3)
+    one, producer = share(acknowledgement_mode=mode), make()
+    with contextlib.suppress(Oops), producer.transaction() as tx:
+        for _ in range(2):
+            accept(one, one.poll(5, 1), mode)
+        assert lag(client, one) == 3
+        raise Oops
+    assert lag(client, one) == 3
+    with producer.transaction() as tx:
+        for _ in range(3):
+            records = one.poll(5, 1)
+            accept(one, records, mode)
+        tx.send_acknowledgements(one)
+    assert lag(client, one) == 0
+
+
+@MODES
+def test_a_transaction_in_another_thread_is_nobody_elses(
+    client: msgtx.Client, topic: str, share: Share, make: Make, mode: Mode
+) -> None:
+    fill(client, topic, 1)
+    one, producer = share(acknowledgement_mode=mode), make()
+    accept(one, one.poll(5), mode)
+
+    def aborts() -> None:
+        with contextlib.suppress(Oops), producer.transaction():
+            raise Oops
+
+    thread = threading.Thread(target=aborts)
+    thread.start()
+    thread.join()
+    if mode == "explicit":
+        one.commit()
+    assert one.poll(0) == []
+    assert lag(client, one) == 0
+
+
+def test_a_consumer_that_another_thread_polls_follows_the_producer_that_had_its_answers(
+    client: msgtx.Client, topic: str, share: Share, make: Make
+) -> None:
+    fill(client, topic, 2)
+    one, producer = share(acknowledgement_mode="implicit"), make()
+
+    def poll() -> None:
+        assert len(one.poll(5, 1)) == 1
+
+    def polled() -> None:
+        thread = threading.Thread(target=poll)
+        thread.start()
+        thread.join()
+
+    polled()
+    with producer.transaction() as tx:
+        tx.send_acknowledgements(one)
+    polled()
+    with contextlib.suppress(Oops), producer.transaction():
+        raise Oops
+    assert seen(one.poll(5)) == [(b"1", 2)]
+    assert lag(client, one) == 1
+
+
+# Whatever ends a transaction without a commit.
+
+
+def is_fenced(client: msgtx.Client, producer: msgtx.Producer) -> None:
+    with client.producer(transactional_id=producer.config.transactional_id):
+        pass
+
+
+def is_aborted_by_an_operator(client: msgtx.Client, producer: msgtx.Producer) -> None:
+    producer.flush()
+    name = producer.transaction_id
+    assert name is not None
+    client.admin.transactions.abort(name)
+
+
+def is_closed(client: msgtx.Client, producer: msgtx.Producer) -> None:
+    producer.close()
+
+
+ENDS = {end.__name__: end for end in (is_fenced, is_aborted_by_an_operator, is_closed)}
+
+
+@MODES
+@pytest.mark.parametrize("handed", [False, True], ids=["before its answers", "with its answers"])
+@pytest.mark.parametrize("end", ENDS)
+def test_all_ends_but_a_commit_have_the_records_handed_out_again(
+    client: msgtx.Client, topic: str, output: str, share: Share, make: Make, read: Read, mode: Mode, handed: bool, end: str
+) -> None:
+    fill(client, topic, 1)
+    one, producer = share(acknowledgement_mode=mode), make()
+    records = one.poll(5)
+    with contextlib.suppress(errors.MsgtxError), producer.transaction() as tx:
+        producer.send(output, b"lost", partition=0).result(10)
+        accept(one, records, mode)
+        if handed:
+            tx.send_acknowledgements(one)
+        ENDS[end](client, producer)
+        producer.send(output, b"late", partition=0).result(10)
+        if not handed:
+            tx.send_acknowledgements(one)
+    again = make()
+    records = one.poll(5)
+    assert seen(records) == [(b"0", 2)]
+    with again.transaction() as tx:
+        producer = again
+        again.send(output, records[0].value, partition=0)
+        accept(one, records, mode)
+        tx.send_acknowledgements(one)
+    assert [record.value for record in read(output)] == [b"0"]
+    assert lag(client, one) == 0
+
+
+def test_a_producer_that_is_fenced_while_nobody_calls_it_gives_its_records_back(
+    client: msgtx.Client, topic: str, share: Share, make: Make, unique: Unique
+) -> None:
+    """The fence comes before the answers are pending: the sender hears of it when it hands them over."""
+    fill(client, topic, 1)
+    one, zombie = share(), make()
+    one.acknowledge(one.poll(5)[0])
+    zombie.begin_transaction()
+    zombie.send_acknowledgements_to_transaction(one)
+    is_fenced(client, zombie)
+    other = share()
+    wait_until(lambda: seen(other.poll(0.2)) == [(b"0", 2)])
+
+
+def test_an_end_that_is_learnt_late_does_not_touch_what_was_handed_out_since(
+    client: msgtx.Client, topic: str, share: Share, make: Make
+) -> None:
+    """A transaction that was prepared is aborted elsewhere; its producer learns of it when it begins the next one."""
+    fill(client, topic, 2)
+    one, producer = share(acknowledgement_mode="implicit"), make()
+    assert len(one.poll(5, 1)) == 1
+    tx = producer.begin_transaction()
+    tx.send_acknowledgements(one)
+    client.complete(tx.prepare(), commit=False)
+    assert len(one.poll(5)) == 2
+    with producer.transaction() as tx:
+        tx.send_acknowledgements(one)
+    assert lag(client, one) == 0
+
+
+def test_a_failed_producer_that_is_closed_late_does_not_touch_what_was_handed_out_since(
+    client: msgtx.Client, topic: str, output: str, share: Share, make: Make
+) -> None:
+    fill(client, topic, 1)
+    one, failed, producer = share(acknowledgement_mode="implicit"), make(), make()
+    assert len(one.poll(5)) == 1
+    with contextlib.suppress(errors.ProducerFenced), failed.transaction():
+        is_fenced(client, failed)
+        failed.send(output, b"late", partition=0).result(10)
+    assert len(one.poll(5)) == 1
+    with producer.transaction() as tx:
+        failed.close()
+        tx.send_acknowledgements(one)
+    assert lag(client, one) == 0
+
+
+# ── answers that are handed over ──
+
+
+def test_a_consumer_that_is_closed_leaves_its_transaction_whole(
+    client: msgtx.Client, topic: str, share: Share, make: Make
+) -> None:
+    """What the transaction was given is pending before the member leaves: others do not get it."""
+    fill(client, topic, 1)
+    one, producer = share(), make()
+    one.acknowledge(one.poll(5)[0])
+    producer.begin_transaction()
+    producer.send_acknowledgements_to_transaction(one)
+    one.close()
+    assert share().poll(0) == []
+    producer.commit_transaction()
+    assert client.admin.shares.describe(one.config.group).lag == 0
+
+
+def test_answers_go_out_before_their_locks_end(
+    client: msgtx.Client, topic: str, share: Share, make: Make, connection: Connection
+) -> None:
+    """However soon that is."""
+    connection.execute("update msgtx.share_group set record_lock_duration_ms = 2000")
+    fill(client, topic, 1)
+    one, producer = share(), make()
+    began = time.monotonic()
+    one.acknowledge(one.poll(5)[0])
+    one._holdings._locked_until -= 1.95
+    producer.begin_transaction()
+    producer.send_acknowledgements_to_transaction(one)
+    transaction = producer._state.transaction
+    assert transaction is not None
+    (answers,) = transaction.answers
+    assert answers.due <= answers.locked_until < began + 2
+    wait_until(lambda: answers.stored)
+
+
+def test_a_consumer_that_is_closed_in_a_callback_of_the_producer_does_not_wait_for_it(
+    client: msgtx.Client, topic: str, output: str, share: Share, make: Make
+) -> None:
+    fill(client, topic, 1)
+    one, producer = share(), make()
+    one.acknowledge(one.poll(5)[0])
+    closed = threading.Event()
+
+    def close(_: object) -> None:
+        one.close()
+        closed.set()
+
+    producer.begin_transaction()
+    with producer._accumulator.lock:  # so that the record goes first
+        producer.send(output, b"out", partition=0, on_delivery=close)
+        producer.send_acknowledgements_to_transaction(one)
+    began = time.monotonic()
+    producer.flush(PATIENCE_SECONDS)
+    assert closed.wait(PATIENCE_SECONDS)
+    assert time.monotonic() - began < one.config.request_timeout_ms / 2_000
+    with pytest.raises(errors.UnknownMember):
+        producer.commit_transaction()
+    producer.abort_transaction()
+
+
+# ── an answer belongs to one delivery ──
+
+
+def test_an_answer_that_was_not_committed_in_time_is_not_of_the_next_delivery(
+    client: msgtx.Client, topic: str, share: Share, connection: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection.execute("update msgtx.share_group set record_lock_duration_ms = 500")
+    fill(client, topic, 1)
+    one, other = share(), share()
+    (first,) = one.poll(5)
+    one.acknowledge(first)
+    (record,) = other.poll(5)
+    other.acknowledge(record, Acknowledgement.RELEASE)
+    other.commit()
+    with caplog.at_level(logging.WARNING, "msgtx.consumer"):
+        assert seen(one.poll(5)) == [(b"0", 3)]
+    assert "before the lock expired" in caplog.text
+    with pytest.raises(errors.InvalidRecordState, match="delivery 3 was handed out since"):
+        one.acknowledge(first)
+    one.commit()
+    assert lag(client, one) == 1
+
+
+def test_a_loop_that_never_commits_is_warned_once(
+    client: msgtx.Client, topic: str, share: Share, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in Kafka, whose next poll commits explicit answers."""
+    fill(client, topic, 3)
+    one, careful = share(), share()
+    with caplog.at_level(logging.WARNING, "msgtx.consumer"):
+        for record in careful.poll(5, 1):
+            careful.acknowledge(record)
+            careful.commit()
+        for _ in range(2):
+            for consumer in (careful, one):
+                for record in consumer.poll(5, 1):
+                    consumer.acknowledge(record)
+        one.poll(0)
+    assert caplog.text.count("commits nothing") == 1
+
+
+def test_closing_after_a_record_that_cannot_be_read_accepts_nothing_else(
+    client: msgtx.Client, topic: str, share: Share, group: str
+) -> None:
+    fill(client, topic, 2)
+
+    def one_only(value: bytes | None) -> bytes | None:
+        if value == b"1":
+            raise ValueError("unreadable")
+        return value
+
+    with client.share_consumer(topic, group=group, value_deserializer=one_only) as one:
+        iteration: Iterator[msgtx.ShareRecord] = iter(one)
+        assert next(iteration).value == b"0"
+        with pytest.raises(errors.DeserializationError):
+            next(iteration)
+    assert client.admin.shares.describe(group).lag == 2
