@@ -10,24 +10,25 @@ first commit counts. What a killed run left ends with its session, as that of an
 import itertools
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import sqlalchemy
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
-from pyspark.sql import types as spark_types
+from pyspark.sql import SparkSession
 
 from msgtx import errors
 from msgtx.client import connect as connect_client
 from msgtx.database.calls import driver_of
 from msgtx.database.pool import Engine
 from msgtx.spark_jobs.batch import TRANSACTION_TIMEOUT_MS
+from msgtx.spark_jobs.files.rows import WHOLE_ROW, Columns, read_files
 from msgtx.spark_jobs.runtime.failure import translated
 from msgtx.spark_jobs.runtime.folder import File, files_of
 from msgtx.spark_jobs.runtime.launch import launch
 from msgtx.spark_jobs.sink import write_transactional
 from msgtx.store.spark import BatchName, decide_batch, is_batch_committed
+
+__all__ = ["Columns", "ImportReport", "import_files"]
 
 FORMATS: Final = ("parquet", "csv", "json")
 ENDINGS: Final = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
@@ -46,25 +47,6 @@ class ImportReport:
     records: int
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """Which columns become what; `headers` by name. `value` None: the whole row, as JSON (of a JSON file: its line)."""
-
-    key: str | None = None
-    value: str | None = None
-    partition: str | None = None
-    timestamp: str | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def named(self) -> list[str]:
-        """The columns that must be there."""
-        return [name for name in (self.key, self.value, self.partition, self.timestamp, *self.headers.values()) if name]
-
-
-WHOLE_ROW: Final = Columns()
-
-
 class _FasterError(Exception):
     """Takes a batch back: another import has committed one of its files."""
 
@@ -77,6 +59,7 @@ def import_files(
     url: str | None = None,
     format: str | None = None,
     columns: Columns = WHOLE_ROW,
+    encoding: str | None = None,
     options: Mapping[str, str] | None = None,
     app_id: str | None = None,
     batch_bytes: int = BATCH_BYTES,
@@ -85,11 +68,13 @@ def import_files(
 ) -> ImportReport:
     """Write the rows of files to a topic. A file that was imported before, under this `app_id`, is passed by.
 
-    `paths`: files, folders or wildcards; `format`: parquet, csv or json, by the files' names if not given; `options` are
-    those of Spark's reader. `app_id` names the import (default: by the topic); `told` is called with how many of how many
-    bytes are written. A batch ends after `batch_bytes`, and never within a file. Raise `ConfigError` if there are no files,
-    `InvalidRequest` for a column that is missing, a malformed row, or a file that was changed after its import.
+    `paths`: files, folders or wildcards; `format`: parquet, csv or json, by the files' names if not given; `encoding`: of
+    CSV files; `options` are those of Spark's reader. `app_id` names the import (default: by the topic); `told` is called
+    with how many of how many bytes are written. A batch ends after `batch_bytes`, and never within a file. Raise
+    `ConfigError` if there are no files, `InvalidRequest` for a column that is missing, a file or row that cannot be read as
+    it was meant, or a file that was changed after its import.
     """
+    said = {**(options or {}), **({} if encoding is None else {"encoding": encoding})}
     app = app_id or f"import:{topic}"
     run = f"{app}#{uuid.uuid4().hex}"
     numbers = itertools.count()
@@ -106,7 +91,7 @@ def import_files(
             name = BatchName(run, "", next(numbers))  # of no other try: that one may be committed
             try:
                 with translated():
-                    rows = read_files(spark, [file.uri for file in batch], kind, columns=columns, options=options or {})
+                    rows = read_files(spark, batch, kind, columns=columns, options=said)
                     written = write_transactional(
                         rows,
                         topic,
@@ -196,88 +181,6 @@ def _fences(app: str, name: BatchName, batch: Sequence[File]) -> Callable[[sqlal
                 raise _FasterError
 
     return insert
-
-
-# ── rows ──
-
-
-def read_files(
-    spark: SparkSession, uris: Sequence[str], kind: str, *, columns: Columns, options: Mapping[str, str]
-) -> DataFrame:
-    """Return the rows of files as a sink takes them. Raise `InvalidRequest` for a column that is not there."""
-    if kind == "json":
-        return _read_json(spark, uris, columns=columns, options=options)
-    reader = spark.read.format(kind)
-    if kind == "csv":
-        # Each column is text, each row is looked at whole, and a header that differs from the first file's is refused.
-        strict = {"header": "true", "mode": "FAILFAST", "columnPruning": "false", "enforceSchema": "false"}
-        reader = reader.options(**strict)
-    rows = reader.options(**options).load(list(uris))
-    _require(rows, columns.named, uris)
-    whole = F.to_json(F.struct(*(F.col(_quoted(name)) for name in rows.columns)))
-    return _selected(rows, columns, whole, lambda name: F.col(_quoted(name)))
-
-
-def _read_json(spark: SparkSession, uris: Sequence[str], *, columns: Columns, options: Mapping[str, str]) -> DataFrame:
-    """Return JSON lines: the value is the line as it is, not what is left of it after reading and writing numbers."""
-    lines = spark.read.options(**options).text(list(uris)).where(F.trim("value") != "")
-    parsed = F.try_parse_json("value")
-    known = lines.withColumn("parsed", parsed).withColumn(
-        "value",
-        F.when(
-            F.col("parsed").isNull(),
-            F.raise_error(F.concat(F.lit("a line is no JSON: "), F.substring("value", 1, 80))).cast("string"),
-        ).otherwise(F.col("value")),
-    )
-    return _selected(known, columns, F.col("value"), _member)
-
-
-def _member(name: str) -> Column:
-    """Return a member of a parsed line as text; NULL where it is missing."""
-    escaped = name.replace("\\", "\\\\").replace("'", "\\'")
-    return F.try_variant_get(F.col("parsed"), f"$['{escaped}']", "string")
-
-
-def _selected(rows: DataFrame, columns: Columns, whole: Column, of: Callable[[str], Column]) -> DataFrame:
-    selected = [(_as_text(rows, columns.value, of) if columns.value else whole).alias("value")]
-    if columns.key:
-        selected.append(_as_text(rows, columns.key, of).alias("key"))
-    if columns.partition:
-        selected.append(of(columns.partition).cast("int").alias("partition"))
-    if columns.timestamp:
-        selected.append(of(columns.timestamp).cast("timestamp").alias("timestamp"))
-    if columns.headers:
-        headers = [
-            F.struct(F.lit(name).alias("key"), _as_text(rows, column, of).cast("binary").alias("value"))
-            for name, column in columns.headers.items()
-        ]
-        selected.append(F.array(*headers).alias("headers"))
-    return rows.select(*selected)
-
-
-def _as_text(rows: DataFrame, name: str, of: Callable[[str], Column]) -> Column:
-    """Return a column as bytes: binary and text as they are, what has parts as JSON, all else as Spark writes it."""
-    kinds = {each.name: each.dataType for each in rows.schema.fields}
-    match kinds.get(name):
-        case spark_types.BinaryType() | spark_types.StringType():
-            return of(name)
-        case spark_types.StructType() | spark_types.ArrayType() | spark_types.MapType():
-            return F.to_json(of(name))
-        case _:
-            return of(name).cast("string")
-
-
-def _require(rows: DataFrame, names: Sequence[str], uris: Sequence[str]) -> None:
-    missing = [name for name in names if name not in rows.columns]
-    if missing:
-        raise errors.InvalidRequest(
-            f"there is no column {', '.join(missing)} in {uris[0]}{' and others' if len(uris) > 1 else ''}: it has "
-            f"{', '.join(rows.columns)}"
-        )
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 if __name__ == "__main__":

@@ -49,8 +49,9 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str
     multiple=True,
     metavar="NAME=VALUE",
     callback=_pairs,
-    help="An option of Spark's reader (repeatable): sep=;, multiLine=true.",
+    help="An option of Spark's reader (repeatable), of CSV files: sep=;, quote, escape, header=false, nullValue.",
 )
+@option("--encoding", metavar="NAME", help="The encoding of CSV files: ISO-8859-1, windows-1252.  [default: UTF-8]")
 @option(
     "--app-id",
     metavar="NAME",
@@ -73,6 +74,7 @@ def command(
     timestamp_column: str | None,
     headers: dict[str, str],
     options: dict[str, str],
+    encoding: str | None,
     app_id: str | None,
     batch_size: int,
     transaction_timeout_ms: int,
@@ -87,8 +89,10 @@ def command(
     between transactions, so split a file that takes longer than the
     transaction's timeout.
 
-    CSV files begin with a line of column names, and each column is text. JSON
-    files have one object per line, and the value is the line as it is.
+    CSV files begin with a line of column names, and each column is text; an
+    empty field is no key and no value. JSON files have one object per line, and
+    the value is the line as it is. A file that cannot be read as it was meant
+    is refused.
     """
     with running(invocation, "import", show_tasks=False) as spark, progress("import", in_bytes=True) as tell:
         from msgtx.spark_jobs.import_files import Columns, import_files
@@ -101,6 +105,7 @@ def command(
             url=invocation.url,
             format=kind,
             columns=columns,
+            encoding=encoding,
             options=options,
             app_id=app_id,
             batch_bytes=batch_size * MIB,

@@ -2,18 +2,22 @@
 
 import collections
 import concurrent.futures
+import csv
 import gzip
+import io
 import itertools
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -23,6 +27,7 @@ from msgtx.spark_jobs import batch as batch_module
 from msgtx.spark_jobs import import_files as import_module
 from msgtx.spark_jobs import sink
 from msgtx.spark_jobs.batch import BatchReport
+from msgtx.spark_jobs.files.csv_rows import Dialect, rows_of
 from msgtx.spark_jobs.import_files import BATCH_FILES, Columns, ImportReport, divided, import_files
 from msgtx.spark_jobs.runtime.folder import File
 from msgtx.store.spark import DecidedBatch
@@ -226,24 +231,143 @@ def test_a_file_that_was_changed_after_its_import_is_refused(
 @pytest.mark.parametrize(
     ("name", "content", "columns", "error", "told"),
     [
-        ("a.csv", "a,b\n1,2\n3\n", Columns(), errors.InvalidRequest, "(?i)malformed"),
-        ("a.csv", "a,b\n1,2\n", Columns(key="c"), errors.InvalidRequest, "no column c in .*: it has a, b"),
-        ("a.json", '{"n": 1}\n{"n": \n', Columns(), errors.InvalidRequest, 'a line is no JSON: {"n":'),
-        ("a.parquet", "no parquet", Columns(), errors.InvalidRequest, "a.parquet"),
-        ("a.csv", "a,p\n1,x\n", Columns(partition="p"), errors.InvalidRequest, "'x'"),
-        ("a.txt", "a", Columns(), errors.ConfigError, "does not say its format"),
+        ("a.csv", b"a,b\n1,2\n3\n", Columns(), errors.InvalidRequest, "a.csv, line 3: malformed row of 1 fields"),
+        ("a.csv", b'a,b\n1,"2\n3,4\n', Columns(), errors.InvalidRequest, "malformed row: unexpected end of data"),
+        ("a.csv", b"a,b\n1,\xe9\n", Columns(), errors.InvalidRequest, "line 2: the bytes e9 are not utf-8: name the encod"),
+        ("a.csv", b"a,A\n1,2\n", Columns(), errors.InvalidRequest, "the header has two columns 'a' and 'A'"),
+        ("a.csv", b"a,b\n1,2\n", Columns(key="c"), errors.InvalidRequest, "no column c in .*: it has a, b"),
+        ("a.json", b'{"n": 1}\n{"n": \n', Columns(), errors.InvalidRequest, 'a line is no JSON: {"n":'),
+        ("a.json", b'{"n": "\xe9"}\n', Columns(), errors.InvalidRequest, 'a line is no JSON: {"n":'),
+        ("a.json", b'{"n": 1, "N": 2}\n', Columns(key="n"), errors.InvalidRequest, "a line has several members n"),
+        ("a.json", b'{"p": 1.5}\n', Columns(partition="p"), errors.InvalidRequest, "'1.5'"),
+        ("a.parquet", b"no parquet", Columns(), errors.InvalidRequest, "a.parquet"),
+        ("a.csv", b"a,p\n1,x\n", Columns(partition="p"), errors.InvalidRequest, "'x'"),
+        ("a.txt", b"a", Columns(), errors.ConfigError, "does not say its format"),
     ],
-    ids=["csv", "column", "json", "parquet", "partition", "format"],
-)
+    ids=["ragged", "open quote", "encoding", "header", "column", "json", "json's encoding", "members", "json's partition",
+         "parquet", "partition", "format"],
+)  # fmt: skip
 def test_what_cannot_be_read_is_refused_and_nothing_is_written(
-    spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path, name: str, content: str, columns: Columns,
+    spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path, name: str, content: bytes, columns: Columns,
     error: type[Exception], told: str,
 ) -> None:  # fmt: skip
-    (tmp_path / name).write_text(content)
+    """I16."""
+    (tmp_path / name).write_bytes(content)
     with pytest.raises(error, match=told) as caught:
         import_files(spark, topic, str(tmp_path), url=client.secret_url, columns=columns)
     assert "\n" not in str(caught.value)
     assert read(client, topic) == []
+
+
+def test_csv_files_are_read_as_they_were_written(
+    spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path
+) -> None:
+    """By spreadsheets, by PostgreSQL, by hand. A file is not divided, however small the parts are that Spark reads."""
+    texts = [
+        'id,name\n1,"say ""hi"""\n2,"12 High St\nLondon"\n3,x"y"\n',
+        '\ufeffid,name\r\n4,"a\r\nb"\r\n5,\r\n\r\n6,c:\\dir\\\n',
+        "id,name\r7,é\u2028\r8,😀",
+        'id,name\n9,"' + "long " * 25_000 + '"\n',
+        "id,name\n" + "".join(f'{n},"{n}\n{n}"\n' for n in range(10, 5_000)),
+        "",
+        "id,name\n",
+    ]
+    expected = []
+    for at, text in enumerate(texts):
+        with gzip.open(tmp_path / f"{at}.csv.gz", "wb") if at % 2 else (tmp_path / f"{at}.csv").open("wb") as file:
+            file.write(text.encode())
+        expected += list(csv.DictReader(io.StringIO(text.removeprefix("\ufeff"), newline="")))
+    before = spark.conf.get("spark.sql.files.maxPartitionBytes")
+    spark.conf.set("spark.sql.files.maxPartitionBytes", 1_000)
+    try:
+        report = import_files(spark, topic, str(tmp_path), url=client.secret_url, columns=Columns(key="ID"))
+    finally:
+        spark.conf.set("spark.sql.files.maxPartitionBytes", before)
+    assert report.records == len(expected)
+    found = {(each.key or b"").decode(): json.loads(each.value or b"") for each in read(client, topic)}
+    assert found == {row["id"]: row for row in expected}
+
+
+def test_csv_files_of_another_dialect_are_read_as_they_are_said_to_be(
+    spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_bytes("1;'caf\xe9; no. 1';-\n".encode("iso-8859-1"))
+    import_files(
+        spark, topic, str(tmp_path), url=client.secret_url, encoding="ISO-8859-1",
+        options={"sep": ";", "quote": "'", "header": "false", "nullValue": "-", "multiLine": "true"},
+    )  # fmt: skip
+    (record,) = read(client, topic)
+    assert json.loads(record.value or b"") == {"_c0": "1", "_c1": "caf\xe9; no. 1", "_c2": None}
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"encoding": "UTF-16"}, "'UTF-16' is no encoding that contains ASCII"),
+        ({"encoding": "hex"}, "'hex' is no encoding"),
+        ({"sep": "::"}, "sep is one character"),
+        ({"mode": "PERMISSIVE"}, "option mode=PERMISSIVE is not for CSV files here"),
+        ({"ignoreLeadingWhiteSpace": "true"}, "is not for CSV files here"),
+        ({"header": "perhaps"}, "header is true or false"),
+    ],
+)
+def test_a_dialect_that_is_none_is_refused(options: dict[str, str], told: str) -> None:
+    with pytest.raises(errors.ConfigError, match=told):
+        Dialect.parse(options)
+
+
+PIECES = ["a", ",", ",", '"', '""', "\n", "\n", "\r", "\r\n", " ", "\0", "é", "\u2028"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_lines_of_csv_become_rows_as_those_of_pythons_reader(seed: int) -> None:
+    """However they are divided among batches. What that one refuses is refused, too, and so is a row of another length."""
+    chance = random.Random(seed)
+    outcomes: collections.Counter[bool] = collections.Counter()
+    for _ in range(200):
+        text = "".join(chance.choices(PIECES, k=chance.randint(1, 14)))
+        try:
+            expected = [row for row in csv.reader(io.StringIO(text, newline=""), strict=True) if row]
+            is_right = len({len(row) for row in expected}) <= 1
+        except csv.Error:
+            expected, is_right = [], False
+        lines = text.encode().removesuffix(b"\n").split(b"\n")
+        names = [f"c{at}" for at in range(len(expected[0]) if expected else 2)]
+        try:
+            made = list(rows_of(batches_of(lines, chance.randint(1, 4)), Dialect(header=False), names))
+        except errors.InvalidRequest:
+            assert not is_right, text
+        else:
+            assert is_right, text
+            assert [list(row.values()) for each in made for row in each.to_pylist()] == expected
+        outcomes[is_right] += 1
+    assert min(outcomes.values()) > 20
+
+
+def batches_of(lines: list[bytes], size: int) -> Iterator[pa.RecordBatch]:
+    for at in range(0, len(lines), size):
+        some = lines[at : at + size]
+        yield pa.record_batch([pa.array(some, pa.binary()), pa.array(["f"] * len(some))], names=["line", "file"])
+
+
+def test_parquet_files_of_other_columns_or_kinds_are_refused(
+    spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path
+) -> None:
+    """A column that one file has not would be null there, a fraction cut, and a time in milliseconds read as seconds."""
+    spark.sql("select 1 as Id, 1.5d as part, 1700000000123L as at").write.parquet(str(tmp_path / "one"))
+    spark.sql("select 2 as id, 'x' as name").write.parquet(str(tmp_path / "two"))
+    spark.sql("select 'x' as id, 1.5d as part, 1700000000123L as at").write.parquet(str(tmp_path / "three"))
+    for paths, columns, told in (
+        (["one", "two"], Columns(), "has the columns id int, name string, and .* has id int, part double, at bigint"),
+        (["one", "three"], Columns(), "has the columns id string, part double"),
+        (["one"], Columns(partition="PART"), "column PART is double, and is to be a whole number"),
+        (["one"], Columns(timestamp="at"), "column at is bigint, and is to be a timestamp"),
+    ):
+        with pytest.raises(errors.MsgtxError, match=told):
+            import_files(spark, topic, [str(tmp_path / each) for each in paths], url=client.secret_url, columns=columns)
+    assert read(client, topic) == []
+    import_files(spark, topic, str(tmp_path / "one"), url=client.secret_url, columns=Columns(key="ID"))
+    assert [each.key for each in read(client, topic)] == [b"1"]
 
 
 def test_files_of_different_formats_are_refused(

@@ -1,0 +1,1 @@
+"""Files as rows: CSV, JSON lines and Parquet, each as it was meant, or refused."""
