@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import Final
 
 from msgtx import errors
 from msgtx.database.connection import RawConnection
@@ -86,14 +86,29 @@ def begin(engine: Engine, options: ReadOptions) -> Snapshot:
 def latest(engine: Engine, options: ReadOptions, positions: Mapping[int, int] = NO_POSITIONS) -> Snapshot:
     """Return how far a stream may read now: a consistent cut. Raise `UnknownTopicOrPartition`.
 
-    `positions`: where it stands, by partition id. It may have read a part of a transaction; the rest is not divided.
+    `positions`: where it stands, by partition id. It may have read a part of a transaction; the rest is not divided. With
+    `failOnDataLoss=false` a topic that is not there (any more) is left out, and so may all be: it can be made again.
     """
     with engine.connection() as connection:
         incarnation = require_incarnation(connection)
-        places = _chosen(connection, options)
+        places = _chosen(connection, options, running=True)
         names = {partition_id: partition for partition, partition_id in places.items()}
-        cut = stable_cut(connection, names, positions)
+        cut = stable_cut(connection, names, {each: at for each, at in positions.items() if each in names})
     return Snapshot({names[partition_id]: at.end for partition_id, at in cut.items()}, incarnation)
+
+
+def seen(
+    engine: Engine, options: ReadOptions, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, tuple[int, ListedOffset]]:
+    """Return the ids of partitions, and what their logs hold: one that was deleted in this moment is left out.
+
+    Raise `UnknownTopicOrPartition` for that, unless `failOnDataLoss` is false.
+    """
+    with engine.connection() as connection:
+        places = _still_there(connection, options, partitions)
+        listed = list_offsets(connection, dict.fromkeys(places.values(), fetch.LATEST), Isolation.READ_COMMITTED)
+    _tell_gone(options, [each for each, partition_id in places.items() if partition_id not in listed])
+    return {each: (partition_id, listed[partition_id]) for each, partition_id in places.items() if partition_id in listed}
 
 
 def between(engine: Engine, options: ReadOptions, start: Snapshot, end: Snapshot) -> Plan:
@@ -156,10 +171,15 @@ def await_replica(engine: Engine, plan: Plan, *, timeout_ms: int) -> None:
 # Which partitions
 
 
-def _chosen(connection: RawConnection, options: ReadOptions) -> Places:
-    """Return the partitions that are asked for. With a snapshot: those of them that it holds."""
+def _chosen(connection: RawConnection, options: ReadOptions, *, running: bool = False) -> Places:
+    """Return the partitions that are asked for. With a snapshot: those of them that it holds.
+
+    What is asked for by name must be there when reading begins; a stream that is `running` may lose it.
+    """
     if options.snapshot is not None:
         return _still_there(connection, options, _in_snapshot(connection, options, options.snapshot))
+    if options.pattern is None and running:
+        return _left(connection, options)
     if options.assigned is not None:
         return require_partitions(connection, options.assigned)
     if options.pattern is not None:
@@ -168,6 +188,18 @@ def _chosen(connection: RawConnection, options: ReadOptions) -> Places:
         return {partition: partition_id for partition_id, partition in partitions_of(matching).items()}
     found = require_topics(connection, options.topics or ())
     return {partition: partition_id for partition_id, partition in partitions_of(found.values()).items()}
+
+
+def _left(connection: RawConnection, options: ReadOptions) -> Places:
+    """Return what is left of the topics or partitions that are asked for by name."""
+    names = options.topics or sorted({partition.topic for partition in options.assigned or ()})
+    topics = describe_topics(connection, names)
+    places = {partition: partition_id for partition_id, partition in partitions_of(topics.values()).items()}
+    found = {each: place for each, place in places.items() if options.assigned is None or each in options.assigned}
+    if options.fail_on_data_loss:
+        _tell_gone(options, [each for each in options.assigned or () if each not in found])
+        _tell_gone(options, [name for name in names if name not in topics])
+    return found
 
 
 def _in_snapshot(connection: RawConnection, options: ReadOptions, snapshot: Snapshot) -> list[TopicPartition]:
@@ -197,7 +229,7 @@ def _still_there(connection: RawConnection, options: ReadOptions, wanted: Iterab
     return {partition: known[partition] for partition in partitions if partition in known}
 
 
-def _tell_gone(options: ReadOptions, gone: Iterable[TopicPartition]) -> None:
+def _tell_gone(options: ReadOptions, gone: Iterable[TopicPartition] | Iterable[str]) -> None:
     names = ", ".join(map(str, sorted(gone)))
     if names and options.fail_on_data_loss:
         raise errors.UnknownTopicOrPartition(f"{names}: not there any more; failOnDataLoss=false reads without them")
@@ -213,9 +245,9 @@ class _Look:
 
     def __init__(self, connection: RawConnection, options: ReadOptions, places: Places) -> None:
         self.options = options
-        self.places = places
         self._connection = connection
-        self._listed = self._offsets(dict.fromkeys(places, fetch.LATEST))
+        self._listed = self._offsets(places, dict.fromkeys(places, fetch.LATEST))
+        self.places = {partition: places[partition] for partition in self._listed}
         self._cut: dict[int, CutPartition] | None = None
         self._at: dict[int, dict[TopicPartition, ListedOffset]] = {}
         self._committed: dict[int, int] | None = None
@@ -227,7 +259,10 @@ class _Look:
             positions = NO_POSITIONS if group is None else self._of_group(group)
             self._cut = stable_cut(self._connection, self.places.values(), positions)
         found = self._cut.get(self.places[partition])
-        return self._gone(partition) if found is None else found.end
+        if found is None:
+            _tell_gone(self.options, [partition])
+            return self._listed[partition].log_start_offset
+        return found.end
 
     def end(self, partition: TopicPartition) -> int:
         """Return where a batch ends."""
@@ -344,16 +379,13 @@ class _Look:
         if id(time) not in self._at:
             if isinstance(time.times, Mapping):
                 self._named(time.times, partition, "what is given by time")
-            self._at[id(time)] = self._offsets({each: time.of(each) for each in self.places})
-        return self._at[id(time)][partition].offset
+            self._at[id(time)] = self._offsets(self.places, {each: time.of(each) for each in self.places})
+        found = self._at[id(time)].get(partition)
+        return self._listed[partition].log_end_offset if found is None else found.offset
 
-    def _offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
-        asked = {self.places[partition]: time for partition, time in times.items()}
+    def _offsets(self, places: Places, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
+        """Look up offsets. A partition that was deleted in this moment is told of."""
+        asked = {places[partition]: time for partition, time in times.items()}
         found = stable_ends(self._connection, asked, Isolation.READ_COMMITTED)
-        for partition, partition_id in self.places.items():
-            if partition_id not in found:
-                self._gone(partition)
-        return {partition: found[partition_id] for partition, partition_id in self.places.items()}
-
-    def _gone(self, partition: TopicPartition) -> NoReturn:
-        raise errors.UnknownTopicOrPartition(f"{partition} was deleted in this moment")
+        _tell_gone(self.options, [partition for partition, partition_id in places.items() if partition_id not in found])
+        return {partition: found[partition_id] for partition, partition_id in places.items() if partition_id in found}

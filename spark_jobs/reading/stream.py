@@ -1,4 +1,7 @@
-"""The streaming source: offsets are consistent cuts, a planned range reads the same after a restart (I14, I15)."""
+"""The streaming source: offsets are consistent cuts, a planned range reads the same after a restart (I14, I15).
+
+Whatever Spark asks the driver is asked again while the database is away (`again`): the answers change this object last.
+"""
 
 import time
 import uuid
@@ -26,7 +29,7 @@ from msgtx.store.cuts import spans_of_transactions
 from msgtx.store.fetch import list_offsets
 from msgtx.store.groups import committed_offsets
 from msgtx.store.spark import BatchName, BatchRange
-from msgtx.store.topics import describe_topics, partitions_of, require_partitions
+from msgtx.store.topics import describe_topics, partitions_of
 from msgtx.types import Isolation, Snapshot, TopicPartition
 
 LOOK_SECONDS: Final = (
@@ -57,9 +60,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
         """Return where a query without a checkpoint begins: the group's offsets, else startingOffsets."""
-        found = offsets.begin(self._database(), self.options)
-        with self._database().connection() as connection:
-            return offset_of(found, require_partitions(connection, found.ends))
+        return again(self._initial_offset)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return `maxOffsetsPerTrigger`."""
@@ -68,32 +69,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         """Return where the next batch ends: a consistent cut if there is one in time; `start` when there is nothing."""
-        begun, ids = parsed(start)
-        self._follow(start)
-        positions = {ids[partition]: end for partition, end in begun.ends.items() if partition in ids}
-        target = self._target or again(lambda: offsets.latest(self._database(), self.options, positions))
-        if begun.incarnation != target.incarnation:
-            raise errors.IncarnationChanged(
-                f"the stream has read incarnation {begun.incarnation}, the database has {target.incarnation} since a"
-                " failover or a restore: begin with a new checkpoint"
-            )
-        with self._database().connection() as connection:
-            places = require_partitions(connection, target.ends)
-            listed = list_offsets(connection, dict.fromkeys(places.values(), fetch.LATEST), Isolation.READ_COMMITTED)
-        begun = self._without_remade(begun, ids, places)
-        ranges = []
-        for partition, partition_id in sorted(places.items()):
-            first = begun.ends.get(partition, listed[partition_id].log_start_offset)
-            ranges.append(OffsetRange(partition_id, *partition, first, max(first, target.ends[partition])))
-        self._latest = {**_offset(ranges, target.incarnation), "lag": sum(each.size for each in ranges)}
-        if self._are_few(ranges):
-            return start
-        stable = {each.partition_id: listed[each.partition_id].last_stable_offset for each in ranges}
-        if self._target is not None:
-            stable = {each.partition_id: each.end for each in ranges}
-        chosen = self._ends.choose(ranges, stable, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
-        self._latest["lag"] -= sum(each.size for each in chosen)
-        return _offset(chosen, target.incarnation)
+        return again(lambda: self._latest_offset(start, limit))
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802 - Spark's name
         """Return the newest cut, for the progress of the query; `lag`: how many offsets no batch has taken yet."""
@@ -101,19 +77,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Note where to end: at what is committed now, with whole transactions if there is a cut that holds it in time."""
-        engine = self._database()
-        cut = offsets.latest(engine, self.options)
-        with engine.connection() as connection:
-            places = require_partitions(connection, cut.ends)
-            listed = list_offsets(connection, dict.fromkeys(places.values(), fetch.LATEST), Isolation.READ_COMMITTED)
-        stable = {partition: listed[partition_id].last_stable_offset for partition, partition_id in places.items()}
-        deadline = time.monotonic() + self._ends.delay_ms / 1_000
-        while any(cut.ends.get(partition, 0) < end for partition, end in stable.items()) and time.monotonic() < deadline:
-            time.sleep(LOOK_SECONDS)
-            cut = offsets.latest(engine, self.options)
-        self._target = Snapshot(
-            {partition: max(cut.ends.get(partition, 0), end) for partition, end in stable.items()}, cut.incarnation
-        )
+        self._target = again(self._whole_target)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return what the tasks of a batch read. Asked again after a restart, it is the same."""
@@ -143,6 +107,53 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._engine is None:
             self._engine = open_engine(self.options.url, pool_size=1)
         return self._engine
+
+    def _initial_offset(self) -> Offset:
+        found = offsets.begin(self._database(), self.options)
+        seen = offsets.seen(self._database(), self.options, found.ends)
+        ends = {each: found.ends[each] for each in seen}
+        return offset_of(replace(found, ends=ends), {each: partition_id for each, (partition_id, _) in seen.items()})
+
+    def _latest_offset(self, start: Offset, limit: ReadLimit) -> Offset:
+        begun, ids = parsed(start)
+        self._follow(start)
+        positions = {ids[partition]: end for partition, end in begun.ends.items() if partition in ids}
+        target = self._target or offsets.latest(self._database(), self.options, positions)
+        if begun.incarnation != target.incarnation:
+            raise errors.IncarnationChanged(
+                f"the stream has read incarnation {begun.incarnation}, the database has {target.incarnation} since a"
+                " failover or a restore: begin with a new checkpoint"
+            )
+        seen = offsets.seen(self._database(), self.options, target.ends)
+        begun = self._without_remade(begun, ids, {each: partition_id for each, (partition_id, _) in seen.items()})
+        ranges, stable = [], {}
+        for partition, (partition_id, listed) in sorted(seen.items()):
+            first = begun.ends.get(partition, listed.log_start_offset)
+            # A topic that was made anew since the target was looked up may be shorter.
+            end = min(target.ends[partition], listed.last_stable_offset)
+            ranges.append(OffsetRange(partition_id, *partition, first, max(first, end)))
+            stable[partition_id] = listed.last_stable_offset
+        self._latest = {**_offset(ranges, target.incarnation), "lag": sum(each.size for each in ranges)}
+        if self._are_few(ranges):
+            return start
+        if self._target is not None:
+            stable = {each.partition_id: each.end for each in ranges}
+        chosen = self._ends.choose(ranges, stable, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        self._latest["lag"] -= sum(each.size for each in chosen)
+        return _offset(chosen, target.incarnation)
+
+    def _whole_target(self) -> Snapshot:
+        engine = self._database()
+        cut = offsets.latest(engine, self.options)
+        seen = offsets.seen(engine, self.options, cut.ends)
+        stable = {partition: listed.last_stable_offset for partition, (_, listed) in seen.items()}
+        deadline = time.monotonic() + self._ends.delay_ms / 1_000
+        while any(cut.ends.get(partition, 0) < end for partition, end in stable.items()) and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)
+            cut = offsets.latest(engine, self.options)
+        return Snapshot(
+            {partition: max(cut.ends.get(partition, 0), end) for partition, end in stable.items()}, cut.incarnation
+        )
 
     def _spans(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> list[Span]:
         with self._database().connection() as connection:
@@ -214,16 +225,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         The sink commits what the batch's tasks noted. A batch whose reading Spark left out has none; nothing depends on what
         lay there, and the group passes it by. If there were some, no sink has this group.
         """
-        begun, self._begun = self._begun, start
-        group = self.options.group
-        if group is None or begun is None or begun == start:
-            return
+        begun, group = self._begun, self.options.group
+        if group is not None and begun is not None and begun != start:
+            self._follow_group(group, begun, start)
+        self._begun = start
+
+    def _follow_group(self, group: str, begun: Offset, start: Offset) -> None:
         (before, _), (after, ids) = parsed(begun), parsed(start)
         moved = {ids[each]: each for each, end in after.ends.items() if each in before.ends and before.ends[each] < end}
         with self._database().connection() as connection:
             committed = committed_offsets(connection, group, list(moved))
         at = {partition_id: row.at.offset for partition_id, row in committed.items() if row.at is not None}
         behind = {each: name for each, name in moved.items() if at.get(each, before.ends[name]) < after.ends[name]}
+        if behind:
+            # A group has no offset where a partition was deleted since.
+            with self._database().connection() as connection:
+                there = partitions_of(describe_topics(connection, sorted({each.topic for each in behind.values()})).values())
+            behind = {each: name for each, name in behind.items() if each in there}
         if not behind:
             return
         if self._read == start:

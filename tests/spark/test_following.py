@@ -1,6 +1,10 @@
 """What a streaming source does on the driver between two batches, without a Spark session (I10)."""
 
+import collections
+import itertools
+import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +16,7 @@ import msgtx
 from msgtx.database.pool import Engine
 from msgtx.spark_jobs.reading.stream import StreamReader, parsed
 from msgtx.spark_jobs.source import LEAST_TASKS, SCHEMA, ReadPartition, read
+from msgtx.spark_jobs.writing import attempt
 from msgtx.spark_jobs.writing.writer import StreamWriter
 from msgtx.store.spark import BatchName, decide_batch, record_range
 from tests.store.steps import unique
@@ -224,3 +229,231 @@ def test_a_sink_of_another_group_writes_nothing(source: Source, play: Callable[.
     with pytest.raises(msgtx.errors.ConfigError, match="give both the same option group"):
         play(start, end, 0, group="other")
     assert (written(source), source.position()) == (0, [0, 0])
+
+
+# The database is away
+
+
+class Outages:
+    """Connections of engines fail when it is their turn, once each."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked = 0
+        self.fails_at = -1
+        monkeypatch.setattr(attempt, "BACKOFF_SECONDS", (0.001, 0.001))
+        connection = Engine.connection
+
+        def perhaps(engine: Engine, *arguments: Any, **settings: Any) -> Any:
+            self.asked += 1
+            if self.asked - 1 == self.fails_at:
+                raise msgtx.errors.DatabaseUnavailable("server closed the connection unexpectedly")
+            return connection(engine, *arguments, **settings)
+
+        monkeypatch.setattr(Engine, "connection", perhaps)
+
+    def at_each(self, call: Callable[[], object]) -> list[object]:
+        """Do a call again and again, each time with another one of its connections lost. Returns the answers."""
+        answers: list[object] = []
+        self.fails_at = -1
+        while not answers or self.asked > self.fails_at >= 0 or len(answers) == 1:
+            self.asked = 0
+            answers.append(call())
+            self.fails_at += 1
+        return answers
+
+
+def test_whatever_spark_asks_the_driver_waits_for_a_database_that_restarts(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = source.reader.initialOffset()
+    source.send()
+    first = source.reader.latestOffset(start, ALL)
+    source.commit(source.tasks(start, first), 0)
+    source.send()
+    outages = Outages(monkeypatch)
+
+    def asked() -> Iterator[Callable[[], object]]:
+        fresh = StreamReader(source.options, SCHEMA)
+        yield fresh.initialOffset
+        fresh.partitions(start, first)
+        yield lambda: fresh.latestOffset(first, ReadMaxRows(1_000))
+        end = fresh.latestOffset(first, ALL)
+        yield lambda: [task.ranges for task in fresh.partitions(first, end) if isinstance(task, ReadPartition)]
+        yield fresh.prepareForTriggerAvailableNow
+        yield lambda: fresh.latestOffset(first, ALL)
+        fresh.stop()
+        options = {"url": source.options["url"], "topic": source.topic, "group": source.group}
+        yield lambda: len(StreamWriter(options, StructType([StructField("value", BinaryType())]))._writer.columns)
+
+    for call in asked():
+        answers = outages.at_each(call)
+        assert len(answers) > 2, "it asks the database"
+        assert all(answer == answers[0] for answer in answers)
+
+
+def test_a_group_is_followed_when_the_first_look_was_cut_off(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    source.send()
+    start = source.reader.initialOffset()
+    end = source.reader.latestOffset(start, ALL)
+    assert source.tasks(start, end)
+    outages = Outages(monkeypatch)
+    outages.fails_at = 0
+    with pytest.raises(msgtx.errors.ConfigError, match="its sink has not committed that"):
+        source.reader.latestOffset(end, ALL)
+    assert outages.asked > 1
+
+
+# Topics that come and go
+
+
+def lenient(source: Source, **options: str) -> StreamReader:
+    return StreamReader({**source.options, "failOnDataLoss": "false", **options}, SCHEMA)
+
+
+def read_all(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[bytes]:
+    """Read what lies between two offsets, as the tasks of a batch do."""
+    found: list[bytes] = []
+    for task in reader.partitions(start, end):
+        assert isinstance(task, ReadPartition)
+        for rows in read(replace(task, noted=None), SCHEMA):
+            found += rows.column("value").to_pylist()
+    return found
+
+
+@pytest.mark.parametrize("group", [True, False])
+def test_a_stream_may_lose_its_topics_and_get_them_again(source: Source, client: msgtx.Client, group: bool) -> None:
+    other = unique("other")
+    client.topics.create(other)
+    both = {"subscribe": f"{source.topic},{other}"}
+    reader = lenient(source, **both, **({} if group else {"group": None}))  # type: ignore[arg-type]
+    source.send()
+    start = reader.initialOffset()
+    first = reader.latestOffset(start, ALL)
+    assert read_all(reader, start, first) == [b"1", b"1"]
+    client.topics.delete(source.topic)
+    client.topics.delete(other)
+    for each in (reader, lenient(source, **both)):
+        nothing = each.latestOffset(first, ALL)
+        assert nothing["topics"] == {}
+        assert read_all(each, first, nothing) == []
+        assert each.latestOffset(nothing, ALL) == nothing
+    client.topics.create(source.topic, partitions=2)
+    source.send()
+    again = reader.latestOffset(nothing, ALL)
+    assert read_all(reader, nothing, again) == [b"1", b"1"]
+    reader.stop()
+
+
+def test_a_topic_that_goes_between_two_steps_of_a_batch_is_left_out(source: Source, client: msgtx.Client) -> None:
+    """With the group, whose offset there is gone with it."""
+    reader = lenient(source)
+    start = reader.initialOffset()
+    source.send()
+    end = reader.latestOffset(start, ALL)
+    tasks = [each for each in reader.partitions(start, end) if isinstance(each, ReadPartition)]
+    client.topics.delete(source.topic)
+    assert [rows for task in tasks for rows in read(replace(task, noted=None), SCHEMA)] == []
+    source.commit(tasks, 0)
+    assert reader.latestOffset(end, ALL)["topics"] == {}
+    assert read_all(reader, start, end) == []
+    client.topics.create(source.topic, partitions=2)
+    source.send()
+    assert read_all(reader, start, end) == [], "it is another topic"
+    assert read_all(reader, end, reader.latestOffset(end, ALL)) == [b"1", b"1"]
+    reader.stop()
+
+
+def test_a_run_over_what_is_there_does_not_read_a_topic_that_was_made_anew(source: Source, client: msgtx.Client) -> None:
+    reader = lenient(source)
+    start = reader.initialOffset()
+    source.send()
+    source.send()
+    reader.prepareForTriggerAvailableNow()
+    client.topics.delete(source.topic)
+    client.topics.create(source.topic, partitions=2)
+    source.send()
+    end = reader.latestOffset(start, ALL)
+    assert read_all(reader, start, end) == [b"1", b"1"]
+    assert list(end["topics"][source.topic].values()) == [1, 1]
+    reader.stop()
+
+
+@pytest.mark.parametrize("way", ["subscribe", "assign", "subscribePattern"])
+def test_a_stream_that_may_lose_nothing_says_what_is_gone(source: Source, client: msgtx.Client, way: str) -> None:
+    which = {"subscribe": source.topic, "assign": f'{{"{source.topic}": [0, 1]}}', "subscribePattern": f"{source.topic}.*"}
+    reader = StreamReader({"url": source.options["url"], way: which[way], "startingOffsets": "earliest"}, SCHEMA)
+    start = reader.initialOffset()
+    client.topics.delete(source.topic)
+    with pytest.raises(
+        msgtx.errors.UnknownTopicOrPartition, match=f"{source.topic}.*: not there any more; failOnDataLoss=false reads"
+    ):
+        reader.partitions(start, reader.latestOffset(start, ALL))
+    reader.stop()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_topics_that_change_at_random_are_read_once(client: msgtx.Client, database_url: str, seed: int) -> None:
+    """I14: what is there at the end was read, once; nothing was read twice; the query never ends."""
+    chance = random.Random(seed)
+    prefix = unique("changing")
+    names = [f"{prefix}-{at}" for at in range(3)]
+    way = chance.choice(({"subscribe": ",".join(names)}, {"subscribePattern": f"{prefix}-.*"}))
+    options = {"url": database_url, "startingOffsets": "earliest", "failOnDataLoss": "false", **way}
+    for name in names:
+        client.topics.create(name)
+    reader = StreamReader(options, SCHEMA)
+    offset = reader.initialOffset()
+    numbers, seen = itertools.count(), collections.Counter[bytes]()
+
+    def change() -> None:
+        there = {name: client.topics.describe(name).partitions for name in client.topics.list() if name in names}
+        name = chance.choice(names)
+        match chance.choice(("send", "send", "send", "make", "delete", "grow", "shrink")):
+            case "send" if name in there:
+                with client.producer() as producer:
+                    for _ in range(3):
+                        producer.send(name, b"%d" % next(numbers), partition=chance.randrange(there[name]))
+            case "make" if name not in there:
+                client.topics.create(name, partitions=chance.randint(1, 3))
+            case "delete" if name in there:
+                client.topics.delete(name)
+            case "grow" if name in there:
+                client.topics.alter(name, partitions=there[name] + 1)
+            case "shrink" if name in there:
+                place = msgtx.TopicPartition(name, chance.randrange(there[name]))
+                end = client.snapshot([name]).ends[place]
+                client.admin.partitions.delete_records({place: chance.randint(0, end)})
+
+    def step() -> None:
+        nonlocal offset
+        end = reader.latestOffset(offset, chance.choice((ALL, ReadMaxRows(4))))
+        if chance.random() < 0.3:
+            change()
+        tasks = [each for each in reader.partitions(offset, end) if isinstance(each, ReadPartition)]
+        if chance.random() < 0.3:
+            change()
+        for task in tasks:
+            for rows in read(replace(task, noted=None), SCHEMA):
+                seen.update(rows.column("value").to_pylist())
+        offset = end
+
+    for _ in range(25):
+        change()
+        if chance.random() < 0.5:
+            step()
+        if chance.random() < 0.1:
+            reader.stop()
+            reader = StreamReader(options, SCHEMA)
+    while True:
+        before = offset
+        end = reader.latestOffset(offset, ALL)
+        seen.update(read_all(reader, offset, end))
+        offset = end
+        if end == before:
+            break
+    reader.stop()
+    left = [name for name in client.topics.list() if name in names]
+    stored = {record.value for record in client.read(client.snapshot(left))} if left else set()
+    assert max(seen.values(), default=1) == 1
+    assert stored <= seen.keys()
+    assert seen

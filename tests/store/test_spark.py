@@ -243,6 +243,18 @@ def test_a_streaming_sink_commits_what_its_source_recorded(connection: Connectio
     assert at.offset == 1
 
 
+def test_a_streaming_sink_commits_nothing_for_a_partition_that_was_deleted_since(connection: Connection) -> None:
+    """Its source says whether that is a loss: when it plans the next batch."""
+    source, gone, target = (new_partition(connection) for _ in range(3))
+    of, group = name(query=unique("query")), unique("group")
+    record_range(connection, of.query_id, 0, group=group, ranges={source: (0, 2), gone: (0, 3)})
+    written = attempt(connection, of, target, b"a")
+    delete_topic_of(connection, gone)
+    assert decide_batch(connection, of, [written], group=group, whole_query=True).error is None
+    assert committed_at(connection, group, source) == (2, False)
+    assert committed_at(connection, group, gone) == (None, False)
+
+
 def test_a_batch_that_was_planned_otherwise_before_is_refused(connection: Connection) -> None:
     """A checkpoint that fell behind plans its batches anew; skipping one by its number would lose records."""
     source = new_partition(connection)

@@ -2,7 +2,8 @@
 -- are registered abort, the group's offsets and the fence row are inserted, in one SQL transaction, or nothing of it. What others
 -- there are is left for abort_batch, or for their timeouts, which nothing prolongs behind the fence row.
 --   accepted            producer ids; tail_owners, tail_partitions, tail_sequences: the last sequence that each sent there
---   offset_partitions, start_offsets, end_offsets   what the batch read, for in_group_name; null: as its source recorded it.
+--   offset_partitions, start_offsets, end_offsets   what the batch read, for in_group_name; null: as its source recorded it, but
+--                       for partitions that were deleted since: whether that is a loss is the source's to say.
 --                       A start that is not −1 must be where the group is (or it has no offset there yet): else another run
 --                       has gone on from there
 --   in_run_id           the run of a query, in which each of its batches is written once for each application
@@ -15,8 +16,8 @@
 -- own when that goes on with the next number. A batch of a sink that neither wrote nor read anything leaves no row: there is nothing
 -- in it that could be doubled or lost. A stream whose batch lies before the newest committed one has an old checkpoint:
 -- Spark repeats no other batch than the last one.
--- Locks the application (exclusive), producers (exclusive, ascending), the group (share). Reads spark_range. Writes transaction_decision,
--- consumer_group, group_offset, spark_batch, spark_floor. Flushed.
+-- Locks the application (exclusive), producers (exclusive, ascending), the group (share). Reads spark_range, partition. Writes
+-- transaction_decision, consumer_group, group_offset, spark_batch, spark_floor. Flushed.
 create function msgtx.decide_batch(
     in_app_id text, in_query_id text, in_batch_id bigint, accepted bigint[],
     tail_owners bigint[], tail_partitions int[], tail_sequences bigint[],
@@ -88,7 +89,8 @@ begin
                array_agg(r.end_offset order by r.partition_id)
         into offset_partitions, start_offsets, end_offsets
         from msgtx.spark_range r
-        where r.query_id = in_query_id and r.batch_id = in_batch_id and r.group_name = in_group_name;
+        where r.query_id = in_query_id and r.batch_id = in_batch_id and r.group_name = in_group_name
+          and (select true from msgtx.partition p where p.partition_id = r.partition_id);
     end if;
     if in_query_id <> ''
        and exists (select from msgtx.spark_batch b where b.app_id = in_app_id and b.query_id <> '' or
