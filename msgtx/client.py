@@ -270,7 +270,8 @@ class Client:
         """Consume `topic`, transform each record, produce to `to`: exactly once, whatever crashes.
 
         `transform(record)` returns None, bytes, an `OutputRecord` or an iterable of them; with `batch` it gets a list of
-        records. What it fails on: `on_error` is stop, skip, dead-letter (to topic `dead_letter`) or retry. Any number of
+        records. What it fails on, or makes outputs of that are refused: `on_error` is stop, skip, dead-letter (to topic
+        `dead_letter`) or retry. Any number of
         workers of a group divide the partitions, each with its own `transactional_id`; `partitions`: indexes of those that
         this worker reads, without membership. `on_commit(report)` is called after each transaction. `settings` are the
         producer's, `consumer_config` the consumer's. Ends by `stop`, `idle_timeout` (seconds, or with a unit), or SIGTERM

@@ -3,7 +3,16 @@
 from datetime import datetime
 
 from msgtx.rules.partitioner import by_crc32
-from msgtx.rules.record import GivenHeaders, as_bytes, as_headers, as_milliseconds, lacks_key, record_bytes, too_large
+from msgtx.rules.record import (
+    GivenHeaders,
+    as_bytes,
+    as_headers,
+    as_milliseconds,
+    counted_bytes,
+    lacks_key,
+    record_bytes,
+    too_large,
+)
 from msgtx.session.enlistment import UserSession, enlist, topic_of
 from msgtx.session.published import Published
 from msgtx.store.rows import milliseconds_now
@@ -36,7 +45,7 @@ def publish(
         found.partition_id(partition)
     elif key:
         partition = by_crc32(key, len(found.partition_ids))
-    size = record_bytes(value, key, pairs)
+    size = counted_bytes(record_bytes(value, key, pairs), pairs)
     if size > found.max_message_bytes:
         raise too_large(topic, found.max_message_bytes, size)
     if key is None and str(found.settings["cleanup_policy"]).startswith("compact"):

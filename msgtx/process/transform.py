@@ -8,9 +8,16 @@ from typing import Any, Final, Protocol
 
 from msgtx.consumer.consumer import Consumer
 from msgtx.database.faults import AGAIN, fault_of
-from msgtx.errors import MsgtxError, UsageError
+from msgtx.errors import (
+    InvalidRecord,
+    InvalidRequest,
+    MsgtxError,
+    RecordTooLarge,
+    UnknownTopicOrPartition,
+    UsageError,
+)
 from msgtx.observer import Observers
-from msgtx.process.loop import Done, Failed, Stop, dead_letter_of, require_settings, run, tell_set_aside
+from msgtx.process.loop import Done, Failed, Stop, dead_letter_of, reason_of, require_settings, run, tell_set_aside
 from msgtx.process.watched import watched, watched_call
 from msgtx.producer.producer import Producer, Transaction
 from msgtx.settings import OnError
@@ -102,15 +109,18 @@ def process(
     abortable error aborts, rewinds and goes on, also after partitions were taken away. `batch`: the transform gets a list of
     records. What it raises aborts and is raised; with `on_error` "retry" its record is tried again, with pauses, until it
     succeeds; with "skip" it is left out, with "dead-letter" it goes to topic `dead_letter` in the same transaction, with
-    headers that say why; each is logged. (Of a batch that fails, each record is tried alone.) Raise `ConfigError` if
-    `on_error` and `dead_letter` do not fit together.
+    headers that say why; each is logged. (Of a batch that fails, each record is tried alone.) An output that is refused
+    counts as raised by the transform of its record, unless `to` itself is missing. Raise `ConfigError` if `on_error` and
+    `dead_letter` do not fit together.
     """
     require_settings(on_error, dead_letter)
     watching, group = observers or Observers(), consumer.config.group or ""
     called = watched_call(transform, watching, group)
     filler = Filler(Positions(consumer), producer, to, called, transaction_ms / 1000, stop, batch, on_error, dead_letter)
     work = watched(filler, watching, group, dead_letter)
-    return run(consumer, work, on_error=on_error, idle_timeout=idle_timeout, stop=stop, on_commit=on_commit)
+    # What the transform raises is set aside beside the others, at once; this is for a record whose output is refused.
+    retries = 0 if on_error in {"skip", "dead-letter"} else None
+    return run(consumer, work, on_error=on_error, retries=retries, idle_timeout=idle_timeout, stop=stop, on_commit=on_commit)
 
 
 @dataclass(slots=True)
@@ -130,19 +140,24 @@ class Filler:
     failed: int = 0  # records of this transaction that were left out or went to `dead_letter`
     read: int = 0
     at: list[Record] = field(default_factory=list)  # what the transform is given
+    found: list[OutputRecord] = field(default_factory=list)  # the outputs of the last records
+    sending: bool = False  # one of them
     one: bool = False  # the next transaction has one record
 
     def attempt(self, records: list[Record]) -> Done | Failed:
         """Send the outputs of what is polled within the time, and commit them with the offsets."""
-        self.failed, self.read, self.at = 0, 0, []
+        self.failed, self.read, self.at, self.sending = 0, 0, [], False
         try:
             with self.input.keeping(), self.producer.transaction() as transaction:
                 written = self._fill(records)
                 self.input.ride(transaction)
         except Exception as error:
-            if not self.at or not _is_of_a_record(error):
-                raise
-            return Failed(error, self.at, alone=self.read == 1)
+            if self.at and _is_of_a_record(error):
+                return Failed(error, self.at, alone=self.read == 1)
+            if self.on_error != "stop" and self._is_refusal(error):
+                # Whose output it is shows when its record is alone: a part of the outputs is on its way by then.
+                return Failed(error, records, alone=self.read == 1)
+            raise
         self.one = False
         return Done(self.read, written, self.failed)
 
@@ -156,8 +171,17 @@ class Filler:
         return not is_ours and fault_of(error) in AGAIN
 
     def set_aside(self, record: Record, error: Exception) -> Done | Failed:
-        """Not called: what is left out, or a dead letter, is so in the transaction of the others."""
-        raise AssertionError(f"{record} is tried until it succeeds") from error
+        """Commit the position behind a record whose output is refused; with a dead letter, if there is a topic for them."""
+        try:
+            with self.input.keeping(), self.producer.transaction() as transaction:
+                if self.dead_letter is not None:
+                    self._hand_over([dead_letter_of(record, error, self.dead_letter)])
+                self.input.ride(transaction)
+        except Exception as refused:
+            refused.add_note(f"it was to be set aside: {reason_of(error)}")
+            raise
+        tell_set_aside(record, error, self.dead_letter)
+        return Done(1, int(self.dead_letter is not None), failed=1)
 
     def _fill(self, records: list[Record]) -> int:
         begun = time.monotonic()
@@ -175,10 +199,16 @@ class Filler:
         return written
 
     def _send(self, records: list[Record]) -> int:
+        self.found = self._transformed(records)
+        self.at = []
+        self.sending = True
+        self._hand_over(self.found)
+        self.sending = False
+        return len(self.found)
+
+    def _hand_over(self, outputs: list[OutputRecord]) -> None:
         send, to = self.producer.send, self.to
-        found = self._transformed(records)
-        self.at = []  # what is wrong from here on is so each time
-        for output in found:
+        for output in outputs:
             send(
                 output.topic or to,
                 output.value,
@@ -187,7 +217,19 @@ class Filler:
                 timestamp=output.timestamp,
                 headers=output.headers or None,
             )
-        return len(found)
+
+    def _is_refusal(self, error: Exception) -> bool:
+        """Return whether an output is refused for what it is, by the call that sends it or by its answer.
+
+        A topic or partition that is missing is the record's fault where its output names it: not if `to` is missing.
+        """
+        if isinstance(error, UnknownTopicOrPartition):
+            given = (None, self.to, self.dead_letter)
+            return any(output.topic not in given or output.partition is not None for output in self.found)
+        if isinstance(error, RecordTooLarge | InvalidRecord):
+            return True
+        wrong = isinstance(error, InvalidRequest) or not isinstance(error, MsgtxError)
+        return self.sending and wrong and isinstance(error, TypeError | ValueError)
 
     def _transformed(self, records: list[Record]) -> list[OutputRecord]:
         transform: Callable[[Any], Outputs] = self.transform

@@ -22,6 +22,7 @@ from msgtx.rules.record import (
     as_headers,
     as_milliseconds,
     check_dedup_key,
+    counted_bytes,
     record_bytes,
     too_large,
 )
@@ -110,7 +111,9 @@ class Batcher:
             drawn = random.randrange(route.count) if sticky else partition  # noqa: S311 - as above
             return self._send_keyed(route, drawn, (dedup_key, value, key, stamp, pairs or ()), size, on_delivery)
         if size > route.limit + RECORD_OVERHEAD_BYTES:
-            return self._too_large(route, partition, size - RECORD_OVERHEAD_BYTES, on_delivery)
+            counted = counted_bytes(size - RECORD_OVERHEAD_BYTES, pairs or ())
+            if counted > route.limit:
+                return self._too_large(route, partition, counted, on_delivery)
         with self._lock:
             try:
                 if not self._state.may_send:
@@ -161,8 +164,9 @@ class Batcher:
                 "a dedup_key needs a producer without transactional_id: its record is stored at once, and no abort takes it"
                 " back; within a transaction a retry is recognised by the transaction itself"
             )
-        if size > route.limit + RECORD_OVERHEAD_BYTES:
-            return self._too_large(route, partition, size - RECORD_OVERHEAD_BYTES, on_delivery)
+        counted = counted_bytes(size - RECORD_OVERHEAD_BYTES, pairs)
+        if counted > route.limit:
+            return self._too_large(route, partition, counted, on_delivery)
         with self._lock, self._accumulator.steps():
             if not self._state.may_send:
                 self._state.refuse(Call.SEND)

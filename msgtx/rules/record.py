@@ -21,6 +21,8 @@ TIMES_BEFORE: Final = 253_370_764_800_000
 REASON_CHARACTERS: Final = 1_000  # it has to fit into its topic with its record
 CONTENT: Final = (bytes, bytearray, memoryview, type(None))
 PLAIN: Final = frozenset((bytes, type(None)))  # what need not be converted
+OWN_HEADERS: Final = "msgtx."  # what the names of msgtx's own headers begin with
+OWN_HEADER_BYTES: Final = 8 * 1024  # what a dead letter says beside its record: with its reason up to 7 KiB
 DEDUP_KEY_BYTES: Final = 256  # the most of a dedup_key: it stands in an index
 
 
@@ -107,9 +109,18 @@ def is_utf8(text: str) -> bool:
 
 
 def record_bytes(value: bytes | None, key: bytes | None, headers: Headers = ()) -> int:
-    """Return the size of a record in bytes, as the database counts it: key, value, headers."""
+    """Return the size of a record in bytes: key, value, headers."""
     size = len(value or b"") + len(key or b"")
     return size + sum(len(name.encode()) + len(content or b"") for name, content in headers) if headers else size
+
+
+def counted_bytes(size: int, headers: Headers) -> int:
+    """Return what counts of a record's bytes for `max_message_bytes`: of msgtx's own headers only what is beyond 8 KiB.
+
+    So whatever fits into a topic fits into another one as a dead letter, too.
+    """
+    own = sum(len(name.encode()) + len(content or b"") for name, content in headers if name.startswith(OWN_HEADERS))
+    return size - min(own, OWN_HEADER_BYTES)
 
 
 def too_large(topic: str, limit: int, size: int) -> errors.RecordTooLarge:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from msgtx import errors, units
 from msgtx.config import ROW_BYTES, ROW_RECORDS
 from msgtx.database.wire import BatchColumns
-from msgtx.rules.record import Headers, as_milliseconds, record_bytes
+from msgtx.rules.record import Headers, as_milliseconds, counted_bytes, record_bytes
 
 Producer = tuple[int | None, int | None]  # id and epoch, or nothing
 DELIVER_AT: Final = "msgtx.deliver-at"  # a header: when share groups deliver a record, in milliseconds since 1970 UTC
@@ -92,7 +92,8 @@ class OpenRow:
 
     def record_bytes(self, at: int) -> int:
         """Return the size of a record, as the database counts it."""
-        return record_bytes(self.values[at], self.keys[at], (self.headers or {}).get(at, ()))
+        headers = (self.headers or {}).get(at, ())
+        return counted_bytes(record_bytes(self.values[at], self.keys[at], headers), headers)
 
     def time_of(self, at: int) -> int:
         """Return a record's timestamp."""

@@ -293,7 +293,7 @@ def test_an_output_that_cannot_be_sent_is_not_tried_again(run: Any, topic: str) 
         return OutputRecord("text")  # type: ignore[arg-type]
 
     with pytest.raises(TypeError):
-        run(transform, on_error="retry", stop=stop)
+        run(transform, on_error="stop", stop=stop)
     assert len(calls) == len(VALUES)
 
 
@@ -605,3 +605,125 @@ def test_only_failures_without_a_commit_in_between_end_a_worker(
             ]
         else:
             assert (work().aborted, values(read(target))) == (4, [b"1", b"2", b"3", b"4"])
+
+
+# ── outputs that are refused ──
+
+
+def refused_outputs(missing: str) -> dict[str, Callable[[Record], Any]]:
+    """What a transform may make of a poisoned record that its target refuses."""
+    return {
+        "too large": lambda record: bytes(2_000_000),
+        "a topic that is not there": lambda record: OutputRecord(b"x", topic=missing),
+        "a partition that is not there": lambda record: OutputRecord(b"x", partition=7),
+        "a negative partition": lambda record: OutputRecord(b"x", partition=-1),
+        "a partition that is text": lambda record: OutputRecord(b"x", partition="0"),  # type: ignore[arg-type]
+        "a value that is text": lambda record: OutputRecord("x"),  # type: ignore[arg-type]
+        "a key that is a number": lambda record: OutputRecord(b"x", key=7),  # type: ignore[arg-type]
+        "a time before 1970": lambda record: OutputRecord(b"x", timestamp=-1),
+        "a header that is no pair": lambda record: OutputRecord(b"x", headers=["a"]),  # type: ignore[list-item]
+        "a header's name with NUL": lambda record: OutputRecord(b"x", headers=[("a\0", b"")]),
+        "one behind others": lambda record: [b"first", b"second", OutputRecord(bytes(2_000_000))],
+    }
+
+
+REFUSALS: Final = list(refused_outputs(""))
+
+
+@pytest.mark.parametrize("output", REFUSALS)
+@pytest.mark.parametrize("on_error", ["dead-letter", "skip"])
+def test_a_record_whose_output_is_refused_is_set_aside_and_the_others_are_done(
+    run: Any, client: msgtx.Client, unique: Unique, read: Read, on_error: str, output: str
+) -> None:
+    grave = unique("grave")
+    client.topics.create(grave)
+    odd = refused_outputs(unique("missing"))[output]
+    report, target = run(
+        lambda record: odd(record) if record.value == b"poison" else half(record),
+        on_error=on_error,
+        dead_letter=grave if on_error == "dead-letter" else None,
+    )
+    assert values(read(target)) == [b"0", b"1", b"2", b"2"]
+    assert (report.records_in, report.failed) == (5, 1)
+    found = read(grave)
+    assert [letter.value for letter in found] == ([b"poison"] if on_error == "dead-letter" else [])
+    for letter in found:
+        assert dict(letter.headers)["msgtx.offset"] == b"2"
+        name = (dict(letter.headers)["msgtx.error"] or b"").partition(b":")[0].decode()
+        assert name in {"RecordTooLarge", "UnknownTopicOrPartition", "WrongType", "InvalidRequest"}
+
+
+def test_a_record_without_a_key_for_a_compacted_topic_is_set_aside(
+    run: Any, client: msgtx.Client, unique: Unique, read: Read
+) -> None:
+    grave, target = unique("grave"), unique("compacted")
+    for name in (grave, target):
+        client.topics.create(name)
+    client.topics.alter(target, cleanup_policy="compact")
+    report, _ = run(
+        lambda record: OutputRecord(b"x", None if record.value == b"poison" else record.key, topic=target),
+        on_error="dead-letter",
+        dead_letter=grave,
+    )
+    assert (len(read(target)), values(read(grave)), report.failed) == (4, [b"poison"], 1)
+
+
+def test_with_retry_a_record_waits_for_the_topic_of_its_output(
+    run: Any, client: msgtx.Client, unique: Unique, read: Read
+) -> None:
+    late = unique("late")
+    attempts: list[Record] = []
+
+    def transform(record: Record) -> Any:
+        if record.value != b"poison":
+            return half(record)
+        attempts.append(record)
+        if len(attempts) == 3:
+            client.topics.create(late)
+        return OutputRecord(record.value, topic=late)
+
+    report, target = run(transform, on_error="retry", idle_timeout=0.5)
+    assert (values(read(late)), values(read(target)), report.records_in) == ([b"poison"], [b"0", b"1", b"2", b"2"], 5)
+
+
+@pytest.mark.parametrize("on_error", ["dead-letter", "retry"])
+def test_a_missing_target_is_no_records_fault(client: msgtx.Client, topic: str, unique: Unique, on_error: str) -> None:
+    """Else every record became a dead letter."""
+    target, grave = unique("target"), unique("grave")
+    for name in (target, grave):
+        client.topics.create(name)
+    with client.producer() as producer:
+        producer.send(topic, b"1").result()
+
+    def transform(record: Record) -> bytes | None:
+        client.topics.delete(target)
+        return record.value
+
+    with pytest.raises(errors.UnknownTopicOrPartition):
+        client.process(
+            topic, to=target, group=target, transactional_id=target, transform=transform, idle_timeout=1,
+            on_error=on_error, dead_letter=grave if on_error == "dead-letter" else None,
+        )  # fmt: skip
+    assert client.snapshot([grave]).ends == {msgtx.TopicPartition(grave, 0): 0}
+
+
+@pytest.mark.parametrize("on_error", ["dead-letter", "skip"])
+def test_a_record_that_is_as_large_as_can_be_is_set_aside(
+    client: msgtx.Client, topic: str, output: str, unique: Unique, read: Read, on_error: str
+) -> None:
+    """What a letter says beside its record is not counted."""
+    grave = unique("grave")
+    client.topics.create(grave)
+    limit = int(client.topics.describe(topic).settings["max_message_bytes"] or 0)
+    with client.producer() as producer:
+        producer.send(topic, bytes(limit)).result()
+
+    def transform(record: Record) -> None:
+        raise ValueError("\0" * 5_000)
+
+    report = client.process(
+        topic, to=output, group=output, transactional_id=output, transform=transform, idle_timeout=0.1,
+        on_error=on_error, dead_letter=grave if on_error == "dead-letter" else None,
+    )  # fmt: skip
+    assert report.failed == 1
+    assert [len(letter.value or b"") for letter in read(grave)] == ([limit] if on_error == "dead-letter" else [])

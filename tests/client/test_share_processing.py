@@ -18,6 +18,7 @@ from msgtx.process import shares
 from msgtx.producer import transaction
 from msgtx.producer.group_commit import GroupCommit
 from msgtx.store.answers import OffsetRange
+from tests.client.test_process import REFUSALS, refused_outputs
 from tests.client.test_shares import fill
 from tests.databases import PATIENCE_SECONDS, wait_until
 
@@ -117,6 +118,21 @@ def test_a_record_that_fails_holds_up_no_other(
     headers = dict(letter.headers)
     assert headers["msgtx.dead-letter.deliveries"] == (b"1" if on_error == "dead-letter" else b"2")
     assert b"ValueError: invalid literal" in (headers["msgtx.dead-letter.reason"] or b"")
+
+
+@pytest.mark.parametrize("on_error", ["retry", "dead-letter"])
+@pytest.mark.parametrize("output_of", REFUSALS)
+def test_a_record_whose_output_is_refused_holds_up_no_other(
+    run: Run, client: msgtx.Client, topic: str, output: str, read: Read, output_of: str, on_error: str
+) -> None:
+    with client.producer() as producer:
+        producer.send_batch(topic, [b"1", b"poison", b"3", b"4"], partition=0).result(30)
+    odd = refused_outputs(f"{topic}-missing")[output_of]
+    report = run(lambda record: odd(record) if record.value == b"poison" else double(record), on_error=on_error)
+    assert numbers(read(output)) == [2, 6, 8]
+    assert report.records_out == 3
+    (letter,) = client.read(client.snapshot([f"{topic}-dead-letters"]))
+    assert letter.value == b"poison"
 
 
 def test_a_record_that_fails_stops_the_worker_and_stays(

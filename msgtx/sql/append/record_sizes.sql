@@ -1,4 +1,5 @@
--- record_sizes(b) → the bytes of each record of a batch: key, value, header keys and header values.
+-- record_sizes(b) → the bytes of each record of a batch that count for max_message_bytes: key, value, header keys and header values; of
+-- msgtx's own headers only what is beyond 8 KiB, so that whatever fits into a topic fits into another one as a dead letter, too.
 create function msgtx.record_sizes(b msgtx.batch) returns table (ordinal bigint, record_bytes bigint)
 language plpgsql stable as $$
 begin
@@ -7,6 +8,8 @@ begin
            coalesce(octet_length(u.record_key), 0)::bigint + coalesce(octet_length(u.record_value), 0)
            + coalesce((
                select sum(octet_length(h.header_key) + coalesce(octet_length(h.header_value), 0))
+                      - least(8192, coalesce(sum(octet_length(h.header_key) + coalesce(octet_length(h.header_value), 0))
+                                             filter (where starts_with(h.header_key, 'msgtx.')), 0))
                from unnest(b.header_keys, b.header_values) with ordinality h(header_key, header_value, header_ordinal)
                where h.header_ordinal > u.headers_before and h.header_ordinal <= u.headers_before + u.header_count), 0)
     from (
