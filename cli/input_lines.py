@@ -1,6 +1,8 @@
 """Lines of files and of stdin, in blocks: memory does not grow with the input."""
 
+import codecs
 import io
+import itertools
 import os
 import select
 import stat
@@ -37,6 +39,17 @@ class Lines:
             Lines(self.source, self.first + count, self.lines[count:]),
         )
 
+    def without_blank(self) -> "Iterator[Lines]":
+        """Yield the lines that hold more than white space, as many together as follow one another."""
+        if all(line.strip() for line in self.lines):
+            yield self
+            return
+        yield Lines(self.source, self.first, (), self.bytes_read)
+        for blank, found in itertools.groupby(enumerate(self.lines), key=lambda pair: not pair[1].strip()):
+            if not blank:
+                pairs = list(found)
+                yield Lines(self.source, self.first + pairs[0][0], [line for _, line in pairs])
+
 
 def total_bytes(files: Sequence[Path]) -> int | None:
     """Return the size of all files together; None if one of them has no size."""
@@ -54,7 +67,8 @@ def total_bytes(files: Sequence[Path]) -> int | None:
 def read_lines(files: Sequence[Path], stop: Stop, *, longest: int, idle_s: float) -> Iterator[Lines]:
     """Yield the lines of files, one file after the other, as they come; a last line needs no end.
 
-    When nothing came for `idle_s` a block comes without lines. Raise `Failed` for a line of more than `longest` bytes.
+    A byte order mark of UTF-8 at the beginning of a file is not of its first line. When nothing came for `idle_s` a block
+    comes without lines. Raise `Failed` for a line of more than `longest` bytes.
     """
     for file in files:
         if file == STDIN:
@@ -80,12 +94,12 @@ def _read_stream(stream: io.BufferedReader, source: str, stop: Stop, *, longest:
             continue
         *lines, rest = block.split(b"\n")
         if lines:
-            lines[0] = b"".join([*begun, lines[0]])
+            lines[0] = _without_mark(b"".join([*begun, lines[0]]), number)
             begun, length = [], 0
         begun.append(rest)
         length += len(rest)
-        if not block and length:
-            lines, length = [b"".join(begun)], 0
+        if not block and (rest := _without_mark(b"".join(begun), number)):
+            lines, length = [rest], 0
         if lines:
             yield Lines(source, number, lines, len(block))
             number += len(lines)
@@ -93,6 +107,10 @@ def _read_stream(stream: io.BufferedReader, source: str, stop: Stop, *, longest:
             return
         if length > longest:
             raise Failed(f"{source}:{number}: the line is longer than {longest} bytes, and nothing of it can be stored")
+
+
+def _without_mark(line: bytes, number: int) -> bytes:
+    return line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
 
 
 def _waits(stream: io.BufferedReader) -> bool:

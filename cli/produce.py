@@ -22,6 +22,7 @@ from msgtx.cli.output import show_one
 from msgtx.cli.progress import progress
 from msgtx.cli.record_lines import object_of_line, record_of_line, text_bytes
 from msgtx.errors import MsgtxError
+from msgtx.rules.record import counted_bytes, record_bytes, too_large
 from msgtx.types import OutputRecord
 from msgtx.units import counted
 
@@ -31,7 +32,10 @@ if TYPE_CHECKING:
 
 END_S: Final = 5.0  # for the last answers of an interrupted command, when the database is away
 IDLE_S: Final = 1.0  # a transaction of an input that waits for so long is committed
-LINE_FACTOR: Final = 8  # a JSON line may be longer than its record: \u0000 is six letters for a byte, and then the names
+# A JSON line may be longer than its record: \u0000 is six letters for a byte, and then the names. A header without a name
+# and content, of no bytes, is 28 letters.
+LINE_FACTOR: Final = 8
+LINE_BYTES: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +119,7 @@ def records(lines: Sequence[bytes]) -> tuple[Parsed, str | None]:
 
 
 def _size(record: OutputRecord) -> int:
-    headers = sum(len(name.encode()) + len(content or b"") for name, content in record.headers)
-    return len(record.value or b"") + len(record.key or b"") + headers
+    return counted_bytes(record_bytes(record.value, record.key, record.headers), record.headers)
 
 
 @dataclass(slots=True)
@@ -130,6 +133,7 @@ class Delivery:
     keep_partitions: bool
     transaction_size: int | None
     limit: int
+    takes_blank: bool = True  # blank lines are records, too
     sent: int = 0
     stored: int = 0
     transactions: int = 0
@@ -170,7 +174,7 @@ class Delivery:
         # Refused here, where its line is known; `send_batch` would refuse the whole column.
         good, size = next((index, size) for index, size in enumerate(sizes) if size > self.limit)
         kept = parsed.head(good) if isinstance(parsed, Columns) else parsed[:good]
-        return kept, f"{self.topic} takes records of at most {self.limit} bytes (max_message_bytes), not {size}"
+        return kept, str(too_large(self.topic, self.limit, size))
 
     def _send(self, part: Lines, parsed: Parsed) -> int:
         if isinstance(parsed, Columns) and parsed.dedup_keys is not None:
@@ -291,7 +295,8 @@ def command(
 ) -> int:
     """Produce the lines of FILEs to TOPIC. Without FILE, or if FILE is -, reads stdin.
 
-    Each line, without its newline, is a value: bytes, in whatever encoding.
+    Each line, without its newline, is a value: bytes, in whatever encoding. A byte order mark of UTF-8 at the beginning of
+    a file is left out, and so are blank lines between JSON.
 
     \b
     With --json, a line is a record in this form; all but the value may be missing:
@@ -335,6 +340,7 @@ def command(
                 keep_partitions=keep_partitions,
                 transaction_size=transaction_size,
                 limit=limit,
+                takes_blank=parse is plain or key_separator is not None,
             )
             if dedup_key is not None and delivery.transactional:
                 raise click.UsageError("--dedup-key excludes transactions")
@@ -347,7 +353,7 @@ def command(
 
 def _deliver(delivery: Delivery, inputs: Sequence[Path], stop: Stop) -> None:
     """Read and send until the input ends, or until a signal: then the open transaction is aborted."""
-    longest = delivery.limit * LINE_FACTOR + 65_536
+    longest = delivery.limit * LINE_FACTOR + LINE_BYTES
     done = 0
     typed = STDIN in inputs and sys.stdin.isatty()
     if typed:
@@ -360,7 +366,8 @@ def _deliver(delivery: Delivery, inputs: Sequence[Path], stop: Stop) -> None:
     ):
         try:
             for block in read_lines(inputs, stop, longest=longest, idle_s=IDLE_S):
-                delivery.take(block)
+                for part in (block,) if delivery.takes_blank else block.without_blank():
+                    delivery.take(part)
                 done += block.bytes_read
                 told(done, counted(delivery.sent, "record"))
                 if stop.is_set():

@@ -16,7 +16,7 @@ from msgtx.rules.record import TIMES_BEFORE
 from msgtx.types import OutputRecord
 
 LATEST_MS: Final = TIMES_BEFORE - 1
-LONGEST: Final = 40_000  # bytes of a part of a usual record
+LONGEST: Final = 16_000  # bytes of a part of a usual record
 # What somebody may take for a number, a text, JSON, a time, a part of a query.
 CONTENTS: Final = (
     b"", b"\0", b"\xff", b"\xfe\xff", b"\xef\xbb\xbf", b"\xc3\x28", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\\",

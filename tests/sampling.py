@@ -121,6 +121,7 @@ SHARES: Final = {
     "system/test_mutants_all.py": 0.05,
     "system/test_new_postgresql.py": 0.5,
     "system/test_rebalances.py": 0.2,
+    "system/test_onlookers.py": 0.3,
     "system/test_server_crash.py": 0.15,
     "system/test_shares_under_kills.py": 0.05,
     "system/test_standby.py": 0.3,

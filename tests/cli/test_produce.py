@@ -7,12 +7,14 @@ import shlex
 import subprocess
 import threading
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from msgtx import Client
 from tests.cli.program import Ended, Program
+from tests.odd_records import REFUSED, Refused
 
 Msgtx = Callable[..., Ended]
 READ = ("--from-beginning", "--no-follow")
@@ -29,6 +31,50 @@ def test_an_empty_input_is_no_record(msgtx: Msgtx, topic: str) -> None:
     assert (done.code, done.out) == (0, b"")
     assert msgtx("consume", topic, *READ).out == b""
     assert json.loads(msgtx("consume", topic, *READ, "-o", "json").out) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "line", "key", "value"),
+    [
+        ((), b"text", None, b"text"),
+        (("--key-separator", ":"), b"k:text", b"k", b"text"),
+        (("--key", "id"), b'{"id": "k"}', b"k", b'{"id": "k"}'),
+        (("--json",), b'{"key": "k", "value": "text"}', b"k", b"text"),
+    ],
+)
+def test_a_byte_order_mark_is_not_of_the_first_line(
+    msgtx: Msgtx, client: Client, topic: str, tmp_path: Path, options: tuple[str, ...], line: bytes, key: bytes, value: bytes
+) -> None:
+    files = [tmp_path / name for name in ("two", "one", "none")]
+    for file, text in zip(files, (line + b"\n" + line, line, b""), strict=True):
+        file.write_bytes(b"\xef\xbb\xbf" + text)
+    assert msgtx("produce", topic, *map(str, files), *options).code == 0
+    assert [(record.key, record.value) for record in client.read(client.snapshot([topic]))] == [(key, value)] * 3
+
+
+@pytest.mark.parametrize(("options", "line"), [(("--json",), b'{"value": "a"}'), (("--key", "id"), b'{"id": "a"}')])
+def test_blank_lines_between_json_are_left_out(
+    msgtx: Msgtx, client: Client, topic: str, options: tuple[str, ...], line: bytes
+) -> None:
+    text = b"\n".join([b"", line, b" \t\r", b"", line, line, b"", b"  "])
+    assert msgtx("produce", topic, *options, stdin=text).code == 0
+    assert len(list(client.read(client.snapshot([topic])))) == 3
+    done = msgtx("produce", topic, *options, "--transactional-id", topic, stdin=text + b"\n\nrubbish")
+    assert done.err.startswith("msgtx: stdin:10: ")
+    assert len(list(client.read(client.snapshot([topic])))) == 3
+
+
+@pytest.mark.parametrize(
+    "odd", [odd for odd in REFUSED if odd.name.startswith("time:") and not odd.by_type], ids=lambda odd: odd.name
+)
+def test_produce_refuses_what_every_door_refuses(msgtx: Msgtx, client: Client, topic: str, odd: Refused) -> None:
+    at = odd.rest["timestamp"]
+    given = f'"{at.isoformat()}"' if isinstance(at, datetime) else at if abs(at) < 10**1_000 else "1e5000"
+    line = b'{"value": "a", "timestamp": %s}' % str(given).encode()
+    done = msgtx("produce", topic, "--json", stdin=line)
+    assert done.code == 1
+    assert odd.words in done.err or given == "1e5000"
+    assert msgtx("produce", topic, "--json", stdin=b'{"value": "a"}').code == 0
 
 
 def test_files_follow_one_another(msgtx: Msgtx, topic: str, tmp_path: Path) -> None:

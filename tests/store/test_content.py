@@ -37,6 +37,30 @@ def test_a_value_is_json_or_none(connection: Connection, content: bytes) -> None
     assert found is None or readable or float(found) is not None
 
 
+@pytest.mark.parametrize(
+    ("content", "is_json"),
+    [
+        (b"1e308", True),
+        (b"-1e308", True),
+        (b"0." + b"1" * 5_000, True),
+        (b"1e-5000", True),
+        (b'"1e5000 and ' + b"9" * 5_000 + b'"', True),
+        (b"[" * 499 + b"]" * 499, True),
+        (b"[" + b"[]," * 2_000 + b"{}]", True),
+        (b"1e309", False),
+        (b'{"a": [1, {"b": -1e5000}]}', False),
+        (b"9" * 5_000, False),
+        (b"[" * 501 + b"]" * 501, False),
+        (b'{"a": ' * 600 + b"1" + b"}" * 600, False),
+    ],
+    ids=lambda given: ascii(given)[:30],
+)
+def test_json_that_common_readers_refuse_is_none(connection: Connection, content: bytes, is_json: bool) -> None:
+    """Python's, for one, which reads what an application selects."""
+    ((found,),) = connection.execute("select msgtx.value_json(%s)", [content]).fetchall()
+    assert (found is not None) == is_json
+
+
 def test_large_contents_have_a_value_too(connection: Connection) -> None:
     row = query(
         connection, "select msgtx.delivery_time(%s), msgtx.header_text(%s, 300), msgtx.value_json(%s)", MANY, MANY, MANY

@@ -1,10 +1,24 @@
--- value_json(value) → a record's value as jsonb; null if it is not UTF-8, not JSON, or JSON that jsonb cannot hold (\u0000).
+-- value_json(value) → a record's value as jsonb; null if it is not UTF-8, not JSON, JSON that jsonb cannot hold (\u0000), or JSON that common
+-- readers refuse: nested 500 levels deep or more, or with a number that no double holds.
 -- Not parallel safe: until PostgreSQL 17 a parallel query cannot catch errors. So no view has it as a column, or none would be
 -- read in parallel. That it is immutable lets users build an index on what they have copied.
 create function msgtx.value_json(value bytea) returns jsonb language plpgsql immutable strict
 set search_path = pg_catalog, pg_temp as $$
+declare
+    json text;
+    found jsonb;
 begin
-    return convert_from(value, 'UTF8')::jsonb;
+    json := convert_from(value, 'UTF8');
+    found := json::jsonb;
+    -- Such a number has an exponent or many digits, and so many levels have 500 brackets: few values are looked at twice.
+    if (json ~ '[0-9][eE]|[0-9]{255}'
+        and jsonb_path_exists(found, '$.** ? (@.type() == "number" && (@ > 1e308 || @ < -1e308))'))
+       or (length(json) >= 1000 and 2 * length(json) - length(replace(json, '[', '')) - length(replace(json, '{', '')) >= 500
+           and jsonb_path_exists(found, '$.**{500 to last}'))
+    then
+        return null;
+    end if;
+    return found;
 exception when data_exception or program_limit_exceeded then
     return null;
 end $$;
