@@ -180,12 +180,11 @@ class Holdings:
         """Whether there will be dead letters."""
         return any(answer[0] is Acknowledgement.REJECT for answer in self._answers.values())
 
-    def answer(self, keys: Iterable[Key], answer: Answer) -> None:
-        """Note the same answer for all of these; the last one counts."""
-        given = dict.fromkeys(keys, answer)
-        self._answers.update(given)
+    def answer(self, key: Key, answer: Answer) -> None:
+        """Record the answer for a record; the last one counts."""
+        self._answers[key] = answer
         if self._undone:
-            self._undone.difference_update(given)
+            self._undone.discard(key)
 
     def given(self) -> dict[Key, Answer]:
         """Return the answers to commit: in implicit mode all that is held is accepted, but for what is to be released."""

@@ -303,8 +303,8 @@ class ShareConsumer:
         (record,), offsets, held = waiting.take(1)
         if not waiting.records:
             self._waiting.popleft()
-        keys = self._holdings.hold([record], offsets, held, locked_until=waiting.until)
-        self._holdings.answer(keys, (Acknowledgement.RELEASE, f"the deserializer raised {error!r}", None))
+        (key,) = self._holdings.hold([record], offsets, held, locked_until=waiting.until)
+        self._holdings.answer(key, (Acknowledgement.RELEASE, f"the deserializer raised {error!r}", None))
         failure = errors.DeserializationError(
             f"{record.topic}-{record.partition} offset {record.offset}: the deserializer raised {error!r}; the record is"
             " released with the next commit, and a dead letter after delivery_count_limit deliveries"
@@ -363,7 +363,7 @@ class ShareConsumer:
         delay = None if delay_ms is None else units.milliseconds("delay_ms", delay_ms)
         if delay is not None and not (answer is Acknowledgement.RELEASE and 0 <= delay < 1 << 31):
             raise errors.InvalidRequest(f"delay_ms is for RELEASE, from 0 to 2147483647, not {delay_ms!r} for {answer.name}")
-        self._holdings.answer([key], (answer, reason, delay))
+        self._holdings.answer(key, (answer, reason, delay))
 
     @contextlib.contextmanager
     def batch(
@@ -439,7 +439,8 @@ class ShareConsumer:
         If it does not, they are held as before, unless others have them by then. Raise what `acknowledge` and `commit` do.
         """
         self._ready()
-        self._holdings.answer([self._holdings.require(record) for record in records], ACCEPTED)
+        for key in [self._holdings.require(record) for record in records]:
+            self._holdings.answer(key, ACCEPTED)
         return self._take(self._hold_again)
 
     def held(self, records: Iterable[ShareRecord]) -> list[ShareRecord]:
