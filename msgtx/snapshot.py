@@ -50,23 +50,41 @@ def take(engine: Engine, topics: Iterable[str] | None) -> TakenSnapshot:
         holder = at.held_by or (ends[partition].blocked_by if partition in ends else None)
         if holder is not None:
             held[places[partition]] = holder
-    return TakenSnapshot(Snapshot({places[partition]: at.end for partition, at in cut.items()}, incarnation), held)
+    ids = {places[partition]: partition for partition in cut}
+    return TakenSnapshot(Snapshot({places[partition]: at.end for partition, at in cut.items()}, incarnation, ids), held)
 
 
 def read(engine: Engine, snapshot: Snapshot, start: Snapshot | None = None) -> Iterator[Record]:
     """Yield each committed record below the cut once, from `start` (None: the log starts), partition by partition.
 
     Reading it again gives the same, until retention or compaction removes something. Raise `IncarnationChanged` for a
-    snapshot of another database, `OffsetOutOfRange` if retention has removed what lies behind `start`, `LogTruncated`.
+    snapshot of another database, `UnknownTopicOrPartition` if a topic was deleted since the cut, also if it was made again,
+    `OffsetOutOfRange` if retention has removed what lies behind `start`, `LogTruncated`.
     """
     with engine.connection() as connection:
         require_incarnation(connection, snapshot, start)
-        ids = require_partitions(connection, snapshot.ends)
+        ids = _require_same(connection, snapshot, snapshot.ends)
         starts = list_offsets(connection, dict.fromkeys(ids.values(), EARLIEST), Isolation.READ_COMMITTED)
     for partition, end in sorted(snapshot.ends.items()):
-        log_start = starts[ids[partition]].log_start_offset
-        first = log_start if start is None else start.ends.get(partition, log_start)
+        if ids[partition] not in starts:
+            raise errors.UnknownTopicOrPartition(f"{partition} does not exist (any more)")
+        first = starts[ids[partition]].log_start_offset
+        if start is not None and start.is_of(partition, ids[partition]):
+            first = start.ends[partition]
         yield from _read(engine, partition, ids[partition], first, end)
+
+
+def _require_same(
+    connection: RawConnection, snapshot: Snapshot, wanted: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Return partition ids. Raise `UnknownTopicOrPartition` for a partition that is not the one of the cut any more."""
+    ids = require_partitions(connection, wanted)
+    for partition, partition_id in ids.items():
+        if not snapshot.is_of(partition, partition_id):
+            raise errors.UnknownTopicOrPartition(
+                f"{partition}: the topic was deleted and made again since the cut was taken; take a new one"
+            )
+    return ids
 
 
 def _read(engine: Engine, partition: TopicPartition, partition_id: int, first: int, end: int) -> Iterator[Record]:
@@ -157,11 +175,14 @@ class Snapshots:
         if missing:
             raise errors.InvalidRequest(f"the snapshot has nothing of topic {min(missing)!r}")
         with self._engine.connection() as connection:
-            ids = require_partitions(connection, wanted)
+            ids = _require_same(connection, end, wanted)
             listed = list_offsets(connection, dict.fromkeys(ids.values(), EARLIEST), Isolation.READ_COMMITTED)
             starts = {partition: listed[ids[partition]].log_start_offset for partition in wanted if ids[partition] in listed}
             ranges = {
-                partition: (at if start is None else start.ends.get(partition, at), end.ends[partition])
+                partition: (
+                    start.ends[partition] if start is not None and start.is_of(partition, ids[partition]) else at,
+                    end.ends[partition],
+                )
                 for partition, at in starts.items()
             }
             return _measured(connection, ids, starts, ranges)

@@ -32,17 +32,20 @@ class Snapshot:
     """A consistent cut: for each partition the end below which it has all of a transaction or nothing (I15). Picklable.
 
     `incarnation`: of the database that it was taken of. `str` and `parse` are each other's inverse:
-    `INCARNATION orders:0=42,1=17 invoices:0=9`. Source: internals: visibility#consistent-cuts.
+    `INCARNATION orders:0=42@7,1=17@8 invoices:0=9@3`. The number behind `@` is the partition's id: a topic that was deleted
+    and made again has others. A text without ids is read, too. Source: internals: visibility#consistent-cuts.
     """
 
     ends: Mapping[TopicPartition, int]
     incarnation: str
+    partition_ids: Mapping[TopicPartition, int] = field(default_factory=dict, compare=False, repr=False)
 
     def __str__(self) -> str:
         """Return it as one line, topics and partitions in order."""
         topics: dict[str, list[str]] = {}
-        for (topic, partition), end in sorted(self.ends.items()):
-            topics.setdefault(topic, []).append(f"{partition}={end}")
+        for each, end in sorted(self.ends.items()):
+            known = f"@{self.partition_ids[each]}" if each in self.partition_ids else ""
+            topics.setdefault(each.topic, []).append(f"{each.partition}={end}{known}")
         return " ".join([self.incarnation, *(f"{topic}:{','.join(ends)}" for topic, ends in topics.items())])
 
     @classmethod
@@ -50,16 +53,24 @@ class Snapshot:
         """Read what `str` wrote. Raise `InvalidRequest`."""
         incarnation, *topics = text.split() or [""]
         ends: dict[TopicPartition, int] = {}
+        ids: dict[TopicPartition, int] = {}
         for part in topics:
-            found = re.fullmatch(r"([a-zA-Z0-9._-]{1,249}):(\d+=\d+(?:,\d+=\d+)*)", part)
+            found = re.fullmatch(r"([a-zA-Z0-9._-]{1,249}):(\d+=\d+(?:@\d+)?(?:,\d+=\d+(?:@\d+)?)*)", part)
             if found is None:
                 raise InvalidRequest(f"{part!r} is not TOPIC:PARTITION=END,…: no snapshot")
             for pair in found[2].split(","):
-                partition, _, end = pair.partition("=")
-                ends[TopicPartition(found[1], int(partition))] = int(end)
+                index, end, known = re.fullmatch(r"(\d+)=(\d+)@?(\d*)", pair).groups()  # type: ignore[union-attr]
+                partition = TopicPartition(found[1], int(index))
+                ends[partition] = int(end)
+                if known:
+                    ids[partition] = int(known)
         if not re.fullmatch(INCARNATION, incarnation):
             raise InvalidRequest(f"{incarnation!r} is no incarnation: a snapshot begins with the one that it was taken of")
-        return cls(ends, incarnation)
+        return cls(ends, incarnation, ids)
+
+    def is_of(self, partition: TopicPartition, partition_id: int) -> bool:
+        """Whether it has this partition, and not one of a topic of the same name that was deleted."""
+        return partition in self.ends and self.partition_ids.get(partition, partition_id) == partition_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,12 @@
 import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 import msgtx
-from msgtx import CommittedRange, Snapshot, TopicPartition, errors
+from msgtx import CommittedRange, Snapshot, TopicPartition, errors, snapshot
 from msgtx.admin.failover import after_failover
 from msgtx.database.pool import Engine
 from tests.databases import Connection
@@ -53,10 +54,44 @@ def test_two_topics_are_cut_together(client: msgtx.Client, topic: str, wide: str
     assert client.snapshot([]).ends == {}
 
 
+def test_a_topic_that_was_made_again_is_another_one_for_a_cut(client: msgtx.Client, topic: str) -> None:
+    """I14: otherwise what came to the new one would be taken for what was read, and left out."""
+    with client.producer() as producer:
+        producer.send_batch(topic, [b"old"] * 2, partition=0).result(10)
+        before = client.snapshot([topic])
+        client.topics.delete(topic)
+        client.topics.create(topic)
+        producer.send_batch(topic, [b"new"] * 3, partition=0).result(10)
+    cut = client.snapshot([topic])
+    for start in (before, Snapshot.parse(str(before)), pickle.loads(pickle.dumps(before))):  # noqa: S301 - our own
+        assert values(client, cut, start) == [b"new"] * 3
+        assert client.snapshots.ranges(start=start, end=cut)[TopicPartition(topic, 0)].records == 3
+        for refused in (lambda start=start: values(client, start), lambda start=start: client.snapshots.ranges(end=start)):
+            with pytest.raises(errors.UnknownTopicOrPartition, match="made again since the cut was taken"):
+                refused()
+
+
+def test_a_topic_that_is_deleted_while_a_cut_is_read_is_unknown(
+    client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I16: between two looks at what is there."""
+    cut, real = client.snapshot([topic]), snapshot.list_offsets
+
+    def gone(*arguments: Any) -> Any:
+        client.topics.delete(topic)
+        return real(*arguments)
+
+    monkeypatch.setattr(snapshot, "list_offsets", gone)
+    with pytest.raises(errors.UnknownTopicOrPartition):
+        values(client, cut)
+
+
 def test_text_and_pickle_bring_a_cut_back(client: msgtx.Client, wide: str) -> None:
     cut = client.snapshot([wide])
     assert Snapshot.parse(str(cut)) == cut == pickle.loads(pickle.dumps(cut))  # noqa: S301 - our own
     text = f"{INCARNATION} a.b-c_d:0=1,12=34 z:0=0"
+    assert str(Snapshot.parse(text)) == text
+    text = f"{INCARNATION} a.b-c_d:0=1@7,12=34@8 z:0=0"
     assert str(Snapshot.parse(text)) == text
     assert Snapshot.parse(INCARNATION).ends == {}
 
