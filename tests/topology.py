@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -48,6 +48,7 @@ class Report:
     changes: Counter[str] = field(default_factory=Counter)
     told: Counter[str] = field(default_factory=Counter)
     again: Counter[str] = field(default_factory=Counter)
+    words: dict[str, str] = field(default_factory=dict)  # of the first error of each kind
     failures: list[str] = field(default_factory=list)
     records: int = 0
     read: Counter[str] = field(default_factory=Counter)
@@ -78,10 +79,11 @@ class World:
         """Count a typed error. In the calm there is no reason for any."""
         with self.lock:
             self.report.told[f"{reader} {type(error).__name__}"] += 1
-            if self.calm.is_set() and time.monotonic() > self.calm_since + 10:
+            self.report.words.setdefault(f"{reader} {type(error).__name__}", str(error)[:200])
+            if time.monotonic() > self.calm_since + 10:
                 self.report.failures.append(f"{reader} failed in calm: {type(error).__name__}: {str(error)[:300]}")
 
-    calm_since = 0.0
+    calm_since = float("inf")
 
     @property
     def polls(self) -> bool:
@@ -316,18 +318,17 @@ def play(url: str, *, seed: int, seconds: float = 1e9, changes: int = 1 << 30) -
         while report.changes.total() < changes and time.monotonic() < deadline:
             report.changes[_change(world, chance)] += 1
             time.sleep(chance.expovariate(1 / PAUSE_SECONDS))
-        for name in set(NAMES) - set(world.client.topics.list()):
-            world.client.topics.create(name)
-        world.calm_since = time.monotonic()
         world.calm.set()
         threads.pop().join(PATIENCE_SECONDS)
-        there = _put_last_records(world)
-        while missing := _missing(world, there):
-            if time.monotonic() > world.calm_since + PATIENCE_SECONDS:
-                report.failures += [f"{reader} stands still: it lacks {len(some)} records, {some[:5]}"
-                                    for reader, some in missing.items()]  # fmt: skip
-                break
-            time.sleep(0.2)
+        # One topic is gone, and the others are read; then it is there again.
+        gone = chance.choice(NAMES)
+        if gone in world.client.topics.list():
+            world.client.topics.delete(gone)
+        for there in (tuple(name for name in NAMES if name != gone), NAMES):
+            for name in set(there) - set(world.client.topics.list()):
+                world.client.topics.create(name)
+            world.calm_since = time.monotonic() if there == NAMES else world.calm_since
+            _wait_for_all(world, there)
     finally:
         world.stop.set()
         for thread in threads:
@@ -339,14 +340,29 @@ def play(url: str, *, seed: int, seconds: float = 1e9, changes: int = 1 << 30) -
     return report
 
 
-def _put_last_records(world: World) -> dict[str, set[str]]:
+def _wait_for_all(world: World, topics: Sequence[str]) -> None:
+    """Wait until every reader has got what is on these topics, and a last record on each partition."""
+    there = _put_last_records(world, topics)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while missing := _missing(world, there):
+        if time.monotonic() > deadline:
+            absent = sorted({*NAMES} - {*topics})
+            world.report.failures += [f"{reader} stands still: it lacks {len(some)} records, {some[:5]}; absent: {absent}"
+                                      for reader, some in missing.items()]  # fmt: skip
+            return
+        time.sleep(0.2)
+
+
+def _put_last_records(world: World, topics: Sequence[str]) -> dict[str, set[str]]:
     """Put a record on each partition; return what is on each topic."""
     with world.client.producer() as producer:
-        for name in NAMES:
+        for name in topics:
             for index in range(world.client.topics.describe(name).partitions):
-                producer.send(name, f"last-{name}-{index}".encode(), partition=index).result(PATIENCE_SECONDS)
+                producer.send(name, f"last-{name}-{index}-of-{len(topics)}".encode(), partition=index).result(
+                    PATIENCE_SECONDS
+                )
     found: dict[str, set[str]] = {name: set() for name in NAMES}
-    for record in world.client.read(world.client.snapshot(NAMES)):
+    for record in world.client.read(world.client.snapshot(topics)):
         found[record.topic].add((record.value or b"").decode())
     return found
 
@@ -387,6 +403,7 @@ def _lines(report: Report) -> Iterator[str]:
     for what, counted in (("changes", report.changes), ("typed errors", report.told), ("read", report.read),
                           ("more than once", report.again)):  # fmt: skip
         yield f"{what}: " + ", ".join(f"{name} {count}" for name, count in sorted(counted.items()))
+    yield from (f"  {name}: {words}" for name, words in sorted(report.words.items()))
     yield from (f"  {failure}" for failure in report.failures)
 
 
