@@ -19,6 +19,7 @@ from msgtx.store.topics import partitions_of, require_partitions, require_topics
 from msgtx.types import (
     CommittedRange,
     Isolation,
+    PartitionEnds,
     Record,
     SavedSnapshot,
     Snapshot,
@@ -51,7 +52,8 @@ def take(engine: Engine, topics: Iterable[str] | None) -> TakenSnapshot:
         if holder is not None:
             held[places[partition]] = holder
     ids = {places[partition]: partition for partition in cut}
-    return TakenSnapshot(Snapshot({places[partition]: at.end for partition, at in cut.items()}, incarnation, ids), held)
+    known = PartitionEnds({places[partition]: at.end for partition, at in cut.items()}, ids)
+    return TakenSnapshot(Snapshot(known, incarnation), held)
 
 
 def read(engine: Engine, snapshot: Snapshot, start: Snapshot | None = None) -> Iterator[Record]:

@@ -27,6 +27,21 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+class PartitionEnds(dict[TopicPartition, int]):
+    """Ends by partition, with the ids that the partitions had: those of a topic that was made again are others."""
+
+    __slots__ = ("ids",)
+
+    def __init__(self, ends: Mapping[TopicPartition, int], ids: Mapping[TopicPartition, int]) -> None:
+        super().__init__(ends)
+        self.ids = dict(ids)
+
+
+def ids_of(ends: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+    """Return the partition ids that belong to these ends, as far as they are known."""
+    return ends.ids if isinstance(ends, PartitionEnds) else {}
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A consistent cut: for each partition the end below which it has all of a transaction or nothing (I15). Picklable.
@@ -38,14 +53,14 @@ class Snapshot:
 
     ends: Mapping[TopicPartition, int]
     incarnation: str
-    partition_ids: Mapping[TopicPartition, int] = field(default_factory=dict, compare=False, repr=False)
 
     def __str__(self) -> str:
         """Return it as one line, topics and partitions in order."""
         topics: dict[str, list[str]] = {}
+        known = ids_of(self.ends)
         for each, end in sorted(self.ends.items()):
-            known = f"@{self.partition_ids[each]}" if each in self.partition_ids else ""
-            topics.setdefault(each.topic, []).append(f"{each.partition}={end}{known}")
+            at = f"@{known[each]}" if each in known else ""
+            topics.setdefault(each.topic, []).append(f"{each.partition}={end}{at}")
         return " ".join([self.incarnation, *(f"{topic}:{','.join(ends)}" for topic, ends in topics.items())])
 
     @classmethod
@@ -66,11 +81,11 @@ class Snapshot:
                     ids[partition] = int(known)
         if not re.fullmatch(INCARNATION, incarnation):
             raise InvalidRequest(f"{incarnation!r} is no incarnation: a snapshot begins with the one that it was taken of")
-        return cls(ends, incarnation, ids)
+        return cls(PartitionEnds(ends, ids), incarnation)
 
     def is_of(self, partition: TopicPartition, partition_id: int) -> bool:
         """Whether it has this partition, and not one of a topic of the same name that was deleted."""
-        return partition in self.ends and self.partition_ids.get(partition, partition_id) == partition_id
+        return partition in self.ends and ids_of(self.ends).get(partition, partition_id) == partition_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""`python -m tests.long --minutes N`: histories with a nemesis, hostile logins, odd records, a storm, the model with faults.
+"""`python -m tests.long --minutes N`: histories with faults, hostile logins, odd records, changing topics, a storm, models.
 
 Most of the time is for histories. Each part prints its seeds, what it checked and what it found, as it goes; the last
 line sums up. The exit code is that of `tests/verdicts.py`: the gravest of all parts.
@@ -16,9 +16,10 @@ from tests.verdicts import Verdict
 
 Part = tuple[str, ...]
 SHARES: Final[dict[Part, float]] = {  # of the time beyond the least
-    ("tests.histories",): 0.52,
+    ("tests.histories",): 0.46,
     ("tests.hostile",): 0.04,
     ("tests.onlookers",): 0.04,
+    ("tests.topology",): 0.06,
     ("tests.histories", "--storm"): 0.06,
     ("tests.model", "--faults", "connections"): 0.2,
     ("tests.model", "--faults", "server"): 0.14,

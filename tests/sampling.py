@@ -127,6 +127,7 @@ SHARES: Final = {
     "system/test_server_crash.py": 0.15,
     "system/test_shares_under_kills.py": 0.05,
     "system/test_standby.py": 0.3,
+    "system/test_topology.py": 0.3,
 }
 
 

@@ -372,7 +372,9 @@ def _missing(world: World, there: dict[str, set[str]]) -> dict[str, list[str]]:
     with world.lock:
         got = {reader: set(world.got.get(reader, ())) for reader in READERS.values()}
     wanted = {reader: set().union(*(there[name] for name in READS.get(reader, NAMES))) for reader in got}
-    return {reader: sorted(wanted[reader] - got[reader]) for reader in got if wanted[reader] - got[reader]}
+    if not all(there.values()):
+        del wanted["followed"]  # a command that begins without one of its topics is refused
+    return {reader: sorted(some - got[reader]) for reader, some in wanted.items() if some - got[reader]}
 
 
 def _read_outputs(world: World) -> None:

@@ -685,8 +685,10 @@ class ShareConsumer:
             places: dict[int, TopicPartition] = {}
             for name in self._topics:
                 topic = self._again(partial(self._look_up, name, bool(self._places)))
-                if topic is None:
+                if topic is None and self._looked < 0:
                     raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}; create it first")
+                if topic is None:
+                    continue  # deleted since; the others are read, and this one when it is made again
                 places |= {each: TopicPartition(name, index) for index, each in enumerate(topic.partition_ids)}
             if places.keys() != self._places.keys():
                 self._order = sorted(places)

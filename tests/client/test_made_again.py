@@ -7,7 +7,7 @@ import pytest
 
 import msgtx
 from msgtx import TopicPartition, errors
-from msgtx.consumer import positions
+from msgtx.consumer import positions, shares
 from tests.databases import PATIENCE_SECONDS, Connection, wait_until
 
 SECONDS = PATIENCE_SECONDS
@@ -186,3 +186,32 @@ def test_of_several_topics_only_the_one_that_was_made_again_is_read_anew(
             producer.send(name, b"new", partition=0).result(SECONDS)
         wait_until(lambda: got.extend(r.topic for r in consumer.poll(0.2)) or len(got) >= 6)
         assert (got.count(topic), got.count(other), consumer.poll(0)) == (3, 3, [])
+
+
+def test_a_topic_that_is_gone_keeps_no_share_consumer_from_others_and_is_read_when_it_is_made_again(
+    client: msgtx.Client, topic: str, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a consumer of a group; only a topic that is not there at first is refused."""
+    monkeypatch.setattr(shares, "TOPICS_SECONDS", 0.1)
+    other, group = unique("other"), unique("group")
+    client.topics.create(other)
+    client.admin.shares.configure(group, {"auto_offset_reset": "earliest"})
+    got: list[bytes | None] = []
+    with client.producer() as producer, client.share_consumer(topic, other, group=group) as consumer:
+
+        def read(value: bytes, name: str) -> None:
+            producer.send(name, value, partition=0).result(SECONDS)
+            wait_until(lambda: got.extend(r.value for r in consumer.poll(0.2)) or got[-1:] == [value])
+
+        read(b"old", topic)
+        client.topics.delete(topic)
+        for value in (b"a", b"b"):
+            read(value, other)
+        client.topics.create(topic)
+        read(b"new", topic)
+    assert got == [b"old", b"a", b"b", b"new"]
+    with (
+        client.share_consumer(topic, unique("nowhere"), group=group) as consumer,
+        pytest.raises(errors.UnknownTopicOrPartition, match="create it first"),
+    ):
+        consumer.poll(0)

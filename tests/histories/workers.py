@@ -128,7 +128,7 @@ class World:
         return [self.value() for _ in range(self.random.randint(1, most))]
 
     def producer(self, **settings: Any) -> tuple[Producer, ProducerTape]:
-        settings = {**FAST, "linger_ms": self.random.choice((0, 0, 5, 60_000)), **settings}
+        settings = {**FAST, "linger_ms": self.random.choice((0, 0, 5, 20_000)), **settings}
         producer = self.client.producer(**settings)
         return producer, ProducerTape(producer, self.recorder)
 
