@@ -1,8 +1,9 @@
-"""`python -m tests.hostile --minutes N --seed S`: a login with few rights calls all that it may, with any arguments.
+"""`python -m tests.hostile --minutes N --seed S`: a login with few rights does all that it may, with any arguments.
 
 Functions and views are those that the database lets it call and read, so new ones are covered automatically. Others have
 a transaction open meanwhile, a sequence begun, a member in a group: afterwards all of that continues, what they wrote is
-there once, `verify` finds nothing, no secret was shown, and nothing of unbounded size was stored.
+there once, `verify` finds nothing, no secret was shown, and nothing of unbounded size was stored. No row of theirs has
+changed: of their logs, transactions, groups, share groups, dead letters and keys.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ import click
 import psycopg
 
 import msgtx
-from msgtx import errors
+from msgtx import Acknowledgement, errors
 from msgtx.store.append import append
 from msgtx.store.producers import init_producer_id
 from msgtx.store.topics import describe_topics
@@ -38,7 +39,7 @@ BATCHES: Final = ("record_batch", "staged_record")
 MANY: Final = 20_000  # elements of an occasional array
 SHORT: Final = 200  # characters of the five elements that a long array repeats
 STATEMENT_SECONDS: Final = 2  # its own: no promise covers what it runs
-# What it sets in its own session, some of it refused.
+# What it sets in its own session, some of it refused. TEAM: a role of which it is a member, with rights of its own.
 SETTINGS: Final = (
     "set search_path = pg_temp, public, msgtx", "reset search_path",
     "set statement_timeout = '5ms'", f"set statement_timeout = '{STATEMENT_SECONDS}s'",
@@ -55,6 +56,14 @@ SETTINGS: Final = (
     "notify msgtx, 'g1,2,3,99999999999999999999999,,x'", "notify msgtx, ''", "listen msgtx",
     "select pg_try_advisory_lock(1836279553, 1), pg_try_advisory_lock(1836279554, 1)", "select pg_advisory_unlock_all()",
     "begin; select msgtx.mark(); rollback", "discard plans",
+    "set role none", "set role pg_read_all_data", "set session authorization default", "reset role",
+    "set msgtx.caller = 'postgres'", "set msgtx.role_name = 'postgres'", "set application_name = 'msgtx-coordinator'",
+    "create or replace function pg_temp.clock() returns timestamptz language sql return 'infinity'::timestamptz",
+    "set search_path = pg_temp, pg_catalog", "savepoint s", "prepare transaction 'mine'",
+    "select pg_notify('msgtx', repeat('1,', 3000)) from generate_series(1, 50)",
+    "begin; select pg_notify('msgtx', n::text) from generate_series(1, 1000) n; rollback",
+    "create temp table if not exists share_group as select 1 as group_id",
+    "create temp table if not exists setting (name text, value bigint)",
 )  # fmt: skip
 FUNCTIONS: Final = """
     select p.proname, array(select format_type(t, null) from unnest(p.proargtypes) t), p.pronargdefaults,
@@ -66,6 +75,30 @@ VIEWS: Final = """
     and has_table_privilege(c.oid, 'select') order by 1"""
 TABLES: Final = """
     select c.relname from pg_class c where c.relnamespace = 'msgtx'::regnamespace and c.relkind = 'r' order by 1"""
+
+
+# What belongs to others. Heartbeats, markers and floors are nobody's; names of snapshots belong to all roles that consume.
+THEIRS: Final = {
+    "record_batch": "partition_id = any(%(partitions)s)",
+    "partition": "partition_id = any(%(partitions)s)",
+    "topic": "name = any(%(topics)s)",
+    "transaction": "producer_id = any(%(producers)s)",
+    "transaction_partition": "producer_id = any(%(producers)s)",
+    "transaction_decision": "producer_id = any(%(producers)s)",
+    "producer": "producer_id = any(%(producers)s)",
+    "consumer_group": "group_id = any(%(groups)s)",
+    "group_member": "group_id = any(%(groups)s)",
+    "group_assignment": "group_id = any(%(groups)s)",
+    "group_offset": "group_id = any(%(groups)s)",
+    "share_group": "group_id = any(%(groups)s)",
+    "share_state": "group_id = any(%(groups)s) and version = (select max(n.version) from msgtx.share_state n"
+    " where n.group_id = t.group_id and n.partition_id = t.partition_id)",
+    "share_parked": "group_id = any(%(groups)s)",
+    "share_pending": "group_id = any(%(groups)s)",
+    "dedup_key": "topic_id in (select topic_id from msgtx.topic where name = any(%(topics)s))",
+    "setting": "true",
+    "role_right": "true",
+}
 
 
 @dataclass
@@ -89,10 +122,11 @@ class Others:
         self.group = f"{self.secret}-group"
         self.transactional_id = f"{self.secret}-id"
         self.owner, self.connection = owner, connection
-        owner.topics.create(self.topic, partitions=3)
+        owner.topics.create(self.topic, partitions=4)
         self.partitions = describe_topics(connection, [self.topic])[self.topic].partition_ids
         role = roles.make(
-            f"produce:{self.topic}", f"consume:{self.topic}", f"consume:group:{self.group}",
+            f"produce:{self.topic}", f"consume:{self.topic}",
+            f"consume:group:{self.group}", f"consume:group:{self.secret}-shares",
             f"produce:transactional_id:{self.transactional_id}*",
             f"produce:transactional_id:{self.secret}-owners",  # an id that no grant names is open to every producer
         )  # fmt: skip
@@ -103,6 +137,7 @@ class Others:
         )
         self.consumer.poll(0.2)
         self.member = self.consumer.group_metadata().member_id
+        self._begin_shares()
         # One at each partition: a transaction half written, a sequence begun, a half-written transaction of the owner.
         self.writer = Writer(self.session, f"{self.transactional_id}-1", timeout_ms=900_000)
         self.writer.send(self.partitions[0], b"half")
@@ -111,15 +146,75 @@ class Others:
         self.owners = Writer(connection, f"{self.secret}-owners", timeout_ms=900_000)
         self.owners.send(self.partitions[2], b"half")
 
+    def _begin_shares(self) -> None:
+        """Have a member of a share group hold records, one of them released for later, and one a dead letter."""
+        self.share_group, self.letters = f"{self.secret}-shares", f"{self.secret}-shares-dead-letters"
+        self.cut = f"{self.secret}-cut"
+        self.owner.admin.shares.configure(
+            self.share_group, {"auto_offset_reset": "earliest", "record_lock_duration_ms": "1h"}
+        )
+        self.only_shared = f"{self.secret}-shared"
+        self.owner.topics.create(self.only_shared)
+        with self.owner.producer() as producer:
+            for number in range(4):
+                producer.send(self.only_shared, b"shared %d" % number, dedup_key=f"{self.secret}-key-{number}").result(
+                    SECONDS
+                )
+        self.member_of_shares = self.owner.share_consumer(
+            self.only_shared, group=self.share_group, acknowledgement_mode="explicit", session_timeout_ms=300_000
+        )
+        self.held = []
+        while len(self.held) < 4:
+            self.held += self.member_of_shares.poll(1.0)
+        self.member_of_shares.acknowledge(self.held[2], Acknowledgement.REJECT, reason="dead")
+        self.member_of_shares.acknowledge(self.held[3], Acknowledgement.RELEASE, delay_ms=3_600_000)
+        self.member_of_shares.commit()
+        self.owner.snapshots.save(self.cut, self.owner.snapshot([self.only_shared]))
+
+    def fingerprint(self) -> dict[str, list[Any]]:
+        """Return all rows that are theirs, by table."""
+        topics = [self.topic, self.only_shared, self.letters]
+        known = describe_topics(self.connection, topics)
+        groups = self.connection.execute(
+            "select group_id from msgtx.consumer_group where name = any(%s)", [[self.group, self.share_group]]
+        ).fetchall()
+        of = {
+            "topics": topics,
+            "partitions": [each for topic in known.values() for each in topic.partition_ids],
+            "groups": [group for (group,) in groups],
+            "producers": [self.writer.name[0], self.owners.name[0], self.sequence[0]],
+        }
+        return {
+            table: sorted(
+                str(row)
+                for row in self.connection.execute(f"select t::text from msgtx.{table} t where {where}", of).fetchall()
+            )
+            for table, where in THEIRS.items()
+        }
+
     @property
     def names(self) -> list[str]:
         """Names that the stranger has guessed."""
-        return [self.group, f"{self.transactional_id}-1", f"{self.secret}-owners", self.member]
+        return [
+            self.group, f"{self.transactional_id}-1", f"{self.secret}-owners", self.member, self.share_group, self.letters,
+            self.only_shared, f"{self.secret}-key-0", self.cut,
+        ]  # fmt: skip
 
     @property
     def numbers(self) -> list[int]:
         """Numbers that the stranger has guessed: producer ids, epochs, partitions."""
-        return [*self.writer.name, *self.owners.name, *self.sequence, *self.partitions]
+        return [*self.writer.name, *self.owners.name, *self.sequence, *self.partitions, *self.shares]
+
+    @property
+    def shares(self) -> list[int]:
+        """Numbers of members of their share group, and of its partition."""
+        rows = self.connection.execute(
+            "select m.member_number from msgtx.group_member m"
+            " join msgtx.consumer_group g using (group_id) where g.name = %s",
+            [self.share_group],
+        ).fetchall()
+        ids = describe_topics(self.connection, [self.only_shared])[self.only_shared].partition_ids
+        return [number for (number,) in rows] + list(ids)
 
     def go_on(self) -> list[str]:
         """Finish what was begun. Returns what is not as promised."""
@@ -142,12 +237,21 @@ class Others:
         self.consumer.commit()
         if self.consumer.group_metadata().member_id != self.member:
             found.append(f"the member {self.member} was thrown out of its group")
+        for record in self.held[:2]:
+            self.member_of_shares.acknowledge(record)
+        self.member_of_shares.commit()
+        if again := self.member_of_shares.poll(0.2):
+            found.append(f"of its share group it was given {again}")
+        with self.owner.producer() as producer:
+            if not producer.send(self.only_shared, b"again", dedup_key=f"{self.secret}-key-0").result(SECONDS).duplicate:
+                found.append("a key of deduplication was forgotten")
         whole = Writer(self.session, f"{self.transactional_id}-2")
         whole.commit_whole(whole.row(self.partitions[0], b"whole"))
         return found
 
     def close(self) -> None:
         """End their sessions."""
+        self.member_of_shares.close()
         self.consumer.close()
         self.client.close()
         self.session.close()
@@ -156,8 +260,9 @@ class Others:
 class Stranger:
     """A login that may produce, consume and administer topics of its own, and knows others' names and numbers."""
 
-    def __init__(self, connection: Connection, others: Others, chance: random.Random, own: list[int]) -> None:
+    def __init__(self, connection: Connection, others: Others, chance: random.Random, own: list[int], team: str) -> None:
         self.connection = connection
+        self.settings = (*SETTINGS, f"set role {team}", f"set role {team}", f"set local role {team}", "reset role")
         self.chance = chance
         self.secret = others.secret
         self.own = own
@@ -165,9 +270,13 @@ class Stranger:
             "producer_id": [others.writer.name.producer_id, others.owners.name.producer_id, others.sequence.producer_id],
             "producer_epoch": [0], "expected_epoch": [0], "transaction_number": [0], "outcome": ["COMMIT", "ABORT"],
             "decided_by": ["client", "admin", "resolve"], "kind": ["session", "external"], "app_id": others.names,
-            "transactional_id": others.names, "group_name": [others.group], "group_names": [others.group],
+            "transactional_id": others.names, "group_name": [others.group, others.share_group],
+            "group_names": [others.group, others.share_group], "dead_letter_topic": [others.letters, others.only_shared],
+            "answers": ["accept", "release", "reject", "renew"], "first_offsets": [0, 1], "last_offsets": [0, 1],
+            "call_number": [1, 2, 3, 2**62], "dedup_keys": [f"{others.secret}-key-0"], "in_name": [others.cut],
             "member_id": [others.member], "member_ids": [others.member, None], "generation": [1, 2], "generations": [1, 2],
-            "member_number": list(range(1, 4)), "strategy": ["range", "cooperative-sticky"], "isolation": ["read_committed"],
+            "member_number": [*range(1, 4), *others.shares],
+            "member_numbers": others.shares, "strategy": ["range", "cooperative-sticky"], "isolation": ["read_committed"],
             "partitions": own, "partition_ids": own, "partition_id": own, "offsets": [0, 1], "timeout_ms": [None, 60_000],
             "heartbeat_number": [2**63 - 1], "topics": ["own-topic"], "pattern": [None, "("], "instance_id": [None],
         }  # fmt: skip
@@ -252,7 +361,7 @@ class Stranger:
         """Do one thing."""
         chance = self.chance
         if chance.random() < 0.08:
-            self.run(report, "a setting", chance.choice(SETTINGS), [])
+            self.run(report, "a setting", chance.choice(self.settings), [])
             if chance.random() < 0.5:
                 self.run(report, "a setting", f"reset all; set statement_timeout = '{STATEMENT_SECONDS}s'", [])
             return
@@ -300,13 +409,20 @@ def attack(server: Server, url: str, *, seed: int, calls: int | None = None, sec
         owner.topics.create("own-topic", partitions=2)
         own = describe_topics(connection, ["own-topic"])["own-topic"].partition_ids
         role = roles.make("produce:own-*", "consume:own-*", "admin:own-*")
-        before = _sizes(connection)
+        team = roles.make("produce:team-*", "consume:own-*", options="nologin")
+        roles.sql(f"alter role {role} noinherit; grant {team} to {role}")
+        before, theirs = _sizes(connection), others.fingerprint()
         with contextlib.closing(roles.connect(role)) as session:
             session.execute(f"set statement_timeout = '{STATEMENT_SECONDS}s'")
-            stranger = Stranger(session, others, chance, list(own))
+            stranger = Stranger(session, others, chance, list(own), team)
             deadline = time.monotonic() + seconds
             while (calls is None or report.calls < calls) and time.monotonic() < deadline and not session.closed:
                 stranger.act(report)
+        now = others.fingerprint()
+        report.failures += [
+            f"of others' {table}: {len(rows)} rows, now {len(now[table])}; {sorted({*rows} ^ {*now[table]})[:2]}"[:1000]
+            for table, rows in theirs.items() if rows != now[table]
+        ]  # fmt: skip
         try:
             report.failures += others.go_on()
         except (AssertionError, errors.MsgtxError) as error:
