@@ -18,14 +18,14 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
+from msgtx import arguments, errors, orm
 from msgtx import client as clients
 from msgtx import consumer as consumers
-from msgtx import errors, orm
 from msgtx import producer as producers
 from msgtx.admin.topics import TopicsAdmin
 from msgtx.consumer.consumer import Deserializer
 from msgtx.consumer.shares import ShareRide
-from msgtx.consumer.subscription import Callback, require_names
+from msgtx.consumer.subscription import Callback
 from msgtx.database.pool import POOL_SIZE
 from msgtx.process import Ending, IntoAsync, Rider, Stop
 from msgtx.producer.batcher import Serializer
@@ -125,20 +125,26 @@ def _direct(
     return forward
 
 
-async def _in_session(session: "AsyncUserSession", call: Callable[[UserSession], Answer]) -> Answer:
-    """Do a call with the sync session below an async one. Raise `ConfigError` without greenlet, `TypeError`."""
+def _require_async(session: object) -> None:
+    """Raise `ConfigError` without greenlet, `WrongType` for what is no async session."""
     try:
         from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
     except ImportError as error:
         raise errors.ConfigError("SQLAlchemy's async sessions need greenlet: pip install msgtx[async]") from error
-    if isinstance(session, async_scoped_session):
-        session = session()
-    if not isinstance(session, AsyncSession | AsyncConnection):
-        raise TypeError(
+    if not isinstance(session, AsyncSession | AsyncConnection | async_scoped_session):
+        raise errors.WrongType(
             "expected SQLAlchemy's AsyncSession, async_scoped_session or AsyncConnection, not"
             f" {type(session).__name__} (msgtx.orm and msgtx.connect() take those that are not async)"
         )
-    return await session.run_sync(call)
+
+
+async def _in_session(session: "AsyncUserSession", call: Callable[[UserSession], Answer]) -> Answer:
+    """Do a call with the sync session below an async one. Raise as `_require_async`."""
+    _require_async(session)
+    from sqlalchemy.ext.asyncio import async_scoped_session
+
+    given = session() if isinstance(session, async_scoped_session) else session
+    return await given.run_sync(call)
 
 
 async def publish(
@@ -298,6 +304,7 @@ class Producer:
 
     async def send_acknowledgements_to_transaction(self, share_consumer: "ShareConsumer") -> None:
         """Commit the answers that a share consumer has been given with this transaction (I17)."""
+        arguments.an_instance("share_consumer", share_consumer, ShareConsumer, "a msgtx.aio.ShareConsumer")
         async with share_consumer._turn:
             await self._run(self.sync.send_acknowledgements_to_transaction, share_consumer.sync)
 
@@ -372,8 +379,8 @@ class Consumer:
 
         A poll that is cancelled has taken nothing: the next one gets it. Deserializers run in the event loop.
         """
-        most = self.sync._most(max_records)
-        if await self._found(timeout):
+        seconds, most = arguments.seconds("timeout", timeout), self.sync._most(max_records)
+        if await self._found(seconds):
             return self.sync._taken_at_once(most)
         self.sync._stopped = self._closing  # `stop` ended this poll, not those that follow
         return []
@@ -404,6 +411,7 @@ class Consumer:
 
         See `msgtx.Consumer.batch`.
         """
+        _require_async(session)
         self.sync._offsets.require_by_session()
         records = await self.poll(timeout, max_records)
         if not records:
@@ -455,7 +463,9 @@ class Consumer:
         callbacks = {"on_assign": on_assign, "on_revoke": on_revoke, "on_lost": on_lost}
         for name, callback in callbacks.items():
             if inspect.iscoroutinefunction(callback):
-                raise TypeError(f"{name} runs within a poll, in the consumer's thread: a plain function, with consumer.sync")
+                raise errors.WrongType(
+                    f"{name} runs within a poll, in the consumer's thread: a plain function, with consumer.sync"
+                )
         await self._run(functools.partial(self.sync.subscribe, topics, pattern=pattern, **callbacks))
 
     assign = _awaited(consumers.Consumer.assign)
@@ -522,9 +532,9 @@ class ShareConsumer:
         A poll that is cancelled has handed nothing out: the next one returns it, and what was handed out before is accepted
         in implicit mode. Deserializers run in the event loop.
         """
-        most = self.sync._most(max_records)
+        seconds, most = arguments.seconds("timeout", timeout), self.sync._most(max_records)
         async with self._turn:
-            if await self._found(timeout, most):
+            if await self._found(seconds, most):
                 return self.sync._polled_at_once(most)
             self.sync._stopped = self._closing  # `stop` ended this poll, not those that follow
             return []
@@ -567,6 +577,7 @@ class ShareConsumer:
 
         See `msgtx.ShareConsumer.batch`.
         """
+        _require_async(session)
         records = await self.poll(timeout, max_records)
         if not records:
             yield records
@@ -716,7 +727,9 @@ class Client:
         **settings: Unpack[ConsumerSettings],
     ) -> Consumer:
         """Make a consumer, for `async with`, which subscribes it; see `msgtx.Client.consumer`. Raise `ConfigError`."""
-        require_names(topics)
+        names = arguments.topics(topics)
+        if pattern is not None:
+            arguments.text("pattern", pattern)
         made = self.sync.consumer(
             pattern=None,  # subscribed to on entry
             key_deserializer=key_deserializer,
@@ -724,7 +737,7 @@ class Client:
             config=config,
             **settings,
         )
-        consumer = Consumer(made, topics, pattern)
+        consumer = Consumer(made, names, pattern)
         self._consumers.add(consumer)
         return consumer
 
@@ -772,6 +785,7 @@ class Client:
 
 async def connect(url: str | None = None, *, create: bool = False, pool_size: int = POOL_SIZE) -> Client:
     """Connect to msgtx in a PostgreSQL database, as `msgtx.connect`: `async with await msgtx.aio.connect() as client`."""
+    pool_size = arguments.whole("pool_size", pool_size, least=1, most=clients.MOST_CONNECTIONS)
     threads = concurrent.futures.ThreadPoolExecutor(pool_size, thread_name_prefix="msgtx-client")
     opened: list[clients.Client] = []
     try:

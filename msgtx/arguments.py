@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from msgtx.errors import ConfigError, InvalidRequest, WrongType
-from msgtx.types import TopicPartition
+from msgtx.types import TopicPartition, TransactionId
 
 Given = TypeVar("Given")
 LONGEST_SECONDS: Final = 2**40 / 1000  # 34 years: a thread cannot wait for more than 292 years
@@ -112,28 +112,38 @@ def topic(value: object) -> str:
     """Return the name of a topic. Raise `WrongType`, `InvalidRequest`."""
     if not isinstance(value, str):
         raise WrongType(f'a topic is a name, not {a_kind(value)}: {shown(value)}; several are consumer("a", "b")')
-    return check_name("a topic", value)
+    return text("the name of a topic", value)
 
 
-def topics(value: Iterable[str] | None) -> list[str] | None:
-    """Return the names of topics; None: all. Raise `WrongType` for a single name: its letters are no topics."""
-    if value is None:
-        return None
+def topics(value: Iterable[str]) -> list[str]:
+    """Return the names of topics. Raise `WrongType` for a single name: its letters are no topics."""
     if isinstance(value, str):
         raise WrongType("topics is a list of names; for one topic write [name]")
     return [topic(each) for each in listed("topics", value)]
 
 
-def partition(value: object, *, name: str = "a partition") -> TopicPartition:
+def partition(value: object) -> TopicPartition:
     """Return a partition, given as `TopicPartition` or as a pair. Raise `WrongType`, `InvalidRequest`."""
     if not isinstance(value, tuple) or len(value) != 2:
-        raise WrongType(f"{name} is a TopicPartition(topic, index), not {shown(value)}")
-    return TopicPartition(topic(value[0]), whole("the index of a partition", value[1], most=LARGEST_INT4))
+        raise WrongType(f"a partition is a TopicPartition(topic, index), not {shown(value)}")
+    return TopicPartition(topic(value[0]), whole("the index of a partition", value[1], least=-LARGEST_INT8))
 
 
-def partitions(value: Iterable[TopicPartition] | None) -> list[TopicPartition] | None:
-    """Return partitions; None: all. Raise `WrongType`, `InvalidRequest`."""
-    return None if value is None else [partition(each) for each in listed("partitions", value)]
+def partitions(value: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """Return partitions. Raise `WrongType`, `InvalidRequest`."""
+    return [partition(each) for each in listed("partitions", value)]
+
+
+def transaction_id(value: object) -> TransactionId:
+    """Return the name of a transaction, given as a text or as three numbers. Raise `WrongType`, `InvalidRequest`."""
+    if isinstance(value, str):
+        return TransactionId.parse(value)
+    if not isinstance(value, tuple) or len(value) != len(TransactionId._fields):
+        raise WrongType(f"a transaction id is a TransactionId, or a text like 17.0.3, not {shown(value)}")
+    number, epoch, count = value
+    return TransactionId(
+        whole("a producer id", number), whole("an epoch", epoch, most=LARGEST_INT4), whole("a transaction's number", count)
+    )
 
 
 # ── the rest ──
@@ -165,6 +175,13 @@ def function(name: str, value: Given | None) -> Given | None:
     """Return a function of the user's, or None. Raise `WrongType` for what cannot be called."""
     if value is not None and not callable(value):
         raise WrongType(f"{name} is a function, not {shown(value)}")
+    return value
+
+
+def stop(name: str, value: Given | None) -> Given | None:
+    """Return what ends a loop, such as a `threading.Event`, or None. Raise `WrongType`."""
+    if value is not None and not callable(getattr(value, "is_set", None)):
+        raise WrongType(f"{name} has is_set(), as threading.Event has; {shown(value)} has not")
     return value
 
 

@@ -5,9 +5,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, Unpack, cast
+from typing import Any, Final, Self, Unpack, cast
 
-from msgtx import callbacks, errors, snapshot, units
+from msgtx import arguments, callbacks, errors, snapshot, units
 from msgtx.admin import doctor
 from msgtx.admin.doctor.findings import Limits
 from msgtx.admin.groups import GroupsAdmin
@@ -21,7 +21,6 @@ from msgtx.config import ConsumerConfig, ProducerConfig, ShareConsumerConfig, re
 from msgtx.consumer.consumer import Consumer, Deserializer
 from msgtx.consumer.share_polls import SharePolls
 from msgtx.consumer.shares import ShareConsumer
-from msgtx.consumer.subscription import require_names
 from msgtx.consumer.wakeup import Listener
 from msgtx.coordinator.completion import Completion
 from msgtx.coordinator.sweep import sweep
@@ -84,6 +83,8 @@ from msgtx.types import (
 )
 from msgtx.units import Duration
 
+MOST_CONNECTIONS: Final = 10_000  # of one client: more than a server takes
+
 
 class Admin:
     """`client.admin`: groups, share groups, transactions, producers, partitions and coordinators; what hurts."""
@@ -98,6 +99,7 @@ class Admin:
 
     def find_coordinator(self, transactional_id: str) -> Coordinator:
         """Return who leads the shard of a transactional id. Raise `CoordinatorNotAvailable` without a living lease."""
+        transactional_id = arguments.check_name("a transactional id", transactional_id)
         with self._engine.connection() as connection:
             return find_coordinator(connection, transactional_id)
 
@@ -166,6 +168,7 @@ class Client:
         """Make a producer; settings as in `msgtx.settings`, Kafka's dotted names in `config`. Raise `ConfigError`."""
         self._require_open()
         resolved = resolve(ProducerConfig, settings, config)
+        _functions(key_serializer=key_serializer, value_serializer=value_serializer)
         producer = Producer(
             self.engine,
             resolved,
@@ -192,10 +195,12 @@ class Client:
     ) -> Consumer:
         """Make a consumer, subscribed to these topics. Without topics, `assign` or `subscribe` it. Raise `ConfigError`."""
         self._require_open()
-        require_names(topics)
+        names = arguments.topics(topics)
+        resolved = resolve(ConsumerConfig, settings, config)
+        _functions(key_deserializer=key_deserializer, value_deserializer=value_deserializer)
         consumer = Consumer(
             self.engine,
-            resolve(ConsumerConfig, settings, config),
+            resolved,
             topics=self._topic,
             topics_now=self._topics_now,
             all_topics=self.topics.list,
@@ -204,9 +209,9 @@ class Client:
             value_deserializer=value_deserializer,
             observers=self._observers,
         )
-        if topics or pattern is not None:
+        if names or pattern is not None:
             try:
-                consumer.subscribe(topics, pattern=pattern)
+                consumer.subscribe(names, pattern=pattern)
             except BaseException:
                 consumer.close()  # nothing else can: as a member it would keep partitions that no one reads
                 raise
@@ -228,13 +233,14 @@ class Client:
         """
         self._require_open()
         resolved = resolve(ShareConsumerConfig, settings, config)
-        require_names(topics)
-        if not topics:
+        names = arguments.topics(topics)
+        _functions(key_deserializer=key_deserializer, value_deserializer=value_deserializer)
+        if not names:
             raise errors.ConfigError("a share consumer reads at least one topic: name it, or several")
         consumer = ShareConsumer(
             self.engine,
             resolved,
-            topics,
+            names,
             look_up=self._topic,
             listener=self._listener,
             polls=self._share_polls,
@@ -291,7 +297,22 @@ class Client:
             partitions=partitions,
         )
         lasting, idle = _times(transaction_ms, idle_timeout)
-        self._require_topics(topic, to)
+        topic, to, group = arguments.topic(topic), arguments.topic(to), arguments.check_name("a group", group)
+        transactional_id = arguments.check_name("a transactional id", transactional_id)
+        batch = arguments.flag("batch", batch)
+        _functions(on_commit=on_commit)
+        arguments.stop("stop", stop)
+        if not callable(transform):
+            raise errors.WrongType(f"transform is a function of a record, not {arguments.shown(transform)}")
+        whole = resolve(ProducerConfig, {**settings, "transactional_id": transactional_id})
+        if lasting >= whole.transaction_timeout_ms:
+            raise errors.ConfigError(
+                f"transaction_ms={lasting} must be below transaction_timeout_ms={whole.transaction_timeout_ms}, which would"
+                " end each transaction"
+            )
+        source, _ = self._require_topics(topic, to)
+        for index in partitions or ():
+            source.partition_id(index)  # before the id is taken over, which fences another worker
         self._require_letters(dead_letter, [topic])
         if share:
 
@@ -390,7 +411,7 @@ class Client:
 
         require_handler(handler, awaited=_work is not Into)
         if not callable(session_factory):
-            raise TypeError(f"session_factory makes sessions when it is called, not {type(session_factory).__name__}")
+            raise errors.WrongType(f"session_factory makes sessions when it is called, not {type(session_factory).__name__}")
         require_worker(
             on_error,
             share=share,
@@ -400,13 +421,17 @@ class Client:
             concurrency=concurrency,
         )
         lasting, idle = _times(transaction_ms, idle_timeout)
-        require_names(topics)
-        if not topics:
+        group = arguments.check_name("a group", group)
+        batch = arguments.flag("batch", batch)
+        _functions(on_commit=on_commit)
+        arguments.stop("stop", stop)
+        names = arguments.topics(topics)
+        if not names:
             raise errors.ConfigError("name the topics to consume, behind the handler")
-        self._require_topics(*topics)
-        self._require_letters(dead_letter, topics)
         if "enable_auto_commit" in settings:
             raise errors.ConfigError("enable_auto_commit is off here: the offsets are committed with the rows; leave it out")
+        self._require_topics(*names)
+        self._require_letters(dead_letter, names)
 
         def make(rider: Rider, most: int) -> Into:
             return _work(
@@ -484,11 +509,15 @@ class Client:
 
             return together(member, concurrency, ending=ending, on_commit=on_commit)
 
-    def _require_topics(self, *names: str) -> None:
+    def _require_topics(self, *names: str) -> list[Topic]:
+        found: list[Topic] = []
         for name in names:
-            if self._topic(name, True) is None:
+            topic = self._topic(name, True)
+            if topic is None:
                 with self.engine.connection() as connection:
                     raise unknown_topic(connection, name)
+            found.append(topic)
+        return found
 
     def _require_letters(self, dead_letter: str | None, topics: Sequence[str]) -> None:
         """Raise `ConfigError` for a topic of dead letters that this worker reads itself, or that is compacted."""
@@ -522,7 +551,7 @@ class Client:
 
         It only moves forward, and reading it again gives the same. Raise `UnknownTopicOrPartition`.
         """
-        return snapshot.take(self.engine, topics).snapshot
+        return snapshot.take(self.engine, arguments.topics(topics)).snapshot
 
     def read(self, cut: Snapshot, start: Snapshot | None = None) -> Iterator[Record]:
         """Yield each committed record below a cut once, from an earlier cut (None: the log starts), partition by partition.
@@ -537,7 +566,7 @@ class Client:
         `resolve=True` decides ABORT if it is open and is not prepared for an outside decision.
         Source: internals: transactions#the-outcome-asked-later.
         """
-        name = TransactionId.parse(transaction_id) if isinstance(transaction_id, str) else TransactionId(*transaction_id)
+        name, resolve = arguments.transaction_id(transaction_id), arguments.flag("resolve", resolve)
         with self.engine.connection() as connection:
             if resolve:
                 return end_transaction(connection, name, "resolve")
@@ -549,7 +578,8 @@ class Client:
         Returns how it is decided: COMMITTED or ABORTED. Raise `InvalidTransactionState` if it is decided otherwise, not
         prepared or not known; `IncarnationChanged` for a token from before a failover, which may have lost it.
         """
-        wanted = PreparedTransaction.parse(token) if isinstance(token, str) else token
+        commit = arguments.flag("commit", commit)
+        wanted = PreparedTransaction.parse(str(token) if isinstance(token, PreparedTransaction) else token)
         with self.engine.connection() as connection:
             if wanted.incarnation != str(self.engine.incarnation):
                 raise errors.IncarnationChanged(
@@ -617,6 +647,7 @@ class Client:
 
         Before a worker is started: of one that runs it learns only what its producer and consumer do.
         """
+        arguments.an_instance("observer", observer, Observer, "a msgtx.observer.Observer")
         with self._lock:
             known, users = observer in self._observers.each, [user for user in self._open if not user.closed]
         self._observers.add(observer)
@@ -669,6 +700,11 @@ class Client:
         self.close()
 
 
+def _functions(**named: object) -> None:
+    for name, function in named.items():
+        arguments.function(name, function)
+
+
 def _times(transaction_ms: Duration, idle_timeout: Duration | None) -> tuple[int, float | None]:
     """Return how long a worker's transactions last, in ms, and after how many seconds without input it ends."""
     lasting = units.milliseconds("transaction_ms", transaction_ms)
@@ -687,6 +723,10 @@ def connect(url: str | None = None, *, create: bool = False, pool_size: int = PO
     and upgraded. A given database is left alone unless `create=True`. Raise `DatabaseUnavailable`, or `ConfigError` if the
     schema is missing or of another version.
     """
+    if url is not None and not isinstance(url, str):
+        raise errors.WrongType(f"url is a text, not a {type(url).__name__}")  # it is not shown: it may hold a password
+    create = arguments.flag("create", create)
+    pool_size = arguments.whole("pool_size", pool_size, least=1, most=MOST_CONNECTIONS)
     engine = open_engine(url, pool_size=pool_size)
     try:
         if engine.embedded or create:

@@ -24,6 +24,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, g
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from msgtx import arguments
 from msgtx.client import Client
 from msgtx.coordinator.endpoint import Endpoint, exposition, plain
 from msgtx.errors import ConfigError
@@ -201,11 +202,16 @@ def watch(client: Client, *, registry: CollectorRegistry = REGISTRY) -> None:
     _watched(client, registry)
 
 
-def _watched(client: Client, registry: CollectorRegistry) -> Metrics:
+def _require(client: object) -> None:
     if not isinstance(client, Client):
         raise ConfigError(
             f"metrics.watch takes a client of msgtx.connect (of msgtx.aio its .sync), not {type(client).__name__}"
         )
+
+
+def _watched(client: Client, registry: CollectorRegistry) -> Metrics:
+    _require(client)
+    arguments.an_instance("registry", registry, CollectorRegistry, "a CollectorRegistry of prometheus_client")
     with _making:
         found = _known.get(registry)
         if found is None:
@@ -220,6 +226,8 @@ def serving(client: Client, *, port: int, host: str = "127.0.0.1") -> Iterator[i
 
     Before a worker is started. Raise `ConfigError` if the address cannot be had.
     """
+    _require(client)
+    host, port = arguments.text("host", host), arguments.whole("port", port, most=65_535)
     registry = CollectorRegistry()
     endpoint = Endpoint(
         host,

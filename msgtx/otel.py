@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, TypeAlias
 
+from msgtx import arguments
 from msgtx.client import Client
 from msgtx.errors import ConfigError, FatalError
 from msgtx.observer import Ended, Observer
@@ -268,17 +269,36 @@ def instrument(
         raise ConfigError(
             f"instrument takes a client of msgtx.connect (of msgtx.aio its .sync), not {type(client).__name__}"
         )
-    client.observe(Instruments(tracer_provider, meter_provider))
+    if meter_provider is not None:
+        arguments.an_instance("meter_provider", meter_provider, metrics.MeterProvider, "a MeterProvider")
+    client.observe(Instruments(_provider(tracer_provider), meter_provider))
+
+
+def _provider(given: object) -> trace.TracerProvider | None:
+    if given is None:
+        return None
+    return arguments.an_instance("tracer_provider", given, trace.TracerProvider, "a TracerProvider")
+
+
+def _records(given: object) -> list[Record]:
+    found = [given] if isinstance(given, Record) else arguments.listed("records", given)
+    return [_record(each) for each in found]
+
+
+def _record(given: object) -> Record:
+    return arguments.an_instance("a record", given, Record, "a Record of msgtx")
 
 
 def processing(
     records: Record | Sequence[Record], *, group: str | None = None, tracer_provider: trace.TracerProvider | None = None
 ) -> AbstractContextManager[Span]:
     """Run a block in a `process` span that is linked with where these records came from; for a loop of your own."""
-    found = [records] if isinstance(records, Record) else list(records)
+    found = _records(records)
+    if group is not None:
+        group = arguments.text("group", group)
     if not found:
         raise ConfigError("processing takes a record or several, not none")
-    return _made(tracer_provider).process(found, group)
+    return _made(_provider(tracer_provider)).process(found, group)
 
 
 @functools.lru_cache(maxsize=8)
@@ -288,7 +308,8 @@ def _made(tracer_provider: trace.TracerProvider | None) -> Instruments:
 
 def context_of(record: Record) -> Context:
     """Return the context that a record's headers carry, for a span that is to be a child of the one that sent it."""
-    return propagate.extract({name: (value or b"").decode(errors="replace") for name, value in record.headers})
+    carrier = {name: (value or b"").decode(errors="replace") for name, value in _record(record).headers}
+    return propagate.extract(carrier)
 
 
 def headers() -> list[tuple[str, bytes]]:
@@ -302,7 +323,7 @@ def links(records: Sequence[Record]) -> list[Link]:
     """Return links to the spans that sent these records: each once, the first 128."""
     found: dict[tuple[int, int], Link] = {}
     seen: set[tuple[Any, ...]] = set()
-    for record in records:
+    for record in _records(records):
         if record.headers and record.headers not in seen and len(found) < MOST_LINKS:
             seen.add(record.headers)
             context = trace.get_current_span(context_of(record)).get_span_context()

@@ -4,10 +4,9 @@ import builtins
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from msgtx import errors
+from msgtx import arguments, errors
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
-from msgtx.rules.names import require_list
 from msgtx.store.append import milliseconds
 from msgtx.store.fetch import EARLIEST, Position, fetch, list_offsets
 from msgtx.store.holders import stable_cut
@@ -33,9 +32,9 @@ READ_BYTES: Final = 8 * 1024 * 1024  # of one fetch
 
 def take(engine: Engine, topics: Iterable[str] | None) -> TakenSnapshot:
     """Return the greatest consistent cut of these topics (None: of all), now. Raise `UnknownTopicOrPartition`."""
-    require_list(topics)
+    names = None if topics is None else arguments.topics(topics)
     with engine.connection() as connection:
-        places = partitions_of(require_topics(connection, None if topics is None else list(topics)).values())
+        places = partitions_of(require_topics(connection, names).values())
         cut = stable_cut(connection, places)
         # Only reported: what blocks a partition is asked for after the cut, and may have ended in between.
         ends = fetch(
@@ -63,6 +62,14 @@ def read(engine: Engine, snapshot: Snapshot, start: Snapshot | None = None) -> I
     snapshot of another database, `UnknownTopicOrPartition` if a topic was deleted since the cut, also if it was made again,
     `OffsetOutOfRange` if retention has removed what lies behind `start`, `LogTruncated`.
     """
+    return _records(engine, _cut("cut", snapshot), None if start is None else _cut("start", start))
+
+
+def _cut(name: str, value: object) -> Snapshot:
+    return arguments.an_instance(name, value, Snapshot, "a Snapshot")
+
+
+def _records(engine: Engine, snapshot: Snapshot, start: Snapshot | None) -> Iterator[Record]:
     with engine.connection() as connection:
         require_incarnation(connection, snapshot, start)
         ids = _require_same(connection, snapshot, snapshot.ends)
@@ -135,11 +142,13 @@ class Snapshots:
         The same cut again changes nothing. Raise `SnapshotExists` for another one without `replace`, `IncarnationChanged`
         for one of another database, `InvalidRequest` for a name that is not 1 to 249 of a-z A-Z 0-9 . _ -
         """
+        name, cut, replace = arguments.text("name", name), _cut("cut", cut), arguments.flag("replace", replace)
         with self._engine.connection() as connection:
             return SavedSnapshot(name, cut, milliseconds(save_snapshot(connection, name, str(cut), replace=replace)))
 
     def get(self, name: str) -> Snapshot:
         """Return the cut of a name, also one from before a failover: reading that is refused. Raise `SnapshotNotFound`."""
+        name = arguments.text("name", name)
         with self._engine.connection() as connection:
             found = saved_snapshots(connection, name) if name else []
         if not found:
@@ -153,6 +162,7 @@ class Snapshots:
 
     def delete(self, name: str) -> None:
         """Forget the cut of a name. Raise `SnapshotNotFound`."""
+        name = arguments.text("name", name)
         with self._engine.connection() as connection:
             if not delete_snapshot(connection, name):
                 raise errors.SnapshotNotFound(f"there is no snapshot {name!r}")
@@ -166,8 +176,8 @@ class Snapshots:
         of `end`, else of `start`, else all. Raise `IncarnationChanged`, `UnknownTopicOrPartition`, and `InvalidRequest` for
         a start behind its end, and for a topic that `end` has nothing of.
         """
-        require_list(topics)
-        asked = None if topics is None else [*dict.fromkeys(topics)]
+        asked = None if topics is None else [*dict.fromkeys(arguments.topics(topics))]
+        start, end = (None if each is None else _cut(name, each) for name, each in (("start", start), ("end", end)))
         with self._engine.connection() as connection:
             require_incarnation(connection, start, end)
         if end is None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, NewType, Self
 
-from msgtx.errors import InvalidRequest
+from msgtx.errors import InvalidRequest, WrongType
 
 PartitionId = NewType("PartitionId", int)
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -14,6 +14,12 @@ INCARNATION: Final = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"  # of a databa
 
 
 Strategy = Literal["range", "roundrobin", "cooperative-sticky"]  # how a group's partitions are divided
+
+
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        raise WrongType(f"{what} is read from a text, not from a {type(value).__name__}")
+    return value
 
 
 class TopicPartition(NamedTuple):
@@ -66,7 +72,7 @@ class Snapshot:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read what `str` wrote. Raise `InvalidRequest`."""
-        incarnation, *topics = text.split() or [""]
+        incarnation, *topics = _text(text, "a snapshot").split() or [""]
         ends: dict[TopicPartition, int] = {}
         ids: dict[TopicPartition, int] = {}
         for part in topics:
@@ -160,7 +166,7 @@ class TransactionId(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read what `str` wrote. Raise `InvalidRequest` for anything else."""
-        match = re.fullmatch(r"([0-9]{1,19})\.([0-9]{1,10})\.([0-9]{1,19})", text.strip())
+        match = re.fullmatch(r"([0-9]{1,19})\.([0-9]{1,10})\.([0-9]{1,19})", _text(text, "a transaction id").strip())
         if match is None:
             raise InvalidRequest(f"{text!r} is no transaction id; it reads producer_id.epoch.number, like 17.0.3")
         found = cls(*map(int, match.groups()))
@@ -185,7 +191,7 @@ class PreparedTransaction(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read what `str` wrote. Raise `InvalidRequest`."""
-        name, _, incarnation = text.strip().partition("@")
+        name, _, incarnation = _text(text, "a token").strip().partition("@")
         if not re.fullmatch(INCARNATION, incarnation):
             raise InvalidRequest(
                 f"{text!r} is no token of a prepared transaction; it reads producer_id.epoch.number@incarnation"

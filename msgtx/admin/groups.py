@@ -2,10 +2,10 @@
 
 import builtins
 from collections.abc import Collection, Iterable, Mapping
-from datetime import UTC
+from datetime import UTC, datetime, timedelta
 from typing import get_args
 
-from msgtx import errors
+from msgtx import arguments, errors
 from msgtx.database.calls import clock
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
@@ -35,6 +35,7 @@ from msgtx.types import (
     OffsetAndMetadata,
     OffsetReset,
     PartitionDescription,
+    ShiftBy,
     TopicPartition,
 )
 
@@ -47,9 +48,7 @@ class GroupsAdmin:
 
     def list(self, states: Collection[str] | None = None) -> list[GroupListing]:
         """List groups with their state, by name; those of which nothing is left only if `states` asks for Dead."""
-        unknown = set(states or ()) - set(State)
-        if unknown:
-            raise errors.InvalidRequest(f"unknown state {min(unknown)!r}; the states are {', '.join(State)}")
+        states = known_states(states, State)
         with self._engine.connection() as connection:
             found = list_groups(connection, None)
         wanted = set(states) if states else set(State) - {State.DEAD}
@@ -61,6 +60,7 @@ class GroupsAdmin:
 
     def describe(self, group: str) -> GroupDescription:
         """Describe a group, with its lag on each partition. One that does not exist is Dead, as Kafka has it."""
+        group = arguments.check_name("a group", group)
         with self._engine.connection() as connection:
             listed = next(iter(list_groups(connection, [group])), ListedGroup(group, 0, None, 0, 0, True, False))
             known = describe_members(connection, group)
@@ -79,6 +79,7 @@ class GroupsAdmin:
 
     def members(self, group: str) -> "builtins.list[MemberDescription]":
         """Return the members of a group, in the order in which they joined; also those whose session is over."""
+        group = arguments.check_name("a group", group)
         with self._engine.connection() as connection:
             known = describe_members(connection, group)
             names = _names(connection)
@@ -86,6 +87,7 @@ class GroupsAdmin:
 
     def offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return a group's committed offsets; those of a sealed transaction wait for its decision, and are left out."""
+        group = arguments.check_name("a group", group)
         with self._engine.connection() as connection:
             found = committed_offsets(connection, group, None)
             names = _names(connection)
@@ -98,6 +100,7 @@ class GroupsAdmin:
 
     def delete(self, group: str) -> None:
         """Delete a group with its offsets. Raise `GroupNotFound`, `GroupNotEmpty` while it has members."""
+        group = arguments.check_name("a group", group)
         with self._engine.connection() as connection:
             if not list_groups(connection, [group]):  # none, or a share group
                 raise errors.GroupNotFound(f"there is no consumer group {group!r}")
@@ -109,6 +112,7 @@ class GroupsAdmin:
         All or nothing. Raise `GroupNotFound`, `UnknownTopicOrPartition`, and `GroupSubscribedToTopic` for a partition that a
         living member owns.
         """
+        group, partitions = arguments.check_name("a group", group), arguments.partitions(partitions)
         with self._engine.connection() as connection:
             ids = _ids(connection, partitions)
             removed = delete_offsets(connection, group, [*ids.values()])
@@ -131,7 +135,8 @@ class GroupsAdmin:
         neither: where the group has an offset. A group that does not exist is made. Raise `GroupNotEmpty` while it has
         members, `UnknownTopicOrPartition`, `InvalidRequest`, and `GroupNotFound` if no partition is named, either.
         """
-        partitions = named_partitions(target, topics, partitions)
+        group, dry_run = arguments.check_name("a group", group), arguments.flag("dry_run", dry_run)
+        target, topics, partitions = reset_arguments(target, topics, partitions)
         with self._engine.connection() as connection:
             ids = _scope(connection, group, topics, partitions)
             committed = committed_offsets(connection, group, [*ids.values()])
@@ -220,17 +225,40 @@ def _ids(connection: RawConnection, partitions: Iterable[TopicPartition]) -> dic
     return {partition: known[partition.topic].partition_id(partition.partition) for partition in wanted}
 
 
-def named_partitions(
+def known_states(states: Collection[str] | None, known: Iterable[str]) -> "list[str]":
+    """Return the states that are asked for, as texts. Raise `WrongType`, `InvalidRequest`."""
+    asked = [] if states is None else [arguments.text("a state", each) for each in arguments.listed("states", states)]
+    if unknown := set(asked) - set(known):
+        raise errors.InvalidRequest(f"unknown state {arguments.shown(min(unknown))}; the states are {', '.join(known)}")
+    return asked
+
+
+def reset_arguments(
     target: Target, topics: Iterable[str] | None, partitions: Iterable[TopicPartition] | None
-) -> Iterable[TopicPartition] | None:
-    """Return the partitions that a reset names. Raise `InvalidRequest` for a word that is no target."""
-    if isinstance(target, str) and target not in get_args(Word):
-        raise errors.InvalidRequest(f"{target!r} is no target; known words are {', '.join(get_args(Word))}")
-    if isinstance(target, Mapping):
-        if topics is not None or partitions is not None:
-            raise errors.InvalidRequest("a mapping of offsets names its partitions itself: give no topics or partitions")
-        return target
-    return partitions
+) -> "tuple[Target, list[str] | None, list[TopicPartition] | None]":
+    """Return what a reset is asked for. Raise `WrongType`, and `InvalidRequest` for a word that is no target."""
+    names = [arguments.topic(topics)] if isinstance(topics, str) else None if topics is None else arguments.topics(topics)
+    places = None if partitions is None else arguments.partitions(partitions)
+    match target:
+        case str():
+            if target not in get_args(Word):
+                raise errors.InvalidRequest(f"{target!r} is no target; known words are {', '.join(get_args(Word))}")
+        case Mapping():
+            if names is not None or places is not None:
+                raise errors.InvalidRequest("a mapping of offsets names its partitions itself: give no topics or partitions")
+            target = {arguments.partition(each): _offset(offset) for each, offset in target.items()}
+            places = list(target)
+        case ShiftBy(offsets):
+            target = ShiftBy(_offset(offsets))
+        case datetime() | timedelta():
+            pass
+        case _:
+            target = _offset(target, name="target")
+    return target, names, places
+
+
+def _offset(value: object, *, name: str = "an offset") -> int:
+    return arguments.whole(name, value, least=-arguments.LARGEST_INT8)
 
 
 def _scope(
@@ -253,8 +281,7 @@ def ids_of(
 ) -> dict[TopicPartition, int]:
     """Return the ids of the named partitions and of those of the named topics. Raise `UnknownTopicOrPartition`."""
     wanted = [*(partitions or ())]
-    asked = [topics] if isinstance(topics, str) else [*(topics or ())]
-    if asked:
+    if asked := [*(topics or ())]:
         wanted += partitions_of(require_topics(connection, asked).values()).values()
     return _ids(connection, wanted)
 

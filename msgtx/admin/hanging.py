@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Final
 
-from msgtx import errors
+from msgtx import arguments, errors
 from msgtx.database.pool import Engine
 from msgtx.rules.transaction import State
 from msgtx.store.append import milliseconds
@@ -19,8 +19,11 @@ def find_hanging(
     engine: Engine, max_transaction_timeout_ms: int | None, *, topic: str | None, partition: int | None
 ) -> list[HangingTransaction]:
     """Return what is undecided for longer than allowed, per partition, the oldest first."""
-    if max_transaction_timeout_ms is not None and max_transaction_timeout_ms < 0:
-        raise errors.InvalidRequest(f"max_transaction_timeout_ms must not be negative, not {max_transaction_timeout_ms}")
+    if max_transaction_timeout_ms is not None:
+        max_transaction_timeout_ms = arguments.whole("max_transaction_timeout_ms", max_transaction_timeout_ms)
+    topic = None if topic is None else arguments.topic(topic)
+    if partition is not None:
+        partition = arguments.whole("partition", partition, least=-arguments.LARGEST_INT8)
     if partition is not None and topic is None:
         raise errors.InvalidRequest(f"partition {partition} of which topic? Give topic, too")
     with engine.connection() as connection:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from msgtx import errors
+from msgtx import arguments, errors
 from msgtx.database.pool import Engine
 from msgtx.store.fetch import LATEST, ListedOffset, list_offsets
 from msgtx.store.retention import delete_records
@@ -21,14 +21,15 @@ class PartitionsAdmin:
 
     def describe(self, partition: TopicPartition) -> PartitionDescription:
         """Return log start, last stable offset and log end. Raise `UnknownTopicOrPartition`."""
-        at = self.offsets([partition[0]], LATEST, Isolation.READ_COMMITTED).get(TopicPartition(*partition))
+        partition = arguments.partition(partition)
+        at = self.offsets([partition.topic], LATEST, Isolation.READ_COMMITTED).get(partition)
         if at is None:
-            raise errors.UnknownTopicOrPartition(f"there is no partition {partition[0]}-{partition[1]}")
+            raise errors.UnknownTopicOrPartition(f"there is no partition {partition}")
         return PartitionDescription(at.log_start_offset, at.last_stable_offset, at.log_end_offset)
 
     def describe_all(self, topic: str) -> dict[TopicPartition, PartitionDescription]:
         """Return what `describe` does for each partition of a topic, in order. Raise `UnknownTopicOrPartition`."""
-        found = self.offsets([topic], LATEST, Isolation.READ_COMMITTED)
+        found = self.offsets([arguments.topic(topic)], LATEST, Isolation.READ_COMMITTED)
         return {
             partition: PartitionDescription(at.log_start_offset, at.last_stable_offset, at.log_end_offset)
             for partition, at in found.items()
@@ -36,8 +37,11 @@ class PartitionsAdmin:
 
     def offsets(self, topics: list[str] | None, timestamp: int, isolation: Isolation) -> dict[TopicPartition, ListedOffset]:
         """Return ends and the offset at a time (milliseconds, EARLIEST, LATEST) of all partitions of topics (None: all)."""
+        names = None if topics is None else arguments.topics(topics)
+        timestamp = arguments.whole("timestamp", timestamp, least=-arguments.LARGEST_INT8)
+        isolation = Isolation(arguments.one_of("isolation", isolation, Isolation))
         with self._engine.connection() as connection:
-            ids = partitions_of(require_topics(connection, topics).values())
+            ids = partitions_of(require_topics(connection, names).values())
             listed: dict[int, ListedOffset] = {}
             asked = list(ids)
             for begin in range(0, len(asked), LISTED_AT_ONCE):
@@ -51,7 +55,10 @@ class PartitionsAdmin:
         An offset below the log start changes nothing. The space is given back by the sweep `retention`. Raise
         `UnknownTopicOrPartition`, `OffsetOutOfRange` beyond a log end: nothing is deleted then.
         """
-        wanted = {TopicPartition(*partition): before for partition, before in befores.items()}
+        wanted = {
+            arguments.partition(each): arguments.whole("an offset", before, least=-1)
+            for each, before in arguments.mapping("befores", befores).items()
+        }
         with self._engine.connection() as connection:
             ids = require_partitions(connection, wanted)
             starts = delete_records(connection, {ids[partition]: before for partition, before in wanted.items()})

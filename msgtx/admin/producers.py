@@ -1,5 +1,6 @@
 """Producers as a partition knows them: `client.admin.producers`."""
 
+from msgtx import arguments
 from msgtx.database.pool import Engine
 from msgtx.store.producers import describe_producers
 from msgtx.store.topics import require_partitions
@@ -14,5 +15,6 @@ class ProducersAdmin:
 
     def describe(self, partition: TopicPartition) -> list[ProducerState]:
         """Return the producers with state on a partition, by id. Raise `UnknownTopicOrPartition`."""
+        partition = arguments.partition(partition)
         with self._engine.connection() as connection:
             return describe_producers(connection, require_partitions(connection, [partition])[partition])

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from typing import Final
 
-from msgtx import errors, units
-from msgtx.admin.groups import ids_of, named_partitions, plan_reset
+from msgtx import arguments, errors, units
+from msgtx.admin.groups import ids_of, plan_reset, reset_arguments
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.rules.names import did_you_mean
@@ -52,7 +52,7 @@ class SharesAdmin:
         What is not named stays as it is. Raise `ConfigError` for an unknown setting or value; `GroupNotEmpty` for
         `auto_offset_reset`, `isolation` and `ordering` while it has members.
         """
-        given = _read(settings)
+        group, given = arguments.check_name("a group", group), _read(arguments.mapping("settings", settings))
         with self._engine.connection() as connection:
             configure_share_group(connection, group, given)
 
@@ -63,12 +63,14 @@ class SharesAdmin:
 
     def describe(self, group: str) -> ShareGroupDescription:
         """Describe a share group: its settings, and what of each partition is in flight. Raise `GroupNotFound`."""
+        group = arguments.check_name("a group", group)
         with self._engine.connection() as connection:
             (found,) = _described(connection, _known(connection, group))
         return found
 
     def delete(self, group: str) -> None:
         """Delete a share group; its dead letters stay. Raise `GroupNotFound`, `GroupNotEmpty` while it has members."""
+        group = arguments.check_name("a group", group)
         with self._engine.connection() as connection:
             if group not in share_group_names(connection):
                 raise _unknown(connection, group)
@@ -90,7 +92,8 @@ class SharesAdmin:
         reset in steps, each an SQL transaction: after a failure call it again. Raise `GroupNotFound`,
         `GroupNotEmpty` while it has members, `UnknownTopicOrPartition`, `InvalidRequest`.
         """
-        partitions = named_partitions(target, topics, partitions)
+        group, dry_run = arguments.check_name("a group", group), arguments.flag("dry_run", dry_run)
+        target, topics, partitions = reset_arguments(target, topics, partitions)
         with self._engine.connection() as connection:
             rows = _known(connection, group)
             starts = {row.partition_id: row.start_offset for row in rows if row.partition_id is not None}
@@ -123,8 +126,11 @@ class SharesAdmin:
         step. Raise `GroupNotFound`, `UnknownTopicOrPartition` where a letter's topic is gone (those in front of it are
         sent), `InvalidRequest`.
         """
-        if max_records is not None and max_records < 0:
-            raise errors.InvalidRequest(f"max_records must not be negative, and is {max_records}")
+        group, skip_missing = arguments.check_name("a group", group), arguments.flag("skip_missing", skip_missing)
+        if max_records is not None:
+            max_records = arguments.whole("max_records", max_records)
+        arguments.function("progress", progress)
+        arguments.stop("stop", stop)
         left = sys.maxsize if max_records is None else max_records
         sent = skipped = 0
         for partition in itertools.count():
@@ -151,10 +157,14 @@ def _read(settings: Mapping[str, object]) -> dict[str, object]:
     """Return settings with their durations in milliseconds; how far back a group begins as PostgreSQL reads it."""
     found = dict(settings)
     for name, value in settings.items():
+        if not isinstance(name, str):
+            raise errors.ConfigError(f"the name of a setting is a text, not {arguments.shown(name)}")
         if (read := units.reader_of(name)) is not None:
             found[name] = read(name, value)
         elif name == "auto_offset_reset" and (back := re.fullmatch(r"by_duration:(\d.*)", str(value))):
             found[name] = f"by_duration:PT{units.seconds('by_duration', back[1]):g}S"
+        elif isinstance(value, bool) or not isinstance(value, str | int | None):
+            raise errors.ConfigError(f"{name} is a word or a whole number, not {arguments.shown(value)}")
     return found
 
 

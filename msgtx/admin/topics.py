@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Unpack
 
 from msgtx import errors, units
+from msgtx.arguments import LARGEST_INT4, flag, shown, topic, whole
 from msgtx.database.connection import LONG_ANSWER_SECONDS, until
 from msgtx.database.pool import Engine
 from msgtx.settings import TopicSettings
@@ -24,6 +25,8 @@ class TopicsAdmin:
 
         Raise `TopicExists`, `InvalidTopic`, `ConfigError` for an unknown setting or value.
         """
+        name, if_not_exists = topic(name), flag("if_not_exists", if_not_exists)
+        partitions = whole("partitions", partitions, least=-LARGEST_INT4, most=LARGEST_INT4)
         given = _read(settings)
         try:
             with self._engine.connection() as connection:
@@ -40,6 +43,7 @@ class TopicsAdmin:
 
     def describe(self, name: str) -> TopicDescription:
         """Describe a topic. Raise `UnknownTopicOrPartition`."""
+        name = topic(name)
         with self._engine.connection() as connection:
             found = require_topics(connection, [name])[name]
         return TopicDescription(found.name, len(found.partition_ids), found.settings)
@@ -51,6 +55,9 @@ class TopicsAdmin:
         producers within half a minute. Raise `UnknownTopicOrPartition`, `ConfigError` for an unknown setting or value,
         `InvalidRequest` for fewer partitions than there are.
         """
+        name = topic(name)
+        if partitions is not None:
+            partitions = whole("partitions", partitions, least=-LARGEST_INT4, most=LARGEST_INT4)
         given = _read(settings)
         with self._engine.connection() as connection:
             alter_topic(connection, name, partitions, given)
@@ -58,6 +65,7 @@ class TopicsAdmin:
 
     def delete(self, name: str) -> None:
         """Delete a topic with everything in it. Raise `UnknownTopicOrPartition`."""
+        name = topic(name)
         with until(silence=LONG_ANSWER_SECONDS), self._engine.connection() as connection:
             delete_topic(connection, name)
 
@@ -66,5 +74,11 @@ def _read(settings: Mapping[str, object]) -> dict[str, object]:
     """Return settings with their durations in milliseconds and their sizes in bytes. Raise `ConfigError`."""
     if unknown := settings.keys() - set(SETTINGS):
         raise errors.ConfigError(f"unknown topic setting {min(unknown)!r}; known are {', '.join(SETTINGS)}")
-    readers = {name: units.reader_of(name) for name in settings}
-    return {name: value if (read := readers[name]) is None else read(name, value) for name, value in settings.items()}
+    readers = {name: units.reader_of(name) or _word for name in settings}
+    return {name: readers[name](name, value) for name, value in settings.items()}
+
+
+def _word(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise errors.ConfigError(f"{name} is a word, not {shown(value)}")
+    return value

@@ -5,7 +5,8 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from msgtx import errors
+from msgtx import arguments, errors
+from msgtx.admin.groups import known_states
 from msgtx.admin.hanging import find_hanging
 from msgtx.database.calls import clock
 from msgtx.database.pool import Engine
@@ -44,13 +45,17 @@ class TransactionsAdmin:
 
         `states` as Kafka names them; `longer_than_ms`: open for longer; `pattern`: a regular expression for the whole id.
         """
-        unknown = set(states or ()) - set(State)
-        if unknown:
-            raise errors.InvalidRequest(f"unknown state {min(unknown)!r}; the states are {', '.join(State)}")
+        states = known_states(states, State)
+        if producer_ids is not None:
+            producer_ids = [
+                arguments.whole("a producer id", each) for each in arguments.listed("producer_ids", producer_ids)
+            ]
+        if longer_than_ms is not None:
+            longer_than_ms = arguments.whole("longer_than_ms", longer_than_ms)
         try:
-            expression = None if pattern is None else re.compile(pattern)
-        except re.error as error:
-            raise errors.InvalidRequest(f"pattern {pattern!r}: {error}") from error
+            expression = None if pattern is None else re.compile(arguments.text("pattern", pattern))
+        except (re.error, RecursionError, OverflowError) as error:
+            raise errors.InvalidRequest(f"pattern {arguments.shown(pattern)}: {error}") from error
         with self._engine.connection() as connection:
             rows = transactions(connection)
             now = milliseconds(clock(connection))
@@ -65,6 +70,7 @@ class TransactionsAdmin:
 
     def describe(self, transactional_id: str) -> TransactionDescription:
         """Describe a transactional id and its newest transaction. Raise `TransactionalIdNotFound`."""
+        transactional_id = arguments.check_name("a transactional id", transactional_id)
         with self._engine.connection() as connection:
             found = describe_transaction(connection, transactional_id)
         if found is None:
@@ -80,6 +86,7 @@ class TransactionsAdmin:
 
     def outcome(self, transaction_id: TransactionId) -> Decision:
         """Return how a transaction ended and who decided it; UNKNOWN for a name that is not known."""
+        transaction_id = arguments.transaction_id(transaction_id)
         with self._engine.connection() as connection:
             return transaction_outcome(connection, transaction_id)
 
@@ -88,6 +95,7 @@ class TransactionsAdmin:
 
         `client.complete(listing.token, commit=…)` decides one.
         """
+        most = arguments.whole("most", most, least=1, most=arguments.LARGEST_INT4)
         with self._engine.connection() as connection:
             found, _ = undecided_seals(connection, most=most)
         return [
@@ -104,11 +112,13 @@ class TransactionsAdmin:
 
     def fence(self, transactional_id: str) -> ProducerId:
         """Fence the producer that uses a transactional id now, and abort what is open. Raise `TransactionalIdNotFound`."""
+        transactional_id = arguments.check_name("a transactional id", transactional_id)
         with self._engine.connection() as connection:
             return fence_producer(connection, transactional_id)
 
     def abort(self, transaction_id: TransactionId) -> None:
         """Abort a transaction by its name; its producer lives on. Raise `InvalidTransactionState` if it is committed."""
+        transaction_id = arguments.transaction_id(transaction_id)
         with self._engine.connection() as connection:
             outcome = end_transaction(connection, transaction_id, "admin")
         if outcome is Outcome.COMMITTED:

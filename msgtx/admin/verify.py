@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from msgtx import arguments
 from msgtx.database.connection import LONG_ANSWER_SECONDS, RawConnection, until
 from msgtx.database.pool import Engine
-from msgtx.rules.names import require_list
 from msgtx.store.cuts import consistent_cut
 from msgtx.store.topics import partitions_of, require_topics
 from msgtx.store.verify import (
@@ -117,10 +117,10 @@ RULES: Final[Mapping[str, Rule]] = {
 
 def verify(engine: Engine, topics: Iterable[str] | None, *, progress: Progress | None = None) -> VerifyReport:
     """Verify these topics (None: all). `progress(records, words)` is called after each piece."""
-    require_list(topics)
+    names = None if topics is None else list(dict.fromkeys(arguments.topics(topics)))
+    arguments.function("progress", progress)
     began = time.monotonic()
     with until(silence=LONG_ANSWER_SECONDS), engine.connection() as connection:
-        names = None if topics is None else list(dict.fromkeys(topics))
         partitions = partitions_of(require_topics(connection, names).values())
         verifier = _Verifier(connection, partitions, progress or (lambda records, words: None))
         for partition_id in partitions:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
-from msgtx import errors
+from msgtx import arguments, errors
 from msgtx.config import ConsumerConfig
 from msgtx.consumer.calls import Calls
 from msgtx.consumer.commits import Commits
@@ -23,7 +23,7 @@ from msgtx.database.connection import until
 from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState, MsgtxError
 from msgtx.observer import Observers
-from msgtx.session.enlistment import UserSession
+from msgtx.session.enlistment import UserSession, require_session
 from msgtx.store.topics import Topics, TopicsNow
 from msgtx.types import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, Record, TopicPartition
 
@@ -130,7 +130,7 @@ class Consumer:
         return self._subscription.keep_partitions()
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Go on at `offset`. Raise `InvalidRequest` if it is negative, `IllegalState` if the partition is not assigned."""
+        """Go on at `offset`. Raise `InvalidRequest` if it is none, `IllegalState` if the partition is not assigned."""
         with self._use():
             self._positions.seek(partition, offset)
 
@@ -220,9 +220,9 @@ class Consumer:
             raise
 
     def _polled(self, timeout: float, max_records: int | None, places: list[Place]) -> list[Record]:
-        most = self._most(max_records)
+        seconds, most = arguments.seconds("timeout", timeout), self._most(max_records)
         with self._use():
-            if not self._await_records(timeout):
+            if not self._await_records(seconds):
                 self._stopped = False  # `stop` ended this poll, not those that follow
                 return []
             return self._taken(most, places)
@@ -235,6 +235,7 @@ class Consumer:
         or later, also a savepoint around the block, the next poll hands the same records out again. [] when `timeout`
         seconds are over: nothing rides then. `session`: as for `commit`. Raise what `poll` and `commit` raise.
         """
+        require_session(session)
         with self._use():
             self._offsets.require_by_session()
         places: list[Place] = []
@@ -263,10 +264,7 @@ class Consumer:
     # A poll in two halves: what waits, and what hands out without waiting. An event loop has the first done in a thread.
 
     def _most(self, max_records: int | None) -> int:
-        most = self.config.max_poll_records if max_records is None else max_records
-        if most <= 0:
-            raise errors.InvalidRequest(f"max_records must be above 0, not {most}")
-        return most
+        return self.config.max_poll_records if max_records is None else arguments.whole("max_records", max_records, least=1)
 
     def _await_records(self, timeout: float) -> bool:
         """Wait until records are there to be handed out. Returns False when time is over, or after `stop`."""
@@ -365,13 +363,13 @@ class Consumer:
     def _wait_for_records(self, deadline: float) -> bool:
         """Fetch until something is buffered. Returns False when time is over, or after `stop`."""
         self._subscription.require_assignment()
-        if self._subscription.membership is not None:
-            self._subscription.membership.polled()
         entered = time.monotonic()
         at_once = entered >= deadline
         while True:
             if self._closed:
                 return False
+            if self._subscription.membership is not None:
+                self._subscription.membership.polled()  # also a poll that waits for longer than `max_poll_interval_ms`
             if self._fetcher.ready and not self._subscription.is_due:
                 return True
             if self._stopped:
@@ -483,6 +481,7 @@ class Consumer:
         `enable_auto_commit` is on, older offsets wait for another session's commit, or they were rolled back behind a poll
         that handed out more.
         """
+        wait = arguments.flag("wait", wait)
         with self._use():
             if session is not None:
                 self._offsets.commit_in(session, offsets)

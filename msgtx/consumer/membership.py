@@ -22,7 +22,7 @@ from msgtx.consumer.wakeup import Waiter
 from msgtx.database.connection import LOOK_SECONDS, RawConnection, until
 from msgtx.database.pool import Engine
 from msgtx.database.retry import retried
-from msgtx.errors import DatabaseUnavailable, FencedInstance, IllegalState, MsgtxError, UnknownMember
+from msgtx.errors import DatabaseUnavailable, FencedInstance, IllegalState, MsgtxError, UnknownMember, fresh
 from msgtx.rules.assignment import Subscriber, assign, subscribed
 from msgtx.store.members import (
     Assignment,
@@ -139,7 +139,7 @@ class Membership:
         committed since (I11).
         """
         if self._fenced is not None:
-            raise self._fenced
+            raise fresh(self._fenced)
         if self._member is None:
             raise UnknownMember(f"group {self.group!r}: this consumer is no member now; the next poll joins again")
         return self._member.member_id
@@ -178,7 +178,7 @@ class Membership:
         after an error.
         """
         if self._fenced is not None:
-            raise self._fenced
+            raise fresh(self._fenced)
         if self._closing:
             raise IllegalState("the consumer is closed")
         self.due = False

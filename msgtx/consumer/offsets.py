@@ -17,6 +17,7 @@ from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState
 from msgtx.session.enlistment import UserSession, enlist, is_begun
+from msgtx.session.offsets import offsets_of
 from msgtx.store.groups import commit_offsets, offset_rows
 from msgtx.types import GroupMetadata, Isolation, OffsetAndMetadata, TopicPartition
 
@@ -89,6 +90,7 @@ class Offsets:
 
     def commit(self, wanted: Wanted | None, *, wait: bool) -> None:
         """Commit these offsets, by default all positions."""
+        wanted = None if wanted is None else offsets_of(wanted)
         try:
             group = self._member()
         except (errors.UnknownMember, errors.FencedInstance) as error:
@@ -96,7 +98,7 @@ class Offsets:
                 raise
             log.warning("group %r: offsets were not committed: %s", self._config.group, error)
             return
-        positions = self._wanted(wanted)
+        positions = self._handled() if wanted is None else wanted
         by_id = self._by_id(positions)
         self._by_hand = True
         self._subscription.taken_away.clear()
@@ -110,11 +112,12 @@ class Offsets:
         self, session: UserSession, wanted: Wanted | None, *, undone: Undone = "asks", refusal: str | None = None
     ) -> Ride:
         """Have these offsets committed with a user's session; `undone`: what follows if it is rolled back."""
+        wanted = None if wanted is None else offsets_of(wanted)
         group = self.group_metadata()
         self.require_by_session()
         if wanted is None:
             self.rides.require_not_overtaken()
-        positions = self._wanted(wanted)
+        positions = self._handled() if wanted is None else wanted
         by_id = self._by_id(positions)
         self._commits.settle()
         ride = self.rides.add(enlist(session, self._engine), offset_rows(group, by_id), undone=undone, refusal=refusal)
@@ -189,14 +192,6 @@ class Offsets:
             self._subscription.membership.due = True
             return False
         return True
-
-    def _wanted(self, wanted: Wanted | None) -> dict[TopicPartition, OffsetAndMetadata]:
-        if wanted is None:
-            return self._handled()
-        return {
-            TopicPartition(*tp): at if isinstance(at, OffsetAndMetadata) else OffsetAndMetadata(at)
-            for tp, at in wanted.items()
-        }
 
     def _handled(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return all positions, but for partitions whose batch was rolled back: they are behind what is handled."""

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Mapping
 
-from msgtx import errors
+from msgtx import arguments, errors
 from msgtx.config import ConsumerConfig
 from msgtx.consumer.calls import Calls
 from msgtx.consumer.commits import Commits
@@ -30,10 +30,9 @@ class Positions:
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """See `Consumer.seek`."""
-        assigned = self._assigned_partition(partition)
-        if offset < 0:
-            raise errors.InvalidRequest(f"{partition}: an offset is not negative; this one is {offset}")
-        self._fetcher.seek(assigned, offset)
+        partition = arguments.partition(partition)
+        offset = arguments.whole(f"{partition}: an offset", offset)
+        self._fetcher.seek(self._assigned_partition(partition), offset)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """See `Consumer.seek_to_beginning`."""
@@ -45,30 +44,27 @@ class Positions:
 
     def seek_to_time(self, timestamp_ms: int, partitions: Iterable[TopicPartition] | None = None) -> None:
         """See `Consumer.seek_to_time`."""
-        if timestamp_ms < 0:
-            raise errors.InvalidRequest(f"a time is in milliseconds since 1970 UTC, not {timestamp_ms}")
-        self._seek_to_time(partitions, timestamp_ms)
+        self._seek_to_time(partitions, _time(timestamp_ms))
 
     def _seek_to_time(self, partitions: Iterable[TopicPartition] | None, timestamp: int) -> None:
-        for partition in self._all_or(partitions):
-            self._fetcher.seek_to_time(self._assigned_partition(partition), timestamp)
+        for assigned in [self._assigned_partition(partition) for partition in self._all_or(partitions)]:
+            self._fetcher.seek_to_time(assigned, timestamp)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """See `Consumer.pause`."""
-        for partition in partitions:
-            self._assigned_partition(partition).paused = True
+        for assigned in [self._assigned_partition(partition) for partition in arguments.partitions(partitions)]:
+            assigned.paused = True
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """See `Consumer.resume`."""
-        for partition in partitions:
-            assigned = self._assigned_partition(partition)
+        for assigned in [self._assigned_partition(partition) for partition in arguments.partitions(partitions)]:
             assigned.paused = assigned.at_end = False  # what was notified meanwhile was not fetched
 
     # ── where it stands ──
 
     def position(self, partition: TopicPartition) -> int:
         """See `Consumer.position`."""
-        assigned = self._assigned_partition(partition)
+        assigned = self._assigned_partition(arguments.partition(partition))
         self._find_positions([assigned])
         position = assigned.position
         assert position is not None
@@ -100,9 +96,12 @@ class Positions:
         timeout: float | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """See `Consumer.committed`."""
-        group = self._calls.group()
-        wanted = {self._calls.partition_id(tp): tp for tp in self._all_or(partitions)}
-        deadline = time.monotonic() + (self._config.request_timeout_ms / 1000 if timeout is None else timeout)
+        group, asked = self._calls.group(), self._all_or(partitions)
+        seconds = arguments.timeout(timeout)
+        if require_stable is not None:
+            require_stable = arguments.flag("require_stable", require_stable)
+        wanted = {self._calls.partition_id(tp): tp for tp in asked}
+        deadline = time.monotonic() + (self._config.request_timeout_ms / 1000 if seconds is None else seconds)
         self._commits.settle()
         while True:
             found, _ = self._calls.asked(lambda connection: stable_offsets(connection, group, list(wanted)))
@@ -123,9 +122,8 @@ class Positions:
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """See `Consumer.offsets_for_times`."""
         found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
-        for partition, timestamp in times.items():
-            if timestamp < 0:
-                raise errors.InvalidRequest(f"a time is in milliseconds since 1970 UTC, not {timestamp}")
+        wanted = {arguments.partition(each): _time(time) for each, time in arguments.mapping("times", times).items()}
+        for partition, timestamp in wanted.items():
             at = self._listed([partition], timestamp)[partition]
             known = at.offset is not None and at.timestamp is not None
             found[partition] = OffsetAndTimestamp(at.offset, at.timestamp) if known else None  # type: ignore[arg-type]
@@ -144,7 +142,7 @@ class Positions:
         return {tp: end - self.position(tp) for tp, end in ends.items()}
 
     def _listed(self, partitions: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, ListedOffset]:
-        named = [TopicPartition(*tp) for tp in partitions]
+        named = list(partitions)
         for attempt in ("as it is known", "as it is now"):
             wanted = {self._calls.partition_id(tp): tp for tp in named}
             times = dict.fromkeys(wanted, timestamp)
@@ -162,9 +160,11 @@ class Positions:
         try:
             return self._fetcher.assigned[partition]
         except KeyError:
-            raise IllegalState(f"{TopicPartition(*partition)} is not assigned to this consumer") from None
+            raise IllegalState(f"{partition} is not assigned to this consumer") from None
 
     def _all_or(self, partitions: Iterable[TopicPartition] | None) -> list[TopicPartition]:
-        return (
-            list(self._fetcher.assigned) if partitions is None else [TopicPartition(*partition) for partition in partitions]
-        )
+        return list(self._fetcher.assigned) if partitions is None else arguments.partitions(partitions)
+
+
+def _time(value: object) -> int:
+    return arguments.whole("a time in milliseconds since 1970 UTC", value)

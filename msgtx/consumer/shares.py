@@ -13,7 +13,7 @@ from itertools import repeat
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
 
-from msgtx import errors, units
+from msgtx import arguments, errors, units
 from msgtx.config import ShareConsumerConfig
 from msgtx.consumer.holdings import ACCEPTED, Answer, Held, Holdings, Key, without
 from msgtx.consumer.share_member import ShareMember
@@ -26,7 +26,7 @@ from msgtx.database.retry import retried
 from msgtx.errors import MsgtxError
 from msgtx.observer import Observers
 from msgtx.session.answers import Answers, AnswerSource, hands_out_here, is_in_transaction
-from msgtx.session.enlistment import Riding, UserSession, enlist, is_begun
+from msgtx.session.enlistment import Riding, UserSession, enlist, is_begun, require_session
 from msgtx.store.answers import NO_ANSWERS, OffsetRange, Refused, acknowledge_records
 from msgtx.store.append import PARTITIONS_AT_ONCE
 from msgtx.store.records import uncollected
@@ -161,11 +161,11 @@ class ShareConsumer:
         In implicit mode what was handed out before is accepted first, unless a producer's transaction that began in this
         thread or task is open: then it is the transaction's to commit. Explicit answers wait for `commit`.
         """
-        most = self._most(max_records)
+        seconds, most = arguments.seconds("timeout", timeout), self._most(max_records)
         places: list[Place] = []
         try:
             with self._use():
-                if not self._await_records(timeout, most):
+                if not self._await_records(seconds, most):
                     self._stopped = False  # `stop` ended this poll, not those that follow
                     return []
                 return self._polled(most, places)
@@ -176,10 +176,7 @@ class ShareConsumer:
     # A poll in two halves: what waits, and what hands out without waiting. An event loop has the first done in a thread.
 
     def _most(self, max_records: int | None) -> int:
-        most = self.config.max_poll_records if max_records is None else max_records
-        if most <= 0:
-            raise errors.InvalidRequest(f"max_records must be above 0, not {most}")
-        return most
+        return self.config.max_poll_records if max_records is None else arguments.whole("max_records", max_records, least=1)
 
     def _await_records(self, timeout: float, most: int) -> bool:
         """Wait until records are there to be handed out. Returns False when time is over, or after `stop`."""
@@ -354,6 +351,9 @@ class ShareConsumer:
         that is not held, `TransactionConflict` for one that an open transaction has.
         """
         self._require_open()
+        arguments.an_instance("record", record, ShareRecord, "a ShareRecord that was handed out")
+        arguments.an_instance("answer", answer, Acknowledgement, "an Acknowledgement")
+        reason = None if reason is None else arguments.text("reason", reason)
         if self._implicit:
             raise errors.IllegalState("this share consumer accepts what it has handed out: acknowledgement_mode is implicit")
         if reason is not None and not isinstance(reason, str):
@@ -375,6 +375,7 @@ class ShareConsumer:
         block, and is refused within it. If the block raises, or the session is rolled back, now or later, the records are
         handed out again. [] when `timeout` seconds are over: nothing rides then. Raise what `poll` and `commit` raise.
         """
+        require_session(session)
         records = self.poll(timeout, max_records)
         if not records:
             yield records

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from types import MappingProxyType
 from typing import Final
 
-from msgtx import errors
+from msgtx import arguments, errors
 from msgtx.config import ConsumerConfig
 from msgtx.consumer.calls import Calls
 from msgtx.consumer.commits import Commits
@@ -18,19 +18,11 @@ from msgtx.consumer.wakeup import Listener, Waiter
 from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState
 from msgtx.rules.assignment import subscribed
-from msgtx.rules.names import require_list
 from msgtx.types import TopicPartition
 
 log = logging.getLogger("msgtx.consumer")
 LOOK_SECONDS: Final = 5.0  # between two looks for new partitions of what was subscribed to without a group
 Callback = Callable[[list[TopicPartition]], object]
-
-
-def require_names(topics: Iterable[object]) -> None:
-    """Raise `TypeError` for a topic that is no name."""
-    for topic in topics:
-        if not isinstance(topic, str):
-            raise TypeError(f'a topic is a name, not a {type(topic).__name__}: {topic!r}; several are consumer("a", "b")')
 
 
 class SubscriptionState:
@@ -73,9 +65,9 @@ class SubscriptionState:
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """See `Consumer.assign`."""
+        wanted = arguments.partitions(partitions)
         if self.membership is not None:
             raise IllegalState("this consumer subscribed: its group gives it partitions; assign is for another one")
-        wanted = [TopicPartition(*partition) for partition in partitions]
         self._calls.require_topics({topic for topic, _ in wanted})  # one may have been deleted and made again
         self._take(wanted)
         self._subscribed = None
@@ -108,15 +100,17 @@ class SubscriptionState:
         on_lost: Callback | None = None,
     ) -> None:
         """See `Consumer.subscribe`."""
-        require_list(topics)
-        require_names(topics)
+        topics = arguments.topics(topics)
+        for name, callback in (("on_assign", on_assign), ("on_revoke", on_revoke), ("on_lost", on_lost)):
+            arguments.function(name, callback)
         if bool(topics) == (pattern is not None):
             raise errors.ConfigError("subscribe takes topics, or pattern=")
         if pattern is not None:
+            pattern = arguments.text("pattern", pattern)
             try:
                 re.compile(pattern)
-            except re.error as error:
-                raise errors.ConfigError(f"pattern {pattern!r}: {error}") from error
+            except (re.error, RecursionError, OverflowError) as error:
+                raise errors.ConfigError(f"pattern {arguments.shown(pattern)}: {error}") from error
         self._calls.require_topics(topics)
         self._told = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
         subscription = Subscription(None if pattern is not None else list(topics), pattern)

@@ -8,6 +8,7 @@ from typing import Final
 
 import psycopg
 
+from msgtx.arguments import flag, listed, text
 from msgtx.coordinator.compactor import Compactor
 from msgtx.database.calls import savepoint
 from msgtx.database.connection import RawConnection, until
@@ -57,7 +58,7 @@ class Sweeper:
     """
 
     def __init__(self, only: Iterable[str] = ()) -> None:
-        names = list(only)
+        names = [text("the name of a sweep", each) for each in listed("only", only)]
         if unknown := [name for name in names if name not in STEPS]:
             raise ConfigError(f"there is no sweep {unknown[0]!r}; known are {', '.join(STEPS)}")
         wanted = {name: step for name, step in STEPS.items() if not names or name in names}
@@ -105,7 +106,7 @@ def sweep(engine: Engine, *, only: Iterable[str] = (), dry_run: bool = False) ->
 
     `dry_run`: do it in one SQL transaction, and take that back. Raise the first failure of a step, after the others.
     """
-    sweeper = Sweeper(only)
+    sweeper, dry_run = Sweeper(only), flag("dry_run", dry_run)
     with engine.rolled_back() if dry_run else engine.connection() as connection:
         report = sweeper.round(connection)
         for error in sweeper.failures.values():

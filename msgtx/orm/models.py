@@ -22,6 +22,7 @@ from sqlalchemy.orm import (
     mapped_column,
 )
 
+from msgtx import arguments
 from msgtx.errors import IllegalState
 from msgtx.types import Headers
 
@@ -346,6 +347,10 @@ def read(topic: str, partition: int, start: int | None = None, end: int | None =
     Of the log only the rows of this range are read. None: from the log start, up to the last stable offset, which no end
     goes beyond. What the role may not consume is absent, as is a topic that does not exist.
     """
+    topic, partition = arguments.topic(topic), arguments.whole("partition", partition, most=arguments.LARGEST_INT4)
+    start, end = (
+        None if at is None else arguments.whole("an offset", at, least=-arguments.LARGEST_INT8) for at in (start, end)
+    )
     found = func.msgtx.read(
         literal(topic, Text), literal(partition, Integer), literal(start, BigInteger), literal(end, BigInteger)
     ).table_valued(*(column(each.name, each.type) for each in CommittedRecord.__table__.columns))

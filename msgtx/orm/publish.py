@@ -2,6 +2,7 @@
 
 from datetime import datetime
 
+from msgtx import arguments
 from msgtx.rules.partitioner import by_crc32
 from msgtx.rules.record import (
     GivenHeaders,
@@ -36,6 +37,9 @@ def publish(
     records of a topic without one go to one partition. Raise `ConfigError`, `IllegalState`, `UnknownTopicOrPartition`,
     `RecordTooLarge`, `InvalidRecord`, `TypeError`. Source: internals: sessions; I6.
     """
+    topic = arguments.topic(topic)
+    if partition is not None:
+        partition = arguments.whole("partition", partition, least=-arguments.LARGEST_INT8)
     value, key = as_bytes(value, "value"), as_bytes(key, "key")
     pairs = () if headers is None else as_headers(headers)
     stamp = milliseconds_now() if timestamp is None else as_milliseconds(timestamp)

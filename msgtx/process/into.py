@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from msgtx.database.faults import AGAIN, fault_of
-from msgtx.errors import FatalError, IllegalState
+from msgtx.errors import FatalError, IllegalState, WrongType
 from msgtx.process.loop import Done, Failed, dead_letter_of, reason_of, tell_set_aside
 from msgtx.session.enlistment import BrokenSession, UserSession
 from msgtx.types import Record
@@ -20,13 +20,13 @@ NOT_YET: Final = "the handler commits its session: process_into does, behind it,
 
 
 def require_handler(handler: object, *, awaited: bool) -> None:
-    """Raise `TypeError` for what would do nothing when it is called."""
+    """Raise `WrongType` for what would do nothing when it is called."""
     if not callable(handler):
-        raise TypeError(f"the handler is a function of a session and a record, not {type(handler).__name__}")
+        raise WrongType(f"the handler is a function of a session and a record, not {type(handler).__name__}")
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
-        raise TypeError("the handler is a generator (it has a yield): calling it would do nothing")
+        raise WrongType("the handler is a generator (it has a yield): calling it would do nothing")
     if not awaited and inspect.iscoroutinefunction(handler):
-        raise TypeError("the handler is a coroutine function: msgtx.aio's process_into awaits it")
+        raise WrongType("the handler is a coroutine function: msgtx.aio's process_into awaits it")
 
 
 class Ride(Protocol):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, get_args
 
+from msgtx.arguments import shown
 from msgtx.consumer.consumer import Consumer
 from msgtx.errors import ConfigError
 from msgtx.rules.record import as_reason
@@ -124,7 +125,7 @@ class Work(Protocol):
 def require_settings(on_error: str, dead_letter: str | None, retries: int | None = None) -> None:
     """Raise `ConfigError` if these do not fit together."""
     if on_error not in ON_ERROR:
-        raise ConfigError(f"on_error is {', '.join(ON_ERROR[:-1])} or {ON_ERROR[-1]}, not {on_error!r}")
+        raise ConfigError(f"on_error is {', '.join(ON_ERROR[:-1])} or {ON_ERROR[-1]}, not {shown(on_error)}")
     if (on_error == "dead-letter") != (dead_letter is not None):
         raise ConfigError("on_error=dead-letter and the topic dead_letter need each other")
     if retries is not None and (retries < 0 or on_error == "stop"):

@@ -10,8 +10,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Final, get_args
 
+from msgtx import arguments
 from msgtx.background import BackgroundThread
 from msgtx.consumer.shares import ShareConsumer, ShareRide
 from msgtx.errors import ConfigError, InvalidRecordState, ThreadNotStarted, TransactionConflict, UnknownMember
@@ -32,6 +33,7 @@ from msgtx.process.loop import (
 from msgtx.producer.producer import Transaction
 from msgtx.session.answers import Answers
 from msgtx.session.enlistment import UserSession
+from msgtx.settings import OffsetReset
 from msgtx.store.answers import OffsetRange
 from msgtx.types import Acknowledgement, ProcessReport, ShareRecord
 
@@ -87,7 +89,16 @@ def require_worker(
     partitions: Sequence[int] | None = None,
 ) -> None:
     """Raise `ConfigError` if these do not fit together, or for what a worker of a share group does not decide."""
-    if not share:
+    if partitions is not None:
+        for index in arguments.listed("partitions", partitions):
+            arguments.whole("the index of a partition", index, least=-arguments.LARGEST_INT8)
+    concurrency = arguments.whole("concurrency", concurrency, least=-arguments.LARGEST_INT8)
+    arguments.one_of("auto_offset_reset", auto_offset_reset, get_args(OffsetReset))
+    if dead_letter is not None:
+        arguments.topic(dead_letter)
+    if retries is not None:
+        retries = arguments.whole("retries", retries, least=-arguments.LARGEST_INT8)
+    if not arguments.flag("share", share):
         if concurrency != 1:
             raise ConfigError("concurrency is for share=True: start as many workers as you like, up to one per partition")
         require_settings(on_error, dead_letter, retries)

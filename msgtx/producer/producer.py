@@ -233,7 +233,7 @@ class Producer:
 
         `offsets`: a consumer (its positions), or a map with a group. Source: internals: groups#committing-offsets.
         """
-        del timeout  # nothing is awaited: the offsets travel with the decision, which checks them
+        arguments.timeout(timeout)  # nothing is awaited: the offsets travel with the decision, which checks them
         self._transactions.require(Call.SEND_OFFSETS)
         self._transactions.send_offsets(*positions_of(offsets, group_metadata))
 

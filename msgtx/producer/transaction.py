@@ -6,12 +6,12 @@ import os
 import socket
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import sqlalchemy
 
-from msgtx import callbacks, errors
+from msgtx import arguments, callbacks, errors
 from msgtx.database.connection import until
 from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState, MsgtxError, OutcomeUnknown
@@ -26,14 +26,13 @@ from msgtx.producer.wake import Wake
 from msgtx.rules.transaction import Call, ClientState
 from msgtx.session.answers import Answers, AnswerSource, begins_here, sources_here
 from msgtx.session.enlistment import Decision, Enlistment
-from msgtx.session.offsets import Offsets, as_offset
 from msgtx.store.answers import NO_ANSWERS
 from msgtx.store.append import PARTITIONS_AT_ONCE, Appended, Whole
 from msgtx.store.decide import Decided, Ending, decide
 from msgtx.store.groups import NO_OFFSETS, OffsetColumns, columns_of, offset_rows
 from msgtx.store.seal import Kind, Sealed, Sealing, seal, undecided_prepared
 from msgtx.store.transactions import end_transaction, transaction_outcome
-from msgtx.types import GroupMetadata, Outcome, TransactionId
+from msgtx.types import GroupMetadata, OffsetAndMetadata, Outcome, TopicPartition, TransactionId
 
 FUSED_BYTES: Final = 1024 * 1024  # a transaction up to this size goes out as one call
 # Until acknowledgements go out alone: small transactions are over by then, and of others the locks must not expire.
@@ -121,6 +120,7 @@ class Transactions:
 
     def init(self, transactional_id: str | None, timeout: float | None, *, keep_prepared: bool) -> None:
         """See `Producer.init_transactions`."""
+        timeout, keep_prepared = arguments.timeout(timeout), arguments.flag("keep_prepared", keep_prepared)
         with self._sole_ending(Call.INIT):
             self._state.check(Call.INIT)
             deadline = self._calls.deadline(timeout)
@@ -142,8 +142,10 @@ class Transactions:
 
     def begin(self, timeout_ms: int | None) -> OpenTransaction:
         """See `Producer.begin_transaction`."""
-        if timeout_ms is not None and timeout_ms <= 0:
-            raise errors.InvalidTransactionTimeout(f"timeout_ms must be above 0, not {timeout_ms}")
+        if timeout_ms is not None:
+            timeout_ms = arguments.whole("timeout_ms", timeout_ms, least=-arguments.LARGEST_INT8)
+            if not 0 < timeout_ms <= arguments.LARGEST_INT4:
+                raise errors.InvalidTransactionTimeout(f"timeout_ms must be above 0 and below 2^31, not {timeout_ms}")
         self.settle()
         state = self._state
         with state.lock:
@@ -159,12 +161,12 @@ class Transactions:
         begins_here(transaction)
         return transaction
 
-    def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
+    def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> None:
         """See `Producer.send_offsets_to_transaction`."""
         self._require_open(Call.SEND_OFFSETS)
         try:
             # Without the lock: a topic that is not known yet is looked up in the database, and the sender goes on meanwhile.
-            rows = {self._routes.partition_id(*tp): as_offset(tp, at) for tp, at in offsets.items()}
+            rows = {self._routes.partition_id(*tp): at for tp, at in offsets.items()}
         except MsgtxError as error:
             if not isinstance(error, IllegalState):
                 self._state.fail(error)
@@ -175,6 +177,8 @@ class Transactions:
 
     def send_answers(self, source: AnswerSource) -> None:
         """See `Producer.send_acknowledgements_to_transaction`."""
+        if not callable(getattr(source, "transaction_answers", None)):
+            raise errors.WrongType(f"share_consumer is a ShareConsumer, not {arguments.shown(source)}")
         self._require_open(Call.SEND_ACKNOWLEDGEMENTS)
         self._sender.start()
         transaction = self._current()
@@ -217,6 +221,7 @@ class Transactions:
 
     def commit(self, timeout: float | None) -> None:
         """See `Producer.commit_transaction`."""
+        timeout = arguments.timeout(timeout)
         with self._sole_ending(Call.COMMIT):
             with self._state.lock:
                 self._state.require_whole()
@@ -335,6 +340,7 @@ class Transactions:
 
     def prepare(self, timeout: float | None) -> None:
         """See `Producer.prepare_transaction`."""
+        timeout = arguments.timeout(timeout)
         if self._state.value is not ClientState.PREPARED:
             self._seal("external", Call.PREPARE, self._calls.deadline(timeout))
 
@@ -424,6 +430,7 @@ class Transactions:
 
     def abort(self, timeout: float | None) -> None:
         """See `Producer.abort_transaction`."""
+        timeout = arguments.timeout(timeout)
         with self._sole_ending(Call.ABORT):
             with self._state.lock:
                 self._state.raise_fatal()

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from msgtx import errors
+from msgtx.arguments import shown
 
 Headers = Sequence[tuple[str, bytes | None]]
 GivenHeaders = Iterable[tuple[str, bytes | None]] | Mapping[str, bytes | None]
@@ -42,7 +43,7 @@ def as_headers(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
         pairs = tuple((name, content) for name, content in headers)
     except (TypeError, ValueError) as error:
         raise errors.WrongType(
-            f'headers are pairs, [("name", b"content")], or {{"name": b"content"}}, not {headers!r:.80}'
+            f'headers are pairs, [("name", b"content")], or {{"name": b"content"}}, not {shown(headers)}'
         ) from error
     for name, content in pairs:
         if not isinstance(name, str):
@@ -53,7 +54,7 @@ def as_headers(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
             raise errors.InvalidRequest(f"the name of a header is valid UTF-8; this one is {name!r}")
         if not isinstance(content, CONTENT):
             raise errors.WrongType(
-                f"the content of a header is bytes or None, not {type(content).__name__}: {name}={content!r:.80}"
+                f"the content of a header is bytes or None, not {type(content).__name__}: {name}={shown(content)}"
             )
     if all(content.__class__ in PLAIN for _, content in pairs):
         return pairs

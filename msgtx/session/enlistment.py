@@ -237,15 +237,22 @@ def is_begun(session: UserSession) -> bool:
     return (session() if isinstance(session, scoped_session) else session).in_transaction()
 
 
-def _connection_of(session: object) -> sqlalchemy.Connection:
+def require_session(session: object) -> None:
+    """Raise `WrongType` for what is no session."""
+    if not isinstance(session, sqlalchemy.Connection | Session | scoped_session):
+        also = " (msgtx.aio takes async ones)" if type(session).__name__.startswith(("Async", "async")) else ""
+        raise errors.WrongType(
+            f"expected SQLAlchemy's Session, scoped_session or Connection{also}, not {type(session).__name__}"
+        )
+
+
+def _connection_of(session: UserSession) -> sqlalchemy.Connection:
+    require_session(session)
     if isinstance(session, sqlalchemy.Connection):
         connection = session
-    elif isinstance(session, Session | scoped_session):
+    else:
         with _usable():
             connection = session.connection()
-    else:
-        also = " (msgtx.aio takes async ones)" if type(session).__name__.startswith(("Async", "async")) else ""
-        raise TypeError(f"expected SQLAlchemy's Session, scoped_session or Connection{also}, not {type(session).__name__}")
     if connection.closed or connection.invalidated:
         raise errors.IllegalState("the connection is closed: use one that is open")
     driver: Any = connection.connection.driver_connection

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final, Protocol, runtime_checkable
 
-from msgtx import errors
+from msgtx import arguments, errors
 from msgtx.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 
 METADATA_BYTES: Final = 4096  # of an offset, Kafka's bound
@@ -25,22 +25,39 @@ class OffsetSource(Protocol):
 
 def positions_of(
     offsets: OffsetSource | Offsets, group_metadata: GroupMetadata | str | None
-) -> tuple[Offsets, GroupMetadata]:
-    """Return the offsets to commit, and for whom. Raise `InvalidRequest` where no group is named."""
+) -> tuple[Mapping[TopicPartition, OffsetAndMetadata], GroupMetadata]:
+    """Return the offsets to commit, and for whom. Raise as `offsets_of`, and `InvalidRequest` where no group is named."""
     if isinstance(offsets, OffsetSource):
         return offsets.transaction_offsets(), offsets.group_metadata()
+    found = offsets_of(offsets)
     if group_metadata is None:
         raise errors.InvalidRequest("offsets need the group they belong to: a name, or consumer.group_metadata()")
-    return offsets, GroupMetadata(group_metadata) if isinstance(group_metadata, str) else group_metadata
+    if isinstance(group_metadata, GroupMetadata):
+        _check_member(group_metadata)
+        return found, group_metadata
+    return found, GroupMetadata(arguments.check_name("a group", group_metadata))
 
 
-def as_offset(topic_partition: TopicPartition, at: int | OffsetAndMetadata) -> OffsetAndMetadata:
-    """Return an offset as it is stored. Raise `InvalidRequest`, `OffsetMetadataTooLarge`."""
+def _check_member(metadata: GroupMetadata) -> None:
+    arguments.check_name("a group", metadata.group)
+    arguments.whole("a generation", metadata.generation, least=-1, most=arguments.LARGEST_INT4)
+    for what, name in (("a member", metadata.member_id), ("an instance", metadata.group_instance_id)):
+        if name is not None:
+            arguments.check_name(what, name)
+
+
+def offsets_of(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return offsets as they are stored. Raise `WrongType`, `InvalidRequest`, `OffsetMetadataTooLarge`."""
+    given = {arguments.partition(tp): at for tp, at in arguments.mapping("offsets", offsets).items()}
+    return {tp: _offset(tp, at) for tp, at in given.items()}
+
+
+def _offset(topic_partition: TopicPartition, at: int | OffsetAndMetadata) -> OffsetAndMetadata:
     found = at if isinstance(at, OffsetAndMetadata) else OffsetAndMetadata(at)
-    if found.offset < 0:
-        raise errors.InvalidRequest(f"{topic_partition}: an offset is not negative; this one is {found.offset}")
-    if len(found.metadata.encode()) > METADATA_BYTES:
+    offset = arguments.whole(f"{topic_partition}: an offset", found.offset)
+    metadata = arguments.text(f"{topic_partition}: the metadata of an offset", found.metadata)
+    if (size := len(metadata.encode())) > METADATA_BYTES:
         raise errors.OffsetMetadataTooLarge(
-            f"{topic_partition}: metadata of {len(found.metadata.encode())} bytes; at most {METADATA_BYTES} are stored"
+            f"{topic_partition}: metadata of {size} bytes; at most {METADATA_BYTES} are stored"
         )
-    return found
+    return OffsetAndMetadata(offset, metadata)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from msgtx.arguments import check_name
 from msgtx.database.calls import Function, call
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int4Array, Int8Array, TextArray
 from msgtx.errors import BY_NAME, GroupNotFound, UnknownMember
-from msgtx.rules.names import check_name
 from msgtx.types import Strategy
 
 JOIN: Final = Function(

@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from typing import Final
 
+from msgtx.arguments import check_name
 from msgtx.database.calls import Function, call
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int8Array
 from msgtx.errors import TransactionalIdNotFound
-from msgtx.rules.names import check_name
 from msgtx.store.append import milliseconds
 from msgtx.types import ProducerId, ProducerState
 

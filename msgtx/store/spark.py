@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from msgtx.arguments import check_name
 from msgtx.database.calls import Function, call
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int4Array, Int8Array
 from msgtx.errors import BY_NAME, MsgtxError
-from msgtx.rules.names import check_name
 
 _BATCH: Final = {"in_app_id": "text", "in_query_id": "text", "in_batch_id": "int8"}
 BEGIN: Final = Function("begin_attempt", {**_BATCH, "in_timeout_ms": "int4"})

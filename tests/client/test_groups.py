@@ -1,6 +1,7 @@
 """Consumers that share a group: joining, leaving, dying, handing partitions over (internals: groups)."""
 
 import contextlib
+import dataclasses
 import threading
 import time
 from collections import Counter
@@ -730,6 +731,13 @@ def test_polls_from_what_is_buffered_count_as_polls(members: Members, client: ms
         assert len(slow.poll(SECONDS)) == 1
         time.sleep(0.02)
     assert [event for event, _ in members.told(slow)] == ["assign"]
+
+
+def test_a_poll_that_waits_for_longer_than_the_interval_is_a_poll(members: Members, wide: str) -> None:
+    waiting = members.join(wide, max_poll_interval_ms=100, session_timeout_ms=6_000, heartbeat_interval_ms=50)
+    waiting.config = dataclasses.replace(waiting.config, fetch_max_wait_ms=20)
+    assert waiting.poll(0.6) == []
+    assert [event for event, _ in members.told(waiting)] == ["assign"]
 
 
 def test_who_does_not_poll_is_told_once(members: Members, wide: str, caplog: pytest.LogCaptureFixture) -> None:

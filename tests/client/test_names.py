@@ -8,7 +8,7 @@ import pytest
 
 import msgtx
 from msgtx import TopicPartition, errors
-from msgtx.rules.names import NAME_BYTES, check_name
+from msgtx.arguments import NAME_BYTES, check_name
 from msgtx.store.members import join_group
 from msgtx.store.producers import init_producer_id
 from msgtx.store.spark import BatchName, begin_attempt

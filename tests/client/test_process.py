@@ -211,7 +211,7 @@ def test_a_record_that_fails_is_tried_alone_until_it_succeeds(
         return values(records)
 
     with caplog.at_level(logging.WARNING, "msgtx.process"):
-        report, _ = run(transform, target, batch=batch, on_error="retry", transaction_ms=60_000)
+        report, _ = run(transform, target, batch=batch, on_error="retry", transaction_ms=50_000)
     assert values(read(target)) == [*VALUES, *behind]
     assert found == [[], [b"1"], [b"1", b"2"], [b"1", b"2"], [b"1", b"2"]]
     assert (report.transactions, report.aborted, report.failed) == (4, 5, 0)
@@ -377,7 +377,7 @@ def test_a_worker_polls_more_each_time_while_its_transaction_has_time(client: ms
         producer.send_batch(topic, [b"1"] * 1_000).result(30)
     options: dict[str, Any] = {"to": output, "group": topic, "transactional_id": topic, "batch": True, "idle_timeout": 0.1}
     sizes: list[int] = []
-    report = client.process(topic, transform=lambda records: sizes.append(len(records)), transaction_ms=60_000, **options)
+    report = client.process(topic, transform=lambda records: sizes.append(len(records)), transaction_ms=50_000, **options)
     assert (sizes[:3], sum(sizes), report.transactions) == ([100, 200, 400], 1_000, 1)
 
 
@@ -404,7 +404,7 @@ def test_a_transaction_ends_with_its_time_and_with_its_worker(
         transactional_id=topic,
         transform=transform,
         batch=True,
-        transaction_ms=60_000 if ending == "stop" else 1,
+        transaction_ms=50_000 if ending == "stop" else 1,
         idle_timeout=0.1,
         stop=stop,
     )

@@ -104,15 +104,15 @@ def _calls(
     producer: msgtx.Producer, client: msgtx.Client, topic: str, other: msgtx.Producer
 ) -> dict[str, Callable[[], Any]]:
     return {
-        "flush": producer.flush,
-        "flush of another producer": other.flush,
-        "close": producer.close,
+        "flush": lambda: producer.flush(3),
+        "flush of another producer": lambda: other.flush(3),
+        "close": lambda: producer.close(3),
         "close of the client": client.close,
-        "result": lambda: producer.send(topic, b"late", partition=1).result(),
-        "result of another producer": lambda: other.send(topic, b"late", partition=1).result(),
-        "exception": lambda: producer.send(topic, b"late", partition=1).exception(),
-        "result of columns": lambda: producer.send_batch(topic, [b"late"], partition=1).result(),
-        "exception of columns": lambda: producer.send_batch(topic, [b"late"], partition=1).exception(),
+        "result": lambda: producer.send(topic, b"late", partition=1).result(3),
+        "result of another producer": lambda: other.send(topic, b"late", partition=1).result(3),
+        "exception": lambda: producer.send(topic, b"late", partition=1).exception(3),
+        "result of columns": lambda: producer.send_batch(topic, [b"late"], partition=1).result(3),
+        "exception of columns": lambda: producer.send_batch(topic, [b"late"], partition=1).exception(3),
     }
 
 

@@ -856,5 +856,5 @@ def test_an_interrupt_behind_the_last_record_that_waits_has_it_wait_again(
 
 def test_a_poll_of_no_records_is_refused(share: Share) -> None:
     """I16."""
-    with pytest.raises(errors.InvalidRequest, match="above 0"):
+    with pytest.raises(errors.InvalidRequest, match="max_records is 1 or more, not 0"):
         share().poll(0, max_records=0)

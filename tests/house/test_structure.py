@@ -66,6 +66,18 @@ def test_only_the_engine_commits() -> None:
     assert found == {("msgtx/database/pool.py", "connection.begin()"), of_a_worker, *BEGINS_WITHOUT_COMMIT}
 
 
+def test_a_kept_error_is_raised_as_a_copy() -> None:
+    """One object that is raised again and again keeps the frames of each time (`errors.fresh`)."""
+    found = [
+        f"{path}:{node.lineno}"
+        for path in python_files()
+        for node in nodes_of(path)
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Attribute | ast.Subscript)
+        if ast.unparse(node.exc).partition(".")[0].partition("[")[0] in {"self", "batch"}
+    ]
+    assert found == []
+
+
 def test_a_run_updates_and_deletes_nothing_on_the_insert_only_tables(
     client: msgtx.Client, connection: Connection, server: Server, database_url: str
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Final
 
 import psycopg
 
-from msgtx import errors
+from msgtx import arguments, errors
 from msgtx.admin.doctor import coordinators, groups, server, sessions, shares, transactions
 from msgtx.admin.doctor.findings import Limits, Look
 from msgtx.database.pool import Engine
@@ -39,8 +39,9 @@ CHECKS: Final[dict[str, Check]] = {
 
 def examine(engine: Engine, *, most: int = MOST, limits: Limits | None = None) -> list[Finding]:
     """Run all checks. Returns findings, the worst first. What the role may not see is a finding, too."""
-    if most < 1:
-        raise errors.InvalidRequest(f"most must be at least 1, not {most}")
+    most = arguments.whole("most", most, least=1, most=arguments.LARGEST_INT4)
+    if limits is not None:
+        arguments.an_instance("limits", limits, Limits, "Limits")
     found = _checked("schema", lambda: server.schema(engine))
     with engine.connection() as connection:
         try:

@@ -1,0 +1,696 @@
+"""Each public call with wrong types and values for each of its arguments, derived from its signature (I16).
+
+A refusal is typed, changes nothing in the database, and harms nobody: the object, and all others that share it, go on. What
+an argument may be follows from its name and its annotation (`KINDS`): a new call is tried without more ado, and one with an
+argument that is not known here fails `test_every_argument_of_every_public_call_is_known`.
+"""
+
+import asyncio
+import contextlib
+import functools
+import inspect
+import threading
+import typing
+import uuid
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+import prometheus_client
+import pytest
+import sqlalchemy
+import sqlalchemy.ext.asyncio
+
+import msgtx
+from msgtx import Isolation, TopicPartition, aio, arguments, errors
+from msgtx import client as clients
+from msgtx.snapshot import Snapshots
+from tests.databases import Connection
+from tests.house.test_names import IN_MODULES, METHODS
+
+SECONDS: Final = 20.0  # in which a call returns: a wrong argument that is waited for would hang
+NOTHING: Final = object()  # an object of no class that anybody knows
+# Tables whose rows tell what has changed; others are written in the background.
+TABLES: Final = (
+    "topic", "partition", "record_batch", "producer", "transaction", "transaction_decision", "transaction_seal",
+    "consumer_group", "group_offset", "share_group", "named_snapshot",
+)  # fmt: skip
+
+
+class Broken:
+    """What cannot even tell what it is."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+
+# ── what an argument may be ──
+
+NUMBERS: Final = [float("nan"), float("inf"), float("-inf"), 2**63, -(2**63) - 1]
+NO_NUMBERS: Final = ["1", b"1", "", [], {}, NOTHING, True, Decimal(1), 1j, Broken()]
+NO_WHOLE: Final = [*NUMBERS, *NO_NUMBERS, 1.5, 1.0]
+NO_NAMES: Final = [5, 1.5, True, b"name", [], {}, NOTHING, "a\0b", "a\ud800", Broken()]
+NO_LISTS: Final = [5, True, NOTHING, "text", b"bytes", [5], [NOTHING], [None], [[]], Broken()]
+NO_FUNCTIONS: Final = [5, "name", [], {}, NOTHING, True, Broken()]
+NO_OBJECTS: Final = [5, "text", b"bytes", [], {}, (), NOTHING, True, 1.5, Broken()]
+NO_PARTITIONS: Final = [
+    5, "topic", ("topic",), ("topic", 0, 0), ("topic", "0"), ("topic", 0.0), ("topic", True), (5, 0), None, ("topic", None),
+    ["topic", 0], (NOTHING, NOTHING), NOTHING, Broken(),
+]  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class OfWorld:
+    """A wrong value that names something which is there, so that nothing else is wrong with it."""
+
+    made: Callable[["World"], Any]
+
+
+# Of a partition that is there.
+NO_PLACES: Final = [
+    OfWorld(lambda world, index=index: (world.topic, index))  # type: ignore[misc]
+    for index in ("0", 0.0, True, None, -1, 7, 2**63, NOTHING)
+]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is refused for an argument, and what is right: a value, or a function of the world that returns one."""
+
+    wrong: list[Any]
+    right: Any = None
+
+
+def _whole(right: int, *, least: int = 0, none: bool = False) -> Kind:
+    return Kind([*NO_WHOLE, *([] if none else [None]), *([least - 1] if least > -(2**63) else [])], right)
+
+
+TIMEOUT = Kind([*NUMBERS, *NO_NUMBERS, -1, -0.5], 0.05)
+MILLISECONDS = Kind([*NUMBERS, "soon", b"1s", [], {}, NOTHING, True, 1j, -1, 0.0001, "9" * 5_000, Broken()], 100)
+FLAG = Kind([0, 1, "no", "true", [], NOTHING, 1.0, Broken()], False)
+NAME = Kind([*NO_NAMES, "", "x" * 1_001, None], lambda world: world.topic)
+TOPIC = Kind([*NO_NAMES, None, "", "no such topic"], lambda world: world.topic)
+TEXT = Kind(NO_NAMES, None)
+PARTITION = Kind([*NO_PARTITIONS, *NO_PLACES], lambda world: world.partition)
+PARTITIONS = Kind(
+    [*NO_LISTS, ("topic", 0)] + [OfWorld(lambda world, each=each: [each.made(world)]) for each in NO_PLACES],  # type: ignore[misc]
+    lambda world: [world.partition],
+)
+TOPICS = Kind([*NO_LISTS, ["a\0b"], ["no such topic"]], lambda world: [world.topic])
+INDEX = Kind([*NO_WHOLE, -1, 7], 0)
+FUNCTION = Kind(NO_FUNCTIONS)
+CONFIG = Kind([5, "linger.ms=5", [5], NOTHING, {5: 5}, {"no.such.setting": 5}, True, Broken()])
+OFFSETS = Kind(
+    [*NO_OBJECTS[:2], [], NOTHING, True, Broken(), {("topic", "0"): 0}, {5: 5}]
+    + [
+        OfWorld(lambda world, offset=offset: {world.partition: offset})  # type: ignore[misc]
+        for offset in [*NO_WHOLE, None, -2, msgtx.OffsetAndMetadata(1.5)]  # type: ignore[arg-type]
+    ],
+    lambda world: {world.partition: 0},
+)
+SNAPSHOT = Kind(NO_OBJECTS, lambda world: world.cut)
+SESSION = Kind(NO_OBJECTS)
+TRANSACTION_ID = Kind(
+    [*NO_OBJECTS, None, "1.2", (1, 2), (1, 2, "3"), (1, 2, 1.5), (1, 2, 2**63), "x"], lambda world: world.id
+)
+NO_TARGETS: Final = [each for each in NO_NUMBERS if each != {}]
+TARGET = Kind([*NUMBERS, *NO_TARGETS, None, 1.5, msgtx.ShiftBy(1.5), {("t", 0): "5"}, {5: 5}], "earliest")  # type: ignore[arg-type]
+STATES = Kind([*NO_LISTS, ["no such state"]])
+STOP = Kind(NO_OBJECTS, lambda world: world.stop)
+# Of a record: `msgtx.rules.record` decides, and `tests/system/test_doors.py` compares its doors.
+CONTENT = Kind(["text", 5, 1.5, [], {}, NOTHING, True, Broken()], b"x")
+KEYS_AND_MORE = Kind([*(each for each in NO_LISTS if each not in ([5], [None])), [1, 2]], None)
+
+# By name, and where a name has several meanings by the beginning of its annotation, too.
+KINDS: Final[dict[str, Kind | dict[str, Kind]]] = {
+    "answer": Kind(NO_OBJECTS, msgtx.Acknowledgement.ACCEPT),
+    "auto_offset_reset": Kind([*NO_OBJECTS, None, "no such word"], "earliest"),
+    "batch": FLAG,
+    "befores": OFFSETS,
+    "client": Kind([*NO_OBJECTS, None], lambda world: world.client),
+    "commit": FLAG,
+    "concurrency": Kind([*NO_WHOLE, None, 0, -1], 1),
+    "config": CONFIG,
+    "consumer_config": CONFIG,
+    "create": FLAG,
+    "cut": SNAPSHOT,
+    "dead_letter": TOPIC,
+    "dedup_key": Kind([5, True, b"key", [], NOTHING, "", "a\0b", "x" * 300, Broken()], None),
+    "delay_ms": Kind([*MILLISECONDS.wrong[:-5], Broken()], None),
+    "deliver_at": Kind([*NUMBERS, *NO_NUMBERS, 1.5], None),
+    "dry_run": FLAG,
+    "end": {"int": _whole(0, least=-(2**63), none=True), "msgtx.types.Snapshot": Kind(NO_OBJECTS)},
+    "group": Kind([*NO_NAMES, "x" * 1_001], lambda world: world.topic),
+    "group_metadata": Kind([*NO_NAMES, "", "x" * 1_001, msgtx.GroupMetadata(5), msgtx.GroupMetadata("g", generation=1.5)],  # type: ignore[arg-type]
+                           lambda world: world.topic),
+    "handler": Kind([*NO_FUNCTIONS, None], lambda world: lambda session, record: None),
+    "headers": Kind([5, "text", [5], [("name", "text")], {"name": 5}, NOTHING, [(5, b"x")], Broken()], None),
+    "host": Kind([*NO_NAMES, None], "127.0.0.1"),
+    "idle_timeout": Kind([*NUMBERS, "soon", b"1s", [], {}, NOTHING, True, 1j, -1, "9" * 5_000, Broken()], 0.05),
+    "if_not_exists": FLAG,
+    "isolation": Kind([*NO_OBJECTS, None, "no such word"], Isolation.READ_COMMITTED),
+    "keep_prepared": FLAG,
+    "key": CONTENT,
+    "key_deserializer": FUNCTION,
+    "key_serializer": FUNCTION,
+    "keys": KEYS_AND_MORE,
+    "limits": Kind(NO_OBJECTS),
+    "longer_than_ms": _whole(5, none=True),
+    "max_records": _whole(1, none=True),
+    "max_transaction_timeout_ms": _whole(5, none=True),
+    "meter_provider": Kind(NO_OBJECTS),
+    "most": _whole(5, least=1),
+    "name": Kind([*NO_NAMES, None, "", "x" * 1_001], lambda world: f"new-{uuid.uuid4().hex[:8]}"),
+    "observer": Kind([*NO_OBJECTS, None], lambda world: msgtx.observer.Observer()),
+    "offset": _whole(0),
+    "offsets": OFFSETS,
+    "on_assign": FUNCTION,
+    "on_commit": FUNCTION,
+    "on_delivery": FUNCTION,
+    "on_error": Kind([*NO_OBJECTS, None, "no such word", "dead-letter"], "stop"),
+    "on_lost": FUNCTION,
+    "on_revoke": FUNCTION,
+    "only": Kind([*NO_LISTS, ["no such sweep"]], ["overdue"]),
+    "partition": {"int": INDEX, "msgtx.types.TopicPartition": PARTITION},
+    "partitions": {
+        "collections.abc.Iterable": PARTITIONS,
+        "int": Kind([*NO_WHOLE, 0, -1], 2),
+        "list": Kind([*NO_LISTS, ["0"], [1.5], [True]], None),
+    },
+    "pattern": Kind([*NO_NAMES, "(", "(?P<a", "x{9999999999}"], None),
+    "pool_size": Kind([*NO_WHOLE, None, 0, -1], 3),
+    "port": Kind([*NO_WHOLE, None, -1, 65_536], 0),
+    "producer_ids": Kind([*(each for each in NO_LISTS if each != [5]), ["5"], [1.5], [True], [-1]], None),
+    "progress": FUNCTION,
+    "reason": TEXT,
+    "record": Kind([*NO_OBJECTS, None], lambda world: world.record),
+    "records": Kind([*NO_LISTS, None], lambda world: [world.record]),
+    "registry": Kind([*NO_OBJECTS, None], lambda world: prometheus_client.CollectorRegistry()),
+    "replace": FLAG,
+    "require_stable": FLAG,
+    "resolve": FLAG,
+    "retries": Kind([*NO_WHOLE, -1], None),
+    "session": SESSION,
+    "session_factory": Kind([*NO_FUNCTIONS, None], lambda world: world.factory),
+    "settings": {"msgtx.settings.ShareGroupSettings": Kind([*NO_OBJECTS[:4], NOTHING, {5: 5}, {"no": 5}, Broken()], {})},
+    "share": FLAG,
+    "share_consumer": Kind([*NO_OBJECTS, None], lambda world: world.answers),
+    "skip_missing": FLAG,
+    "start": {"int": _whole(0, least=-(2**63), none=True), "msgtx.types.Snapshot": Kind(NO_OBJECTS)},
+    "states": STATES,
+    "stop": STOP,
+    "target": TARGET,
+    "text": Kind([5, None, b"text", "", "x", NOTHING, [], "a\0b", "9" * 5_000, Broken()]),
+    "timeout": TIMEOUT,
+    "timeout_ms": Kind([*NO_WHOLE, 0, -1], 5_000),
+    "times": OFFSETS,
+    "timestamp": {
+        "int | datetime": Kind([*NUMBERS, *NO_NUMBERS, 1.5], None),
+        "int": _whole(-1, least=-(2**63)),
+    },
+    "timestamp_ms": _whole(0),
+    "timestamps": KEYS_AND_MORE,
+    "to": TOPIC,
+    "token": Kind([*NO_OBJECTS, None, "x", "1.2.3@", (1, 2)], lambda world: world.token),
+    "topic": TOPIC,
+    "topics": {"collections.abc": TOPICS, "list": TOPICS, "str": Kind([5, b"topic", None, ["topic"], True, NOTHING])},
+    "tracer_provider": Kind(NO_OBJECTS),
+    "transaction_id": TRANSACTION_ID,
+    "transaction_ms": Kind([*MILLISECONDS.wrong, 0, None], 50),
+    "transactional_id": NAME,
+    "transform": Kind([*NO_FUNCTIONS, None], lambda world: lambda record: None),
+    "url": Kind([5, b"postgresql://", "", [], NOTHING, True, "no url", "postgresql://h:port/d"], lambda world: world.url),
+    "value": CONTENT,
+    "value_deserializer": FUNCTION,
+    "value_serializer": FUNCTION,
+    "values": Kind([*NO_LISTS[:-4], None, ["text"], [NOTHING], Broken()], [b"x"]),
+    "wait": FLAG,
+}  # fmt: skip
+# Not wrong for this call: its documents say so.
+FINE: Final[dict[tuple[str, str], Callable[[object], bool]]] = {
+    ("GroupsAdmin.reset", "topics"): lambda value: isinstance(value, str),  # one name is taken for a list of it
+    ("SharesAdmin.reset_offsets", "topics"): lambda value: isinstance(value, str),
+    ("orm.read", "topic"): lambda value: value in ("", "no such topic"),  # nothing is read of what is not there
+    ("orm.read", "partition"): lambda value: value == 7,
+    ("otel.processing", "group"): lambda value: isinstance(value, str) and len(value) > 1_000,
+}
+# What takes whatever another function is given.
+NOT_OURS: Final = {("run", "call"), ("run", "arguments"), ("run", "named"), ("process_into", "_work")}
+
+
+def kind_of(call: str, parameter: inspect.Parameter) -> Kind:
+    """Return what an argument may be. Fail where that is not known."""
+    found = KINDS.get(parameter.name)
+    if isinstance(found, dict):
+        words = _words(parameter)
+        found = next((kind for begin, kind in found.items() if words.startswith(begin)), None)
+    assert found is not None, f"{call}: nothing is known here of {parameter}; add it to KINDS"
+    return found
+
+
+def _words(parameter: inspect.Parameter) -> str:
+    given = parameter.annotation
+    words = given if isinstance(given, str) else inspect.formatannotation(given)
+    return words.replace("datetime.datetime", "datetime")
+
+
+# ── the calls ──
+
+CLASSES: Final = [each for each in METHODS if each is not aio.Delivery]
+VALUES: Final = [msgtx.TransactionId, msgtx.PreparedTransaction, msgtx.Snapshot]
+
+
+def public_calls() -> dict[str, tuple[object, Callable[..., Any]]]:
+    """Return public calls by name, with their class (or module)."""
+    found: dict[str, tuple[object, Callable[..., Any]]] = {"connect": (msgtx, msgtx.connect)}
+    for owner in CLASSES:
+        for name in METHODS[owner].split():
+            call = inspect.getattr_static(owner, name, None)
+            if inspect.isfunction(call):
+                found[f"{'aio.' if owner.__module__ == 'msgtx.aio' else ''}{owner.__name__}.{name}"] = (owner, call)
+    for module, names in IN_MODULES.items():
+        for name in names.split():
+            if inspect.isfunction(call := getattr(module, name)):
+                found[f"{module.__name__.removeprefix('msgtx.')}.{name}"] = (module, call)
+    for value in VALUES:
+        found[f"{value.__name__}.parse"] = (value, value.parse)
+    return found
+
+
+CALLS: Final = public_calls()
+ARGUMENTS: Final = {
+    name: {
+        each.name: each
+        for each in inspect.signature(call).parameters.values()
+        if each.name != "self" and (call.__name__, each.name) not in NOT_OURS
+    }
+    for name, (_, call) in CALLS.items()
+}
+
+
+def settings_of(parameter: inspect.Parameter) -> type | None:
+    """Return the names of settings that a call takes as `**settings`."""
+    unpacked = typing.get_args(parameter.annotation)
+    return unpacked[0] if parameter.kind is parameter.VAR_KEYWORD and unpacked else None
+
+
+def test_every_argument_of_every_public_call_is_known() -> None:
+    for name, parameters in ARGUMENTS.items():
+        for parameter in parameters.values():
+            if settings_of(parameter) is None:
+                kind_of(name, parameter)
+    assert {parameter.name for each in ARGUMENTS.values() for parameter in each.values()} >= KINDS.keys(), "of no call"
+
+
+# ── the world ──
+
+
+@dataclass
+class World:
+    """What the calls need, and witnesses that work beside them."""
+
+    client: msgtx.Client
+    connection: Connection
+    topic: str
+    partition: TopicPartition
+    cut: msgtx.Snapshot
+    id: msgtx.TransactionId
+    token: msgtx.PreparedTransaction
+    record: Any
+    stop: threading.Event
+    factory: Any
+    witness: msgtx.Producer
+    answers: Any = None  # a share consumer in the twin that is tried
+
+    @property
+    def url(self) -> str:
+        """The database's."""
+        return self.client.secret_url
+
+    def facts(self) -> list[tuple[Any, ...]]:
+        """Return what the tables hold, as counts and hashes."""
+        asked = " union all ".join(
+            f"select '{table}', count(*), coalesce(sum(hashtext(t::text)::bigint), 0) from msgtx.{table} t"
+            for table in TABLES
+        )
+        return self.connection.execute(asked).fetchall()
+
+
+@pytest.fixture(scope="module")
+def world(database_url: str) -> Iterator[World]:
+    with contextlib.ExitStack() as block:
+        client = block.enter_context(msgtx.connect(database_url, pool_size=20))
+        raw = block.enter_context(Connection.connect(database_url, autocommit=True))
+        topic = client.topics.create(f"wrong-{uuid.uuid4().hex[:8]}", partitions=3).name
+        prepared = block.enter_context(client.producer(transactional_id=f"{topic}-prepared"))
+        with prepared.transaction() as transaction:
+            prepared.send(topic, b"prepared", partition=2)
+            token = transaction.prepare()
+        witness = block.enter_context(client.producer(linger_ms=60_000))
+        place = witness.send(topic, b"first", partition=0)
+        witness.flush(SECONDS)
+        assert place.result(0).offset == 0
+        engine = sqlalchemy.create_engine(client.engine.sqlalchemy.url, creator=client.engine.dedicated)
+        block.callback(engine.dispose)
+        stop = threading.Event()
+        stop.set()
+        yield World(
+            client, raw, topic, TopicPartition(topic, 0), client.snapshot([topic]), token.transaction_id, token,
+            msgtx.ShareRecord(topic, 0, 0, 0, None, b"x"), stop, engine.connect, witness,
+        )  # fmt: skip
+
+
+@contextlib.contextmanager
+def made(world: World, owner: object, name: str) -> Iterator[tuple[Any, Callable[[], object]]]:
+    """Make an object for a call, and what shows that it still works."""
+    client, topic = world.client, world.topic
+    nothing: Callable[[], object] = lambda: None  # noqa: E731
+    match owner:
+        case msgtx.Producer | msgtx.Transaction if name in {"init_transactions"}:
+            with contextlib.closing(client.producer(transactional_id=f"{topic}-{uuid.uuid4().hex}")) as producer:
+                yield producer, producer.init_transactions
+        case msgtx.Producer if name in {"send", "send_batch", "flush", "close"}:
+            with client.producer(linger_ms=60_000) as producer:
+                first = producer.send(topic, b"accepted before", partition=0)
+
+                def works() -> None:
+                    producer.flush(SECONDS)
+                    assert first.result(0).offset >= 0
+                    assert producer.send_batch(topic, [b"later"]).exception(SECONDS) is None
+
+                yield producer, works
+        case msgtx.Producer | msgtx.Transaction:
+            with client.producer(transactional_id=f"{topic}-{uuid.uuid4().hex}", linger_ms=30_000) as producer:
+                begun = None if name in {"begin_transaction", "transaction"} else producer.begin_transaction()
+                sent = producer.send(topic, b"accepted before", partition=1) if begun else None
+
+                def commits() -> None:
+                    if begun is None:
+                        producer.begin_transaction()
+                    producer.send(topic, b"later", partition=1)
+                    producer.commit_transaction()
+                    assert sent is None or sent.result(0).offset >= 0
+
+                yield (begun if owner is msgtx.Transaction else producer), commits
+        case msgtx.Consumer:
+            by_group = client.consumer(topic, group=f"{topic}-{uuid.uuid4().hex[:8]}", enable_auto_commit=False)
+            free = client.consumer(enable_auto_commit=False, group=f"{topic}-free")
+            with by_group, free:
+                free.assign([world.partition])
+
+                def polls() -> None:
+                    for consumer in (by_group, free):
+                        consumer.seek_to_beginning()
+                        assert consumer.poll(SECONDS)
+                        consumer.commit()
+
+                yield (free if name in {"assign"} else by_group), polls
+        case msgtx.ShareConsumer:
+            group = f"{topic}-{uuid.uuid4().hex[:8]}"
+            client.admin.shares.configure(group, {"auto_offset_reset": "earliest"})
+            with client.share_consumer(topic, group=group, acknowledgement_mode="explicit") as consumer:
+                records = consumer.poll(SECONDS)
+                assert records
+                world.record = records[0]
+
+                def acknowledges() -> None:
+                    consumer.acknowledge(records[0])
+                    consumer.commit()
+
+                yield consumer, acknowledges
+        case clients.Admin:
+            yield client.admin, nothing
+        case clients.SharesAdmin | clients.GroupsAdmin | clients.PartitionsAdmin | clients.ProducersAdmin:
+            yield getattr(client.admin, owner.__name__.removesuffix("Admin").lower()), nothing
+        case clients.TransactionsAdmin:
+            yield client.admin.transactions, nothing
+        case clients.TopicsAdmin:
+            yield client.topics, nothing
+        case _ if owner is Snapshots:
+            yield client.snapshots, nothing
+        case msgtx.Client:
+            yield client, client.topics.list
+        case _:
+            yield None, nothing
+
+
+@contextlib.asynccontextmanager
+async def made_in_loop(world: World, owner: object, name: str) -> Any:
+    """Make an object of `msgtx.aio` for a call."""
+    topic, threads = world.topic, ThreadPoolExecutor(2)
+    client = aio.Client(world.client, threads)
+
+    async def nothing() -> None:
+        return None
+
+    match owner:
+        case aio.Producer if name in {"send", "send_batch", "flush", "close"}:
+            async with client.producer(linger_ms=60_000) as producer:
+                first = await producer.send(topic, b"accepted before", partition=0)
+
+                async def works() -> None:
+                    await producer.flush(SECONDS)
+                    assert (await first).offset >= 0
+
+                yield producer, works
+        case aio.Producer | aio.Transaction:
+            producer = client.producer(transactional_id=f"{topic}-{uuid.uuid4().hex}", linger_ms=30_000)
+            if name != "init_transactions":
+                await producer.init_transactions()
+            begins = name in {"begin_transaction", "transaction", "init_transactions"}
+            begun = None if begins else await producer.begin_transaction()
+
+            async def commits() -> None:
+                if name == "init_transactions":
+                    await producer.init_transactions()
+                if begun is None:
+                    await producer.begin_transaction()
+                await producer.send(topic, b"later", partition=1)
+                await producer.commit_transaction()
+
+            yield (begun if owner is aio.Transaction else producer), commits
+            await producer.close()
+        case aio.Consumer:
+            group = f"{topic}-{uuid.uuid4().hex[:8]}"
+            async with client.consumer(
+                *([] if name == "assign" else [topic]), group=group, enable_auto_commit=False
+            ) as consumer:
+                if name == "assign":
+                    await consumer.assign([world.partition])
+
+                async def polls() -> None:
+                    await consumer.seek_to_beginning()
+                    assert await consumer.poll(SECONDS)
+
+                yield consumer, polls
+        case aio.ShareConsumer:
+            group = f"{topic}-{uuid.uuid4().hex[:8]}"
+            world.client.admin.shares.configure(group, {"auto_offset_reset": "earliest"})
+            async with client.share_consumer(topic, group=group, acknowledgement_mode="explicit") as consumer:
+                records = await consumer.poll(SECONDS)
+                world.record = records[0]
+
+                async def acknowledges() -> None:
+                    consumer.acknowledge(records[0])
+                    await consumer.commit()
+
+                yield consumer, acknowledges
+        case aio.Topics:
+            yield client.topics, nothing
+        case aio.Client:
+            yield client, nothing
+        case _:
+            yield None, nothing
+    threads.shutdown(wait=False)
+
+
+# ── the test ──
+
+# A call with right arguments does something, or waits: only wrong ones are tried, each beside right ones.
+NEEDED: Final[dict[str, Mapping[str, Any]]] = {
+    "Client.process": {"stop": lambda world: world.stop, "to": lambda world: world.topic},
+    "Client.process_into": {"stop": lambda world: world.stop},
+    "aio.Client.process_into": {"stop": lambda world: world.stop, "settings": lambda world: {"group": world.topic}},
+    "PartitionsAdmin.offsets": {"timestamp": -1},
+    "Client.complete": {"token": lambda world: world.token},
+    "find_hanging": {"topic": lambda world: world.topic},
+}
+
+
+def right(world: World, name: str, parameter: inspect.Parameter) -> Any:
+    """Return a right value of an argument."""
+    given = NEEDED.get(name, {}).get(parameter.name, kind_of(name, parameter).right)
+    return given(world) if callable(given) and not isinstance(given, type) else given
+
+
+def by_position_of(parameters: Mapping[str, inspect.Parameter]) -> set[Any]:
+    """Return the kinds of parameters that are given by position: all that can be, where there is an `*`."""
+    star = inspect.Parameter.VAR_POSITIONAL
+    both = {inspect.Parameter.POSITIONAL_OR_KEYWORD} if star in {each.kind for each in parameters.values()} else set()
+    return {star, inspect.Parameter.POSITIONAL_ONLY, *both}
+
+
+def tries(world: World, name: str) -> Iterator[tuple[str, Any, tuple[Any, ...], dict[str, Any]]]:
+    """Yield calls with one wrong argument: its name, the value, and what the call is given."""
+    parameters = ARGUMENTS[name]
+    by_position = by_position_of(parameters)
+    for wrong in parameters.values():
+        kind = None if settings_of(wrong) else kind_of(name, wrong)
+        for value in (each.made(world) if isinstance(each, OfWorld) else each for each in kind.wrong) if kind else ():
+            if FINE.get((name.removeprefix("aio."), wrong.name), lambda _: False)(value):
+                continue
+            if value is None and wrong.default is None:
+                continue
+            positional: list[Any] = []
+            named: dict[str, Any] = {}
+            for each in parameters.values():
+                if each is not wrong and each.kind is each.VAR_KEYWORD:
+                    given = NEEDED.get(name, {}).get(each.name)
+                    named |= {} if given is None else given(world)
+                    continue
+                required = each.default is each.empty and each.kind is not each.VAR_POSITIONAL
+                if each is not wrong and not required and each.name not in NEEDED.get(name, {}):
+                    continue
+                given = value if each is wrong else right(world, name, each)
+                if each.kind in by_position:
+                    positional.append(given)
+                else:
+                    named[each.name] = given
+            yield wrong.name, value, tuple(positional), named
+        if (settings := settings_of(wrong)) is not None:
+            yield from settings_tried(world, name, settings)
+
+
+SETTINGS: Final[dict[str, list[Any]]] = {
+    "number": [*NUMBERS, b"1", [], {}, NOTHING, True, 1j, -2, "many", 1.5, "9" * 5_000, Broken()],
+    "text": [5, 1.5, True, b"name", [], {}, NOTHING, "a\0b", "a\ud800", "", Broken()],
+    "word": [5.5, [], {}, NOTHING, "no such word", b"all", Broken()],
+    "flag": ["maybe", 5, 1.5, [], NOTHING, None, b"1", Broken()],
+}
+
+
+def settings_tried(world: World, name: str, settings: type) -> Iterator[tuple[str, Any, tuple[Any, ...], dict[str, Any]]]:
+    """Yield calls with one wrong setting each."""
+    parameters = ARGUMENTS[name]
+    by_position = by_position_of(parameters)
+    hints = typing.get_type_hints(settings)
+    for setting in hints:
+        if setting in parameters or (name.endswith("process_into") and setting in KINDS):
+            continue
+        if setting.endswith(("_ms", "_bytes")) or hints[setting] is int:
+            values = SETTINGS["number"]
+        elif hints[setting] is bool:
+            values = SETTINGS["flag"]
+        elif typing.get_origin(hints[setting]) is typing.Literal or setting == "isolation":
+            values = SETTINGS["word"]
+        else:
+            values = SETTINGS["text"]
+        needed = {} if setting == "group" else {"group": world.topic}
+        for value in values:
+            named = {
+                each.name: right(world, name, each)
+                for each in parameters.values()
+                if each.kind not in {each.VAR_KEYWORD, *by_position}
+                and (each.default is each.empty or each.name in NEEDED.get(name, {}))
+            }
+            positional = tuple(
+                world.topic if each.kind is each.VAR_POSITIONAL else right(world, name, each)
+                for each in parameters.values()
+                if each.kind in by_position
+            )
+            if "group" in hints:
+                named |= needed
+            yield setting, value, positional, {**named, setting: value}
+
+
+def outcome(call: Callable[[], Any]) -> BaseException | None:
+    """Call, enter what is a block, and begin what is an iteration. Return what was raised."""
+    try:
+        found = call()
+        if isinstance(found, Iterator):
+            next(found, None)
+        elif hasattr(found, "__enter__") and not isinstance(found, msgtx.Producer | msgtx.Consumer | msgtx.ShareConsumer):
+            with found:
+                pass
+        elif hasattr(found, "close"):
+            found.close()
+        elif hasattr(found, "exception"):
+            return found.exception(SECONDS)
+    except Exception as error:  # noqa: BLE001 - it is looked at
+        return error
+    return None
+
+
+async def outcome_in_loop(call: Callable[[], Any]) -> BaseException | None:
+    """Call in an event loop; await, or enter what is a block. Return what was raised."""
+    try:
+        found = call()
+        if isinstance(found, Awaitable):
+            found = await asyncio.wait_for(found, SECONDS)
+        if isinstance(found, aio.Consumer):
+            async with found:
+                pass
+        elif isinstance(found, aio.Producer | aio.ShareConsumer):
+            await found.close()
+        elif isinstance(found, aio.Delivery):
+            await found
+        elif hasattr(found, "__aenter__"):
+            async with found:
+                pass
+    except Exception as error:  # noqa: BLE001 - it is looked at
+        return error
+    return None
+
+
+def complaint(name: str, argument: str, value: object, error: BaseException | None) -> str | None:
+    """Return what is wrong with the outcome of a call with a wrong argument."""
+    shown = arguments.shown(value)
+    if error is None:
+        return f"{name}({argument}={shown}) is taken"
+    fine = isinstance(error, errors.MsgtxError) and not error.retriable and not error.fatal
+    if fine:
+        return None
+    return f"{name}({argument}={shown}) raises {type(error).__name__}: {error}"[:250]
+
+
+def assert_nothing_of(complaints: list[str | None]) -> None:
+    found = [each for each in complaints if each is not None]
+    if found:
+        pytest.fail("\n".join(["", *found]), pytrace=False)
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if ARGUMENTS[name]])
+def test_a_wrong_argument_is_refused_and_harms_nobody(world: World, name: str) -> None:
+    owner, call = CALLS[name]
+    before = world.witness.send(world.topic, b"before", partition=0)
+    complaints: list[str | None] = []
+    in_loop = getattr(owner, "__module__", getattr(owner, "__name__", "")) == "msgtx.aio" or owner is aio
+
+    async def all_in_loop() -> None:
+        async with made_in_loop(world, owner, call.__name__) as (each, works):
+            bound = functools.partial(call, each) if each is not None else call
+            facts = world.facts()
+            for argument, value, positional, named in tries(world, name):
+                error = await outcome_in_loop(lambda: bound(*positional, **named))  # noqa: B023 - at once
+                complaints.append(complaint(name, argument, value, error))
+            assert_nothing_of(complaints)
+            assert [each for each in world.facts() if each not in facts] == [], "something has changed"
+            await works()
+
+    with contextlib.ExitStack() as block, ThreadPoolExecutor(1) as thread:
+        if in_loop:
+            asyncio.run(asyncio.wait_for(all_in_loop(), 5 * SECONDS))
+        else:
+            each, works = block.enter_context(made(world, owner, call.__name__))
+            bound = functools.partial(call, each) if each is not None else call
+            facts = world.facts()
+            for argument, value, positional, named in tries(world, name):
+                error = thread.submit(outcome, lambda: bound(*positional, **named)).result(SECONDS)  # noqa: B023
+                complaints.append(complaint(name, argument, value, error))
+            assert_nothing_of(complaints)
+            assert [each for each in world.facts() if each not in facts] == [], "something has changed"
+            works()
+    world.witness.flush(SECONDS)
+    assert before.result(0).offset >= 0
