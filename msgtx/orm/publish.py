@@ -52,6 +52,6 @@ def publish(
     size = counted_bytes(record_bytes(value, key, pairs), pairs)
     if size > found.max_message_bytes:
         raise too_large(topic, found.max_message_bytes, size)
-    if key is None and str(found.settings["cleanup_policy"]).startswith("compact"):
+    if key is None and found.is_compacted:
         raise lacks_key(topic)
     enlistment.add(connection, Published(found, partition, key, value, stamp, pairs))

@@ -64,7 +64,7 @@ class PendingBatch(OpenRow):
         self.base_offset = -1
         self.timestamp = -1
         self.duplicate = False
-        self.dropped: dict[int, BaseException] | None = None  # records taken out because they are too large
+        self.dropped: dict[int, BaseException] | None = None  # records taken out because they are refused
         self.event: threading.Event | None = None
         self.callbacks: list[tuple[Callback, RecordFuture]] | None = None
 

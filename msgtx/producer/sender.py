@@ -31,6 +31,7 @@ from msgtx.producer.batches import Accumulator, Lane, PendingBatch
 from msgtx.producer.calls import MAX_BACKOFF_SECONDS, Calls
 from msgtx.producer.state import ProducerState, interrupted
 from msgtx.producer.wake import Wake
+from msgtx.rules.record import lacks_key, too_large
 from msgtx.rules.transaction import Call
 from msgtx.session.answers import Answers
 from msgtx.store.answers import acknowledge_in_transaction
@@ -47,6 +48,10 @@ from msgtx.store.topics import Topic
 from msgtx.types import TopicPartition
 
 log = logging.getLogger("msgtx.producer")
+OF_RECORDS: Final = (
+    errors.RecordTooLarge,
+    errors.InvalidRecord,
+)  # what some records of a batch are refused for, not the others
 AWAKE_SECONDS: Final = 0.2  # without work, before the thread sleeps until it is woken
 MIN_WAIT_SECONDS: Final = 0.001
 # Of a transactional producer, between two looks for a batch that has lingered: nothing of it is visible before the commit,
@@ -381,7 +386,7 @@ class Sender:
             # The epoch is raised once every uncertain batch is answered; then the refused are renumbered.
             self._bump_needed = True
             self._requeue(lane, batch)
-        elif isinstance(error, (errors.RecordTooLarge, errors.UnknownTopicOrPartition)):
+        elif isinstance(error, (*OF_RECORDS, errors.UnknownTopicOrPartition)):
             self._renumber_from(lane, batch)
             self._requeue(lane, batch)
             self._refusals.append((batch, error))
@@ -394,11 +399,10 @@ class Sender:
             self._fail(batch, error)
 
     def _look_into_refusals(self) -> None:
-        """Send a refused batch again without the records that are too large, or to its new partition; else it fails."""
+        """Send a refused batch again without the records that its topic refuses, or to its new partition; else it fails."""
         while self._refusals:
             batch, error = self._refusals[0]
-            is_large = isinstance(error, errors.RecordTooLarge)
-            goes_on = self._drop_large(batch, error) if is_large else self._finds_anew(batch)
+            goes_on = self._drop_refused(batch, error) if isinstance(error, OF_RECORDS) else self._finds_anew(batch)
             if not goes_on and self._accumulator.take_ready(partial(operator.is_, batch)):
                 self._fail(batch, error)
             self._refusals.pop(0)
@@ -417,15 +421,17 @@ class Sender:
             lane.ready.insert(at, batch)
             self._accumulator.filled.add(lane.topic_partition)
 
-    def _drop_large(self, batch: PendingBatch, error: MsgtxError) -> bool:
+    def _drop_refused(self, batch: PendingBatch, error: MsgtxError) -> bool:
         topic = self._refresh_topic(batch.topic_partition.topic)
         if topic is None:
             return False
-        dropped: dict[int, BaseException] = {
-            i: errors.RecordTooLarge(str(error))
-            for i in range(len(batch.values))
-            if batch.record_bytes(i) > topic.max_message_bytes
-        }
+        needs_keys = topic.is_compacted
+        dropped: dict[int, BaseException] = {}
+        for i, key in enumerate(batch.keys):
+            if key is None and needs_keys:
+                dropped[i] = lacks_key(topic.name)
+            elif (size := batch.record_bytes(i)) > topic.max_message_bytes:
+                dropped[i] = too_large(topic.name, topic.max_message_bytes, size)
         if dropped.keys() <= (batch.dropped or {}).keys():
             return False
         batch.dropped = dropped

@@ -45,24 +45,30 @@ def as_headers(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
         raise errors.WrongType(
             f'headers are pairs, [("name", b"content")], or {{"name": b"content"}}, not {shown(headers)}'
         ) from error
+    plain = True
     for name, content in pairs:
         if not isinstance(name, str):
             raise errors.WrongType(f"the name of a header is str, not {type(name).__name__}")
         if "\0" in name:
             raise errors.InvalidRequest(f"the name of a header has no NUL character; this one is {name!r}")
-        if not is_utf8(name):
+        if not name.isascii() and not is_utf8(name):
             raise errors.InvalidRequest(f"the name of a header is valid UTF-8; this one is {name!r}")
+        if content.__class__ in PLAIN:
+            continue
+        plain = False
         if not isinstance(content, CONTENT):
             raise errors.WrongType(
                 f"the content of a header is bytes or None, not {type(content).__name__}: {name}={shown(content)}"
             )
-    if all(content.__class__ in PLAIN for _, content in pairs):
+    if plain:
         return pairs
     return tuple((name, None if content is None else bytes(content)) for name, content in pairs)
 
 
 def as_milliseconds(timestamp: Any) -> int:
     """Return a record's timestamp. Raise `WrongType`, `InvalidRequest`."""
+    if timestamp.__class__ is int and 0 <= timestamp < TIMES_BEFORE:
+        return timestamp  # as it mostly is
     if isinstance(timestamp, datetime):
         if timestamp.utcoffset() is None:
             raise errors.WrongType("a timestamp needs its time zone: use an aware datetime, or milliseconds since 1970 UTC")
@@ -100,8 +106,6 @@ def as_reason(text: str) -> str:
 
 def is_utf8(text: str) -> bool:
     """Return whether a text can be encoded: half a surrogate pair cannot."""
-    if text.isascii():
-        return True
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -53,6 +53,11 @@ class Topic:
         assert isinstance(limit, int)
         return limit
 
+    @property
+    def is_compacted(self) -> bool:
+        """Whether every record needs a key."""
+        return str(self.settings["cleanup_policy"]).startswith("compact")
+
 
 Topics = Callable[[str, bool], Topic | None]  # a topic by its name; True: as it is now, not as it is remembered
 TopicsNow = Callable[[Sequence[str]], dict[str, Topic]]  # several as they are now; unknown ones are absent

@@ -824,6 +824,30 @@ def test_a_topic_made_again_within_a_transaction_fails_it(client: msgtx.Client, 
     assert [record.value for record in read(topic)] == [b"next"]
 
 
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_record_without_a_key_harms_no_other_of_its_batch(
+    client: msgtx.Client, topic: str, unique: Callable[[str], str], read: Read, transactional: bool
+) -> None:
+    """In a transaction it fails that: half of it would be left."""
+    client.topics.alter(topic, cleanup_policy="compact", max_message_bytes=100)
+    settings = {"transactional_id": unique("id")} if transactional else {}
+    with client.producer(linger_ms=60_000, **settings) as producer:
+        if transactional:
+            producer.begin_transaction()
+        futures = [
+            producer.send(topic, value, key=key) for value, key in ((b"a", b"1"), (b"b", None), (b"c", b""), (b"d", b"2"))
+        ]
+        if transactional:
+            with pytest.raises(errors.InvalidRecord, match=f"^{topic} is compacted: every record needs a key"):
+                producer.commit_transaction()
+            producer.abort_transaction()
+        else:
+            producer.flush(SECONDS)
+            found = [type(future.exception(0)) for future in futures]
+            assert found == [type(None), errors.InvalidRecord, type(None), type(None)]
+    assert [record.value for record in read(topic)] == ([] if transactional else [b"a", b"c", b"d"])
+
+
 def test_a_batch_loses_records_that_are_too_large_more_than_once(
     client: msgtx.Client, topic: str, connection: Connection, read: Read
 ) -> None:
@@ -833,14 +857,14 @@ def test_a_batch_loses_records_that_are_too_large_more_than_once(
         producer.flush(SECONDS)
         futures = [producer.send(topic, bytes(size)) for size in (100, 50, 1)]
         lower_limit(connection, topic, 80)
-        drop = producer._sender._drop_large
+        drop = producer._sender._drop_refused
 
         def lowered(batch: Any, error: errors.MsgtxError) -> bool:
             goes_on = drop(batch, error)
             lower_limit(connection, topic, 30)
             return goes_on
 
-        producer._sender._drop_large = lowered  # type: ignore[method-assign]
+        producer._sender._drop_refused = lowered  # type: ignore[method-assign]
         producer.flush(SECONDS)
         assert [type(future.exception(0)) for future in futures] == [errors.RecordTooLarge] * 2 + [type(None)]
     assert [len(record.value or b"") for record in read(topic)] == [0, 1]
@@ -856,7 +880,7 @@ def test_a_limit_that_is_raised_while_it_is_looked_at_drops_nothing_more(
         producer.flush(SECONDS)
         futures = [producer.send(topic, bytes(size)) for size in (100, 50)]
         lower_limit(connection, topic, 80 if times == 2 else 30)
-        drop, looks = producer._sender._drop_large, []
+        drop, looks = producer._sender._drop_refused, []
 
         def raised(batch: Any, error: errors.MsgtxError) -> bool:
             looks.append(batch)
@@ -866,7 +890,7 @@ def test_a_limit_that_is_raised_while_it_is_looked_at_drops_nothing_more(
             lower_limit(connection, topic, 30)
             return goes_on
 
-        producer._sender._drop_large = raised  # type: ignore[method-assign]
+        producer._sender._drop_refused = raised  # type: ignore[method-assign]
         producer.flush(SECONDS)
         assert [type(future.exception(0)) for future in futures] == [errors.RecordTooLarge] * 2
         assert len(looks) == times
