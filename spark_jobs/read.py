@@ -28,6 +28,8 @@ from msgtx.types import Snapshot
 HEADERS: Final = StructField("headers", ArrayType(HEADER, False))
 # Ranges of one relation: each task's statement holds the bounds of all of them, 5 KB.
 RELATION_RANGES: Final = 256
+OF_THE_LOG: Final = ("topic", "partition")  # columns that are not elements of arrays
+BARRIER: Final = "one of each record (msgtx)"
 
 
 def read_committed(
@@ -73,12 +75,24 @@ def frame(spark: SparkSession, planned: offsets.Plan, options: ReadOptions, engi
         return spark.createDataFrame([], columns)
     with engine.connection() as connection:
         address = jdbc.address_of(connection, engine.parameters)
-        rows = jdbc.fetch_rows(connection, [(part.partition_id, part.start) for part in parts])
-    properties = {**address.properties, "fetchsize": str(rows)}
+        chunks = [parts[at : at + RELATION_RANGES] for at in range(0, len(parts), RELATION_RANGES)]
+        fetched = [
+            jdbc.fetch_rows(connection, [(one.partition_id, one.start) for one in part], ends=[one.end for one in part])
+            for part in chunks
+        ]
     incarnation = UUID(planned.incarnation)
-    chunks = [parts[at : at + RELATION_RANGES] for at in range(0, len(parts), RELATION_RANGES)]
     strict = options.fail_on_data_loss
-    relations = [_relation(spark, part, address.url, properties, incarnation=incarnation, strict=strict) for part in chunks]
+    relations = [
+        _relation(
+            spark,
+            part,
+            address.url,
+            {**address.properties, "fetchsize": str(count)},
+            incarnation=incarnation,
+            strict=strict,
+        )
+        for part, count in zip(chunks, fetched, strict=True)
+    ]
     return _records(reduce(DataFrame.union, relations), columns)
 
 
@@ -117,25 +131,28 @@ def _records(rows: DataFrame, columns: StructType) -> DataFrame:
         (F.col("offset") >= F.greatest("start_offset", "log_start_offset")) & (F.col("offset") < F.col("end_offset"))
     )
     made: Mapping[str, Column] = {
-        "key": _kept_apart(_element("keys")),
-        "value": _kept_apart(_element("values")),
+        "key": _element("keys"),
+        "value": _element("values"),
         "topic": F.col("topic"),
         "partition": F.col("partition"),
-        "offset": _kept_apart(F.col("offset")),
-        "timestamp": _kept_apart(F.timestamp_millis(F.coalesce(_element("timestamps"), F.col("max_timestamp")))),
+        "offset": F.col("offset"),
+        "timestamp": F.timestamp_millis(F.coalesce(_element("timestamps"), F.col("max_timestamp"))),
         "timestampType": F.when(F.col("timestamp_type") == "CreateTime", 0).when(F.col("timestamp_type").isNotNull(), 1),
-        "headers": _kept_apart(_headers()),
+        "headers": _headers(),
     }
-    return found.select([made[column.name].alias(column.name) for column in columns])
+    taken = found.select([made[column.name].alias(column.name) for column in columns])
+    apart = taken.withColumn(BARRIER, F.explode(F.array(F.lit(0))))
+    return apart.select([F.col(name) if name in OF_THE_LOG else _kept_apart(name) for name in columns.names])
 
 
-def _kept_apart(column: Column) -> Column:
-    """Return a column that Spark does not merge into what is computed from it.
+def _kept_apart(name: str) -> Column:
+    """Return a column that Spark computes above the barrier, and whatever uses it, too.
 
-    Merged, a Python function of the user's would be handed the arrays of the log's row with each record: Spark evaluates it
-    below the select that takes the elements out. What is not deterministic is never merged; this only looks so.
+    Merged with what takes elements out of the arrays, a Python function of the user's would be handed the arrays of the
+    log's row with each record: Spark evaluates it below that. A condition goes below the barrier only if it asks for nothing
+    that was made there, so one on topic or partition is the database's.
     """
-    return F.when(F.spark_partition_id() >= 0, column)
+    return F.when(F.col(BARRIER) == 0, F.col(name)).alias(name)
 
 
 def _element(array: str) -> Column:

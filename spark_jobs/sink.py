@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import types as spark_types
 from pyspark.sql.utils import is_remote
@@ -177,7 +178,10 @@ def _ranges(engine: Engine, snapshot: Snapshot, start: Snapshot | None) -> dict[
 
 
 def _run(rows: DataFrame, target: Target, batch: BatchName) -> list[Attempt]:
-    """Have the tasks write. Spark takes one answer per task, so the attempts that are in it are the accepted ones."""
+    """Have the tasks write. Spark takes one answer per task, so the attempts that are in it are the accepted ones.
+
+    Raise what a task refuses.
+    """
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         attempt = write_attempt(batches, target, batch)
@@ -191,7 +195,16 @@ def _run(rows: DataFrame, target: Target, batch: BatchName) -> list[Attempt]:
                 }
             )
 
+    try:
+        answers = rows.mapInArrow(write, ANSWERS).collect()
+    except PySparkException as error:
+        from msgtx.spark_jobs.runtime.failure import named
+
+        refused = named(error)
+        if refused is None:
+            raise
+        raise refused from error
     return [
         Attempt(answer.producer_id, dict(zip(answer.partitions, answer.sequences, strict=True)), answer.records)
-        for answer in rows.mapInArrow(write, ANSWERS).collect()
+        for answer in answers
     ]

@@ -1,5 +1,6 @@
 """JDBC: the address of a database for Java's driver, and the statements that Spark's executors run with it."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -14,10 +15,14 @@ from msgtx.errors import ConfigError
 
 DRIVER: Final = "org.postgresql.Driver"
 # Of one round trip, in rows of the log: 8 MiB go through the heap faster than 25 (measured); 64 rows are enough that round
-# trips for one-record rows do not show on a local network, and bound what a task holds when later rows are larger.
+# trips for one-record rows do not show on a local network.
 FETCH_BYTES: Final = 8 * 1024 * 1024
 MOST_ROWS: Final = 64
 SAMPLED_RANGES: Final = 16
+# What a task holds at most, wherever large rows lie between small ones: some tasks fit into a heap of 512 MB. One row may be
+# larger, and is fetched by itself.
+HELD_BYTES: Final = 32 * 1024 * 1024
+END: Final = 2**63 - 1
 # Run by a task before its statement, in the same SQL transaction: the planner counts each look-up of a row as if nothing
 # were kept in memory, and so would compile a statement that ends before the compiler.
 IN_ITS_TRANSACTION: Final = "set local jit = off"
@@ -108,13 +113,28 @@ def address(parameters: Mapping[str, str]) -> Address:
     )
 
 
-def fetch_rows(connection: RawConnection, ranges: Sequence[tuple[int, int]]) -> int:
-    """Return how many rows are fetched at once from ranges like these (partition id, start): by the first rows of some."""
+def fetch_rows(connection: RawConnection, ranges: Sequence[tuple[int, int]], *, ends: Sequence[int] | None = None) -> int:
+    """Return how many rows are fetched at once from ranges (partition id, start), before `ends` if they are given.
+
+    As many as usually make `FETCH_BYTES`, by the first rows of some ranges; but so few that the largest of any range fit
+    into `HELD_BYTES`.
+    """
     some = ranges[:: -(-len(ranges) // SAMPLED_RANGES) or 1]
     ((largest,),) = query(
         connection, LARGEST_ROW, Int4Array(each for each, _ in some), Int8Array(start for _, start in some)
     )
-    return max(1, min(FETCH_BYTES // (largest or 1), MOST_ROWS))
+    usual = max(1, min(FETCH_BYTES // (largest or 1), MOST_ROWS))
+    ((fitting,),) = query(
+        connection,
+        FITTING_ROWS,
+        HELD_BYTES,
+        Int4Array(each for each, _ in ranges),
+        Int8Array(start for _, start in ranges),
+        Int8Array(itertools.repeat(END, len(ranges)) if ends is None else ends),
+        FETCH_BYTES // MOST_ROWS,
+        MOST_ROWS,
+    )
+    return usual if fitting is None else max(1, min(usual, fitting))
 
 
 LARGEST_ROW: Final = """
@@ -123,6 +143,22 @@ LARGEST_ROW: Final = """
     cross join lateral (
         select b.byte_size from msgtx.committed_batches b
         where b.partition_id = a.id and b.base_offset >= a.start order by b.base_offset limit 8) first"""
+# Of each range the largest rows, the largest first, as long as they fit together; null: all of them do. Others are so small
+# that as many as are fetched at once do not count. One that begins before the range may come on top.
+FITTING_ROWS: Final = """
+    select min(fit.rows)
+    from (
+        select a.place, pg_catalog.count(*) filter (where large.together <= %s) as rows, pg_catalog.count(*) as found
+        from rows from (pg_catalog.unnest(%s::pg_catalog.int4[]), pg_catalog.unnest(%s::pg_catalog.int8[]),
+                        pg_catalog.unnest(%s::pg_catalog.int8[])) with ordinality a(id, first, last, place)
+        cross join lateral (
+            select pg_catalog.sum(l.byte_size) over (order by l.byte_size desc rows unbounded preceding) as together
+            from (
+                select b.byte_size from msgtx.committed_batches b
+                where b.partition_id = a.id and b.base_offset >= a.first and b.base_offset < a.last and b.byte_size > %s
+                order by b.byte_size desc limit %s) l) large
+        group by a.place) fit
+    where fit.rows < fit.found"""
 
 
 def batches_of(bounds: Sequence[tuple[int, int]]) -> str:

@@ -55,11 +55,9 @@ def translate(error: Exception) -> Exception:
     """
     if isinstance(error, MsgtxError) or type(error).__module__.partition(".")[0] not in {"pyspark", "py4j"}:
         return error
+    if (own := named(error)) is not None:
+        return own
     text = _text(error)
-    if named := list(_OF_MSGTX.finditer(text)):
-        kind = getattr(errors, named[-1][1], None)
-        if isinstance(kind, type) and issubclass(kind, MsgtxError):
-            return kind(_told(named[-1][2] or ""))
     if malformed := list(_MALFORMED.finditer(text)):
         return InvalidRequest(_told(malformed[-1][1]))
     for pattern, advice in _ADVICE:
@@ -75,6 +73,15 @@ def translate(error: Exception) -> Exception:
     if isinstance(error, AnalysisException | ParseException | IllegalArgumentException):
         return ConfigError(_told(_first(text)))
     return SparkFailed(_root(text))
+
+
+def named(error: Exception) -> MsgtxError | None:
+    """Return the error of msgtx that a task has raised, if an error of Spark's names one."""
+    if found := list(_OF_MSGTX.finditer(_text(error))):
+        kind = getattr(errors, found[-1][1], None)
+        if isinstance(kind, type) and issubclass(kind, MsgtxError):
+            return kind(_told(found[-1][2] or ""))
+    return None
 
 
 @contextlib.contextmanager

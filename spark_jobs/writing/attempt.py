@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from msgtx import errors
-from msgtx.config import ROW_BYTES, ROW_RECORDS
+from msgtx.config import ROW_BYTES
 from msgtx.database.calls import call
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
@@ -28,6 +28,7 @@ from msgtx.database.retry import retried
 from msgtx.database.wire import BatchColumns
 from msgtx.rules.partitioner import PARTITIONERS
 from msgtx.spark_jobs.runtime.kept import lent
+from msgtx.spark_jobs.writing.content import bytes_of, check_content, headers_of, milliseconds_of, numbered, pieces, placed
 from msgtx.store.append import APPEND_UNFLUSHED, PARTITIONS_AT_ONCE, append_arguments, read_appended
 from msgtx.store.rows import OpenRow
 from msgtx.store.spark import Attempt, BatchName, begin_attempt, is_batch_committed, renew_attempts
@@ -116,6 +117,16 @@ class _Lane:
     row: OpenRow = field(default_factory=OpenRow)
 
 
+@dataclass(frozen=True, slots=True)
+class _Topic:
+    """The partitions of a topic, and what it takes."""
+
+    name: str
+    lanes: list[_Lane]
+    limit: int
+    compacted: bool
+
+
 class AttemptWriter:
     """Divides rows among partitions and appends them under (producer_id, 0, 0). For one attempt."""
 
@@ -125,7 +136,7 @@ class AttemptWriter:
         self._batch = batch
         self._partition_of = PARTITIONERS[target.partitioner]
         self._producer_id = -1
-        self._topics: dict[str, list[_Lane]] = {}
+        self._topics: dict[str, _Topic] = {}
         self._sequences: dict[int, int] = {}  # the next one, by partition id
         self._records = 0
 
@@ -137,9 +148,9 @@ class AttemptWriter:
             return None
         self._producer_id = producer_id
         try:
-            for each in rows:
+            for each in numbered(rows):
                 for topic, part in self._by_topic(each):
-                    for piece in _pieces(part):
+                    for piece in pieces(part):
                         self._add(topic, piece)
                         self._flush_what_is_full()
             self._flush(self._lanes())
@@ -178,19 +189,20 @@ class AttemptWriter:
         for name in names:
             yield name, rows if len(names) == 1 else rows.filter(pc.equal(topics, name))
 
-    def _add(self, topic: str, rows: pa.RecordBatch) -> None:
-        lanes = self._lanes_of(topic)
+    def _add(self, name: str, rows: pa.RecordBatch) -> None:
+        topic = self._topic(name)
         names = rows.schema.names
-        columns: dict[str, list[Any]] = {"value": _bytes_of(rows, "value")}
+        columns: dict[str, list[Any]] = {"value": bytes_of(rows, "value")}
         if "key" in names:
-            columns["key"] = _bytes_of(rows, "key")
+            columns["key"] = bytes_of(rows, "key")
         if "timestamp" in names:
-            columns["timestamp"] = _milliseconds_of(rows)
+            columns["timestamp"] = milliseconds_of(rows)
         if "headers" in names:
-            columns["headers"] = _headers_of(rows)
+            columns["headers"] = headers_of(rows)
+        check_content(rows, columns, topic=name, limit=topic.limit, compacted=topic.compacted)
         chosen = rows.column("partition").to_pylist() if "partition" in names else None
         size = rows.nbytes / rows.num_rows
-        for lane, places in self._divide(topic, lanes, keys=columns.get("key"), chosen=chosen, count=rows.num_rows):
+        for lane, places in self._divide(topic, rows, keys=columns.get("key"), chosen=chosen):
             taken = columns if places is None else {name: [column[at] for at in places] for name, column in columns.items()}
             lane.row.extend(
                 taken["value"],
@@ -202,9 +214,10 @@ class AttemptWriter:
         self._records += rows.num_rows
 
     def _divide(
-        self, topic: str, lanes: list[_Lane], *, keys: list[bytes | None] | None, chosen: list[int | None] | None, count: int
+        self, topic: _Topic, rows: pa.RecordBatch, *, keys: list[bytes | None] | None, chosen: list[int | None] | None
     ) -> Iterator[tuple[_Lane, list[int] | None]]:
         """Yield lanes and the places of their rows (None: all), in order: by partition, else by key, else anywhere."""
+        lanes = topic.lanes
         # Rows without a key go to one partition per piece, as a producer's go to one per batch.
         free = random.randrange(len(lanes))  # noqa: S311 - spreads load, guards nothing
         if chosen is None and (keys is None or len(lanes) == 1):
@@ -212,33 +225,42 @@ class AttemptWriter:
             return
         places: list[list[int]] = [[] for _ in lanes]
         partition_of, partitions = self._partition_of, len(lanes)
-        for at in range(count):
+        for at in range(rows.num_rows):
             index = None if chosen is None else chosen[at]
             if index is None:
                 key = None if keys is None else keys[at]
                 index = free if key is None else partition_of(key, partitions)
             elif not 0 <= index < partitions:
-                raise errors.InvalidRequest(
-                    f"a row names partition {index}; topic {topic} has the partitions 0 to {partitions - 1}"
+                raise placed(
+                    errors.InvalidRequest(
+                        f"a row names partition {index}; topic {topic.name} has the partitions 0 to {partitions - 1}"
+                    ),
+                    rows,
+                    at,
                 )
             places[index].append(at)
         for lane, found in zip(lanes, places, strict=True):
             if found:
                 yield lane, found
 
-    def _lanes_of(self, topic: str) -> list[_Lane]:
-        lanes = self._topics.get(topic)
-        if lanes is None:
-            found = persevering(self._engine, lambda connection: describe_topics(connection, [topic])).get(topic)
+    def _topic(self, name: str) -> _Topic:
+        known = self._topics.get(name)
+        if known is None:
+            found = persevering(self._engine, lambda connection: describe_topics(connection, [name])).get(name)
             if found is None:
-                raise errors.UnknownTopicOrPartition(f"there is no topic {topic!r}; create it first")
-            lanes = self._topics[topic] = [_Lane(partition_id) for partition_id in found.partition_ids]
-        return lanes
+                raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}; create it first")
+            known = self._topics[name] = _Topic(
+                name,
+                [_Lane(partition_id) for partition_id in found.partition_ids],
+                int(found.settings["max_message_bytes"] or 0),
+                "compact" in str(found.settings["cleanup_policy"]),
+            )
+        return known
 
     # ── lanes to the log ──
 
     def _lanes(self) -> list[_Lane]:
-        return [lane for lanes in self._topics.values() for lane in lanes if lane.row.values]
+        return [lane for topic in self._topics.values() for lane in topic.lanes if lane.row.values]
 
     def _flush_what_is_full(self) -> None:
         filled = self._lanes()
@@ -292,34 +314,3 @@ def explained(error: errors.MsgtxError, timeout_ms: int) -> errors.MsgtxError:
             " application (txnAppId, app_id) is of one query at a time: end one of them, or give each its own"
         )
     return error
-
-
-# ── Arrow to Python ──
-
-
-def _pieces(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield slices of about a row of the log."""
-    at_once = max(1, min(ROW_RECORDS, ROW_BYTES * rows.num_rows // max(1, rows.nbytes)))
-    for start in range(0, rows.num_rows, at_once):
-        yield rows.slice(start, at_once)
-
-
-def _bytes_of(rows: pa.RecordBatch, name: str) -> list[Any]:
-    column = rows.column(name)
-    if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
-        column = column.cast(pa.binary())
-    found: list[Any] = column.to_pylist()
-    return found
-
-
-def _milliseconds_of(rows: pa.RecordBatch) -> list[Any]:
-    column = rows.column("timestamp").cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
-    found: list[Any] = column.to_pylist()
-    return found
-
-
-def _headers_of(rows: pa.RecordBatch) -> list[Any]:
-    return [
-        () if pairs is None else tuple(tuple(pair.values()) for pair in pairs)
-        for pairs in rows.column("headers").to_pylist()
-    ]

@@ -27,11 +27,13 @@ from msgtx.spark_jobs import batch as batch_module
 from msgtx.spark_jobs import import_files as import_module
 from msgtx.spark_jobs import sink
 from msgtx.spark_jobs.batch import BatchReport
+from msgtx.spark_jobs.export import export
 from msgtx.spark_jobs.files.csv_rows import Dialect, rows_of
 from msgtx.spark_jobs.import_files import BATCH_FILES, Columns, ImportReport, divided, import_files
 from msgtx.spark_jobs.runtime.folder import File
 from msgtx.store.spark import DecidedBatch
 from tests.databases import wait_until
+from tests.odd_records import odd_records
 from tests.store.steps import unique
 
 PATIENCE_SECONDS = 120.0
@@ -368,6 +370,26 @@ def test_parquet_files_of_other_columns_or_kinds_are_refused(
     assert read(client, topic) == []
     import_files(spark, topic, str(tmp_path / "one"), url=client.secret_url, columns=Columns(key="ID"))
     assert [each.key for each in read(client, topic)] == [b"1"]
+
+
+def test_odd_records_come_back_from_an_export(spark: SparkSession, client: msgtx.Client, tmp_path: Path) -> None:
+    """I16: accepted means that it can be passed on."""
+    source, target = unique("odd"), unique("odd")
+    for name in (source, target):
+        client.topics.create(name, max_message_bytes=4_000_000)
+    with client.producer() as producer:
+        for record in odd_records(11, count=500):
+            producer.send(source, record.value, key=record.key, timestamp=record.timestamp)
+    export(spark, source, str(tmp_path), url=client.secret_url)
+    columns = Columns("key", "value", timestamp="timestamp", headers={"was": "offset"})
+    import_files(spark, target, str(tmp_path / "batch=1"), url=client.secret_url, columns=columns)
+    sent, found = (
+        sorted((each.timestamp, each.key or b"", each.value or b"", each.key is None, each.value is None) for each in
+               client.read(client.snapshot([name])))
+        for name in (source, target)
+    )  # fmt: skip
+    assert len(found) == 500
+    assert found == sent
 
 
 def test_files_of_different_formats_are_refused(

@@ -24,9 +24,11 @@ from msgtx.spark_jobs.read import COLUMNS, HEADERS, read_committed
 from msgtx.spark_jobs.reading.offsets import plan
 from msgtx.spark_jobs.reading.read_options import parse
 from msgtx.spark_jobs.runtime.failure import translated
+from msgtx.spark_jobs.source import MsgtxDataSource
 from msgtx.store.installation import describe_installation
 from msgtx.store.topics import describe_topics
 from tests.databases import Connection, Server, wait_until
+from tests.odd_records import odd_records
 from tests.roles import open_roles
 from tests.store.steps import Writer, plain, unique
 
@@ -184,6 +186,50 @@ def test_a_function_in_python_is_handed_its_columns_and_no_arrays_of_the_log(
     assert [row.n for row in plus.collect()] == [2]
 
 
+def test_a_condition_in_python_is_handed_no_arrays_of_the_log_either(
+    spark: SparkSession, client: msgtx.Client, database_url: str
+) -> None:
+    topic = new_topic(client)
+    fill(client, topic, b"1", b"2")
+    odd = read_committed(spark, topic, url=database_url).where(F.udf(lambda value: int(value) % 2 == 1, "boolean")("value"))
+    plan = odd._jdf.queryExecution().executedPlan().toString()
+    (evaluated,) = [line for line in plan.splitlines() if "EvalPython" in line]
+    assert not re.search(r"\b(keys|values|timestamps)#", evaluated)
+    assert [bytes(row.value) for row in odd.collect()] == [b"1"]
+
+
+def test_conditions_on_partition_and_topic_are_the_databases(
+    spark: SparkSession, client: msgtx.Client, database_url: str
+) -> None:
+    topics = [new_topic(client, 3), new_topic(client, 3)]
+    with client.producer() as producer:
+        for at in range(6):
+            producer.send(topics[at % 2], b"%d" % at, partition=at // 2)
+    frame = read_committed(spark, topics, url=database_url)
+    for condition, pushed, values in (
+        ("partition = 1", "*EqualTo(partition,1)", [b"2", b"3"]),
+        (f"topic = '{topics[1]}'", f"*EqualTo(topic,{topics[1]})", [b"1", b"3", b"5"]),
+    ):
+        some = frame.where(condition).select("value")
+        plan = some._jdf.queryExecution().executedPlan().toString()
+        assert pushed in plan.partition("PushedFilters: [")[2]
+        assert sorted(bytes(row.value) for row in some.collect()) == values
+
+
+def test_odd_records_are_read_as_they_are_in_both_ways(spark: SparkSession, client: msgtx.Client, database_url: str) -> None:
+    """I16: accepted means readable."""
+    topic = new_topic(client, max_message_bytes=4_000_000)
+    with client.producer() as producer:
+        for record in odd_records(7, count=500):
+            producer.send(topic, record.value, key=record.key, headers=record.headers, timestamp=record.timestamp)
+    stored = content_of(client.read(client.snapshot([topic])))
+    assert len(stored) == 500
+    assert content(read_committed(spark, topic, url=database_url, include_headers=True, min_partitions=3)) == stored
+    spark.dataSource.register(MsgtxDataSource)
+    by_format = spark.read.format("msgtx").options(url=database_url, subscribe=topic, includeHeaders="true").load()
+    assert content(by_format) == stored
+
+
 def test_a_task_reads_the_rows_of_its_range_by_the_index(client: msgtx.Client, connection: Connection) -> None:
     topic = new_topic(client)
     partition = ids(connection, topic)[0]
@@ -223,6 +269,29 @@ def test_large_rows_are_fetched_few_at_a_time(client: msgtx.Client, connection: 
     plain(connection, partition, b"x" * 1_000_000)
     assert jdbc.fetch_rows(connection, [(partition, 0)] * 100) == 8
     assert jdbc.fetch_rows(connection, [(partition, 2)]) == jdbc.MOST_ROWS
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "rows"),
+    [([0.2] * 9, 64), ([6] * 4, 64), ([6] * 9, 5), ([20], 64), ([20, 20], 1), ([20, 0.2, 0.2, 20], 1), ([50], 1)],
+)
+def test_large_rows_anywhere_bound_what_is_fetched_at_once(
+    client: msgtx.Client, connection: Connection, megabytes: list[float], rows: int
+) -> None:
+    """The largest of a range fit into the heap together, wherever they lie. Beyond its end they do not count."""
+    topic = new_topic(client)
+    (partition,) = ids(connection, topic)
+    for _ in range(20):
+        plain(connection, partition, b"small")
+    for size in megabytes:
+        plain(connection, partition, b"")
+        connection.execute(
+            "update msgtx.record_batch set byte_size = %s where partition_id = %s and base_offset ="
+            " (select max(base_offset) from msgtx.record_batch where partition_id = %s)",
+            [int(size * 1024 * 1024), partition, partition],
+        )
+    assert jdbc.fetch_rows(connection, [(partition, 0)]) == rows
+    assert jdbc.fetch_rows(connection, [(partition, 0)], ends=[20]) == jdbc.MOST_ROWS
 
 
 def test_many_ranges_are_several_relations(
