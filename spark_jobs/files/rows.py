@@ -19,6 +19,7 @@ _STRICT: Final = {
     "spark.sql.caseSensitive": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "16m",  # of lines, and of records: by rows alone, large ones are too many
 }
 _WHOLE_NUMBERS: Final = (
     spark_types.ByteType,
