@@ -13,7 +13,7 @@ def upgrade() -> None:
     for statement in TABLES:
         op.execute(statement)
     # Versions are short-lived: vacuum removes those that were superseded before the index grows.
-    for table in ("share_state", "share_parked", "share_call", "share_pending"):
+    for table in ("share_state", "share_parked", "share_call", "share_pending", "swept"):
         op.execute(
             f"""alter table msgtx.{table} set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
                 autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000)"""
@@ -33,6 +33,7 @@ def downgrade() -> None:
         """alter table msgtx.spark_attempt drop constraint spark_attempt_pkey,
             add constraint spark_attempt_pkey primary key (app_id, query_id, batch_id, producer_id)"""
     )
+    op.execute("drop table msgtx.swept")
     op.execute("drop table msgtx.share_pending")
     op.execute("drop table msgtx.share_call")
     op.execute("drop table msgtx.share_parked")
@@ -130,6 +131,15 @@ TABLES = (
         group_id int not null,
         partition_id int not null,
         constraint share_pending_pkey primary key (producer_id, producer_epoch, transaction_number, group_id, partition_id)
+    )""",
+    # Below which number sweeps have left no superseded row of a key: those that were removed may stay in the index for long.
+    """create table msgtx.swept (
+        kind text not null
+            constraint swept_kind_is_known check (kind in ('state', 'call', 'heartbeat', 'floor', 'offset')),
+        key_1 bigint not null,
+        key_2 bigint not null,
+        below bigint not null,
+        constraint swept_pkey primary key (kind, key_1, key_2, below)
     )""",
     # Answers of members that a session commits.
     """alter table msgtx.staged_commit

@@ -11,8 +11,9 @@ from msgtx.database.calls import Function, call, call_and_flush
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int4Array, Int8Array, TextArray
 from msgtx.errors import BY_NAME
-from msgtx.store import sweeps
+from msgtx.store import sweeps, transactions
 from msgtx.store.answers import NO_ANSWERS, AnswerColumns, OffsetRange, Refused
+from msgtx.store.coordinators import led
 from msgtx.store.transactions import Position
 from msgtx.types import Acknowledgement, Headers, TopicPartition, TransactionId
 
@@ -341,12 +342,14 @@ def tidy(connection: RawConnection, membership: Membership) -> None:
 
     Of a member that has left, all calls.
     """
-    for start in ((1, membership.group_id, -1), (2, membership.number - 1)):
-        after: Position | None = start
+    most = transactions.LOOKED_AT_ONCE
+    for start, looked_at in (((1, membership.group_id, -1), most), ((2, membership.number - 1), 1)):
+        after: Position = start
         for _ in range(TIDIED_AT_ONCE):
-            after = sweeps.remove_superseded_shares(connection, after, None).after
-            if after is None or after[:2] != start[:2]:
+            ((_, next_after),) = call(connection, sweeps.REMOVE_SHARES, Int8Array(after), looked_at, *led(None))
+            if next_after is None or tuple(next_after[:2]) != start[:2]:
                 break
+            after = tuple(next_after)
 
 
 def ensure_dead_letters(connection: RawConnection, group: str) -> str:

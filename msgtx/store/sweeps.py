@@ -24,12 +24,15 @@ REMOVE_SEALS: Final = Function("remove_decided_seals", RESUMABLE, flushed=False)
 REMOVE_SPARK_HISTORY: Final = Function("remove_spark_history", RESUMABLE, flushed=False)
 REMOVE_DEDUP_KEYS: Final = Function("remove_dedup_keys", RESUMABLE, flushed=False)
 SETTLE_SHARES: Final = Function("settle_shares", RESUMABLE)
+BURY_SHARES: Final = Function("bury_dead_shares", RESUMABLE)
 REMOVE_SHARES: Final = Function("remove_superseded_shares", RESUMABLE, flushed=False)
 REMOVE_WAKE_UPS: Final = Function("remove_wake_ups", RESUMABLE, flushed=False)
 MANY_MARKERS: Final = 1_000
 # Positions of `mark`: what dates find comes first, and again while it is much; then partition by partition.
 DATES: Final = (-2,)
 PLACES: Final = (-1,)
+# Of `settle_shares`: behind what transactions have acknowledged comes what is dead, by group and partition.
+DEAD: Final = (-1, -1)
 
 # Nothing of a round can be done then; any other failure is one step's own.
 ENDS_THE_ROUND: Final = (DatabaseUnavailable, CoordinatorFenced, NotCoordinator)
@@ -57,10 +60,16 @@ def expire_transactions(connection: RawConnection, after: Position | None, lease
 
 
 def settle_shares(connection: RawConnection, after: Position | None, leases: Leases | None) -> Swept:
-    """Apply what decided transactions have acknowledged; abort overdue ones that did (internals: shares#transactions)."""
+    """Apply what decided transactions have acknowledged, then write the dead letters that no member has written.
+
+    Overdue transactions with acknowledgements are aborted. Source: internals: shares#transactions, shares#dead-letters.
+    """
+    if after is not None and len(after) == len(DEAD):
+        ((_, next_after),) = call(connection, BURY_SHARES, *transactions.step(after, leases))
+        return Swept({}, None if next_after is None else tuple(next_after), is_busy=True)
     ((settled, expired, next_after),) = call(connection, SETTLE_SHARES, *transactions.step(after, leases))
     done = {"shares_settled": settled, "transactions_aborted": expired}
-    return Swept(done, None if next_after is None else tuple(next_after), is_busy=True)
+    return Swept(done, DEAD if next_after is None else tuple(next_after), is_busy=True)
 
 
 def mark(connection: RawConnection, after: Position | None, leases: Leases | None) -> Swept:

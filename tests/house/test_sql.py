@@ -22,7 +22,7 @@ TABLES = (
     "consumer_group", "group_member", "group_assignment", "group_heartbeat", "group_offset", "coordinator",
     "coordinator_shard", "role_right", "named_snapshot", "spark_batch", "spark_attempt", "spark_range", "spark_floor",
     "staged_record", "staged_commit", "wake_up", "dedup_key", "deleted_partition", "share_group", "share_topic",
-    "share_state", "share_call", "share_pending", "share_parked",
+    "share_state", "share_call", "share_pending", "share_parked", "swept",
 )  # fmt: skip
 NAMES = [path.stem for path in FILES]
 # Functions that remove what is no longer needed, or date what a clock that was set back has left in the future.
@@ -30,7 +30,7 @@ SWEEPS = {
     "compact_batches", "date_producer", "expire_overdue", "forget_transactions", "purge_transactions",
     "remove_decided_seals", "remove_log", "remove_front", "remove_heartbeats", "remove_idle_producers",
     "remove_spark_history", "remove_superseded_floors", "remove_superseded_offsets", "remove_superseded_shares",
-    "remove_wake_ups", "settle_shares",
+    "remove_wake_ups", "settle_shares", "note_swept", "forget_swept",
 }  # fmt: skip
 
 

@@ -399,6 +399,14 @@ def settled_acknowledgement(stage: Stage) -> None:
     assert in_a_call_of("settle_shares", stage=stage) is not None
 
 
+def last_delivery(stage: Stage) -> None:
+    group = ShareGroup(stage.aside, stage.partition(), delivery_count_limit=1)
+    ensure_dead_letters(stage.aside, group.name)
+    group.acquire("a", 1)
+    group.answer("a", {0: "release"})
+    assert in_a_call_of("bury_dead_shares", stage=stage) is not None
+
+
 def assignment(stage: Stage) -> None:
     group = stage.members()
     state = group.state
@@ -568,6 +576,7 @@ CASES: Final[dict[str, tuple[Callable[[Stage], None], ...]]] = {
     "ensure_dead_letters": (topic_of_dead_letters,),
     "redrive_dead_letters": (dead_letters_that_go_back, step_over_what_is_no_dead_letter),
     "settle_shares": (settled_acknowledgement,),
+    "bury_dead_shares": (last_delivery,),
     "acquire_generally": (acquisition_that_buries,),
     "acquire_records": (acquisition_that_buries, acquisition_with_answers),
     "flush_log": (acquisition_whose_caller_flushes, acquisition_together),

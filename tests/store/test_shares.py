@@ -14,7 +14,7 @@ import pytest
 from msgtx import errors
 from msgtx.coordinator.sweep import sweep
 from msgtx.database.pool import Engine
-from msgtx.store.answers import acknowledge_in_session, acknowledge_in_transaction, acknowledge_records
+from msgtx.store.answers import AnswerColumns, acknowledge_in_session, acknowledge_in_transaction, acknowledge_records
 from msgtx.store.append import append, append_and_decide
 from msgtx.store.decide import decide
 from msgtx.store.groups import delete_group
@@ -748,7 +748,7 @@ def test_a_topic_that_is_deleted_takes_what_is_in_flight_with_it(connection: Con
     group.acquire("a")
     delete_topic_of(connection, group.partition)
     assert group.acquire("b") == {}
-    assert group.answer("a", {0: "accept"}) == [], "nothing is left that others could get"
+    assert [error for error, _ in group.answer("a", {0: "accept"})] == ["InvalidRecordState"]
 
 
 def test_a_member_that_meets_only_aborted_records_is_not_stuck(connection: Connection, partition: int) -> None:
@@ -1482,3 +1482,71 @@ def test_what_is_pending_of_a_group_that_is_deleted_is_forgotten(
     settle(connection)
     sweep(engine)
     assert count(connection, "share_pending") == count(connection, "share_state") == 0
+
+
+# ── what nobody asks for any more ──
+
+
+@pytest.mark.parametrize("ends", ["released", "lock expired", "session over", "transaction aborted"])
+def test_a_last_delivery_becomes_a_dead_letter_where_nobody_polls(
+    connection: Connection, group: ShareGroup, clock: Clock, engine: Engine, ends: str
+) -> None:
+    connection.execute("update msgtx.share_group set delivery_count_limit = 1 where group_id = %s", [group.group_id])
+    group.acquire("a", 2)
+    group.answer("a", {1: "accept"})
+    match ends:
+        case "released":
+            group.answer("a", {0: "release"})
+        case "lock expired":
+            sweep(engine)
+            assert group.letters == [], "it is held"
+            group.expire_locks("a")
+        case "session over":
+            leave_group(connection, group.name, "a")
+        case _:
+            writer = Writer(connection)
+            group.answer_in(writer.name, "a", {0: "accept"})
+            writer.abort()
+    sweep(engine)
+    assert [letter[1:] for letter in group.letters] == [(0, 1, f"delivery limit: {ends}")]
+    assert group.spans == []
+    versions = group.versions
+    sweep(engine)
+    assert (len(group.letters), group.versions) == (1, versions)
+
+
+def test_an_answer_for_a_record_of_a_deleted_topic_is_refused(connection: Connection, group: ShareGroup) -> None:
+    writer = Writer(connection)
+    group.acquire("a", 2)
+    group.acquire("b", 1)
+    delete_topic_of(connection, group.partition)
+    refused = [("InvalidRecordState", (group.partition, 0, 0)), ("InvalidRecordState", (group.partition, 1, 1))]
+    for answer in ("accept", "release", "reject", "renew"):
+        assert group.answer("a", dict.fromkeys((0, 1), answer)) == refused
+    whole = AnswerColumns(
+        (group.name,), (group.numbers["a"],), (group.partition,), (0,), (1,), ("accept",), (None,), (None,)
+    )  # fmt: skip
+    assert [name for name, _ in acknowledge_records(connection, whole, call_number=group.call())] == ["InvalidRecordState"]
+    asked = group.asking("a")._replace(answers=whole)
+    assert [name for name, _ in acquire_records(connection, asked).refused] == ["InvalidRecordState"]
+    with pytest.raises(errors.InvalidRecordState, match="or the topic was deleted"):
+        group.answer_in(writer.name, "a", {0: "accept"})
+
+
+def test_a_poll_looks_at_so_many_rows_that_compaction_has_emptied(connection: Connection) -> None:
+    """Others wait for the share partition meanwhile. It says that there may be more, and the next one looks behind them."""
+    group = ShareGroup(connection, compacted_topic(connection))
+    rows = 5_000
+    connection.execute(
+        "insert into msgtx.record_batch (partition_id, base_offset, last_offset, appended_at, max_timestamp, record_count,"
+        " byte_size, offset_deltas, \"values\") select %s, n, n, clock_timestamp(), 0, 0, 0, '{}', '{}'"
+        " from generate_series(0, %s - 1) n",
+        [group.partition, rows],
+    )
+    put(connection, group.partition, "a1")
+    polls = 0
+    while not (found := acquire_records(connection, group.asking("a"))).records:
+        assert found.has_passed
+        polls += 1
+    assert polls == 2
+    assert found.records[0].range[1:] == (rows, rows)

@@ -27,6 +27,7 @@ from msgtx.store.shares import (
     reset_share_offsets,
     waiting_shares,
 )
+from msgtx.store.sweeps import remove_superseded_shares
 from msgtx.store.topics import create_topic, describe_topics
 from tests.databases import Connection
 from tests.store.sharing import ANYTHING, ShareGroup
@@ -1031,3 +1032,33 @@ def test_a_deleted_group_takes_along_what_is_in_flight_and_what_waits_and_others
     assert [(len(group.spans), parked(connection, group)) for group in groups] == [(1, 1), (0, 0), (1, 1)]
     first, _, third = (group.name for group in groups)
     assert [found.group for found in describe_share_groups(connection, [group.name for group in groups])] == [first, third]
+
+
+# ── what is gone from the log ──
+
+
+@pytest.mark.parametrize("way", ["retention", "compaction"])
+@pytest.mark.parametrize("when", ["new", "released"])
+def test_a_delayed_record_that_is_gone_holds_no_key(connection: Connection, way: str, when: str) -> None:
+    """It is done: later records with its key are delivered, those that nobody has met and those that are delivered again."""
+    settings = {"cleanup_policy": "compact"} if way == "compaction" else {}
+    group = ShareGroup(connection, new_partition(connection, **settings), record_lock_duration_ms=FOREVER, ordering="key")
+    put(connection, group.partition, "k1")
+    group.acquire("a")
+    group.answer("a", {0: "release"}, delay=3_600_000)
+    put(connection, group.partition, "k2 x1")
+    if when == "released":
+        assert group.acquire("b") == {2: 1}, "the first one of the key waits for its time"
+    if way == "compaction":
+        put(connection, group.partition, "z1")
+        compact(connection)
+        remove_superseded_shares(connection, None, None)  # as each member does, with its heartbeats
+    else:
+        delete_records(connection, {group.partition: 1})
+    found = group.acquire("c")
+    assert found.pop(1) == 1
+    assert set(found) <= {2, 3}
+    put(connection, group.partition, "k3")
+    assert group.acquire("b") == {}, "another member has the key"
+    group.answer("c", {1: "accept"})
+    assert len(group.acquire("c")) == 1

@@ -96,7 +96,7 @@ EVERYWHERE: Final = frozenset(
         *("mark", "mark_partitions"),
         *("remove_idle_producers", "purge_transactions", "remove_superseded_offsets", "remove_superseded_floors"),
         *("remove_members", "remove_heartbeats", "remove_old_batches", "remove_spark_history", "remove_decided_seals"),
-        *("remove_dedup_keys", "remove_wake_ups", "remove_superseded_shares", "settle_shares"),
+        *("remove_dedup_keys", "remove_wake_ups", "remove_superseded_shares", "settle_shares", "bury_dead_shares"),
         *("find_dirty_log", "read_keys", "compact_batches", "finish_compaction"),
         *("lease_shards", "release_shards", "list_coordinators", "find_coordinator"),
         *("undecided_transactions", "undecided_seals", "unfinished_decisions", "neglected_groups", "waiting_shares"),

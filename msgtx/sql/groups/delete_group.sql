@@ -3,7 +3,7 @@
 -- A member of it that comes back is unknown, whatever its generation (P16): member numbers and ids are not given out twice.
 -- Locks the group. A share group may have any number of share partitions, and is not waited for: only a member whose session is over can
 -- be in the middle of a call, and what it writes goes with the sweep of what belongs to no group. Deletes from group_offset, group_assignment,
--- group_member, consumer_group, share_group, share_topic, share_state, share_parked. Heartbeats and calls stay for the sweep. Flushed.
+-- group_member, consumer_group, share_group, share_topic, swept (through forget_swept), share_state, share_parked. Heartbeats and calls stay for the sweep. Flushed.
 create function msgtx.delete_group(group_name text, out error text, out detail text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set jit = off set enable_seqscan = off as $$
@@ -29,6 +29,7 @@ begin
     delete from msgtx.share_topic s where s.group_id = gone;
     delete from msgtx.share_group s where s.group_id = gone;
     delete from msgtx.group_offset o where o.group_id = gone;
+    ignored := msgtx.forget_swept('state', gone, null) and msgtx.forget_swept('offset', gone, null);
     delete from msgtx.group_assignment a where a.group_id = gone;
     delete from msgtx.group_member m where m.group_id = gone;
     delete from msgtx.consumer_group g where g.group_id = gone;

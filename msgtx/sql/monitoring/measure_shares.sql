@@ -24,15 +24,11 @@ declare
     came_to int[];
 begin
     with recursive keys(group_id, partition_id, place) as (
-        (select s.group_id, s.partition_id, 1 from msgtx.share_state s
-         where (s.group_id, s.partition_id) > (coalesce(in_after[1], -1), coalesce(in_after[2], -1))
-         order by s.group_id, s.partition_id limit 1)
+        (select n.key_1::int, n.key_2::int, 1
+         from msgtx.next_shares(coalesce(in_after[1], -1), coalesce(in_after[2], -1)) n)
         union all
-        select next.group_id, next.partition_id, k.place + 1 from keys k
-        cross join lateral (
-            select s.group_id, s.partition_id from msgtx.share_state s
-            where (s.group_id, s.partition_id) > (k.group_id, k.partition_id)
-            order by s.group_id, s.partition_id limit 1) next
+        select n.key_1::int, n.key_2::int, k.place + 1
+        from keys k cross join lateral msgtx.next_shares(k.group_id, k.partition_id) n
         where k.place < most)
     select array_agg(k.group_id order by k.place), array_agg(k.partition_id order by k.place) into group_ids, partition_ids
     from keys k;

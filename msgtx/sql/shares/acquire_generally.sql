@@ -8,7 +8,8 @@
 --   inline_bytes          how much of the records it may return: the columns of a row that is behind that are null
 --   one row for each piece of a row of the log that has records, as records_at: all offsets from first to last are acquired;
 --   is_repeated: the call has acquired it before
---   one row without offsets: it has written so many dead letters, of so many bytes, or met only records that compaction has removed
+--   one row without offsets: it has written so many dead letters, of so many bytes, met only records that compaction has removed, or as many
+--   rows of the log as it looks at in one call: there may be more behind them
 -- What may not be delivered again becomes a dead letter (bury_records). What is delayed, or waits for its key, is parked: in
 -- share_parked. An overdue transaction that holds records back, in the log or by an answer, is aborted (I12). The caller holds the share partition's lock, and has
 -- looked at rights and at the member; tries the locks of partitions of dead letters and of producers. Reads partition, record_batch,
@@ -24,6 +25,7 @@ returns table (
 language plpgsql volatile as $$
 #variable_conflict use_column
 declare
+    parked_at_once constant int := 200;  -- of what is parked and gone that a call drops
     expired_at_once constant int := 100;  -- who is still held back comes again
     moment constant timestamptz := msgtx.clock();
     until constant timestamptz := moment + g.record_lock_duration_ms * interval '1 ms';
@@ -47,6 +49,7 @@ declare
     place bigint := 0;
     rows_at_once int := 4;
     rows_found int;
+    rows_left int := 2000;  -- that it looks at: those that compaction has emptied have neither records nor bytes, and others wait for the lock
     bytes_left bigint := max_bytes;
     alone boolean := false;
     is_inline boolean;
@@ -122,6 +125,11 @@ begin
                     where s.status in ('acquired', 'pending') and s.member_number <> in_member_number and r.key_hash is not null);
             end if;
         end if;
+        if g.ordering = 'key' and log_start > 0 then
+            select d.dropped, waiting_keys || d.key_hashes into count, waiting_keys
+            from msgtx.drop_removed(g.group_id, id, parked_at_once, false) d;
+            is_met := is_met or count > 0;
+        end if;
         if next_due <= moment or waiting_keys <> '{}' then
             select u.next_due, u.waiting_keys, u.spans into next_due, waiting_keys, taken
             from msgtx.unpark_records(g.group_id, id, log_start, moment, most, foreign_keys, next_due, waiting_keys) u;
@@ -189,7 +197,7 @@ begin
     end if;
 
     -- A few rows of the log are mostly enough: more are looked for if they were not.
-    while most > 0 and bytes_left > 0 and not is_repeated and not alone loop
+    while most > 0 and bytes_left > 0 and rows_left > 0 and not is_repeated and not alone loop
         rows_found := 0;
         start := next_offset;
         for f in select b.base_offset, b.last_offset, b.visible, b.identity, b.offset_deltas,
@@ -200,6 +208,7 @@ begin
         loop
             exit when f.base_offset is null or most <= 0;
             rows_found := rows_found + 1;
+            rows_left := rows_left - 1;
             if f.visible and f.is_divided then
                 next_offset := greatest(f.base_offset, next_offset);
                 while most > 0 and next_offset <= f.last_offset loop
@@ -250,7 +259,7 @@ begin
             exit when not msgtx.expire_transaction(f.blocked_producer_id, f.blocked_epoch, f.blocked_number);
             ended := ended + 1;
         end if;
-        rows_at_once := least(1000, 4 * rows_at_once);
+        rows_at_once := least(1000, 4 * rows_at_once, greatest(1, rows_left));
         bytes_left := bytes_left - coalesce((
             select sum(b.byte_size) from msgtx.record_batch b
             where b.partition_id = id and b.base_offset >= start and b.base_offset < next_offset), 0);
@@ -285,7 +294,7 @@ begin
         header_values := case when is_inline then f.header_values end;
         return next;
     end loop;
-    if taken = '{}' and left_over <> '{}' then  -- there may be more behind what is gone: the next call looks
+    if taken = '{}' and (left_over <> '{}' or rows_left <= 0) then  -- there may be more behind what is gone: the next call looks
         select 0, 0, null into record_count, byte_size, first_offset;
         return next;
     end if;

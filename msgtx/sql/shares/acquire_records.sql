@@ -208,6 +208,7 @@ begin
             if first_offset is null then
                 letters := letters - records;
                 has_passed := true;
+                is_alone := records = 0;  -- it has looked at as much as a call may, or met what is gone: the next call goes on
                 continue;
             end if;
             is_alone := delivery_count >= g.delivery_count_limit;

@@ -22,7 +22,7 @@ begin
             case when refused.last_offset > refused.first_offset then ' to ' || refused.last_offset else '' end,
             case refused.error when 'TransactionConflict'
                 then 'it is acknowledged in a transaction that is not decided'
-                else 'the lock has expired, or the session of this member is over: others get it' end);
+                else 'the lock has expired, or the session of this member is over, and others get it; or the topic was deleted' end);
     end if;
     return msgtx.flush_at_commit();
 end $$;

@@ -6,10 +6,10 @@
 --             decision they hold at once, too.
 --   call      counted by the member. In a transaction it says what a repeated call has written already.
 --   one row for each part of a range that is refused; then nothing was written
---     InvalidRecordState    the member does not hold it (any more)
+--     InvalidRecordState    the member does not hold it (any more), or its topic was deleted
 --     TransactionConflict   it is acknowledged in a transaction that is not decided, this one perhaps
 -- Versions that it supersedes are left to remove_superseded_shares. The caller has looked at rights, but for that to dead letters, and at the transaction.
--- Locks the partitions of dead letters that it writes, then share partitions (exclusive, each ascending). Reads consumer_group, group_member, group_heartbeat. Writes
+-- Locks the partitions of dead letters that it writes, then share partitions (exclusive, each ascending). Reads consumer_group, group_member, group_heartbeat, partition. Writes
 -- share_state, share_pending and, through park_delayed, share_parked, through bury_records, record_batch.
 create function msgtx.apply_answers(
     group_names text[], member_numbers bigint[], partition_ids int[], first_offsets bigint[], last_offsets bigint[],
@@ -36,14 +36,16 @@ begin
     if cardinality(answers) = 1 and answers[1] = 'accept' and in_producer_id is null then
         g := msgtx.share_group_of(group_names[1], member_numbers[1]);
         ignored := msgtx.lock_share_partition(g.group_id, partition_ids[1]);
-        select s.version, s.next_offset, s.next_token, s.spans, s.next_due, s.waiting_keys into state from msgtx.share_state s
+        select s.version, s.next_offset, s.next_token, s.spans, s.next_due, s.waiting_keys, (
+                   select true from msgtx.partition p where p.partition_id = partition_ids[1] limit 1) as is_there
+        into state from msgtx.share_state s
         where s.group_id = g.group_id and s.partition_id = partition_ids[1] order by s.version desc limit 1;
         id := 0;
         foreach held in array coalesce(state.spans, '{}') loop
             id := id + 1;
             exit when held.first_offset = first_offsets[1];
         end loop;
-        if held.first_offset = first_offsets[1] and held.last_offset = last_offsets[1] and held.status = 'acquired'
+        if state.is_there and held.first_offset = first_offsets[1] and held.last_offset = last_offsets[1] and held.status = 'acquired'
            and held.member_number = member_numbers[1]
            and msgtx.is_running(held.locked_until, g.record_lock_duration_ms, msgtx.clock())
            and (g.ordering = 'none' or not exists (  -- an earlier record of the key may be to be delivered again
@@ -101,7 +103,9 @@ begin
                asked.group_name, asked.partition_id, c.first_offset, c.last_offset
         from msgtx.cut_spans(coalesce((
                 select msgtx.current_spans(g, s.partition_id, s.spans, 0, msgtx.clock()) from msgtx.share_state s
-                where s.group_id = g.group_id and s.partition_id = asked.partition_id order by s.version desc limit 1), '{}'),
+                where s.group_id = g.group_id and s.partition_id = asked.partition_id
+                  and exists (select from msgtx.partition p where p.partition_id = asked.partition_id)
+                order by s.version desc limit 1), '{}'),
             asked.firsts, asked.lasts, asked.answers) c
         where c.answer is not null
           and ((c.span).member_number = asked.member_number and case (c.span).status

@@ -1,6 +1,5 @@
--- begin_dead_letters(group_id, topic) begins with a topic of dead letters that a share group did not have before: a redrive sends what is
--- written there from now on. Letters that are there with this group's name are of a group that was deleted. Where the group has a place
--- already, it stays.
+-- begin_dead_letters(group_id, topic) has a share group that is just made begin behind the dead letters that are in its topic: a redrive sends
+-- what is written from now on. What is there with this group's name is of a group that was deleted.
 -- The caller holds the group's lock. Reads topic, partition, record_batch. Writes share_state.
 create function msgtx.begin_dead_letters(in_group_id int, letters text) returns boolean language plpgsql volatile as $$
 begin
@@ -11,9 +10,7 @@ begin
     left join lateral (
         select b.last_offset from msgtx.record_batch b
         where b.partition_id = p.partition_id order by b.base_offset desc limit 1) newest on true
-    where t.name = letters and not exists (
-        select from msgtx.share_state s where s.group_id = in_group_id and s.partition_id = p.partition_id)
-    order by p.partition_id
-    on conflict do nothing;
+    where t.name = letters
+    order by p.partition_id;
     return true;
 end $$;

@@ -3,7 +3,7 @@
 --                   the group reads or has read, or that is compacted
 --   GroupNotEmpty   auto_offset_reset, isolation and ordering change in a group without members only
 -- Who may call this allows the group to write dead letters (may_write_dead_letters).
--- Locks the group (exclusive). Reads topic, share_topic, group_member. Writes consumer_group, share_group and, through begin_dead_letters,
+-- Locks the group (exclusive). Reads topic, share_topic, group_member. Writes consumer_group, share_group and, through make_share_group,
 -- share_state. Flushed.
 create function msgtx.configure_share_group(group_name text, settings jsonb, out error text, out detail text)
 language plpgsql volatile security definer
@@ -77,5 +77,4 @@ begin
         dead_letter_topic = case when settings ? 'dead_letter_topic' then settings ->> 'dead_letter_topic' else s.dead_letter_topic end,
         writes_dead_letters = true
     where s.group_id = found_id;
-    ignored := msgtx.begin_dead_letters(found_id, letters);
 end $$;

@@ -1,6 +1,6 @@
 -- divide_records(group, partition, ordering, range, most, foreign_keys, next_due, waiting_keys) divides records that a share group has not
 -- met: into ranges that may be delivered now, at most so many records, and others, which it writes to share_parked: those that are delayed,
--- and, with ordering=key, those whose key another member has, or waits. A delayed one does not hold its key back.
+-- and, with ordering=key, those whose key another member has, or waits (with a record that is still in the log). A delayed one does not hold its key back.
 --   next_offset   behind what it has dealt with
 -- The caller holds the share partition's lock, and writes its state in the same SQL transaction. Writes share_parked.
 create function msgtx.divide_records(
@@ -22,7 +22,8 @@ begin
                    ordering = 'key' and coalesce(p.key_hash = any (foreign_keys), false) as is_foreign,
                    ordering = 'key' and p.key_hash is not null and exists (
                        select from msgtx.share_parked w
-                       where w.group_id = in_group_id and w.partition_id = in_partition_id and w.key_hash = p.key_hash) as is_behind,
+                       where w.group_id = in_group_id and w.partition_id = in_partition_id and w.key_hash = p.key_hash
+                         and msgtx.is_stored(in_partition_id, w.first_offset, w.last_offset)) as is_behind,
                    row_number() over (order by p.record_offset) as place
             from msgtx.record_places(in_partition_id, divide_records.first_offset, divide_records.last_offset) p) r
     ), here as materialized (

@@ -1,5 +1,5 @@
 -- hold_back_keys(group, partition, spans, foreign_keys, waiting_keys) moves what is available but may not be delivered now for its key out of
--- a share partition's spans into share_parked: another member has the key, or an earlier record with it is parked. → the other spans,
+-- a share partition's spans into share_parked: another member has the key, or an earlier record with it is parked, and still in the log. → the other spans,
 -- ascending.
 -- The caller holds the share partition's lock, and writes its state in the same SQL transaction. Writes share_parked.
 create function msgtx.hold_back_keys(
@@ -17,7 +17,7 @@ begin
                coalesce(r.key_hash = any (foreign_keys), false) as is_foreign, exists (
                    select from msgtx.share_parked p
                    where p.group_id = in_group_id and p.partition_id = in_partition_id and p.key_hash = r.key_hash
-                     and p.first_offset < r.record_offset) as is_behind,
+                     and p.first_offset < r.record_offset and msgtx.is_stored(in_partition_id, p.first_offset, p.last_offset)) as is_behind,
                row_number() over (order by r.record_offset) as number
         from (select a.*, row_number() over () as place from unnest(spans) a where a.status = 'available') s
         cross join lateral msgtx.record_places(in_partition_id, s.first_offset, s.last_offset) r

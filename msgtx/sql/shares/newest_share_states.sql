@@ -1,11 +1,17 @@
--- newest_share_states(group_id) → what a share group knows of each partition, as it was last written.
+-- newest_share_states(group_id) → what a share group knows of each partition, as it was last written. Partition by partition downwards: the
+-- newest version of each comes first, and what it has superseded is passed, however much there is.
 -- Reads share_state.
 create function msgtx.newest_share_states(in_group_id int)
 returns table (partition_id int, next_offset bigint, spans msgtx.share_span[]) language sql stable
 as $$
-    select known.partition_id, newest.next_offset, newest.spans
-    from (select distinct s.partition_id from msgtx.share_state s where s.group_id = in_group_id) known
-    cross join lateral (
-        select s.next_offset, s.spans from msgtx.share_state s
-        where s.group_id = in_group_id and s.partition_id = known.partition_id order by s.version desc limit 1) newest
+    with recursive newest(partition_id, next_offset, spans) as (
+        (select s.partition_id, s.next_offset, s.spans from msgtx.share_state s where s.group_id = in_group_id
+         order by s.partition_id desc, s.version desc limit 1)
+        union all
+        select next.partition_id, next.next_offset, next.spans from newest n
+        cross join lateral (
+            select s.partition_id, s.next_offset, s.spans from msgtx.share_state s
+            where s.group_id = in_group_id and s.partition_id < n.partition_id
+            order by s.partition_id desc, s.version desc limit 1) next)
+    select n.partition_id, n.next_offset, n.spans from newest n
 $$;

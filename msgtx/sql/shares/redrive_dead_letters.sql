@@ -177,7 +177,7 @@ begin
     values (found_id, letters_id, coalesce(state.version, 0) + 1, next_offset, coalesce(state.spans, '{}'), state.next_due,
             coalesce(state.waiting_keys, '{}'))
     on conflict do nothing;
-    if not found then  -- the group was configured meanwhile (begin_dead_letters)
+    if not found then  -- a member has begun to read it meanwhile, before it became the topic of dead letters
         raise exception using errcode = '55P03', message = format('%s is new to group %s: call again', letters_topic, group_name);
     end if;
     ignored := msgtx.flush_at_commit();

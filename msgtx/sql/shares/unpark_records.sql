@@ -3,7 +3,7 @@
 -- offset.
 --   foreign_keys   which other members have in flight
 --   waiting_keys   for which something waits, since a member has the key, or had it; with ordering=key
--- What retention has removed meanwhile is left out.
+-- What retention has removed meanwhile is left out; what is gone from the log holds no key.
 -- The caller holds the share partition's lock, and writes its state in the same SQL transaction. Deletes from share_parked.
 create function msgtx.unpark_records(
     in_group_id int, in_partition_id int, log_start bigint, moment timestamptz, most int, foreign_keys bigint[],
@@ -50,7 +50,8 @@ begin
                   and p.first_offset < coalesce((
                       select d.first_offset from msgtx.share_parked d
                       where d.group_id = in_group_id and d.partition_id = in_partition_id and d.key_hash = waiting
-                        and d.due_at is not null order by d.first_offset limit 1), 9223372036854775807)
+                        and d.due_at is not null and msgtx.is_stored(in_partition_id, d.first_offset, d.last_offset)
+                      order by d.first_offset limit 1), 9223372036854775807)
                 order by p.first_offset limit most - cardinality(spans)))
             returning o.*)
         select array_agg(row(greatest(g.first_offset, log_start), g.last_offset, 'available', g.delivery_count,

@@ -60,6 +60,7 @@ begin
     removed := removed + removed_now;
     is_more := removed >= most_rows;
     if not is_more then
+        perform msgtx.forget_swept('floor', in_partition_id, 0);
         delete from msgtx.deleted_partition d where d.partition_id = in_partition_id;
         removed := removed + 1;
     end if;

@@ -2,7 +2,8 @@
 -- and at most 10,000 rows; → how many. A floor that was raised while its topic was being deleted goes, too.
 --   in_after, next_after   where the last call came to: partition; null: from the start, and: this was the end
 --   shards, epochs         those of a coordinator; null: all
--- Locks the leases (share); passes by rows that are locked. Reads partition. Deletes from partition_floor. Not flushed by itself.
+-- Locks the leases (share); passes by rows that are locked. Reads partition. Deletes from partition_floor.
+-- Writes swept through note_swept. Not flushed by itself.
 create function msgtx.remove_superseded_floors(
     in_after bigint[] default null, most int default 500, shards int[] default null, epochs int[] default null,
     out removed int, out next_after bigint[]
@@ -11,6 +12,7 @@ set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set plan_cache_mo
 set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     newest record;
+    low bigint;
     looked_at int := 0;
     rows_at_once constant int := 10000;  -- in one SQL transaction
     removed_now int;
@@ -18,33 +20,40 @@ declare
 begin
     removed := 0;
     ignored := msgtx.require_leases(shards, epochs);
+    -- From where the last sweep came to: what was removed and may still be seen lies below (swept_below).
     for newest in
-        with recursive lowest(partition_id, stable_floor) as (
-            (select f.partition_id, f.stable_floor from msgtx.partition_floor f
-             where f.partition_id > coalesce(in_after[1], -1) order by f.partition_id, f.stable_floor limit 1)
+        with recursive keys(key_1) as (
+            (select n.key_1 from msgtx.next_floors(coalesce(in_after[1], -1)) n)
             union all
-            select next.partition_id, next.stable_floor from lowest n
-            cross join lateral (
-                select f.partition_id, f.stable_floor from msgtx.partition_floor f
-                where f.partition_id > n.partition_id order by f.partition_id, f.stable_floor limit 1) next)
-        select n.partition_id, n.stable_floor as lowest, case
-                   when (select true from msgtx.partition p where p.partition_id = n.partition_id) then (
-                       select f.stable_floor from msgtx.partition_floor f
-                       where f.partition_id = n.partition_id order by f.stable_floor desc limit 1)
+            select n.key_1 from keys k cross join lateral msgtx.next_floors(k.key_1) n)
+        select k.key_1::int as partition_id, case
+                   when (select true from msgtx.partition p where p.partition_id = k.key_1) then top.stable_floor
                    else 9223372036854775807 end as highest
-        from lowest n limit most
+        from keys k
+        left join lateral (
+            select f.stable_floor from msgtx.partition_floor f
+            where f.partition_id = k.key_1 order by f.stable_floor desc limit 1) top on true
+        limit most
     loop
         looked_at := looked_at + 1;
         next_after := array[newest.partition_id];
-        if newest.lowest < newest.highest and (shards is null or newest.partition_id % 50 = any(shards)) then
+        low := case when newest.highest < 9223372036854775807 then msgtx.swept_below('floor', newest.partition_id, 0) else -1 end;
+        if (low < newest.highest) is not false and (shards is null or newest.partition_id % 50 = any(shards)) then
             begin
                 delete from msgtx.partition_floor f
                 where f.ctid = any(array(
                     select s.ctid from msgtx.partition_floor s
-                    where s.partition_id = newest.partition_id and s.stable_floor < newest.highest
+                    where s.partition_id = newest.partition_id and s.stable_floor >= low and s.stable_floor < newest.highest
                     order by s.stable_floor limit rows_at_once - removed for update skip locked));
                 get diagnostics removed_now = row_count;
                 removed := removed + removed_now;
+                if newest.highest < 9223372036854775807 then
+                    ignored := msgtx.note_swept('floor', newest.partition_id, 0, low, (
+                        select s.stable_floor from msgtx.partition_floor s
+                        where s.partition_id = newest.partition_id and s.stable_floor >= low order by s.stable_floor limit 1));
+                else
+                    ignored := msgtx.forget_swept('floor', newest.partition_id, 0);
+                end if;
             exception when others then
                 raise warning 'floors of partition % could not be removed: %', newest.partition_id, sqlerrm;
             end;

@@ -5,7 +5,8 @@
 --   in_after, next_after   where the last call came to: group, partition; null: from the start, and: this was the end
 --   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); passes by rows that are locked. Reads partition, transaction_decision, transaction_seal, consumer_group,
--- group_member, setting. Deletes from group_offset. Not flushed by itself.
+-- group_member, setting. Deletes from group_offset. Writes swept through
+-- note_swept. Not flushed by itself.
 create function msgtx.remove_superseded_offsets(
     in_after bigint[] default null, most int default 500, shards int[] default null, epochs int[] default null,
     out removed int, out next_after bigint[]
@@ -13,7 +14,10 @@ create function msgtx.remove_superseded_offsets(
 set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set plan_cache_mode = force_generic_plan
 set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
+    late constant int := 1000;  -- numbers below the newest that may still be committed: they are drawn ahead of the COMMIT
     key record;
+    low bigint;
+    is_last boolean;
     looked_at int := 0;
     rows_at_once constant int := 10000;  -- in one SQL transaction
     removed_now int;
@@ -24,21 +28,16 @@ declare
 begin
     removed := 0;
     ignored := msgtx.require_leases(shards, epochs);
+    -- As in remove_superseded_floors.
     for key in
         with recursive keys(group_id, partition_id) as (
-            (select o.group_id, o.partition_id from msgtx.group_offset o
-             where (o.group_id, o.partition_id) > (coalesce(in_after[1], -1), coalesce(in_after[2], -1))
-             order by o.group_id, o.partition_id limit 1)
+            (select n.key_1::int, n.key_2::int from msgtx.next_offsets(coalesce(in_after[1], -1), coalesce(in_after[2], -1)) n)
             union all
-            select next.group_id, next.partition_id from keys k
-            cross join lateral (
-                select o.group_id, o.partition_id from msgtx.group_offset o
-                where (o.group_id, o.partition_id) > (k.group_id, k.partition_id)
-                order by o.group_id, o.partition_id limit 1) next)
+            select n.key_1::int, n.key_2::int from keys k cross join lateral msgtx.next_offsets(k.group_id, k.partition_id) n)
         select k.group_id, k.partition_id, case
                    when (select true from msgtx.partition p where p.partition_id = k.partition_id) is null then 9223372036854775807
                    when expired.is_so then newest.commit_sequence + 1
-                   else newest.commit_sequence end as commit_sequence,
+                   else newest.commit_sequence end as commit_sequence, expired.is_so as is_expired,
                case when newest.committed_at > moment + retention then newest.commit_sequence end as ahead
         from keys k
         left join lateral (
@@ -74,14 +73,25 @@ begin
                     update msgtx.consumer_group g set emptied_at = moment
                     where g.group_id = key.group_id and g.emptied_at > moment + retention;
                 end if;
+                is_last := key.is_expired or key.commit_sequence = 9223372036854775807;
+                low := case when is_last then -1 else msgtx.swept_below('offset', key.group_id, key.partition_id) end;
                 delete from msgtx.group_offset o
                 where o.ctid = any(array(
                     select s.ctid from msgtx.group_offset s
                     where s.group_id = key.group_id and s.partition_id = key.partition_id
-                      and s.commit_sequence < key.commit_sequence
+                      and s.commit_sequence >= low and s.commit_sequence < key.commit_sequence
                     order by s.commit_sequence limit rows_at_once - removed for update skip locked));
                 get diagnostics removed_now = row_count;
                 removed := removed + removed_now;
+                if is_last then
+                    ignored := msgtx.forget_swept('offset', key.group_id, key.partition_id);
+                elsif low < key.commit_sequence - late then
+                    ignored := msgtx.note_swept('offset', key.group_id, key.partition_id, low, least(
+                        key.commit_sequence - late, (
+                            select s.commit_sequence from msgtx.group_offset s
+                            where s.group_id = key.group_id and s.partition_id = key.partition_id and s.commit_sequence >= low
+                            order by s.commit_sequence limit 1)));
+                end if;
             end if;
         exception when others then
             raise warning 'offsets of group % on partition % could not be removed: %', key.group_id, key.partition_id, sqlerrm;

@@ -7,9 +7,8 @@
 --                          the end
 --   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); tries producers' locks and those of share partitions, and never waits. Reads transaction,
--- transaction_decision, transaction_seal. Writes share_state, share_parked; transaction_decision through
--- expire_transaction, dead letters through bury_records. Deletes from
--- share_pending. Flushed.
+-- transaction_decision, transaction_seal. Writes through settle_share_partition share_state, share_parked and dead letters;
+-- transaction_decision through expire_transaction. Deletes from share_pending. Flushed.
 create function msgtx.settle_shares(
     in_after bigint[] default null, most int default 250, shards int[] default null, epochs int[] default null,
     out settled int, out expired int, out next_after bigint[]
@@ -19,9 +18,6 @@ set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_se
 declare
     place constant bigint[] := coalesce(in_after, array[-1, -1, -1, -1, -1]);
     waiting record;
-    state record;
-    spans msgtx.share_span[];
-    dead msgtx.share_span[];
     looked_at int := 0;
     letters int := 500;  -- dead letters that a call writes, and their bytes
     letter_bytes bigint := 8388608;
@@ -71,35 +67,11 @@ begin
             end if;
             if waiting.outcome is not null and msgtx.try_lock_share_partition(waiting.group_id, waiting.partition_id) then
                 ignored := msgtx.flush_at_commit();
-                select s.version, s.next_offset, s.next_token, s.spans, s.next_due, s.waiting_keys into state from msgtx.share_state s
-                where s.group_id = waiting.group_id and s.partition_id = waiting.partition_id order by s.version desc limit 1;
-                dead := '{}';
-                if exists (select from unnest(state.spans) u where u.status = 'rejected'
-                           or u.status = 'pending' and u.producer_id = waiting.producer_id
-                           and u.producer_epoch = waiting.producer_epoch
-                           and u.transaction_number = waiting.transaction_number) then
-                    select d.spans, d.next_due into spans, state.next_due
-                    from (select waiting.group_id) w
-                    left join msgtx.share_group g on g.group_id = w.group_id  -- it may be gone
-                    cross join lateral msgtx.park_delayed(
-                        w.group_id, waiting.partition_id, g.ordering, msgtx.clock(),
-                        msgtx.current_spans(g, waiting.partition_id, state.spans, 0, msgtx.clock()), state.next_due) d;
-                    dead := array(select u from unnest(spans) u where u.status = 'rejected');
-                    if dead <> '{}' then
-                        select b.left_over, b.buried, b.bytes into written from msgtx.bury_records((
-                            select c.name from msgtx.consumer_group c where c.group_id = waiting.group_id),
-                            waiting.partition_id, dead, letters, letter_bytes) b;
-                        dead := written.left_over;
-                        letters := letters - written.buried;
-                        letter_bytes := letter_bytes - written.bytes;
-                        spans := array(select u from unnest(spans) u where u.status <> 'rejected') || dead;
-                    end if;
-                    insert into msgtx.share_state (
-                        group_id, partition_id, version, next_offset, next_token, spans, next_due, waiting_keys)
-                    values (waiting.group_id, waiting.partition_id, state.version + 1, state.next_offset, state.next_token, spans,
-                            state.next_due, state.waiting_keys);
-                end if;
-                if dead = '{}' then  -- else the next round writes more of them
+                written := msgtx.settle_share_partition(waiting.group_id, waiting.partition_id, letters, letter_bytes);
+                letters := letters - written.buried;
+                letter_bytes := letter_bytes - written.bytes;
+                -- No state names it any more. What is dead and could not be written is for bury_dead_shares, too.
+                if not written.is_left or written.buried = 0 then
                     delete from msgtx.share_pending p
                     where p.producer_id = waiting.producer_id and p.producer_epoch = waiting.producer_epoch
                       and p.transaction_number = waiting.transaction_number and p.group_id = waiting.group_id

@@ -11,7 +11,16 @@ select c.name as group_name, t.name as topic, p.partition_index as partition,
        coalesce(f.delayed, 0) as delayed, coalesce(f.waiting, 0) as waiting, p.partition_id
 from msgtx.share_group s
 join msgtx.consumer_group c on c.group_id = s.group_id
-cross join lateral (select distinct v.partition_id from msgtx.share_state v where v.group_id = s.group_id) v
+cross join lateral (  -- as newest_share_states
+    with recursive known(partition_id) as (
+        (select v.partition_id from msgtx.share_state v where v.group_id = s.group_id
+         order by v.partition_id desc, v.version desc limit 1)
+        union all
+        select next.partition_id from known k
+        cross join lateral (
+            select v.partition_id from msgtx.share_state v where v.group_id = s.group_id and v.partition_id < k.partition_id
+            order by v.partition_id desc, v.version desc limit 1) next)
+    select k.partition_id from known k) v
 join msgtx.partition p on p.partition_id = v.partition_id
 join msgtx.topic t on t.topic_id = p.topic_id
 cross join lateral (

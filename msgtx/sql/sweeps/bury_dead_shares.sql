@@ -1,0 +1,77 @@
+-- bury_dead_shares(after, most) writes the dead letters that no member has written: of records that were delivered as often as they may be, and
+-- whose last delivery ended where no member asks any more; and what is left of those that a transaction rejected. It looks at `most` share
+-- partitions, and writes at most 500 letters or 8 MiB; → how many. One bad row does not stop the rest (P12).
+--   in_after, next_after   where the last call came to: group, partition; null: from the start, and: this was the end
+--   shards, epochs         those of a coordinator; null: all
+-- Locks the leases (share); tries the locks of share partitions and of partitions of dead letters, and never waits. Reads share_state,
+-- share_group, group_member, group_heartbeat. Writes through settle_share_partition share_state, share_parked and dead letters. Flushed.
+create function msgtx.bury_dead_shares(
+    in_after bigint[] default null, most int default 250, shards int[] default null, epochs int[] default null,
+    out buried int, out next_after bigint[]
+) language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set lock_timeout = '10s'
+set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    place constant bigint[] := coalesce(in_after, array[-1, -1]);
+    moment constant timestamptz := msgtx.clock();
+    waiting record;
+    looked_at int := 0;
+    letters int := 500;  -- dead letters that a call writes, and their bytes
+    letter_bytes bigint := 8388608;
+    written record;
+    ignored boolean := msgtx.refuse_stale_snapshot();
+begin
+    buried := 0;
+    ignored := msgtx.require_leases(shards, epochs);
+    for waiting in
+        with recursive keys(key_1, key_2) as (
+            (select n.key_1, n.key_2 from msgtx.next_shares(place[1], place[2]) n)
+            union all
+            select n.key_1, n.key_2 from keys k cross join lateral msgtx.next_shares(k.key_1, k.key_2) n)
+        select k.key_1::int as group_id, k.key_2::int as partition_id, exists (
+                   select from unnest(n.spans) u
+                   where u.status = 'rejected' or u.delivery_count >= g.delivery_count_limit and case u.status
+                       when 'available' then true
+                       when 'acquired' then not msgtx.is_running(u.locked_until, g.record_lock_duration_ms, moment) or not exists (
+                           select from msgtx.group_member m
+                           cross join lateral (
+                               select h.heartbeat_at from msgtx.group_heartbeat h where h.member_number = m.member_number
+                               order by h.heartbeat_number desc limit 1) heard
+                           where m.member_number = u.member_number
+                             and not msgtx.is_session_over(heard.heartbeat_at, m.session_timeout_ms, moment))
+                       else false end) as has_dead
+        from keys k
+        left join lateral (
+            select s.spans from msgtx.share_state s
+            where s.group_id = k.key_1 and s.partition_id = k.key_2 order by s.version desc limit 1) n on true
+        left join lateral (
+            select s.delivery_count_limit, s.record_lock_duration_ms from msgtx.share_group s where s.group_id = k.key_1 limit 1) g on true
+        limit most
+    loop
+        exit when letters <= 0 or letter_bytes <= 0;
+        looked_at := looked_at + 1;
+        next_after := array[waiting.group_id, waiting.partition_id];
+        continue when not waiting.has_dead or shards is not null and waiting.group_id % 50 <> all (shards);
+        begin
+            if msgtx.try_lock_share_partition(waiting.group_id, waiting.partition_id) then
+                written := msgtx.settle_share_partition(waiting.group_id, waiting.partition_id, letters, letter_bytes);
+                if written.buried > 0 then
+                    ignored := msgtx.flush_at_commit();
+                    buried := buried + written.buried;
+                    letters := letters - written.buried;
+                    letter_bytes := letter_bytes - written.bytes;
+                    if written.is_left then
+                        next_after := array[waiting.group_id, waiting.partition_id - 1];  -- on with this one
+                        return;
+                    end if;
+                end if;
+            end if;
+        exception when others then
+            raise warning 'share group % on partition %: dead letters could not be written: %', waiting.group_id,
+                waiting.partition_id, sqlerrm;
+        end;
+    end loop;
+    if looked_at < most and letters > 0 and letter_bytes > 0 then
+        next_after := null;
+    end if;
+end $$;

@@ -1,0 +1,18 @@
+-- next_shares(after…) → the next group and partition behind these that have rows in share_state, or of which a sweep has noted something; no
+-- row: there are none. Those that are noted are not looked for in share_state, whose first rows may be removed ones by the thousand
+-- (swept_below).
+-- Reads share_state, swept.
+create function msgtx.next_shares(after_1 bigint, after_2 bigint) returns table (key_1 bigint, key_2 bigint) language sql stable as $$
+    select coalesce(fresh.key_1, noted.key_1), coalesce(fresh.key_2, noted.key_2)
+    from (select next_shares.after_1 as place_1, next_shares.after_2 as place_2 offset 0) a
+    left join lateral (
+        select s.key_1, s.key_2 from msgtx.swept s
+        where s.kind = 'state' and (s.key_1, s.key_2) > (a.place_1, a.place_2)
+        order by s.key_1, s.key_2, s.below limit 1) noted on true
+    left join lateral (
+        select r.group_id::bigint as key_1, r.partition_id::bigint as key_2 from msgtx.share_state r
+        where (r.group_id, r.partition_id) > (a.place_1, a.place_2)
+          and (r.group_id, r.partition_id) < (coalesce(noted.key_1, 9223372036854775807), coalesce(noted.key_2, 0))
+        order by r.group_id, r.partition_id, r.version limit 1) fresh on true
+    where coalesce(fresh.key_1, noted.key_1) is not null
+$$;
