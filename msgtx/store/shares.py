@@ -157,6 +157,8 @@ class WaitingShare:
     holder: Holder | None
     transaction: Pending | None
     checked_at: datetime
+    writes_letters: bool
+    exhausted: int
 
 
 class Membership(NamedTuple):
@@ -408,6 +410,7 @@ def waiting_shares(connection: RawConnection, *, most: int) -> tuple[list[Waitin
             None if holder[-1] is None else Holder(*holder),
             None if opened[0] is None else Pending(*(TransactionId(*opened[:3]), *opened[3:], checked_at)),
             checked_at,
+            *row[34:],
         )
         found.append(WaitingShare(*columns))
     return found, total

@@ -188,3 +188,25 @@ def test_what_is_delayed_and_what_waits_for_its_key_is_told(client: msgtx.Client
             ).fetchall()
     assert spans == [(0, "acquired", False), (1, "waiting", False), (2, "acquired", False), (3, "delayed", True)]
     assert counts == [(2, 1, 1)]
+
+
+def test_what_was_delivered_for_the_last_time_is_not_told_to_be_delivered_again(
+    client: msgtx.Client, topic: str, group: str, connection: Connection
+) -> None:
+    client.admin.shares.configure(group, {"delivery_count_limit": 1})
+    with explicit(client, topic, group) as member:
+        (record,) = member.poll(10, max_records=1)
+        member.acknowledge(record, Acknowledgement.RELEASE)
+        member.commit()
+        (one,) = found(client, group)
+        assert "1 delivered as often as they may be, which the next poll or sweep writes as dead letters" in one.text
+        assert "delivered again" not in one.text
+        connection.execute("update msgtx.share_group set writes_dead_letters = false")
+        (one,) = found(client, group)
+        assert one.level is Level.WARNING
+        assert "it may not write dead letters" in one.text
+        assert f"msgtx shares configure {group} --dead-letter-topic {group}-dead-letters" in one.advice
+        client.admin.shares.configure(group, {})
+        client.sweep()
+        assert client.admin.shares.describe(group).dead_letters == 1
+        assert not any("dead letters" in one.text for one in found(client, group))

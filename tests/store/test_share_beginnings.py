@@ -1,10 +1,12 @@
 """Where a share group begins with a topic, and with what is made under its name later (internals: shares)."""
 
+from collections.abc import Callable
+
 import pytest
 
 from msgtx import errors
 from msgtx.store.append import append
-from msgtx.store.groups import delete_group
+from msgtx.store.groups import delete_group, delete_offsets
 from msgtx.store.members import leave_group
 from msgtx.store.shares import (
     Acquiring,
@@ -211,3 +213,26 @@ def test_letters_of_a_group_that_was_deleted_are_not_those_of_the_next_one(conne
     leave_group(connection, name, "a")
     reset_share_offsets(connection, name, {letters: 0})  # who wants them says so
     assert redrive_dead_letters(connection, name, 0, upto=None, most=10, skip_missing=False).sent == 2
+
+
+def test_members_whose_session_is_over_leave_their_places(connection: Connection, clock: Callable[..., None]) -> None:
+    """As in a consumer group: a fleet that crashes again and again does not lock itself out."""
+    group = unique("share")
+    connection.execute("update msgtx.setting set value = 2 where name = 'group_max_members'")
+    try:
+        for member in ("a", "b"):
+            join(connection, group, member=member)
+        with pytest.raises(errors.GroupMaxSizeReached):
+            join(connection, group, member="c")
+        clock("2 hours")
+        join(connection, group, member="c")
+    finally:
+        connection.execute("update msgtx.setting set value = 1000 where name = 'group_max_members'")
+    assert describe_share_groups(connection, [group])[0].members == 1
+
+
+def test_a_share_group_has_no_offsets_to_delete(connection: Connection) -> None:
+    partition, group = new_partition(connection), unique("share")
+    join(connection, group)
+    with pytest.raises(errors.ConfigError, match="is a share group"):
+        delete_offsets(connection, group, [partition])

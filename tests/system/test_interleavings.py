@@ -42,6 +42,7 @@ ORDERS: Final = {
     "crosswise keys": 6, "keys and sweep": 12,
     "acquire and acquire": 12, "answer, leave and acquire": 130, "pending, decide, acquire and settle": 500,
     "late answer and end": 20, "answer and answer": 50, "reject, append and acquire": 20,
+    "join and first look": 20, "poll and sweeps of dead letters": 10,
     "old snapshot and append": 40, "old snapshot and rebalance": 28, "together and whole": 200,
 }  # fmt: skip
 TIMEOUT_MS: Final = 60_000

@@ -14,12 +14,13 @@ from msgtx.database.calls import query
 from msgtx.store.append import append, append_and_decide
 from msgtx.store.decide import decide
 from msgtx.store.members import leave_group
-from msgtx.store.shares import ensure_dead_letters
+from msgtx.store.shares import Acquiring, acquire_records, ensure_dead_letters, join_share_group
+from msgtx.store.topics import create_topic, describe_topics
 from msgtx.store.transactions import end_transaction
 from msgtx.types import Outcome
 from tests.databases import Connection, connect
 from tests.store.sharing import ShareGroup
-from tests.store.steps import Writer, batch, new_partition
+from tests.store.steps import Writer, batch, new_partition, unique
 from tests.system.test_interleavings import no_deadlock, pinned
 from tests.weave import Call, Played, Story, Weaver, weaving
 
@@ -284,3 +285,72 @@ def test_dead_letters_are_written_once_and_hold_nobody_up(weaver: Weaver, eye: C
         )
 
     pinned("reject, append and acquire", weaver.explore(begin, most=20_000))
+
+
+def test_a_group_begins_once_whoever_is_first(weaver: Weaver, eye: Connection) -> None:
+    """A member that joins for a topic, beside one that looks at it without having joined for it, and one that joins, too."""
+
+    def begin() -> Story:
+        topic, group = unique("topic"), unique("share")
+        create_topic(eye, topic, 2, {})
+        ids = list(describe_topics(eye, [topic])[topic].partition_ids)
+        append(eye, [batch(each, b"before") for each in ids])
+        who: dict[str, Any] = {"client_host": None, "client_process": None, "session_timeout_ms": 1_000_000}
+        early = join_share_group(eye, group, member_id="early", topics=(), **who)
+
+        def joining(member: str) -> Run:
+            return lambda connection: join_share_group(connection, group, member_id=member, topics=[topic], **who).number
+
+        def looking(connection: Connection) -> int:
+            asked = Acquiring(group, early.number, 1, ids, 10, 1 << 20)
+            return len(acquire_records(connection, asked).records)
+
+        def judge(played: Played) -> None:
+            found = played.answers.pop("early.look")  # or it is told to call again: nothing that is PostgreSQL's own
+            no_deadlock(played)
+            assert isinstance(played.answers["one.join"], int)
+            assert isinstance(played.answers["other.join"], int)
+            assert found == 0 or isinstance(found, errors.LockTimeout), found
+            append(eye, [batch(each, b"after") for each in ids])
+            again = acquire_records(eye, Acquiring(group, played.answers["one.join"], 2, ids, 10, 1 << 20)).records
+            assert [each.range[1:] for each in again] == [(1, 1), (1, 1)]
+
+        return Story(
+            {
+                "one": [Call("join", joining("one"))],
+                "other": [Call("join", joining("other"))],
+                "early": [Call("look", looking)],
+            },
+            judge,
+        )
+
+    pinned("join and first look", weaver.explore(begin))
+
+
+def test_a_sweep_buries_what_a_poll_does_not(weaver: Weaver, eye: Connection) -> None:
+    """A last delivery that has ended, a poll, a sweep and another sweep: one dead letter."""
+
+    def begin() -> Story:
+        work = Work(eye, delivery_count_limit=1)
+        ensure_dead_letters(eye, work.name)
+        assert work.answer("a", {0: "release", 1: "accept"}) == []
+
+        def burying(connection: Connection) -> int:
+            return int(query(connection, "select buried from msgtx.bury_dead_shares()")[0][0])
+
+        def judge(played: Played) -> None:
+            no_deadlock(played)
+            took(played, "b.acquire")
+            burying(eye)
+            assert [letter[:2] for letter in work.letters] == [(b"0", 0)]
+
+        return Story(
+            {
+                "b": [Call("acquire", work.acquiring("b"))],
+                "sweep": [Call("bury", burying)],
+                "other": [Call("bury", burying)],
+            },
+            judge,
+        )
+
+    pinned("poll and sweeps of dead letters", weaver.explore(begin))

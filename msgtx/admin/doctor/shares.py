@@ -11,6 +11,7 @@ from msgtx.store.shares import Holder, Pending, WaitingShare, waiting_shares
 from msgtx.types import Finding, Level
 
 DESCRIBE = "`msgtx shares describe {}`"
+LETTERS_ADVICE = "`msgtx shares configure {0} --dead-letter-topic {0}-dead-letters`"
 MOST_ADVICE = "wait, or raise max_record_locks: `msgtx shares configure {} --max-record-locks N`"
 
 
@@ -45,7 +46,14 @@ def _waiting(one: WaitingShare, session: Session | None, limits: Limits) -> Find
     if one.waiting:
         parts.append(f"{one.waiting} waiting for an earlier one with their key (ordering=key)")
     if one.rejected:
-        parts.append(f"{one.rejected} rejected, which the next poll of a member writes as dead letters")
+        parts.append(f"{one.rejected} rejected, which the next poll of a member writes as dead letters, or the next sweep")
+    if one.exhausted:
+        parts.append(
+            f"{one.exhausted} delivered as often as they may be, which the next poll or sweep writes as dead letters"
+        )
+    if (one.rejected or one.exhausted) and not one.writes_letters:
+        parts.append("it may not write dead letters: no member has the right to produce to their topic")
+        level, advice = Level.WARNING, LETTERS_ADVICE.format(one.group)
     if behind:
         parts.append(f"{behind} behind them were never delivered")
     if behind and one.acquired + one.pending >= one.max_record_locks:

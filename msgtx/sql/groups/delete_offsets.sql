@@ -1,7 +1,7 @@
 -- delete_offsets(group, partitions) removes a group's offsets there, also those that wait for a decision (P17); → the partitions
 -- that had one. All or nothing; error and detail say why not:
---   GroupNotFound   there is none      GroupSubscribedToTopic   a living member owns one of the partitions
--- Locks the group (exclusive). Reads consumer_group, group_assignment, group_member, group_heartbeat, partition, topic. Deletes
+--   GroupNotFound   there is none      GroupSubscribedToTopic   a living member owns one of the partitions      ConfigError   it is a share group
+-- Locks the group (exclusive). Reads consumer_group, share_group, group_assignment, group_member, group_heartbeat, partition, topic. Deletes
 -- from group_offset. Flushed.
 create function msgtx.delete_offsets(
     group_name text, partition_ids int[], out error text, out detail text, out removed int[]
@@ -16,6 +16,11 @@ begin
     if not found then
         error := 'GroupNotFound';
         detail := format('there is no consumer group %s', group_name);
+        return;
+    end if;
+    if exists (select from msgtx.share_group s where s.group_id = found_group) then
+        error := 'ConfigError';
+        detail := format('%s is a share group, which has no committed offsets (client.admin.shares)', group_name);
         return;
     end if;
     select format('group %s: member %s owns %s-%s', group_name, m.described, t.name, p.partition_index) into detail

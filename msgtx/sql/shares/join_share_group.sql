@@ -8,7 +8,8 @@
 --                  nothing
 --   ConfigError    the name is a consumer group's; the group's dead letters would go to a topic that it reads, or that is compacted
 -- The group may write dead letters once a member has joined that may (may_write_dead_letters).
--- Locks the group (exclusive). Reads topic, partition. Writes consumer_group, share_group, share_topic, group_member, group_heartbeat
+-- Removes members whose session is over.
+-- Locks the group (exclusive). Reads topic, partition. Deletes and writes through take_out_members. Writes consumer_group, share_group, share_topic, group_member, group_heartbeat
 -- (number 0), share_state. Flushed.
 create function msgtx.join_share_group(
     group_name text, in_member_id text, in_client_host text, in_client_process int, in_session_timeout_ms int, in_topics text[],
@@ -22,6 +23,7 @@ declare
     most_topics constant int := 10000;  -- as in join_group
     readable text[];
     begun text[];
+    gone bigint[];
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     detail := case
@@ -76,6 +78,11 @@ begin
             member_number := null;
         end if;
         return;
+    end if;
+    -- As in join_group: whose session is over is in nobody's way.
+    gone := array(select o.member_number from msgtx.overdue_members(join_share_group.group_id, msgtx.clock()) o);
+    if gone <> '{}' then
+        ignored := msgtx.take_out_members(join_share_group.group_id, gone) is not null;
     end if;
     if (select count(*) from msgtx.group_member m where m.group_id = join_share_group.group_id)
        >= msgtx.setting_value('group_max_members') then

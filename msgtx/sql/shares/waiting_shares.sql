@@ -2,6 +2,8 @@
 -- with transactions, then those without members come first; `found` is how many there are. As it is now (current_spans).
 --   readable_end       up to where the group may read
 --   delayed, waiting   parked: until a time, the first one until due_at; for an earlier one with their key
+--   exhausted          delivered as often as they may be, and not available any more; they become dead letters, as the rejected ones, if the
+--                      group writes_letters
 --   reason             why the first available record is to be delivered again; deliveries: how often it was
 --   member_id, …       who has the first acquired record, until when
 --   producer_id, …     the transaction of the first pending record, as it was opened
@@ -13,7 +15,7 @@ returns table (
     waiting bigint, due_at timestamptz, reason text, deliveries int,
     member_id text, client_host text, client_process int, locked_until timestamptz, lock_ms int,
     producer_id bigint, producer_epoch int, transaction_number bigint, transactional_id text, opened_at timestamptz, timeout_ms int,
-    opener_host text, opener_process int, database_backend int, seal_kind text, checked_at timestamptz, found bigint)
+    opener_host text, opener_process int, database_backend int, seal_kind text, checked_at timestamptz, found bigint, writes_letters boolean, exhausted bigint)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -25,7 +27,7 @@ begin
            s.max_record_locks, f.available, f.acquired, f.pending, f.rejected, k.delayed, k.waiting, k.due_at, again.reason, again.delivery_count,
            m.member_id, m.client_host, m.client_process, held.locked_until, s.record_lock_duration_ms,
            waits.producer_id, waits.producer_epoch, waits.transaction_number, w.transactional_id, o.opened_at, o.timeout_ms,
-           o.client_host, o.client_process, o.database_backend, l.kind, moment, count(*) over ()
+           o.client_host, o.client_process, o.database_backend, l.kind, moment, count(*) over (), s.writes_dead_letters, f.exhausted
     from msgtx.share_group s
     cross join lateral (select c.* from msgtx.consumer_group c where c.group_id = s.group_id limit 1) c
     cross join lateral (select count(*)::int as members from msgtx.living_members(s.group_id)) n
@@ -40,10 +42,13 @@ begin
         from msgtx.fetch_batches(array[v.partition_id], array[0::bigint], array[null::text], s.isolation, 0, 0) b limit 1) e
     cross join lateral (
         select min(u.first_offset) as start_offset,
-               coalesce(sum(case u.status when 'available' then u.last_offset - u.first_offset + 1 end), 0)::bigint as available,
+               coalesce(sum(case when u.status = 'available' and u.delivery_count < s.delivery_count_limit
+                   then u.last_offset - u.first_offset + 1 end), 0)::bigint as available,
                coalesce(sum(case u.status when 'acquired' then u.last_offset - u.first_offset + 1 end), 0)::bigint as acquired,
                coalesce(sum(case u.status when 'pending' then u.last_offset - u.first_offset + 1 end), 0)::bigint as pending,
-               coalesce(sum(case u.status when 'rejected' then u.last_offset - u.first_offset + 1 end), 0)::bigint as rejected
+               coalesce(sum(case u.status when 'rejected' then u.last_offset - u.first_offset + 1 end), 0)::bigint as rejected,
+               coalesce(sum(case when u.status = 'available' and u.delivery_count >= s.delivery_count_limit
+                   then u.last_offset - u.first_offset + 1 end), 0)::bigint as exhausted
         from unnest(now.spans) u) f
     cross join lateral (
         select min(greatest(k.first_offset, p.log_start_offset)) as start_offset, min(k.due_at) as due_at,
@@ -52,7 +57,8 @@ begin
         from msgtx.share_parked k
         where k.group_id = s.group_id and k.partition_id = v.partition_id and k.last_offset >= p.log_start_offset) k
     left join lateral (
-        select u.reason, u.delivery_count from unnest(now.spans) u where u.status = 'available'
+        select u.reason, u.delivery_count from unnest(now.spans) u
+        where u.status = 'available' and u.delivery_count < s.delivery_count_limit
         order by u.first_offset limit 1) again on true
     left join lateral (
         select u.member_number, u.locked_until from unnest(now.spans) u where u.status = 'acquired'
