@@ -399,6 +399,30 @@ def measures(scene: Scene) -> None:
         consumer.commit({msgtx.TopicPartition(scene.topic, index): 0 for index in range(PARTITIONS)})
         consumer.offsets_for_times({msgtx.TopicPartition(scene.topic, 0): 10**12})
     assert client.admin.groups.describe(group).lag == len(scene.sent)
+    share = unique("measured-share")
+    client.admin.shares.configure(share, {"auto_offset_reset": "earliest", "ordering": "key"})
+    with client.share_consumer(scene.topic, group=share, acknowledgement_mode="explicit") as member:
+        while member.poll(0.2):  # held, or delayed for thousands of years
+            pass
+        client.admin.shares.list()
+        assert client.admin.shares.describe(share).lag == len(scene.sent)
+        with client.engine.connection() as connection:
+            for view in (
+                "share_groups",
+                "share_partitions",
+                "share_spans",
+                "consumer_groups",
+                "group_offsets",
+                "partitions",
+            ):
+                connection.execute(f"select * from msgtx.{view}").fetchall()
+        _measure(scene, group)
+    client.admin.shares.delete(share)
+    client.admin.groups.delete(group)
+
+
+def _measure(scene: Scene, group: str) -> None:
+    client = scene.client
     for metric in Gauges(client.engine).collect():
         assert metric.samples is not None
     client.admin.doctor()
@@ -407,7 +431,6 @@ def measures(scene: Scene) -> None:
     assert report.records == len(scene.sent), report
     client.sweep()
     assert client.admin.groups.describe(group).lag == len(scene.sent), "a sweep has removed something"
-    client.admin.groups.delete(group)
 
 
 def traces(scene: Scene) -> None:

@@ -147,9 +147,11 @@ class Producer:
         batch. With a `dedup_key` (1 to 256 bytes of UTF-8) the record is stored once per topic within `dedup_window_ms`
         after the first one, from any producer: the others get the place of the first, `duplicate`, also if their content
         differs. It is awaited and flushed whatever `acks` says, and needs a producer without transactions.
+        `timestamp`: milliseconds since 1970 UTC or an aware datetime, before the year 9999; by default now.
         `deliver_at` or `delay_ms`: share groups deliver it then, and what follows it earlier; consumer groups do not wait.
+        Retention counts from the timestamp all the same.
 
-        Raise `IllegalState`, `TypeError`, `InvalidRequest`, `UnknownTopicOrPartition`, and the stored error of a failed
+        Raise `IllegalState`, `WrongType`, `InvalidRequest`, `UnknownTopicOrPartition`, and the stored error of a failed
         transaction or producer. Raise `RecordTooLarge` for what `buffer_bytes` cannot hold, `DeliveryTimeout` if they stay
         full, `DatabaseUnavailable` if a topic cannot be looked up within `max_block_ms`: each fails the transaction that
         the record was for. Everything else is in the future. Source: internals: append.

@@ -707,6 +707,22 @@ def test_a_missing_target_is_no_records_fault(client: msgtx.Client, topic: str, 
     assert client.snapshot([grave]).ends == {msgtx.TopicPartition(grave, 0): 0}
 
 
+@pytest.mark.parametrize("output", ["too large", "a topic that is not there"])
+def test_a_record_of_a_batch_whose_output_is_refused_is_set_aside(
+    run: Any, client: msgtx.Client, unique: Unique, read: Read, output: str
+) -> None:
+    grave = unique("grave")
+    client.topics.create(grave)
+    odd = refused_outputs(unique("missing"))[output]
+
+    def transform(records: list[Record]) -> list[Any]:
+        return [odd(record) if record.value == b"poison" else half(record) for record in records]
+
+    report, target = run(transform, batch=True, on_error="dead-letter", dead_letter=grave)
+    assert values(read(target)) == [b"0", b"1", b"2", b"2"]
+    assert (values(read(grave)), report.failed) == ([b"poison"], 1)
+
+
 @pytest.mark.parametrize("on_error", ["dead-letter", "skip"])
 def test_a_record_that_is_as_large_as_can_be_is_set_aside(
     client: msgtx.Client, topic: str, output: str, unique: Unique, read: Read, on_error: str
