@@ -154,6 +154,9 @@ class Others:
             self.share_group, {"auto_offset_reset": "earliest", "record_lock_duration_ms": "1h"}
         )
         self.only_shared = f"{self.secret}-shared"
+        # A topic whose name is that of the dead letters of a share group which nobody has made.
+        self.bait = f"{self.secret}-bait"
+        self.owner.topics.create(f"{self.bait}-dead-letters")
         self.owner.topics.create(self.only_shared)
         with self.owner.producer() as producer:
             for number in range(4):
@@ -173,7 +176,7 @@ class Others:
 
     def fingerprint(self) -> dict[str, list[Any]]:
         """Return all rows that are theirs, by table."""
-        topics = [self.topic, self.only_shared, self.letters]
+        topics = [self.topic, self.only_shared, self.letters, f"{self.bait}-dead-letters"]
         known = describe_topics(self.connection, topics)
         groups = self.connection.execute(
             "select group_id from msgtx.consumer_group where name = any(%s)", [[self.group, self.share_group]]
@@ -262,10 +265,13 @@ class Stranger:
 
     def __init__(self, connection: Connection, others: Others, chance: random.Random, own: list[int], team: str) -> None:
         self.connection = connection
+        self.share_groups = ("own-shares", others.bait, others.share_group)
         self.settings = (*SETTINGS, f"set role {team}", f"set role {team}", f"set local role {team}", "reset role")
         self.chance = chance
         self.secret = others.secret
         self.own = own
+        near = [*own, *others.partitions, *others.shares]  # partitions, and numbers that are perhaps some
+        self.near = near
         self.hints: dict[str, list[Any]] = {
             "producer_id": [others.writer.name.producer_id, others.owners.name.producer_id, others.sequence.producer_id],
             "producer_epoch": [0], "expected_epoch": [0], "transaction_number": [0], "outcome": ["COMMIT", "ABORT"],
@@ -277,7 +283,7 @@ class Stranger:
             "member_id": [others.member], "member_ids": [others.member, None], "generation": [1, 2], "generations": [1, 2],
             "member_number": [*range(1, 4), *others.shares],
             "member_numbers": others.shares, "strategy": ["range", "cooperative-sticky"], "isolation": ["read_committed"],
-            "partitions": own, "partition_ids": own, "partition_id": own, "offsets": [0, 1], "timeout_ms": [None, 60_000],
+            "partitions": near, "partition_ids": near, "partition_id": near, "offsets": [0, 1], "timeout_ms": [None, 60_000],
             "heartbeat_number": [2**63 - 1], "topics": ["own-topic"], "pattern": [None, "("], "instance_id": [None],
         }  # fmt: skip
         self.functions = connection.execute(FUNCTIONS).fetchall()
@@ -340,9 +346,12 @@ class Stranger:
     def batch(self, *, aimed: bool = False) -> str:
         """Return a row to append; aimed at a producer of others."""
         if aimed:
+            place = self.chance.choice(self.near)
+            if self.chance.random() < 0.3:
+                return f'({place},,,,,1,,"{{""\\\\x78""}}",,,,)'
             number, sequence = self.chance.choice(("", "0")), self.chance.choice("012")
             producer = self.chance.choice(self.hints["producer_id"])
-            return f'({self.chance.choice(self.own)},{producer},0,{number},{sequence},1,,"{{""\\\\x78""}}",,,,)'
+            return f'({place},{producer},0,{number},{sequence},1,,"{{""\\\\x78""}}",,,,)'
         columns = ("integer", "bigint", "integer", "bigint", "bigint", "bigint", "bytea[]", "bytea[]")
         texts = [self.literal(kind) for kind in columns]
         return f"({','.join(texts)},,,,)"
@@ -357,9 +366,35 @@ class Stranger:
             return '"{' + ",".join(f'""{part}""' if part != "NULL" else part for part in parts) + '}"'
         return str(value)
 
+    def share(self, report: Report) -> None:
+        """Be a member of a share group, of its own or under a name of others, and reject what it is given."""
+        group, number = self.chance.choice(self.share_groups), 0
+        with contextlib.suppress(psycopg.Error):
+            rows = self.connection.execute(
+                "select member_number from msgtx.join_share_group(%s, %s, null, 1, 45000, '{own-topic}')",
+                [group, unique("low")],
+            ).fetchall()
+            number = rows[0][0] or 0
+        for at in self.own:
+            self.run(report, "share", "select f.error from msgtx.append(array[%s::msgtx.batch]) f",
+                     [f'({at},,,,,1,,"{{x}}",,,,)'])  # fmt: skip
+            with contextlib.suppress(psycopg.Error):
+                call = self.chance.randrange(1 << 30)
+                rows = self.connection.execute(
+                    "select f.first_offset from msgtx.acquire_records(%s, %s, %s, %s, 1, 100000) f",
+                    [group, number, call, [at]],
+                ).fetchall()
+                for (offset,) in rows:
+                    self.run(report, "share", "select f.error from msgtx.acknowledge_records(array[%s], array[%s]::bigint[],"
+                             " array[%s], array[%s]::bigint[], array[%s]::bigint[], array['reject'], array['x'],"
+                             " array[null]::int[], %s) f", [group, number, at, offset, offset, call])  # fmt: skip
+
     def act(self, report: Report) -> None:
         """Do one thing."""
         chance = self.chance
+        if chance.random() < 0.02:
+            self.share(report)
+            return
         if chance.random() < 0.08:
             self.run(report, "a setting", chance.choice(self.settings), [])
             if chance.random() < 0.5:
@@ -408,6 +443,7 @@ def attack(server: Server, url: str, *, seed: int, calls: int | None = None, sec
     with _scene(server, url) as (roles, owner, connection, others):
         owner.topics.create("own-topic", partitions=2)
         own = describe_topics(connection, ["own-topic"])["own-topic"].partition_ids
+        append(connection, [batch(each, b"own") for each in own])
         role = roles.make("produce:own-*", "consume:own-*", "admin:own-*")
         team = roles.make("produce:team-*", "consume:own-*", options="nologin")
         roles.sql(f"alter role {role} noinherit; grant {team} to {role}")

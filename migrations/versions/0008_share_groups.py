@@ -27,6 +27,7 @@ def downgrade() -> None:
         op.execute(f"alter table msgtx.staged_commit drop column share_{column}")
     op.execute("alter table msgtx.partition drop column seen_at, drop column seen_offset")
     op.execute("alter table msgtx.transaction drop column seen_at")
+    op.execute("alter table msgtx.spark_attempt drop constraint spark_attempt_names_are_short")
     op.execute("drop table msgtx.spark_floor")
     op.execute("drop index msgtx.spark_attempt_by_number")
     op.execute(
@@ -153,7 +154,9 @@ TABLES = (
         add column share_delays int[] not null default '{}'""",
     # No other attempt has its producer id.
     """alter table msgtx.spark_attempt drop constraint spark_attempt_pkey,
-        add constraint spark_attempt_pkey primary key (producer_id)""",
+        add constraint spark_attempt_pkey primary key (producer_id),
+        add constraint spark_attempt_names_are_short
+            check (octet_length(app_id) <= 1000 and octet_length(query_id) <= 1000)""",
     # The sequence's part of a producer id, without the tag of a role: attempts in the order in which they were registered.
     """create index spark_attempt_by_number
         on msgtx.spark_attempt (app_id, (query_id = ''), (producer_id & 1099511627775))""",

@@ -13,6 +13,7 @@ from msgtx.store.server import describe_lock_table
 from msgtx.store.spark import (
     AT_ONCE,
     Attempt,
+    BatchName,
     BatchRange,
     DecidedBatch,
     abort_batch,
@@ -904,3 +905,9 @@ def test_what_is_left_of_many_batches_goes_in_steps(connection: Connection) -> N
         [app],
     )
     assert [swept(connection) for _ in range(2)] == [(5 + 2 + 10_000, True), (3, False)]
+
+
+def test_a_name_of_a_query_that_is_too_long_is_refused(connection: Connection) -> None:
+    """I16: a row of any size would be stored, by whoever may name an application."""
+    with pytest.raises(errors.ConfigError, match="spark_attempt_names_are_short"):
+        begin_attempt(connection, BatchName("app", "q" * 1001, 1), timeout_ms=60_000)
