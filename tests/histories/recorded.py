@@ -24,7 +24,13 @@ def text_of(value: bytes | None) -> str:
 
 
 def result_of(error: errors.MsgtxError) -> Result:
-    """Return what an error promises: after an abortable or fatal one, the call did not happen."""
+    """Return what an error promises: after an abortable or fatal one, the call did not happen.
+
+    An id that has expired says nothing: where all is forgotten after seconds, a call that was done may be refused when it is
+    repeated.
+    """
+    if isinstance(error, errors.InvalidProducerIdMapping):
+        return Result.INFO
     return Result.FAIL if error.requires_abort or error.fatal else Result.INFO
 
 
