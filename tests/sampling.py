@@ -106,6 +106,7 @@ SHARES: Final = {
     "system/test_bad_days_settings.py": 0.2,
     "system/test_bad_days_terminations.py": 0.15,
     "system/test_bad_days_versions.py": 0.15,
+    "system/test_clocks_under_verbs.py": 0.1,
     "system/test_crash_sweep.py": 0.02,
     "system/test_crash_sweep_of_batches.py": 0.1,
     "system/test_crash_sweep_of_sessions.py": 0.03,
