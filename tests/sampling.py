@@ -43,6 +43,7 @@ SHARES: Final = {
     "client/test_listener.py": 0.4,
     "client/test_metrics.py": 0.5,
     "client/test_otel.py": 0.4,
+    "client/test_planted_exceptions.py": 0.04,
     "client/test_prepared.py": 0.4,
     "client/test_producer_callbacks.py": 0.4,
     "client/test_process.py": 0.4,

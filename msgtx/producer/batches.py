@@ -251,7 +251,8 @@ class Accumulator:
         self.filled: set[TopicPartition] = set()  # lanes whose `ready` holds something
         self.opened: set[TopicPartition] = set()  # lanes with an open batch
         self.buffered = 0  # bytes of batches that are not finished
-        self.unfinished = 0  # batches that are not finished
+        self.unfinished = 0  # batches that are not finished, or whose callbacks are to come
+        self.unanswered: set[PendingBatch] = set()  # those that are not finished, wherever they are
         self.linger_seconds = linger_ms / 1000
         self.batch_bytes = batch_bytes
         self.buffer_bytes = buffer_bytes
@@ -296,11 +297,16 @@ class Accumulator:
         """Begin a batch on a lane. The caller holds the lock."""
         batch = lane.open = PendingBatch(lane.topic_partition, transaction_number, self.lock)
         self.opened.add(lane.topic_partition)
-        self.unfinished += 1
+        self.take_in(batch)
         if self.sender_sleeps:
             self.sender_sleeps = False
             self.work.notify()
         return batch
+
+    def take_in(self, batch: PendingBatch) -> None:
+        """Count a batch that is to be finished. The caller holds the lock."""
+        self.unfinished += 1
+        self.unanswered.add(batch)
 
     def reserve(self, batch: PendingBatch, size: int) -> bool:
         """Let a batch grow by `size` bytes, and a little more if there is room. Returns whether there was."""
@@ -388,6 +394,13 @@ class Accumulator:
             dropped = self.take_ready(wanted)
         self.finish(dropped, error=error)
 
+    def drop_all(self, error: BaseException) -> None:
+        """Fail every batch, also one that an exception has kept between two places. Nothing is in flight."""
+        self.drop_unsent(error)
+        with self.lock:
+            left = [*self.unanswered]
+        self.finish(left, error=error)
+
     def stored(self, lane: Lane, batch: PendingBatch, answer: Appended) -> None:
         """Take over where the database has stored a batch, before it is finished."""
         batch.base_offset, batch.duplicate = answer.base_offset, answer.duplicate
@@ -404,10 +417,11 @@ class Accumulator:
         finished: list[PendingBatch] = []
         with self.lock, self.steps():
             for batch in batches:
-                if batch.finished:
+                if batch not in self.unanswered:
                     continue
-                batch.error = error
-                batch.finished = True
+                if not batch.finished:  # else an exception came in between
+                    batch.error = error
+                    batch.finished = True
                 self.buffered -= batch.reserved
                 finished.append(batch)
                 if batch.callbacks:
@@ -416,6 +430,7 @@ class Accumulator:
                     self.unfinished -= 1
                 if batch.event is not None:
                     batch.event.set()
+                self.unanswered.discard(batch)
             self.settled.notify_all()
         try:
             if self.observers.each:

@@ -63,7 +63,7 @@ class Deduplicator:
         """Take a record in. The caller holds the lock, and has seen to it that there is room in the buffer."""
         self._thread.start()  # with the first record
         self._accumulator.buffered += batch.reserved
-        self._accumulator.unfinished += 1
+        self._accumulator.take_in(batch)
         self._waiting.append(Waiting(record, batch))
         self._work.notify()
 

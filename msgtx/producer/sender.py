@@ -178,13 +178,14 @@ class Sender:
                     self._busy = False
                     self._accumulator.settled.notify_all()
                 self.looks()
-        if self._accumulator.torn:  # who waits is answered; what was between two places is lost
-            self._accumulator.drop_unsent(interrupted())
+        if self._accumulator.torn:  # who waits is answered, also where something was between two places
+            self._accumulator.drop_all(interrupted())
 
     def _give_up(self, error: MsgtxError) -> None:
         """Handle what has ended the loop, a bug: every caller that waits gets the error, instead of waiting forever."""
         self._requeue_in_flight()
         self._fail_all(error)
+        self._accumulator.drop_all(error)
         self.looks()
 
     def _sleep(self, seconds: float) -> None:
@@ -312,23 +313,23 @@ class Sender:
             if self._paused:
                 return None
             accumulator.close_lingering(time.monotonic())
-            lanes: list[Lane] = []
-            batches: list[PendingBatch] = []
+            chosen = self._chosen()
+            if not chosen:
+                return None
+            # In flight before they leave their lanes: an exception in between loses none.
+            call = CallInFlight([], [], Cursor(connection))
+            self._in_flight.append(call)
             size = 0
-            for lane, batch in self._chosen():
+            for lane, batch in chosen:
                 if size >= CALL_BYTES:
                     break
+                call.lanes.append(lane)
+                call.batches.append(batch)
+                self.number(lane, batch)
                 lane.ready.remove(batch)
                 if not lane.ready:
                     accumulator.filled.discard(lane.topic_partition)
-                self.number(lane, batch)
-                lanes.append(lane)
-                batches.append(batch)
                 size += batch.size
-            if not batches:
-                return None
-            call = CallInFlight(lanes, batches, Cursor(connection))
-            self._in_flight.append(call)
             return call
 
     def _chosen(self) -> list[tuple[Lane, PendingBatch]]:
@@ -457,8 +458,8 @@ class Sender:
         """Put back what was not answered, in order; it keeps its sequences and is repeated."""
         while self._in_flight:
             call = self._in_flight.pop()
-            for lane, batch in zip(call.lanes, call.batches, strict=True):
-                if batch.uncertain:
+            for lane, batch in zip(call.lanes, call.batches, strict=False):  # an exception may have come between the two
+                if batch.uncertain and batch not in lane.ready:
                     with self._accumulator.lock:
                         lane.ready.appendleft(batch)
                         self._accumulator.filled.add(lane.topic_partition)
