@@ -691,6 +691,8 @@ class ShareConsumer:
                 if topic is None:
                     continue  # deleted since; the others are read, and this one when it is made again
                 places |= {each: TopicPartition(name, index) for index, each in enumerate(topic.partition_ids)}
+            if not places:
+                raise errors.UnknownTopicOrPartition(f"there is no topic {self._topics[0]!r} any more; create it first")
             if places.keys() != self._places.keys():
                 self._order = sorted(places)
                 self._waiter.watch(places)
