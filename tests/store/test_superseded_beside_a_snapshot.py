@@ -17,7 +17,7 @@ from tests.store.test_superseded import membership, remove
 
 Sessions = Callable[[], Connection]
 pytestmark = pytest.mark.usefixtures("bare")
-ROWS: Final = 3_000
+ROWS: Final = 20_000
 
 
 def states(connection: Connection) -> str:
