@@ -50,6 +50,7 @@ class Holdings:
         self._undone: set[Key] = set()  # of what is held: to be released, unless the caller answers for it again
         self.rewound = False  # what was handed out last was not committed: its answers count no more
         self._locked_until = math.inf  # when the first lock ends of what is held
+        self._last_taken: Answers | None = None
         # What transactions and sessions have that are not over, as far as this consumer knows.
         self._riding: weakref.WeakSet[Answers] = weakref.WeakSet()
         self._taken: weakref.WeakKeyDictionary[Answers, dict[Key, Held]] = weakref.WeakKeyDictionary()
@@ -151,6 +152,10 @@ class Holdings:
 
         `but`: what a commit may have done whose answer is missing.
         """
+        last = self._last_taken
+        if last is not None and not (last.is_owned or last.is_over):  # its taker was interrupted
+            self.hold_again(last)
+            last.is_over = True
         undone = set(self._held).difference(but)
         self._undone |= undone
         for key in undone:
@@ -266,13 +271,15 @@ class Holdings:
 
     def take(self, given: dict[Key, Answer], *, member: int, call: int, take_back: Callable[[Answers], None]) -> Answers:
         """Hand answers over, with the records. `take_back`: what is done when they are not committed."""
-        held = {key: self._held.pop(key) for key in given}
-        for key in given:
-            self._answers.pop(key, None)
+        held = {key: self._held[key] for key in given}
         columns = self.columns(member, [(held[key], answer) for key, answer in given.items()])
         taken = Answers(columns, frozenset(held), call, take_back, self._locked_until)
         self._taken[taken] = held
         self._riding.add(taken)
+        self._last_taken = taken  # until somebody owns it: an interrupt may come before
+        for key in given:
+            self._held.pop(key, None)
+            self._answers.pop(key, None)
         return taken
 
     def hold_again(self, answers: Answers) -> dict[Key, Held]:

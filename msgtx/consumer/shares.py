@@ -410,13 +410,13 @@ class ShareConsumer:
                 " without their answers; raise an exception instead, or use a savepoint (session.begin_nested())"
             )
         else:
-            self.undo()
+            self.undo(release=True)
 
     def fail_ride(self, ride: "ShareRide | None") -> None:
         """Have the session refuse its commit for good, and the records handed out again."""
         if ride is not None:
             ride.riding.refusal = "what its records lead to has failed: roll the session back"
-        self.undo()
+        self.undo(release=True)
 
     @contextlib.contextmanager
     def riding(self, session: UserSession, records: Iterable[ShareRecord], refusal: str) -> Iterator["ShareRide"]:
@@ -496,25 +496,32 @@ class ShareConsumer:
             self._holdings.undo(but=() if self._unanswered is None else self._unanswered.answers)
             self._try_to_give_back()
 
-    def undo(self) -> None:
-        """Handle that a transaction was not committed: what was handed out by then will be handed out again.
+    def undo(self, *, release: bool) -> None:
+        """Handle that a transaction is not committed: what was handed out by then will be handed out again.
 
-        In explicit mode the caller may answer for it again before the next poll. For any thread.
+        `release`: in implicit mode at once. In explicit mode the caller may answer for it again before the next poll. May be
+        called in any thread.
         """
-        if not self.closed:
-            unanswered = self._unanswered
-            self._holdings.undo(but=() if unanswered is None else unanswered.answers)
-            if self._implicit:
-                self._try_to_give_back()
+        if self.closed:
+            return
+        unanswered = self._unanswered
+        self._holdings.undo(but=() if unanswered is None else unanswered.answers)
+        if release and self._implicit:
+            self._try_to_give_back()
 
     def _give_back(self) -> None:
         if undone := self._holdings.undone():
             self._again(partial(self._release_if_held, undone))
             self._holdings.released(undone)
 
-    def _try_to_give_back(self) -> None:
-        with contextlib.suppress(MsgtxError):  # the next poll does it, or the lock expires
-            self._give_back()
+    def _try_to_give_back(self, undone: dict[Key, Held] | None = None) -> None:
+        """Release what is undone, by one attempt: else the next poll does it, or the lock expires."""
+        held = self._holdings.undone() if undone is None else undone
+        seconds = self.config.request_timeout_ms / 1000
+        if held and not self.closed:
+            with contextlib.suppress(MsgtxError), until(time.monotonic() + seconds, silence=seconds):
+                self._release_if_held(held)
+                self._holdings.released(held)
 
     def _release_if_held(self, held: dict[Key, Held]) -> None:
         self._answer_if_held([each.range for each in held.values()], PLAIN_RELEASE)
@@ -555,11 +562,7 @@ class ShareConsumer:
 
     def _release(self, answers: Answers) -> None:
         """Release the records of an aborted transaction. Pending ones were released by the abort itself."""
-        again = self._holdings.hold_again(answers)
-        if again and not self.closed:
-            with contextlib.suppress(MsgtxError):  # the next poll does it, or the lock expires
-                self._again(partial(self._release_if_held, again))
-                self._holdings.released(again)
+        self._try_to_give_back(self._holdings.hold_again(answers))
 
     def renew(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Have the locks of these begin anew, those that this member holds; return them. For any thread."""

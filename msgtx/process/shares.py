@@ -66,7 +66,7 @@ class Part:
         """Accept them."""
         return self.consumer.accepting(self.records)
 
-    def undo(self) -> None:
+    def undo(self, *, release: bool) -> None:
         """Do nothing: the loop tries them again, before it polls."""
 
     def keeping(self) -> contextlib.AbstractContextManager[None]:

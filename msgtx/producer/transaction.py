@@ -188,18 +188,14 @@ class Transactions:
         answers = source.transaction_answers()
         if answers is None:
             return
-        try:
-            with self._state.lock:
-                if self._state.may_send and self._state.transaction is transaction:
-                    answers.due = min(time.monotonic() + LINGER_SECONDS, answers.locked_until - LOCK_SECONDS)
-                    answers.hand_over = functools.partial(self._hand_over, transaction, answers)
-                    transaction.answers.append(answers)
-                    self._accumulator.work.notify_all()
-                    return
-        except BaseException:  # an interrupt
-            if answers not in transaction.answers:
-                answers.lost()
-            raise
+        with self._state.lock:
+            if self._state.may_send and self._state.transaction is transaction:
+                answers.due = min(time.monotonic() + LINGER_SECONDS, answers.locked_until - LOCK_SECONDS)
+                answers.hand_over = functools.partial(self._hand_over, transaction, answers)
+                transaction.answers.append(answers)
+                answers.is_owned = True
+                self._accumulator.work.notify_all()
+                return
         answers.lost()
         self._state.refuse(Call.SEND_ACKNOWLEDGEMENTS)
 
@@ -375,6 +371,7 @@ class Transactions:
             if answer.error is not None:
                 raise self._calls.refused(answer.error)
             self._state.move(Call.SEALED if kind == "session" else Call.PREPARED)
+            transaction.is_over = True  # for share consumers: it takes nothing any more
             return answer.sealed
 
     def _sealing(self, transaction: OpenTransaction, kind: Kind, seat: int | None) -> Sealing:
@@ -435,6 +432,7 @@ class Transactions:
             with self._state.lock:
                 self._state.raise_fatal()
                 self._state.move(Call.ABORT)
+            self._undo_sources(self._current(), release=False)  # also if the database is away, and it stays undecided
             self._drop_unsent()
             began = time.monotonic()
             deadline = self._calls.deadline(timeout)
@@ -497,10 +495,10 @@ class Transactions:
                 if transaction.id[:2] == self._state.producer:  # one that was kept from before is of an older epoch
                     self._next_number = transaction.id.transaction_number + 1
                 self._decided()
-            self._state.ended()
-        self._tell_ended(outcome, time.monotonic() - began)
         if outcome == "aborted" and not elsewhere:
-            self._tell_sources(transaction)
+            self._tell_sources(transaction)  # before it is forgotten: an end that is interrupted can be repeated
+        self._state.ended()
+        self._tell_ended(outcome, time.monotonic() - began)
         for answers in transaction.answers:  # what was decided elsewhere was pending: it ended there
             answers.committed()
 
@@ -516,13 +514,23 @@ class Transactions:
 
     def _tell_sources(self, transaction: OpenTransaction) -> None:
         """Tell share consumers that a transaction was not committed. What they hand out later has nothing to do with it."""
+        self._undo_sources(transaction, release=False)
         transaction.sources_told = True
-        sources = {id(source): source for source in (*transaction.sources, *sources_here())}
         with contextlib.ExitStack() as each:  # all are told, though one is interrupted
-            for source in sources.values():
-                each.callback(source.undo)
+            each.callback(self._undo_sources, transaction, release=True)
             for answers in transaction.answers:
                 each.callback(answers.lost)
+
+    def _undo_sources(self, transaction: OpenTransaction, *, release: bool) -> None:
+        def undo() -> None:
+            for source in {id(source): source for source in (*transaction.sources, *sources_here())}.values():
+                source.undo(release=release)
+
+        try:
+            undo()
+        except BaseException:  # an interrupt: what one of them keeps would be accepted
+            undo()
+            raise
 
     @contextlib.contextmanager
     def _sole_ending(self, call: Call) -> Iterator[None]:

@@ -27,6 +27,7 @@ class Answers:
     handed: bool = False  # to the database, which may have them
     stored: bool = False
     refused: bool = False  # nothing of them was stored
+    is_owned: bool = False  # a transaction or session has them
     is_over: bool = False  # committed or lost
 
     @property
@@ -41,8 +42,8 @@ class Answers:
     def lost(self) -> None:
         """Handle that they will not be committed. What the database has of them ends with their transaction."""
         if not self.is_over:
-            self.is_over = True
             self.take_back(self)
+            self.is_over = True  # last: one that is interrupted can be repeated
 
 
 class AnswerSource(Protocol):
@@ -52,8 +53,11 @@ class AnswerSource(Protocol):
         """Return the answers given so far, which are the transaction's from here on; None: there are none."""
         ...
 
-    def undo(self) -> None:
-        """Handle that a transaction was not committed: what was handed out by then will be handed out again."""
+    def undo(self, *, release: bool) -> None:
+        """Handle that a transaction is not committed: what was handed out by then will be handed out again.
+
+        `release`: it is over, so others may have the records at once.
+        """
         ...
 
 

@@ -99,6 +99,8 @@ class Enlistment:
     def add(self, connection: sqlalchemy.Connection, thing: Thing) -> None:
         """Have something ride in the transaction that the connection is in."""
         self.things.append((_savepoints(connection), thing))
+        if isinstance(thing, Answers):
+            thing.is_owned = True
 
     def write(self, connection: sqlalchemy.Connection) -> None:
         """Write decisions (producers ascending), offsets (groups), records (partitions). Raise what is refused."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from msgtx.consumer import shares
 from tests.client.test_shares import fill, group, seen, share
 from tests.client.test_shares_in_transactions import long_locks, make
 from tests.databases import PATIENCE_SECONDS, Connection, wait_until
+from tests.interrupts import interrupts
 
 Unique = Callable[[str], str]
 Share = Callable[..., msgtx.ShareConsumer]
@@ -466,3 +468,125 @@ def test_closing_after_a_record_that_cannot_be_read_accepts_nothing_else(
         with pytest.raises(errors.DeserializationError):
             next(iteration)
     assert client.admin.shares.describe(group).lag == 2
+
+
+# ── interrupts, other threads, other processes ──
+
+
+ENDS_OF_TRANSACTIONS = (
+    "abort", "_ended", "_tell_sources", "_undo_sources", "undo", "hold_again", "undone", "released", "lost", "committed",
+    "take", "to_take", "given", "not_committed", "send_answers",
+)  # fmt: skip
+
+
+@MODES
+@pytest.mark.parametrize("fails", [True, False], ids=["an abort", "a commit"])
+def test_an_interrupt_at_any_line_of_a_transactions_end_loses_and_repeats_nothing(
+    client: msgtx.Client, topic: str, output: str, share: Share, group: str, unique: Unique, read: Read, mode: Mode,
+    fails: bool,
+) -> None:  # fmt: skip
+    """Whoever catches it closes the producer, and goes on with another one (decision 0128)."""
+    client.admin.shares.configure(group, {"delivery_count_limit": 100})
+    one = share(acknowledgement_mode=mode)
+    name = unique("id")
+
+    def handle(*, fails: bool) -> None:
+        with client.producer(transactional_id=name) as producer, contextlib.suppress(Oops), producer.transaction() as tx:
+            records = one.poll(0, 1)
+            for record in records:
+                producer.send(output, record.value, partition=0)
+            accept(one, records, mode)
+            tx.send_acknowledgements(one)
+            if fails:
+                raise Oops
+
+    files = ("consumer/holdings.py", "session/answers.py", "producer/transaction.py")
+    count = 0
+    for count, interrupt in enumerate(interrupts(*files, within=ENDS_OF_TRANSACTIONS, least=20), 1):
+        fill(client, topic, 1, count - 1)
+        with interrupt:
+            handle(fails=fails)
+        handle(fails=False)
+        handle(fails=False)
+        found = sorted(int(record.value or b"") for record in read(output))
+        assert (found, lag(client, one)) == (list(range(count)), 0), interrupt.place
+
+
+@MODES
+def test_an_interrupt_at_any_line_of_a_rewind_accepts_nothing(
+    client: msgtx.Client, topic: str, share: Share, group: str, mode: Mode
+) -> None:
+    client.admin.shares.configure(group, {"delivery_count_limit": 100})
+    fill(client, topic, 1)
+    one = share(acknowledgement_mode=mode)
+    for interrupt in interrupts(
+        "consumer/shares.py", "consumer/holdings.py", within=("rewind", "undo", "released"), least=5
+    ):
+        accept(one, one.poll(5), mode)
+        with interrupt:
+            one.rewind()
+        if interrupt.place is not None:
+            one.rewind()  # it did not return: the caller repeats it
+    assert seen(one.poll(5))[0][0] == b"0"
+    assert lag(client, one) == 1
+
+
+def test_a_prepared_transaction_holds_up_no_implicit_mode(
+    client: msgtx.Client, topic: str, share: Share, make: Make
+) -> None:
+    """What is handed out after it was prepared is not its own."""
+    fill(client, topic, 3)
+    one, producer = share(acknowledgement_mode="implicit"), make()
+    assert len(one.poll(5, 1)) == 1
+    tx = producer.begin_transaction()
+    tx.send_acknowledgements(one)
+    token = tx.prepare()
+    assert len(one.poll(5, 1)) == 1
+    assert len(one.poll(5, 1)) == 1
+    assert lag(client, one) == 2, "the second one was accepted by the third poll"
+    client.complete(token, commit=True)
+    assert lag(client, one) == 1
+
+
+def test_an_abort_without_an_answer_has_dropped_the_answers_already(
+    client: msgtx.Client, topic: str, output: str, share: Share, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database is away when the block aborts, and the caller goes on with another producer."""
+    fill(client, topic, 1)
+    one, failed, producer = share(), make(max_block_ms=300), make()
+    with contextlib.suppress(Oops), failed.transaction():
+        one.acknowledge(one.poll(5)[0])
+        failed.send(output, b"lost", partition=0).result(10)
+
+        def away(*_: Any, **__: Any) -> Any:
+            raise errors.DatabaseUnavailable("planted")
+
+        monkeypatch.setattr("msgtx.producer.transaction.decide", away)
+        raise Oops
+    monkeypatch.undo()
+    with producer.transaction() as tx:
+        tx.send_acknowledgements(one)
+    assert lag(client, one) == 1
+
+
+def test_a_child_process_touches_nothing_of_its_parent(client: msgtx.Client, topic: str, share: Share, make: Make) -> None:
+    """Whatever it calls (the child of a fork, in the middle of a transaction)."""
+    fill(client, topic, 1)
+    one, producer = share(), make()
+    one.acknowledge(one.poll(5)[0])
+    tx = producer.begin_transaction()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            for call in (one.rewind, one.poll, one.commit, one.close, lambda: tx.send_acknowledgements(one)):
+                with contextlib.suppress(errors.MsgtxError):
+                    call()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert share().poll(0) == []
+    tx.send_acknowledgements(one)
+    producer.commit_transaction()
+    assert lag(client, one) == 0
