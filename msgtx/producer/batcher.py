@@ -60,6 +60,18 @@ class Batcher:
         self._key_serializer = key_serializer
         self._value_serializer = value_serializer
         self._serializes = key_serializer is not None or value_serializer is not None
+        self._plain: Batcher | None = None  # the same without serializers
+        if self._serializes:
+            self._plain = Batcher(
+                config,
+                accumulator,
+                state,
+                routes=routes,
+                keyed=keyed,
+                start=start,
+                key_serializer=None,
+                value_serializer=None,
+            )
         self._partition_of = PARTITIONERS[config.partitioner]
         self._batch_records = config.batch_records
         self._awaits = config.acks != "0"
@@ -143,6 +155,11 @@ class Batcher:
 
     def send_at_once(self, topic: str, value: Any, **rest: Any) -> RecordFuture | None:
         """See `Producer._send_at_once`."""
+        plain = self._plain
+        if plain is not None and self._known.get(arguments.topic(topic)) is not None:
+            # Without the lock: they are the user's code.
+            value, rest["key"] = self._serialized(value, rest.get("key"))
+            return plain.send_at_once(topic, value, **rest)
         with self._lock:
             route = self._known.get(arguments.topic(topic))
             if route is None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -49,6 +50,30 @@ def test_a_record_that_is_refused_raises_where_its_delivery_is_awaited(database_
             assert (await (await producer.send(topic, "x"))).offset == 0
 
     asyncio.run(main())
+
+
+def test_a_serializer_runs_without_the_producers_lock(database_url: str, topic: str, values: Values) -> None:
+    """It may wait for a thread that sends, as one that looks a schema up; and it is called once for each record."""
+    calls: list[str] = []
+
+    async def main() -> None:
+        async with await aio.connect(database_url) as client:
+            with ThreadPoolExecutor(1) as threads:
+
+                def serialize(value: str) -> bytes:
+                    calls.append(value)
+                    if value == "waits":
+                        threads.submit(producer.sync.send, topic, "of the other thread").result(5)
+                    return value.encode()
+
+                producer = client.producer(value_serializer=serialize)
+                await (await producer.send(topic, "first"))
+                await (await producer.send(topic, "waits"))
+                await producer.close()
+
+    asyncio.run(main())
+    assert calls == ["first", "waits", "of the other thread"]
+    assert sorted(values(topic)) == [b"first", b"of the other thread", b"waits"]
 
 
 def test_deliveries_that_nobody_awaits_complete_by_themselves(database_url: str, topic: str, values: Values) -> None:
