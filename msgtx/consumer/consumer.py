@@ -316,7 +316,7 @@ class Consumer:
     def _goes_on(self, assigned: Assigned, current: Mapping[TopicPartition, Assigned]) -> bool:
         """Whether the next record may be this partition's. `current`: what was assigned when the iteration came to them."""
         ends = self._stopped or self._closed or assigned.paused or self._offsets.rides.some_lost
-        return not ends and self._fetcher.assigned is current and not self._subscription.is_due
+        return not ends and self._fetcher.assigned is current and not self._subscription.has_become_due
 
     def _hand_out(self, assigned: Assigned, current: Mapping[TopicPartition, Assigned]) -> Iterator[Record]:
         # The position moves record by record, so that it is exact whenever the caller leaves the loop.

@@ -118,7 +118,7 @@ class Membership:
         self.due = False  # the group is to be looked at
         self.starts_over = False  # what may still be committed for this member is to be refused
         self._shall_divide = False
-        self._polled_at = time.monotonic()
+        self.polled_at = time.monotonic()
         self._closing = False
         self._close_by = math.inf
         self._heart = BackgroundThread(
@@ -127,7 +127,7 @@ class Membership:
         self._numbers = itertools.count(1)  # of heartbeats
         self._next_beat = 0.0
         self._left: _Member | None = None  # by the thread, as the consumer was not polled
-        self._heard_until = math.inf  # until then the group does not give this member up; infinity: it is none
+        self.heard_until = math.inf  # until then the group does not give this member up; infinity: it is none
         self._places: dict[int, TopicPartition] = {}
         self._newest: int | None = None  # of the partitions that were there when this member joined first
         self._fenced: FencedInstance | None = None
@@ -156,7 +156,7 @@ class Membership:
 
         Others may have its partitions then. Nothing is handed out before a `look` or `prove`.
         """
-        return self._member is not None and time.monotonic() >= self._heard_until
+        return self._member is not None and time.monotonic() >= self.heard_until
 
     def refused(self) -> None:
         """Have the next poll ask why a commit was refused, and join again if it has to. For any thread."""
@@ -164,7 +164,7 @@ class Membership:
 
     def polled(self) -> None:
         """Note that the consumer is being used: within `max_poll_interval_ms` it has to come again."""
-        self._polled_at = time.monotonic()
+        self.polled_at = time.monotonic()
 
     def topics_changed(self) -> None:
         """Have the partitions divided anew with the next look, if the topics are not those of the assignment any more."""
@@ -282,7 +282,7 @@ class Membership:
         )
         self._matched_of = version
         if self._member is None or self._member.number != joined.member_number:
-            self._heard_until = asked + self._config.session_timeout_ms / 1000  # the join is its first heartbeat
+            self.heard_until = asked + self._config.session_timeout_ms / 1000  # the join is its first heartbeat
             self._next_beat = asked + self._config.heartbeat_interval_ms / 1000
         self._member = _Member(joined.member_number, member_id)
         self._subscribed = self._shall_divide = True
@@ -300,7 +300,7 @@ class Membership:
 
     def _forget(self) -> None:
         """Be no member any more."""
-        self._member, self._next_id, self._heard_until = None, new_member_id(), math.inf
+        self._member, self._next_id, self.heard_until = None, new_member_id(), math.inf
 
     def _beat(self, connection: RawConnection, member: _Member, number: int) -> None:
         """Say in the caller's thread that this member lives; forget it if the group does not know it."""
@@ -323,7 +323,7 @@ class Membership:
             number=number,
         )
         if number > 0 and self._member == member:
-            self._heard_until = asked + self._config.session_timeout_ms / 1000
+            self.heard_until = asked + self._config.session_timeout_ms / 1000
         return beat
 
     # ── the thread ──
@@ -346,7 +346,7 @@ class Membership:
 
     def _live_on(self, member: _Member) -> None:
         """Say that this member lives; have it leave if the consumer is not polled any more."""
-        if time.monotonic() - self._polled_at <= self._config.max_poll_interval_ms / 1000:
+        if time.monotonic() - self.polled_at <= self._config.max_poll_interval_ms / 1000:
             self._beat_in_thread(member)
             return
         self._leave(member.member_id)

@@ -226,7 +226,7 @@ def test_who_cannot_join_again_for_a_while_is_a_member_like_any_other_after_that
     consumer = members.join(wide, heartbeat_interval_ms=10, retry_backoff_ms=1)
     membership = consumer._subscription.membership
     assert membership is not None
-    membership._polled_at -= 3_600  # as if the last poll were that long ago
+    membership.polled_at -= 3_600  # as if the last poll were that long ago
     wait_until(lambda: client.admin.groups.members(members.group) == [], "it has left")
 
     def fails(*_: Any, **__: Any) -> Any:

@@ -71,7 +71,10 @@ def of(consumer: Consumer) -> Membership:
 
 def fall_silent(member: Membership | ShareMember) -> None:
     """As if no heartbeat had been answered for the session timeout."""
-    member._heard_until = time.monotonic()
+    if isinstance(member, Membership):
+        member.heard_until = time.monotonic()
+    else:
+        member._heard_until = time.monotonic()
 
 
 def give_up(connection: Connection, consumer: Consumer) -> None:
