@@ -28,6 +28,7 @@ from msgtx.coordinator.compactor import Compactor
 from msgtx.coordinator.gauges import Gauges
 from msgtx.coordinator.sweep import Sweeper
 from msgtx.process.loop import dead_letter_of
+from msgtx.rules.record import as_reason
 from msgtx.store.append_once import KeyedRecord, append_once
 from msgtx.store.topics import describe_topics
 from tests.faults import crash_server
@@ -298,7 +299,7 @@ def rejects_and_redrive(scene: Scene) -> None:
         with scene.client.share_consumer(source, group=group, acknowledgement_mode="explicit") as consumer:
             while records := consumer.poll(0.5):
                 for record in records:
-                    reason = (record.value or b"").decode("utf-8", "surrogateescape")
+                    reason = as_reason((record.value or b"").decode("utf-8", "surrogateescape"))  # as workers do
                     consumer.acknowledge(record, Acknowledgement.REJECT, reason=reason)
                 consumer.commit()
         letters = everything(scene, f"{group}-dead-letters")
