@@ -7,7 +7,6 @@ answer; the object can be used as before.
 """
 
 import asyncio
-import concurrent.futures
 import contextlib
 import contextvars
 import functools
@@ -16,9 +15,9 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, cast
 
-from msgtx import arguments, errors, orm
+from msgtx import arguments, errors, forks, orm
 from msgtx import client as clients
 from msgtx import consumer as consumers
 from msgtx import producer as producers
@@ -27,6 +26,7 @@ from msgtx.consumer.consumer import Deserializer
 from msgtx.consumer.shares import ShareRide
 from msgtx.consumer.subscription import Callback
 from msgtx.database.pool import POOL_SIZE
+from msgtx.executor import Threads
 from msgtx.process import Ending, IntoAsync, Rider, Stop
 from msgtx.producer.batcher import Serializer
 from msgtx.producer.batches import BatchFuture, RecordFuture
@@ -58,42 +58,37 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 Place = TypeVar("Place", RecordMetadata, BatchMetadata)
 Arguments = ParamSpec("Arguments")
-CLOSED: Final = "schedule new futures"  # of an executor's message when it takes no more
 SENDS_IN_A_ROW: Final = 100  # that find room; then others in the event loop have their turn
 
 
-async def _in_thread(
-    threads: concurrent.futures.Executor, call: Callable[[], Answer], *, stop: Callable[[], object] | None = None
-) -> Answer:
+async def _in_thread(threads: Threads, call: Callable[[], Answer], *, stop: Callable[[], object] | None = None) -> Answer:
     """Have a thread wait. When this is cancelled, `stop` ends the call, and its end is waited for.
 
     Raise `ThreadNotStarted` if the system gives no thread: nothing was done.
     """
-    running: concurrent.futures.Future[Answer] = concurrent.futures.Future()
-    context = contextvars.copy_context()
-
-    def once() -> None:
-        if not running.set_running_or_notify_cancel():
-            return
-        try:
-            running.set_result(context.run(call))
-        except BaseException as error:  # noqa: BLE001 - it is raised where this is awaited
-            running.set_exception(error)
-
     try:
-        threads.submit(once)
+        running = threads.submit(contextvars.copy_context().run, call)
     except RuntimeError as error:
-        if CLOSED in str(error):
-            raise errors.IllegalState("it is closed: make a new one") from error
-        # The executor has queued the call all the same: the next thread that it gets would begin with it.
-        if running.cancel():
-            raise errors.ThreadNotStarted(f"a call needs a thread, and the system gives none ({error})") from error
+        raise errors.IllegalState("it is closed: make a new one") from error
 
     def end() -> None:
         if not running.cancel() and stop is not None:  # it has begun
             stop()
 
     return await to_its_end(asyncio.wrap_future(running), stop=end)
+
+
+class _Turn(asyncio.Lock):
+    """A lock that nobody waits for in the child of a fork, where its holder is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._origin = forks.here()
+
+    async def acquire(self) -> Literal[True]:
+        """Wait for one's turn."""
+        self._origin.require("this client")
+        return await super().acquire()
 
 
 async def _surely(work: Coroutine[Any, Any, Answer]) -> Answer:
@@ -282,6 +277,8 @@ class Producer:
 
     async def close(self, timeout: float | None = None) -> None:
         """Flush, abort an open transaction, and end; see `msgtx.Producer.close`."""
+        if self.sync.closed:
+            return
         await _surely(self._run(self.sync.close, timeout))
 
     async def begin_transaction(self, timeout_ms: int | None = None) -> Transaction:
@@ -366,9 +363,9 @@ class Consumer:
     def __init__(self, consumer: consumers.Consumer, topics: Sequence[str], pattern: str | None) -> None:
         self.sync = consumer
         self._wanted = (topics, pattern)
-        self._turn = asyncio.Lock()
+        self._turn = _Turn()
         self._closing = False  # from then on every poll ends, also one that waits for its turn
-        self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="msgtx-consumer")
+        self._thread = Threads(1, name="msgtx-consumer")
 
     async def _run(self, call: Callable[Arguments, Answer], *arguments: Arguments.args, **named: Arguments.kwargs) -> Answer:
         async with self._turn:
@@ -490,7 +487,7 @@ class Consumer:
 
     async def close(self) -> None:
         """End what waits, commit positions (if that is automatic), and end. May be called twice."""
-        if not self.sync.closed:
+        if not self.sync.closed and not self._thread.origin.is_parent:
             self._closing = True
             self.sync.stop()
             await _surely(self._run(self.sync.close))
@@ -522,9 +519,9 @@ class ShareConsumer:
 
     def __init__(self, consumer: consumers.ShareConsumer) -> None:
         self.sync = consumer
-        self._turn = asyncio.Lock()
+        self._turn = _Turn()
         self._closing = False  # from then on every poll ends, also one that waits for its turn
-        self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="msgtx-share-consumer")
+        self._thread = Threads(1, name="msgtx-share-consumer")
 
     async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[ShareRecord]:
         """Return up to `max_records` records; [] when `timeout` seconds are over. See `msgtx.ShareConsumer.poll`.
@@ -607,7 +604,7 @@ class ShareConsumer:
 
     async def close(self) -> None:
         """End what waits, send the answers given, release the rest and leave. May be called twice."""
-        if not self.sync.closed:
+        if not self.sync.closed and not self._thread.origin.is_parent:
             self._closing = True
             self.sync.stop()
             async with self._turn:
@@ -642,7 +639,7 @@ class Topics:
 class Client:
     """`msgtx.Client` for an event loop, with threads for as many calls as it has connections. Made by `connect`."""
 
-    def __init__(self, client: clients.Client, threads: concurrent.futures.Executor) -> None:
+    def __init__(self, client: clients.Client, threads: Threads) -> None:
         self.sync = client
         self.topics = Topics(self)
         self._threads = threads
@@ -692,10 +689,11 @@ class Client:
                 loop.call_soon_threadsafe(on_commit, report)
 
         call = functools.partial(self.sync.process_into, session_factory, handler, *topics, _work=make, on_commit=tell)
-        with concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="msgtx-worker") as thread, ending.by_sigterm():
+        with Threads(1, name="msgtx-worker") as thread, ending.by_sigterm():
             try:
                 return await _in_thread(thread, functools.partial(call, stop=ending, **settings), stop=cancel)
             finally:
+                ending.ask()  # the event loop may be closed before the worker's end: it destroys this coroutine
                 self._workers.difference_update(made)
 
     snapshot = _awaited(clients.Client.snapshot)
@@ -766,9 +764,9 @@ class Client:
             raise errors.IllegalState("a handler cannot close its own client: set the worker's `stop`")
         for consumer in list(self._consumers):
             await consumer.close()
-        if not self.sync._closed:
+        if not self.sync._closed and not self._threads.origin.is_parent:
             # A thread of its own: all others may be busy with what the close is to end.
-            with concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="msgtx-close") as thread:
+            with Threads(1, name="msgtx-close") as thread:
                 await _surely(_in_thread(thread, self.sync.close))
             self._threads.shutdown(wait=False)
 
@@ -786,7 +784,7 @@ class Client:
 async def connect(url: str | None = None, *, create: bool = False, pool_size: int = POOL_SIZE) -> Client:
     """Connect to msgtx in a PostgreSQL database, as `msgtx.connect`: `async with await msgtx.aio.connect() as client`."""
     pool_size = arguments.whole("pool_size", pool_size, least=1, most=clients.MOST_CONNECTIONS)
-    threads = concurrent.futures.ThreadPoolExecutor(pool_size, thread_name_prefix="msgtx-client")
+    threads = Threads(pool_size, name="msgtx-client")
     opened: list[clients.Client] = []
     try:
         await _in_thread(threads, lambda: opened.append(clients.connect(url, create=create, pool_size=pool_size)))

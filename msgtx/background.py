@@ -7,14 +7,14 @@ may come: there is the `SystemExit` of a callback, `MemoryError`, and at the sta
 
 import contextlib
 import logging
-import os
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from msgtx.errors import FatalError, IllegalState, MsgtxError, ThreadNotStarted
+from msgtx import forks
+from msgtx.errors import FatalError, MsgtxError, ThreadNotStarted
 
 log = logging.getLogger("msgtx.background")
 FIRST_PAUSE_SECONDS: Final = 0.1  # after an error that is not ours; doubled each time
@@ -54,7 +54,7 @@ class BackgroundThread:
         self._what = what
         self._failed = failed
         self._pause = pause
-        self._pid = os.getpid()
+        self._origin = forks.here()
         self._lock = threading.RLock()
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._in_a_row = 0  # exceptions that are neither ours nor the system's
@@ -84,8 +84,7 @@ class BackgroundThread:
         """
         if self._over or self.lives:
             return
-        if self._pid != os.getpid():
-            raise IllegalState(f"{self._what} was made before a fork; make a new client in the child process")
+        self._origin.require(self._what)
         with self._lock:
             self._begin()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, Unpack, cast
 
-from msgtx import arguments, callbacks, errors, snapshot, units
+from msgtx import arguments, callbacks, errors, forks, snapshot, units
 from msgtx.admin import doctor
 from msgtx.admin.doctor.findings import Limits
 from msgtx.admin.groups import GroupsAdmin
@@ -146,6 +146,11 @@ class Client:
         self.topics = TopicsAdmin(engine)
         self.snapshots = snapshot.Snapshots(engine)
         self.admin = Admin(engine)
+        forks.follow(self, Client._forked)
+
+    def _forked(self) -> None:
+        """Handle a fork, in the child: another thread may have held the lock."""
+        forks.fresh(self._lock)
 
     @property
     def url(self) -> str:
@@ -660,6 +665,7 @@ class Client:
             return [user for user in self._open if isinstance(user, Consumer) and not user.closed]
 
     def _require_open(self) -> None:
+        self.engine.origin.require("this client")
         if self._closed:
             raise errors.IllegalState("the client is closed")
 
@@ -671,7 +677,7 @@ class Client:
         loses its connections; nothing of its transaction is left then. In a child process, which has inherited it, it does
         nothing: all of this is its parent's.
         """
-        if self.engine.is_of_parent:
+        if self.engine.origin.is_parent:
             return
         callbacks.require_none("close")
         with self._lock:

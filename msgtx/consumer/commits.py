@@ -2,7 +2,6 @@
 
 import atexit
 import logging
-import os
 import threading
 import time
 import weakref
@@ -10,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from msgtx import errors
+from msgtx import errors, forks
 from msgtx.background import BackgroundThread
 from msgtx.database.connection import seconds_left
 from msgtx.types import GroupMetadata, OffsetAndMetadata
@@ -31,7 +30,7 @@ class Commits:
     def __init__(self, write: Write, *, timeout: float) -> None:
         self._write = write
         self._timeout = timeout
-        self._pid = os.getpid()
+        self._origin = forks.here()
         # Never `with` the condition: what interrupts its Python between two lines would leave the lock held for ever.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -131,7 +130,7 @@ _pending: "Final[weakref.WeakSet[Commits]]" = weakref.WeakSet()
 def _settle_all() -> None:
     """Write what was handed over, when the interpreter ends: the thread ends with it."""
     for commits in list(_pending):
-        if commits._pid != os.getpid():
+        if commits._origin.is_parent:
             continue
         try:
             commits.settle()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
-from msgtx import arguments, errors
+from msgtx import arguments, errors, forks
 from msgtx.config import ConsumerConfig
 from msgtx.consumer.calls import Calls
 from msgtx.consumer.commits import Commits
@@ -85,6 +85,11 @@ class Consumer:
         self._stopped = False
         self._failing_since: float | None = None
         self._looked = -math.inf  # when all partitions were fetched
+        forks.follow(self, Consumer._forked)
+
+    def _forked(self) -> None:
+        """Handle a fork, in the child: what was fetched is for the parent to hand out."""
+        self._fetcher.assigned = {}
 
     # ── what to read, and from where ──
 
@@ -516,7 +521,7 @@ class Consumer:
         a poll that waits ends; another call that is under way there is waited for. What the last poll returned counts as
         handled: where another thread may still be at work on it, call `stop`, and close when its loop has ended.
         """
-        if self._closed or self._engine.is_of_parent:
+        if self._closed or self._engine.origin.is_parent:
             return
         self._closed = True  # no call begins any more
         self._waiter.wake()
@@ -541,8 +546,9 @@ class Consumer:
         return self._sole_use.call(self._require_open)
 
     def _require_open(self) -> None:
-        if self._closed or self._engine.is_of_parent:
-            raise IllegalState("the consumer is closed" if self._closed else "the consumer was made before a fork")
+        self._engine.origin.require("a consumer")
+        if self._closed:
+            raise IllegalState("the consumer is closed")
 
     def __enter__(self) -> Self:
         """Return itself."""

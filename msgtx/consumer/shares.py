@@ -13,7 +13,7 @@ from itertools import repeat
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
 
-from msgtx import arguments, errors, units
+from msgtx import arguments, errors, forks, units
 from msgtx.config import ShareConsumerConfig
 from msgtx.consumer.holdings import ACCEPTED, Answer, Held, Holdings, Key, without
 from msgtx.consumer.share_member import ShareMember
@@ -154,6 +154,11 @@ class ShareConsumer:
         self._sole_use = SoleUse("a share consumer")
         self._itself: weakref.ref[AnswerSource] = weakref.ref(self)
         self._commits = False  # `commit` was called, or a transaction or session was given answers
+        forks.follow(self, ShareConsumer._forked)
+
+    def _forked(self) -> None:
+        """Handle a fork, in the child: what was acquired is for the parent to hand out."""
+        self._waiting.clear()
 
     def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[ShareRecord]:
         """Return up to `max_records` (default `max_poll_records`) records; [] when `timeout` seconds are over.
@@ -716,6 +721,7 @@ class ShareConsumer:
         return retried(once, deadline=time.monotonic() + seconds, pause=self.config.retry_backoff_ms / 1000, silence=seconds)
 
     def _require_open(self) -> None:
+        self._engine.origin.require("a share consumer")
         if self.closed:
             raise errors.IllegalState("the share consumer is closed")
 
@@ -728,7 +734,7 @@ class ShareConsumer:
         It takes no longer than `request_timeout_ms` in all. In another thread a poll that waits ends; another call that is
         under way there is waited for.
         """
-        if self.closed or self._engine.is_of_parent:
+        if self.closed or self._engine.origin.is_parent:
             return
         self.closed = True  # no call begins any more
         self._waiter.wake()

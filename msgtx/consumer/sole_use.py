@@ -4,6 +4,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 
+from msgtx import forks
 from msgtx.errors import IllegalState
 
 
@@ -14,6 +15,7 @@ class SoleUse:
         self._what = what
         self._lock = threading.RLock()  # held by the thread `user`, whose call is under way; it knows its owner
         self.user: int | None = None
+        self._origin = forks.here()
 
     @contextlib.contextmanager
     def call(self, require_open: Callable[[], None]) -> Iterator[None]:
@@ -21,6 +23,7 @@ class SoleUse:
 
         `require_open` raises for a consumer that takes no more calls.
         """
+        self._origin.require(self._what)
         me = threading.get_ident()
         if self.user == me:
             yield

@@ -18,7 +18,7 @@ import sqlalchemy
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection, QueuePool
 from sqlalchemy.util import queue as sqlalchemy_queue
 
-from msgtx import errors
+from msgtx import errors, forks
 from msgtx.database import address
 from msgtx.database.calls import query
 from msgtx.database.connection import ANSWER_SECONDS, Connection, RawConnection, readable, seconds_left
@@ -144,7 +144,7 @@ class Engine:
         self.silence = silence
         self._connect = connect
         self._incarnation: uuid.UUID | None = None
-        self._pid = os.getpid()
+        self.origin = forks.here()
         self._closed = False
         self.pool_size = pool_size
         # How many connections are in use is bounded here: SQLAlchemy's pool knows one timeout, not a call's deadline.
@@ -167,6 +167,7 @@ class Engine:
 
     def dedicated(self) -> RawConnection:
         """Open a connection outside the pool, autocommitting; the caller closes it."""
+        self.origin.require("this client")
         # The address may say otherwise, but for the encoding: what the role has set could not say every name.
         ours = {"application_name": f"msgtx {os.getpid()}", **KEEPALIVES}  # `doctor` and people find the process by it
         options = {name: value for name, value in ours.items() if name not in self.parameters}
@@ -174,6 +175,7 @@ class Engine:
             connection = self._connect(address.conninfo(self.parameters), autocommit=True, client_encoding="utf8", **options)
         if isinstance(connection, Connection):
             connection.silence = self.silence
+        forks.cut_off(connection)
         try:
             self._ask_who_answers(connection)
         except BaseException:
@@ -212,11 +214,6 @@ class Engine:
             raise errors.IncarnationChanged(
                 f"the database is another one since a failover or a restore (incarnation {found}, not {expected})"
             )
-
-    @property
-    def is_of_parent(self) -> bool:
-        """Whether a fork lies in between: the connections are the parent process's, to use and to close."""
-        return self._pid != os.getpid()
 
     def connection(self) -> "CheckedOut":
         """Check out an autocommitting connection for the length of a call. A broken one leaves the pool."""
@@ -258,8 +255,7 @@ class Engine:
 
     def _take_slot(self) -> _Slot:
         """Wait until there is a connection for us."""
-        if self.is_of_parent:
-            raise errors.IllegalState("this client was made before a fork; make a new one in the child process")
+        self.origin.require("this client")
         with contextlib.suppress(queue.Empty):
             return self._slots.get_nowait()
         seconds = min(POOL_TIMEOUT_SECONDS, seconds_left())
@@ -304,7 +300,9 @@ class Engine:
                 yield connection
 
     def close(self) -> None:
-        """Close the pool's connections; one that is checked out, when it is returned."""
+        """Close the pool's connections; one that is checked out, when it is returned. Those of a parent process stay."""
+        if self.origin.is_parent:
+            return
         self._closed = True
         self._let_go()
         self.sqlalchemy.dispose()

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from msgtx.database.faults import AGAIN, fault_of
 from msgtx.errors import FatalError, IllegalState, WrongType
-from msgtx.process.loop import Done, Failed, dead_letter_of, reason_of, tell_set_aside
+from msgtx.process.loop import POLL_SECONDS, Done, Failed, dead_letter_of, reason_of, tell_set_aside
 from msgtx.session.enlistment import BrokenSession, UserSession
 from msgtx.types import Record
 
@@ -167,7 +167,15 @@ class IntoAsync(Into):
 
     def _transact(self, records: list[Record], aside: Exception | None) -> None:
         assert self.loop is not None
-        asyncio.run_coroutine_threadsafe(self._transaction(records, aside), self.loop).result()
+        working = asyncio.run_coroutine_threadsafe(self._transaction(records, aside), self.loop)
+        while True:
+            try:
+                return working.result(POLL_SECONDS)
+            except TimeoutError:
+                if working.done():  # it is the handler's
+                    raise
+                if self.loop.is_closed():
+                    raise FatalError("the worker's event loop was closed: nothing does what is under way") from None
 
     async def _transaction(self, records: list[Record], aside: Exception | None) -> None:
         if self.cancelled:

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import signal
 import threading
 import time
@@ -67,7 +68,8 @@ class Ending:
         try:
             yield
         finally:
-            _by_sigterm.remove(self)
+            if self in _by_sigterm:  # else a child of a fork leaves the block
+                _by_sigterm.remove(self)
             if not _by_sigterm and signal.getsignal(signal.SIGTERM) is _ask_all:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
@@ -78,6 +80,32 @@ _by_sigterm: Final[list[Ending]] = []  # an event loop may run several workers
 def _ask_all(*_: object) -> None:
     for each in _by_sigterm:
         each.ask()
+
+
+_blocked: Final = threading.local()  # `before`: the signals that were blocked in a thread that forks
+
+
+def _forks() -> None:
+    """Hold SIGTERM back during a fork: the child would take it with the handler of its parent."""
+    if _by_sigterm:
+        _blocked.before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _has_forked() -> None:
+    if hasattr(_blocked, "before"):
+        signal.pthread_sigmask(signal.SIG_SETMASK, _blocked.before)
+        del _blocked.before
+
+
+def _is_child() -> None:
+    """Have SIGTERM end a child, as it would without a worker in its parent."""
+    if _by_sigterm and signal.getsignal(signal.SIGTERM) is _ask_all:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _by_sigterm.clear()
+    _has_forked()
+
+
+os.register_at_fork(before=_forks, after_in_parent=_has_forked, after_in_child=_is_child)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from msgtx import arguments
 from msgtx.background import BackgroundThread
 from msgtx.consumer.shares import ShareConsumer, ShareRide
 from msgtx.errors import ConfigError, InvalidRecordState, ThreadNotStarted, TransactionConflict, UnknownMember
+from msgtx.executor import Threads
 from msgtx.observer import Observers
 from msgtx.process.loop import (
     POLL_SECONDS,
@@ -308,14 +309,16 @@ def together(
 
         return note
 
-    with concurrent.futures.ThreadPoolExecutor(count, thread_name_prefix="msgtx-worker") as threads:
-        try:
-            running = [_begun(threads, partial(worker, at + 1, told(at))) for at in range(count)]
-            for one in concurrent.futures.as_completed(running):
-                one.result()
-        except BaseException:
-            ending.ask()
-            raise
+    threads = Threads(count, name="msgtx-worker")
+    try:
+        running = [_begun(threads, partial(worker, at + 1, told(at))) for at in range(count)]
+        for one in concurrent.futures.as_completed(running):
+            one.result()
+    except BaseException:
+        ending.ask()
+        raise
+    finally:
+        threads.shutdown(wait=True)
     return total([one.result() for one in running])
 
 
@@ -324,7 +327,7 @@ def _begun(
 ) -> "concurrent.futures.Future[ProcessReport]":
     try:
         return threads.submit(worker)
-    except RuntimeError as error:
+    except ThreadNotStarted as error:
         raise ThreadNotStarted(f"a worker needs a thread, and the system gives none ({error}): lower concurrency") from error
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from msgtx import arguments, callbacks
+from msgtx import arguments, callbacks, forks
 from msgtx.database.wire import BatchColumns
 from msgtx.errors import MsgtxError, fresh
 from msgtx.observer import Observers
@@ -42,6 +42,7 @@ class PendingBatch(OpenRow):
         "event",
         "finished",
         "lock",
+        "origin",
         "reserved",
         "timestamp",
         "topic_partition",
@@ -52,6 +53,7 @@ class PendingBatch(OpenRow):
     def __init__(self, topic_partition: TopicPartition, transaction_number: int | None, lock: Any) -> None:
         super().__init__()
         self.lock = lock
+        self.origin = forks.here()
         self.topic_partition = topic_partition
         self.transaction_number = transaction_number
         self.reserved = 0  # of `buffer_bytes`; `size` grows up to it without a look at the others
@@ -134,6 +136,8 @@ class RecordFuture:
     def add_done_callback(self, callback: Callback) -> None:
         """Call `callback(future)` when the outcome is known, from the sender's thread; at once if it is."""
         arguments.function("callback", callback)
+        if not self._batch.finished:
+            self._batch.origin.require("the record's producer")
         with self._batch.lock:
             if not self._batch.finished:
                 if self._batch.callbacks is None:
@@ -153,6 +157,7 @@ def call_back(callback: Callable[[Any], object], future: object) -> None:
 def wait_for(batch: PendingBatch, timeout: float | None, call: str) -> None:
     """Wait until a batch is finished. Raise `TimeoutError`, and `IllegalState` in a delivery callback."""
     callbacks.require_none(call)
+    batch.origin.require("the record's producer")
     with batch.lock:
         if batch.finished:
             return

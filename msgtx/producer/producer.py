@@ -1,16 +1,17 @@
 """The producer: batches, sequences and transactions as users see them."""
 
+import atexit
 import contextlib
 import functools
 import logging
-import os
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
-from msgtx import arguments, callbacks
+from msgtx import arguments, callbacks, forks
 from msgtx.config import ProducerConfig
 from msgtx.database.pool import Engine
 from msgtx.errors import DeliveryTimeout, IllegalState, MsgtxError
@@ -21,7 +22,7 @@ from msgtx.producer.calls import Calls
 from msgtx.producer.group_commit import GroupCommit
 from msgtx.producer.keyed import Deduplicator
 from msgtx.producer.routes import Routes
-from msgtx.producer.sender import Sender
+from msgtx.producer.sender import Sender, finish_all
 from msgtx.producer.state import DECIDED_ELSEWHERE, ProducerState
 from msgtx.producer.transaction import SessionEnd, Transactions
 from msgtx.producer.wake import Wake
@@ -35,6 +36,7 @@ from msgtx.types import GroupMetadata, PreparedTransaction, RecordMetadata, Tran
 from msgtx.units import Duration
 
 log = logging.getLogger("msgtx.producer")
+EXIT_SECONDS: Final = 10.0  # that the end of the interpreter waits for records: a service manager may wait no longer
 
 
 class Transaction:
@@ -83,6 +85,7 @@ class Producer:
     ) -> None:
         self.config = config
         self._engine = engine
+        self._origin = engine.origin
         self._accumulator = Accumulator(
             linger_ms=config.linger_ms,
             batch_bytes=config.batch_bytes,
@@ -123,7 +126,14 @@ class Producer:
         )
         # The same as the method below, without a call in between, which a record would notice.
         self.send = self._batcher.send  # type: ignore[method-assign]
-        _living.add(self)
+        forks.follow(self, Producer._forked)
+        _open.add(self)
+
+    def _forked(self) -> None:
+        """Handle a fork, in the child: nothing is sent, and a topic that is looked up again shows why."""
+        forks.fresh(self._accumulator.lock)
+        self._state.disown()
+        self._routes.known.clear()
 
     # ── sending ──
 
@@ -199,6 +209,7 @@ class Producer:
         In a delivery callback: `IllegalState`, as for the end of a transaction.
         """
         seconds = arguments.timeout(timeout)
+        self._origin.require("a producer")
         callbacks.require_none("flush")
         self._state.require_whole()
         if not self._accumulator.flush(seconds):
@@ -366,7 +377,9 @@ class Producer:
                 self._transactions.close(timeout)
             elif self._sender.started:
                 self.flush(self.config.delivery_timeout_ms / 1000 if timeout is None else timeout)
-        except (MsgtxError, TimeoutError) as error:
+        except TimeoutError as late:
+            log.warning("closing: %d records may be lost: %s", self._sender.unanswered(), late)
+        except MsgtxError as error:
             transaction = f"transaction {self.transaction_id} could not be ended: " if self._state.transactional else ""
             log.warning("closing: %s%s", transaction, error)
 
@@ -395,14 +408,19 @@ def _tell_failed(producer: "weakref.ref[Producer]", observers: Observers, error:
     observers.tell(lambda observer: observer.transaction_failed(producer(), error))
 
 
-_living: "weakref.WeakSet[Producer]" = weakref.WeakSet()
+_open: "Final[weakref.WeakSet[Producer]]" = weakref.WeakSet()
 
 
-def _disown_after_fork() -> None:
-    for producer in _living:
-        producer._state.disown()
+@atexit.register
+def _close_all() -> None:
+    """Close what was not closed when the interpreter ends: its threads end with it. Later, `close` would wait for them."""
+    deadline = time.monotonic() + EXIT_SECONDS
+    for producer in list(_open):
+        if not producer.closed:
+            if producer._state.value is ClientState.IN_TRANSACTION:
+                log.warning("the interpreter ends: transaction %s is aborted", producer.transaction_id)
+            producer.close(max(0.0, deadline - time.monotonic()))
+    finish_all(deadline)
 
-
-os.register_at_fork(after_in_child=_disown_after_fork)
 
 __all__ = ["BatchFuture", "Producer", "RecordFuture", "RecordMetadata", "Transaction"]

@@ -11,7 +11,9 @@ import logging
 import operator
 import os
 import socket
+import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -83,6 +85,7 @@ class Sender:
         refresh_topic: Callable[[str], Topic | None],
     ) -> None:
         self._engine = engine
+        self._origin = engine.origin
         self._accumulator = accumulator
         self._config = config
         self._state = state
@@ -97,6 +100,7 @@ class Sender:
         self._paused = False
         self._busy = False
         self._closing = False
+        self._starting = threading.RLock()
         self._thread = BackgroundThread("msgtx-sender", self._run, what="the sender", failed=self._give_up)
         self.looks: Callable[[], None] = lambda: None  # called after each round, without the lock
 
@@ -112,14 +116,40 @@ class Sender:
 
     def start(self) -> None:
         """Start the thread, with the first record; an idempotent producer gets its id."""
+        self._origin.require("a producer")
+        if not self.started:
+            with self._starting:  # not the lock that a `send` in an event loop takes: the database is asked
+                self._begin()
+
+    def _begin(self) -> None:
+        if self.started:  # by another thread
+            return
+        producer = self._state.producer
+        asks = self._config.enable_idempotence and not self._state.transactional and not self._state.closed
+        if producer is None and asks:
+            producer = self._calls.answered(lambda: self._calls.initialize(None), self._calls.deadline())
         with self._accumulator.lock:
-            if self.started:
-                return
             if self._state.closed:
                 self._state.refuse(Call.SEND)
-            if self._config.enable_idempotence and not self._state.transactional and self._state.producer is None:
-                self._state.producer = self._calls.answered(lambda: self._calls.initialize(None), self._calls.deadline())
+            self._state.producer = producer
             self._thread.start()
+        _started.add(self)
+
+    def unanswered(self) -> int:
+        """Return how many records are not known to be stored."""
+        accumulator = self._accumulator
+        with accumulator.lock:
+            batches = [
+                batch for lane in accumulator.lanes.values() for batch in (*lane.ready, lane.open) if batch is not None
+            ]
+            batches += [batch for call in self._in_flight for batch in call.batches]
+            left = [batch for batch in batches if not batch.finished]
+            return sum(map(len, left)) + max(0, accumulator.unfinished - len(left))  # with a dedup_key each is a batch
+
+    def finish(self, seconds: float) -> None:
+        """Send what a producer has left that nobody closes any more."""
+        if not (self._state.closed or self._state.transactional or self._accumulator.flush(seconds)):
+            log.warning("the interpreter ends: %d records are not acknowledged and may be lost", self.unanswered())
 
     def close(self, timeout: float | None = None) -> None:
         """End the thread after what it has in flight; wait for that, at most `timeout` seconds."""
@@ -499,6 +529,15 @@ class Sender:
             self._bump_needed = False
             for lane in self._accumulator.lanes.values():
                 lane.next_sequence = 0
+
+
+_started: "Final[weakref.WeakSet[Sender]]" = weakref.WeakSet()
+
+
+def finish_all(deadline: float) -> None:
+    """Send what producers have left that were dropped without `close`. Their threads still work."""
+    for sender in list(_started):
+        sender.finish(max(0.0, deadline - time.monotonic()))
 
 
 def _before(batch: PendingBatch, other: PendingBatch) -> bool:

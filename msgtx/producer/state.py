@@ -165,5 +165,5 @@ class ProducerState:
             self._accumulator.settled.notify_all()  # a thread that waits for room learns of it
 
     def disown(self) -> None:
-        """Close it in a child process, without the lock: a thread of the parent may have held it."""
+        """Close it in the child of a fork: no thread there sends anything."""
         self._enter(ClientState.CLOSED)

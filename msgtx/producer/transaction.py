@@ -84,6 +84,7 @@ class Transactions:
         failed: Callable[[Exception], None],
     ) -> None:
         self._engine = engine
+        self._origin = engine.origin
         self._accumulator = accumulator
         self._state = state
         self._calls = calls
@@ -108,7 +109,8 @@ class Transactions:
         return self._ending is not None and self._ending() is not None
 
     def require(self, call: Call) -> None:
-        """Raise `IllegalState` if the producer has no transactions."""
+        """Raise `IllegalState` if the producer has no transactions, or is of a parent process."""
+        self._origin.require("a producer")
         if not self._state.transactional:
             raise IllegalState(f"{call} needs a producer with a transactional_id")
 
@@ -342,6 +344,7 @@ class Transactions:
 
     def end_in(self, session: tuple[sqlalchemy.Connection, Enlistment], end: SessionEnd) -> None:
         """Seal the transaction and leave its decision to a user's session."""
+        self._origin.require("a producer")
         connection, enlistment = session
         if end.is_lost:  # the seal raises this
             self._state.fail(

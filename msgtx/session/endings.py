@@ -13,6 +13,7 @@ from typing import Any, Final
 import psycopg
 from psycopg.pq import TransactionStatus
 
+from msgtx import forks
 from msgtx.database.connection import RawConnection
 
 OPEN: Final = (TransactionStatus.ACTIVE, TransactionStatus.INTRANS, TransactionStatus.INERROR)
@@ -50,6 +51,7 @@ def endings_of(driver: RawConnection) -> Endings:
     found = _found.get(driver)
     if found is None:
         found = _found[driver] = Endings()
+        forks.cut_off(driver)  # else the end of a child could roll back what its parent commits
         _watch(driver, found)
     found.look(driver)
     return found

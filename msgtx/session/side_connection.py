@@ -19,7 +19,7 @@ import psycopg
 import sqlalchemy
 from sqlalchemy.util import await_only
 
-from msgtx import errors
+from msgtx import errors, forks
 from msgtx.database.calls import CALLER, DEFAULT_ISOLATION, SET_ROLE, driver_of, query
 from msgtx.database.connection import Connection, RawConnection, until
 from msgtx.database.pool import Engine
@@ -69,7 +69,7 @@ class Companion:
             return Connection.connect(conninfo, **settings)
 
         self.engine = Engine("postgresql://", pool_size=POOL_SIZE, connect=connect)
-        self.pid = os.getpid()
+        self.origin = self.engine.origin
         self._role: str | None = None  # of the connections, if it is known
         self._lock = threading.Lock()
         self._idle: list[_Name] = []
@@ -125,9 +125,8 @@ class Companion:
             end_transaction(connection, transaction_id, "resolve")
 
     def close(self) -> None:
-        """Close the connections. Those of before a fork are the parent's."""
-        if self.pid == os.getpid():
-            self.engine.close()
+        """Close the connections."""
+        self.engine.close()
 
     def _seal(
         self,
@@ -248,12 +247,12 @@ def companion(connection: sqlalchemy.Connection) -> Companion:
     """Return our own connections beside the engine of a user's connection."""
     engine = engine_of(connection)
     found = _companions.get(engine)
-    if found is not None and found.pid == os.getpid():
+    if found is not None and not found.origin.is_parent:
         return found
     made = Companion(connection)  # outside the lock: it asks a question, and an event loop goes on meanwhile
     with _companions_lock:
         found = _companions.get(engine)
-        if found is None or found.pid != os.getpid():
+        if found is None or found.origin.is_parent:
             found = _companions[engine] = made
             found.at_end = weakref.finalize(engine, found.close)
         return found
@@ -285,3 +284,4 @@ def off_loop(connection: sqlalchemy.Connection | None, work: Callable[[], Answer
 
 _companions: "weakref.WeakKeyDictionary[sqlalchemy.Engine, Companion]" = weakref.WeakKeyDictionary()
 _companions_lock: Final = threading.Lock()
+os.register_at_fork(after_in_child=lambda: forks.fresh(_companions_lock))

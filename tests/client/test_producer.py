@@ -654,7 +654,7 @@ def test_close_waits_as_long_as_it_may_and_no_second_time(
         background.submit(producer.close).result(5)
     assert sent.result(SECONDS).offset == 0
     assert [record.getMessage() for record in caplog.records if record.name == "msgtx.producer"] == [
-        "closing: 1 batches are not acknowledged after 0.05 s"
+        "closing: 1 records may be lost: 1 batches are not acknowledged after 0.05 s"
     ]
 
 

@@ -1,0 +1,79 @@
+"""Forks: what was made before one is the parent process's, and its copy in the child does nothing.
+
+A child has a copy of each object, but none of the threads, and its connections share their sockets with the parent. So a
+call there is refused at once, by the `Origin` of the object; nothing waits for a thread that is not there, and nothing that
+the child says reaches a server by a connection of the parent.
+"""
+
+import contextlib
+import os
+import socket
+import weakref
+from collections.abc import Callable
+from typing import Any, ClassVar, Final, TypeVar
+
+from msgtx.errors import IllegalState
+
+Owner = TypeVar("Owner")
+
+
+class Origin:
+    """A process, as the objects that were made in it know it."""
+
+    __slots__ = ()
+    current: "ClassVar[Origin]"
+
+    @property
+    def is_parent(self) -> bool:
+        """Whether a fork lies in between: this process is a child of that one."""
+        return self is not Origin.current
+
+    def require(self, what: str) -> None:
+        """Raise `IllegalState` in the child of a fork. `what` was made before it."""
+        if self is not Origin.current:
+            raise IllegalState(f"{what} was made before a fork; make a new client in the child process")
+
+
+def here() -> Origin:
+    """Return the origin of what is made now."""
+    return Origin.current
+
+
+def follow(owner: Owner, forked: Callable[[Owner], None]) -> None:
+    """Have `forked(owner)` called in children, as long as the owner is referenced.
+
+    Only the thread that forked is there. Locks may be held by threads that are not.
+    """
+    _followers[owner] = forked
+
+
+def cut_off(connection: Any) -> None:
+    """Have a connection of psycopg's lead nowhere in children, as if the server had ended it; also when they close it."""
+    _connections.add(connection)
+
+
+def fresh(lock: Any) -> None:
+    """Release a lock in the child: the thread that held it is not there."""
+    lock._at_fork_reinit()  # as Python's own modules do
+
+
+def _forked() -> None:
+    Origin.current = Origin()
+    for connection in list(_connections):
+        _lead_nowhere(connection)
+    for owner, forked in list(_followers.items()):
+        forked(owner)
+
+
+def _lead_nowhere(connection: Any) -> None:
+    with contextlib.suppress(Exception):  # it is closed
+        descriptor = connection.pgconn.socket
+        ended, other = socket.socketpair()
+        with ended, other:
+            os.dup2(ended.fileno(), descriptor)
+
+
+Origin.current = Origin()
+_followers: "Final[weakref.WeakKeyDictionary[Any, Callable[[Any], None]]]" = weakref.WeakKeyDictionary()
+_connections: "Final[weakref.WeakSet[Any]]" = weakref.WeakSet()
+os.register_at_fork(after_in_child=_forked)
