@@ -2,13 +2,12 @@
 
 import asyncio
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from msgtx import errors
 from msgtx.aio import _in_thread
+from msgtx.executor import Threads
 
 
 def refuse(_: threading.Thread) -> None:
@@ -16,11 +15,11 @@ def refuse(_: threading.Thread) -> None:
 
 
 def test_a_call_that_got_no_thread_is_not_done_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its executor has queued it: a commit, for one, would come when nobody expects it any more."""
+    """A commit, for one, would come when nobody expects it any more."""
     done: list[int] = []
 
     async def main() -> None:
-        with ThreadPoolExecutor(1) as threads:
+        with Threads(1, name="test") as threads:
             with monkeypatch.context() as patched:
                 patched.setattr(threading.Thread, "start", refuse)
                 with pytest.raises(errors.ThreadNotStarted, match="gives none"):
@@ -33,24 +32,20 @@ def test_a_call_that_got_no_thread_is_not_done_later(monkeypatch: pytest.MonkeyP
     assert done == [2]
 
 
-def test_a_call_that_another_thread_has_begun_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The executor wanted one thread more for it, and the one that it has was faster."""
-    threads = ThreadPoolExecutor(2)
-    submit = threads.submit
+def test_a_thread_that_is_idle_needs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> int:
+        with Threads(2, name="test") as threads:
+            await _in_thread(threads, lambda: 6)
+            await asyncio.sleep(0.05)  # until it is idle
+            monkeypatch.setattr(threading.Thread, "start", refuse)
+            return await _in_thread(threads, lambda: 7)
 
-    def refuses_late(*arguments: object) -> object:
-        submit(*arguments)  # type: ignore[arg-type]
-        time.sleep(0.2)
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threads, "submit", refuses_late)
-    with threads:
-        assert asyncio.run(_in_thread(threads, lambda: 7)) == 7
+    assert asyncio.run(main()) == 7
 
 
 def test_what_a_call_raises_is_raised_where_it_is_awaited() -> None:
     def fails() -> None:
         raise MemoryError
 
-    with ThreadPoolExecutor(1) as threads, pytest.raises(MemoryError):
+    with Threads(1, name="test") as threads, pytest.raises(MemoryError):
         asyncio.run(_in_thread(threads, fails))
