@@ -193,7 +193,7 @@ def test_a_consumer_of_the_parent_hands_out_nothing(client: msgtx.Client, topic:
             "next": (REFUSED, lambda: next(iterator)),
             "iter": (REFUSED, lambda: next(iter(consumer))),
             "poll": (REFUSED, lambda: consumer.poll(0)),
-            "batch": (REFUSED, lambda: enter(consumer.batch(None, 0))),  # type: ignore[arg-type]
+            "batch": (REFUSED, lambda: enter(consumer.batch(Session(), 0))),
             "commit": (REFUSED, consumer.commit),
             "commit, in the background": (REFUSED, lambda: consumer.commit(wait=False)),
             "commit_starts": (FINE, consumer.commit_starts),
@@ -254,7 +254,7 @@ def test_a_share_consumer_of_the_parent_answers_for_nothing(client: msgtx.Client
             "renew": (REFUSED, lambda: share.renew([record])),  # type: ignore[list-item]
             "held": (FINE, lambda: share.held([record])),
             "rewind": (REFUSED, share.rewind),
-            "batch": (REFUSED, lambda: enter(share.batch(None, 0))),  # type: ignore[arg-type]
+            "batch": (REFUSED, lambda: enter(share.batch(Session(), 0))),
             "stop": (FINE, share.stop),
             "closed": (FINE, lambda: share.closed),
             "close": (FINE, share.close),
