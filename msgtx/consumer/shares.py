@@ -358,11 +358,9 @@ class ShareConsumer:
         self._require_open()
         arguments.an_instance("record", record, ShareRecord, "a ShareRecord that was handed out")
         arguments.an_instance("answer", answer, Acknowledgement, "an Acknowledgement")
-        reason = None if reason is None else arguments.text("reason", reason)
+        reason = None if reason is None else arguments.an_instance("reason", reason, str, "a text")
         if self._implicit:
             raise errors.IllegalState("this share consumer accepts what it has handed out: acknowledgement_mode is implicit")
-        if reason is not None and not isinstance(reason, str):
-            raise errors.WrongType(f"a reason is str or None, not {type(reason).__name__}")
         hands_out_here(self._itself)  # the transaction that begins here may be for it
         key = self._holdings.require(record)
         delay = None if delay_ms is None else units.milliseconds("delay_ms", delay_ms)

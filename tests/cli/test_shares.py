@@ -130,7 +130,7 @@ def test_settings_change_and_the_rest_stays(msgtx: Msgtx, group: str) -> None:
         (("configure", "GROUP", "--release-backoff-ms", "-1"), "--release-backoff-ms is 0 or more"),
         (("configure", "a b", "--max-record-locks", "1"), "use 1 to 236 of"),
         (("configure", "é", "--max-record-locks", "1"), "use 1 to 236 of"),
-        (("configure", "", "--max-record-locks", "1"), "use 1 to 236 of"),
+        (("configure", "", "--max-record-locks", "1"), "the name of a group has 1 to 1000 bytes of UTF-8, not 0"),
         (("describe", "nowhere"), "there is no share group 'nowhere'"),
         (("delete", "nowhere"), "there is no share group 'nowhere'"),
         (("redrive", "nowhere"), "there is no share group 'nowhere'"),

@@ -499,7 +499,7 @@ def together(world: World) -> None:
     with (
         world.client() as client,
         world.producer(client, linger_ms=20_000) as first,
-        client.producer(transactional_id=f"id-{world.run}-2", **{**FAST, "linger_ms": 60_000}) as second,
+        client.producer(transactional_id=f"id-{world.run}-2", **{**FAST, "linger_ms": 20_000}) as second,
         concurrent.futures.ThreadPoolExecutor(2) as threads,
     ):
         for which in ("first", "second"):
