@@ -9,16 +9,20 @@ from collections.abc import Callable
 
 from msgtx.errors import IllegalState
 
-_here = threading.local()  # `depth`: of the user's functions that the thread is in
+_here = threading.local()  # `of`: the owners of the user's functions that the thread is in
 
 
-def run(log: logging.Logger, message: str, function: Callable[..., object], *arguments: object) -> BaseException | None:
+def run(
+    log: logging.Logger, message: str, owner: object, function: Callable[..., object], *arguments: object
+) -> BaseException | None:
     """Call a user's function. What it raises is logged under `message`, also `SystemExit`, which would end the thread.
 
+    `owner`: whose work the thread does, and does not go on with meanwhile. Of a producer it is the lock of its accumulator.
     Return what is no `Exception` if the main thread was interrupted, as by Ctrl-C or a signal handler: the caller raises it
     when its own work is done.
     """
-    _here.depth = getattr(_here, "depth", 0) + 1
+    outer = getattr(_here, "of", ())
+    _here.of = (*outer, owner)
     try:
         function(*arguments)
     except BaseException as error:
@@ -26,16 +30,16 @@ def run(log: logging.Logger, message: str, function: Callable[..., object], *arg
             return error
         log.exception(message)
     finally:
-        _here.depth -= 1
+        _here.of = outer
     return None
 
 
-def is_inside() -> bool:
-    """Return whether the thread is in a user's function that was called by `run`."""
-    return bool(getattr(_here, "depth", 0))
+def is_inside(owner: object) -> bool:
+    """Return whether the thread is in a user's function that was called for `owner`."""
+    return any(each is owner for each in getattr(_here, "of", ()))
 
 
-def require_none(call: str) -> None:
-    """Raise `IllegalState` in a user's function: what `call` waits for may have to be done by the same thread."""
-    if is_inside():
+def require_none(call: str, owner: object) -> None:
+    """Raise `IllegalState` in a function called for `owner`: the same thread may have to do what `call` waits for."""
+    if is_inside(owner):
         raise IllegalState(f"{call} in a delivery callback would wait for itself: call it in another thread")

@@ -679,7 +679,10 @@ class Client:
         """
         if self.engine.origin.is_parent:
             return
-        callbacks.require_none("close")
+        callbacks.require_none("close", self._observers)
+        for user in self._open[:]:
+            if isinstance(user, Producer):
+                user._require_outside("close")
         with self._lock:
             self._closed = True
             workers, users = self._workers[:], self._open[:]

@@ -70,10 +70,13 @@ class Observers:
         """Tell it nothing more."""
         self.each = tuple(each for each in self.each if each is not observer)
 
-    def tell(self, what: Callable[[Observer], object]) -> None:
-        """Tell each of them. One that fails is reported, and does no harm to what it watches."""
+    def tell(self, what: Callable[[Observer], object], owner: object = None) -> None:
+        """Tell each of them. One that fails is reported, and does no harm to what it watches.
+
+        `owner`: whose thread this may be, as `callbacks.run` has it; by default nobody's but the caller's.
+        """
         interrupt = None
         for observer in self.each:
-            interrupt = callbacks.run(log, "an observer failed", what, observer) or interrupt
+            interrupt = callbacks.run(log, "an observer failed", owner or self, what, observer) or interrupt
         if interrupt is not None:
             raise interrupt

@@ -339,10 +339,10 @@ class Batcher:
             return
         accumulator.close_all()
         accumulator.work.notify_all()
-        if callbacks.is_inside():
+        if callbacks.is_inside(self._lock):
             full = f"buffer_bytes={self._config.buffer_bytes} are full"
             self._state.lacks(transaction, errors.DeliveryTimeout(full))
-            callbacks.require_none(f"{full}, and a send")
+            callbacks.require_none(f"{full}, and a send", self._lock)
         try:
             room = accumulator.settled.wait_for(
                 lambda: accumulator.buffered + size <= self._config.buffer_bytes or not self._state.may_send,

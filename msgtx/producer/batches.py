@@ -119,7 +119,7 @@ class RecordFuture:
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Wait for the record's place. Raise its error, or `TimeoutError` after `timeout` seconds.
 
-        Raise `IllegalState` in a delivery callback for a record that is still on its way.
+        Raise `IllegalState` in a callback of the record's own producer, for one that is still on its way.
         """
         seconds = None if timeout is None else arguments.timeout(timeout)
         if not self._batch.finished:
@@ -144,19 +144,19 @@ class RecordFuture:
                     self._batch.callbacks = []
                 self._batch.callbacks.append((callback, self))
                 return
-        call_back(callback, self)
+        call_back(callback, self, self._batch.lock)
 
 
-def call_back(callback: Callable[[Any], object], future: object) -> None:
+def call_back(callback: Callable[[Any], object], future: object, lock: object) -> None:
     """Call a user's callback. What it raises is logged: it ends neither the sender nor a `send` whose record is stored."""
-    interrupt = callbacks.run(log, "a delivery callback raised", callback, future)
+    interrupt = callbacks.run(log, "a delivery callback raised", lock, callback, future)
     if interrupt is not None:
         raise interrupt
 
 
 def wait_for(batch: PendingBatch, timeout: float | None, call: str) -> None:
-    """Wait until a batch is finished. Raise `TimeoutError`, and `IllegalState` in a delivery callback."""
-    callbacks.require_none(call)
+    """Wait until a batch is finished. Raise `TimeoutError`, and `IllegalState` in a callback of its producer."""
+    callbacks.require_none(call, batch.lock)
     batch.origin.require("the record's producer")
     with batch.lock:
         if batch.finished:
@@ -209,7 +209,7 @@ class BatchFuture:
         def settled(_: RecordFuture | None = None) -> None:
             waiting = next((batch for batch in left if not batch.finished), None)
             if waiting is None:
-                call_back(callback, self)
+                call_back(callback, self, self._batches[0].lock if self._batches else None)
             else:
                 RecordFuture(waiting, 0).add_done_callback(settled)
 
@@ -451,7 +451,8 @@ class Accumulator:
             for batch in batches:
                 called, batch.callbacks = batch.callbacks, None
                 for callback, future in called or ():
-                    interrupt = callbacks.run(log, "a delivery callback raised", callback, future) or interrupt
+                    raised = callbacks.run(log, "a delivery callback raised", self.lock, callback, future)
+                    interrupt = raised or interrupt
         finally:
             with self.lock:
                 self.unfinished -= len(batches)
@@ -470,5 +471,6 @@ class Accumulator:
                 seconds=seconds,
                 retries=max(0, batch.attempts - 1),
                 error=batch.error,
-            )
+            ),
+            self.lock,
         )

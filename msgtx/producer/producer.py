@@ -121,8 +121,8 @@ class Producer:
             wake=wake,
             decided=decided,
             group_commit=group_commit,
-            ended=functools.partial(_tell_ended, weakref.ref(self), observers),
-            failed=functools.partial(_tell_failed, weakref.ref(self), observers),
+            ended=functools.partial(_tell_ended, weakref.ref(self), self._accumulator),
+            failed=functools.partial(_tell_failed, weakref.ref(self), self._accumulator),
         )
         # The same as the method below, without a call in between, which a record would notice.
         self.send = self._batcher.send  # type: ignore[method-assign]
@@ -206,15 +206,19 @@ class Producer:
     def flush(self, timeout: float | None = None) -> None:
         """Send everything now; wait for the answers, and for the callbacks. Failed sends do not raise; raise `TimeoutError`.
 
-        In a delivery callback: `IllegalState`, as for the end of a transaction.
+        In a delivery callback of its own: `IllegalState`, as for the end of a transaction.
         """
         seconds = arguments.timeout(timeout)
         self._origin.require("a producer")
-        callbacks.require_none("flush")
+        self._require_outside("flush")
         self._state.require_whole()
         if not self._accumulator.flush(seconds):
             raise TimeoutError(f"{self._accumulator.unfinished} batches are not acknowledged after {timeout} s")
         self._state.require_whole()
+
+    def _require_outside(self, call: str) -> None:
+        """Raise `IllegalState` in a delivery callback of this producer, and where an observer is told of it."""
+        callbacks.require_none(call, self._accumulator.lock)
 
     def _topic_changed(self, topic: Topic) -> None:
         """Take over what became of a topic that the client has looked at."""
@@ -355,12 +359,12 @@ class Producer:
     def close(self, timeout: float | None = None) -> None:
         """Flush, abort a transaction that is not decided, and end. Never raises on a fenced producer; may be called twice.
 
-        A commit in another thread is whole, or raises `TransactionAborted`. Raise `IllegalState` in a delivery callback.
+        A commit in another thread is whole, or raises `TransactionAborted`. Raise `IllegalState` in a callback of its own.
         """
         seconds = arguments.timeout(timeout)
         if self.closed:
             return
-        callbacks.require_none("close")
+        self._require_outside("close")
         self._flush_or_abort(seconds)
         self._state.close()
         # Outside the lock: delivery callbacks are the user's code.
@@ -400,12 +404,12 @@ class Producer:
         self.close()
 
 
-def _tell_ended(producer: "weakref.ref[Producer]", observers: Observers, outcome: Ended, seconds: float) -> None:
-    observers.tell(lambda observer: observer.transaction_ended(producer(), outcome, seconds))
+def _tell_ended(producer: "weakref.ref[Producer]", of: Accumulator, outcome: Ended, seconds: float) -> None:
+    of.observers.tell(lambda observer: observer.transaction_ended(producer(), outcome, seconds), of.lock)
 
 
-def _tell_failed(producer: "weakref.ref[Producer]", observers: Observers, error: Exception) -> None:
-    observers.tell(lambda observer: observer.transaction_failed(producer(), error))
+def _tell_failed(producer: "weakref.ref[Producer]", of: Accumulator, error: Exception) -> None:
+    of.observers.tell(lambda observer: observer.transaction_failed(producer(), error), of.lock)
 
 
 _open: "Final[weakref.WeakSet[Producer]]" = weakref.WeakSet()

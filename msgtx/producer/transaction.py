@@ -537,7 +537,7 @@ class Transactions:
 
     @contextlib.contextmanager
     def _sole_ending(self, call: Call) -> Iterator[None]:
-        callbacks.require_none(call)
+        callbacks.require_none(call, self._state.lock)
         ending = _Ending()  # gone with this call, also where an interrupt keeps it from saying that it is over
         with self._state.lock:
             if self.is_ending:

@@ -114,6 +114,21 @@ async def awaited(given: Any) -> object:
     return await given
 
 
+def test_a_child_that_was_forked_in_a_callback_waits_for_its_own_producer(
+    client: msgtx.Client, database_url: str, topic: str
+) -> None:
+    wrong: list[object] = []
+
+    def send() -> None:
+        with msgtx.connect(database_url) as own, own.producer() as producer:
+            producer.send(topic, b"from the child").result(SECONDS)
+
+    with client.producer(linger_ms=0) as producer:
+        producer.send(topic, b"v", on_delivery=lambda _: wrong.append(in_a_child({"send": (FINE, send)})))
+        producer.flush(SECONDS)
+    assert wrong == [{}]
+
+
 def test_a_producer_of_the_parent_sends_nothing_and_waits_for_nothing(client: msgtx.Client, wide: str) -> None:
     with client.producer(linger_ms=60_000) as producer, client.producer() as unused:
         future = producer.send(wide, b"a", partition=0)

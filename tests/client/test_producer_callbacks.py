@@ -100,16 +100,12 @@ def test_an_exit_in_the_callers_own_thread_comes_when_all_is_settled(client: msg
 # ── what they may not do ──
 
 
-def _calls(
-    producer: msgtx.Producer, client: msgtx.Client, topic: str, other: msgtx.Producer
-) -> dict[str, Callable[[], Any]]:
+def _calls(producer: msgtx.Producer, client: msgtx.Client, topic: str) -> dict[str, Callable[[], Any]]:
     return {
         "flush": lambda: producer.flush(3),
-        "flush of another producer": lambda: other.flush(3),
         "close": lambda: producer.close(3),
         "close of the client": client.close,
         "result": lambda: producer.send(topic, b"late", partition=1).result(3),
-        "result of another producer": lambda: other.send(topic, b"late", partition=1).result(3),
         "exception": lambda: producer.send(topic, b"late", partition=1).exception(3),
         "result of columns": lambda: producer.send_batch(topic, [b"late"], partition=1).result(3),
         "exception of columns": lambda: producer.send_batch(topic, [b"late"], partition=1).exception(3),
@@ -121,11 +117,9 @@ def _calls(
     "name",
     [
         "flush",
-        "flush of another producer",
         "close",
         "close of the client",
         "result",
-        "result of another producer",
         "exception",
         "result of columns",
         "exception of columns",
@@ -136,9 +130,8 @@ def test_what_would_wait_for_its_own_thread_is_refused_at_once(
 ) -> None:
     heard: list[BaseException | None] = []
 
-    with client.producer(linger_ms=200) as other, client.producer(linger_ms=0) as producer:
-        other.send(wide, b"first", partition=1).result(SECONDS)
-        call = _calls(producer, client, wide, other)[name]
+    with client.producer(linger_ms=0) as producer:
+        call = _calls(producer, client, wide)[name]
 
         def told(_: object) -> None:
             began = time.monotonic()
@@ -175,6 +168,34 @@ def test_a_callback_cannot_end_its_transaction(client: msgtx.Client, wide: str, 
         assert len(heard) == 1
         producer.commit_transaction()
     assert len(read(wide)) == 1
+
+
+@pytest.mark.parametrize("of", ["callback", "observer"])
+def test_what_is_forwarded_through_another_producer_may_be_waited_for(
+    client: msgtx.Client, database_url: str, wide: str, of: str
+) -> None:
+    heard: list[object] = []
+    with client.producer() as other, client.producer(transactional_id=wide) as steps:
+
+        def forward(*_: Any, **__: Any) -> None:
+            if heard:
+                return
+            heard.append("begun")
+            heard.append(other.send(wide, b"forwarded", partition=1).result(SECONDS).offset)
+            other.flush(SECONDS)
+            with steps.transaction():
+                steps.send(wide, b"in a transaction", partition=1)
+            with msgtx.connect(database_url) as another:
+                heard.append(wide in another.topics.list())
+
+        with client.producer(linger_ms=0) as producer:
+            if of == "observer":
+                observer = Observer()
+                observer.batch_settled = forward  # type: ignore[method-assign]
+                client.observe(observer)
+            producer.send(wide, b"v", partition=0, on_delivery=forward if of == "callback" else None)
+            wait_until(lambda: len(heard) == 3, "it is forwarded")
+    assert heard == ["begun", 0, True]
 
 
 def test_an_observer_cannot_wait_for_its_own_thread(client: msgtx.Client, topic: str) -> None:
@@ -370,8 +391,8 @@ def test_a_thread_that_cannot_be_started_is_a_typed_error_and_the_next_send_star
 
 def test_a_batch_that_is_settled_twice_is_counted_once(client: msgtx.Client) -> None:
     accumulator = Accumulator(linger_ms=0, batch_bytes=1_000, buffer_bytes=1_000, observers=client._observers)
-    accumulator.unfinished = 1
     batch = PendingBatch(msgtx.TopicPartition("t", 0), None, accumulator.lock)
+    accumulator.take_in(batch)
     for _ in range(2):
         accumulator.finish([batch])
     assert accumulator.unfinished == 0
