@@ -142,7 +142,8 @@ _REFUSED: Final = {
 class _Pair:
     """Two settings, of which `lower` must be below `upper`, or at most as much. `why`: what would happen else.
 
-    `if_given`: it works nevertheless, so only who has given both is told that one of them has no effect.
+    `if_given`: it works nevertheless, so only who has given both is told that one of them has no effect. `of_group`: only
+    members of a group need it.
     """
 
     lower: str
@@ -150,11 +151,14 @@ class _Pair:
     why: str
     may_be_equal: bool = False
     if_given: bool = False
+    of_group: bool = False
 
     def check(self, config: object, given: Collection[str]) -> None:
         """Raise `ConfigError` if the settings contradict each other."""
         lower, upper = getattr(config, self.lower, None), getattr(config, self.upper, None)
         if lower is None or upper is None or lower < upper or (self.may_be_equal and lower == upper):
+            return
+        if self.of_group and not getattr(config, "group", None):
             return
         if not self.if_given or {self.lower, self.upper} <= {*given}:
             relation = "at most" if self.may_be_equal else "below"
@@ -168,7 +172,7 @@ _PAIRS: Final = (
     _Pair("batch_bytes", "buffer_bytes", ": no batch could fill up", may_be_equal=True, if_given=True),
     _Pair("heartbeat_interval_ms", "session_timeout_ms", ", at a third of it or less"),
     _Pair("heartbeat_interval_ms", "max_poll_interval_ms", ", which heartbeats watch", may_be_equal=True, if_given=True),
-    _Pair("retry_backoff_ms", "session_timeout_ms", ": a heartbeat that failed once would come too late"),
+    _Pair("retry_backoff_ms", "session_timeout_ms", ": a heartbeat that failed once would come too late", of_group=True),
     _Pair("retry_backoff_ms", "request_timeout_ms", ": nothing would be asked a second time", if_given=True),
 )
 

@@ -61,7 +61,8 @@ TABLES = (
         answer text,
         reason text
     )""",
-    # Its settings; a group with a row here is a share group. writes_dead_letters: one that had the right to has said so.
+    # Its settings; a group with a row here is a share group. longest_lock_ms: the longest record_lock_duration_ms so far;
+    # such locks may still run. writes_dead_letters: one that had the right to has said so.
     """create table msgtx.share_group (
         group_id int not null constraint share_group_pkey primary key,
         auto_offset_reset text not null default 'latest'
@@ -79,6 +80,7 @@ TABLES = (
             constraint share_group_backoff_is_not_negative check (release_backoff_ms >= 0),
         release_backoff_max_ms int not null default 60000
             constraint share_group_backoff_has_a_limit check (release_backoff_max_ms >= 0),
+        longest_lock_ms int not null default 30000,
         writes_dead_letters boolean not null default false
     )""",
     # Topics with which a group has begun, by name: what is made under that name later is read from its beginning.

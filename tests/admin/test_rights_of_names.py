@@ -426,7 +426,7 @@ NAMED: dict[str, Forgery] = {
     "append_and_decide": lambda c, w, p: append_and_decide(c, w.name, [w.row(p, b"forged")]),
     "try to lock it": lambda c, w, p: try_locks(c, w.name.producer_id),
     "seal": lambda c, w, p: seal(c, w.name, "external", tails={p: 0}),
-    "acknowledge": lambda c, w, p: answer_in(c, w.name, unique("share"), p),
+    "acknowledge": lambda c, w, p: answer_in(c, w.name, one_answer(unique("share"), 1, p)),
     "complete": lambda c, w, p: complete_prepared(c, w.name, "COMMIT"),
     "resolve": lambda c, w, p: end_transaction(c, w.name, "resolve"),
     "as an administrator": lambda c, w, p: end_transaction(c, w.name, "admin"),

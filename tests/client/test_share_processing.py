@@ -158,7 +158,7 @@ def test_a_record_that_fails_is_answered_for_before_the_others_go_on(run: Run, c
 
     with client.producer() as producer:
         producer.send_batch(topic, [b"1", b"poison", b"3"], partition=0).result(30)
-    run(transform, on_error="dead-letter", transaction_ms=60_000)
+    run(transform, on_error="dead-letter", transaction_ms=59_000)
     assert letters == [1]
 
 
@@ -174,7 +174,7 @@ def test_a_worker_that_is_stopped_leaves_the_rest_of_its_poll_for_others(
 
     with client.producer() as producer:
         producer.send_batch(topic, [b"1", b"poison", b"3"], partition=0).result(30)
-    run(transform, on_error="retry", stop=stop, transaction_ms=60_000)
+    run(transform, on_error="retry", stop=stop, transaction_ms=59_000)
     assert numbers(read(output)) == [2]
 
 

@@ -184,7 +184,7 @@ KINDS: Final[dict[str, Kind | dict[str, Kind]]] = {
     "port": Kind([*NO_WHOLE, None, -1, 65_536], 0),
     "producer_ids": Kind([*(each for each in NO_LISTS if each != [5]), ["5"], [1.5], [True], [-1]], None),
     "progress": FUNCTION,
-    "reason": TEXT,
+    "reason": Kind([each for each in NO_NAMES if not isinstance(each, str)], None),  # of any characters
     "record": Kind([*NO_OBJECTS, None], lambda world: world.record),
     "records": Kind([*NO_LISTS, None], lambda world: [world.record]),
     "registry": Kind([*NO_OBJECTS, None], lambda world: prometheus_client.CollectorRegistry()),

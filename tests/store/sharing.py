@@ -35,6 +35,11 @@ class ShareGroup:
             self.connection.execute(
                 f"update msgtx.share_group set {setting} = %s where group_id = %s", [value, self.group_id]
             )
+        self.connection.execute(
+            "update msgtx.share_group set longest_lock_ms = greatest(longest_lock_ms, record_lock_duration_ms)"
+            " where group_id = %s",
+            [self.group_id],
+        )
 
     def join(self, member: str) -> int:
         """Return the number of a member."""

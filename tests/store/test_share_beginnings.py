@@ -1,5 +1,6 @@
 """Where a share group begins with a topic, and with what is made under its name later (internals: shares)."""
 
+import concurrent.futures
 from collections.abc import Callable
 
 import pytest
@@ -21,7 +22,7 @@ from msgtx.store.shares import (
     share_group_names,
 )
 from msgtx.store.topics import alter_topic, create_topic, delete_topic, describe_topics
-from tests.databases import Connection
+from tests.databases import Connection, backend, wait_for_lock
 from tests.store.sharing import ANYTHING, ShareGroup
 from tests.store.steps import batch, new_partition, unique
 
@@ -192,6 +193,19 @@ def test_dead_letters_are_not_compacted(connection: Connection) -> None:
     delete_topic(connection, letters)
     with pytest.raises(errors.ConfigError, match=f"takes the dead letters of share group {group}"):
         made(connection, letters, cleanup_policy="compact")
+
+
+def test_a_topic_is_not_compacted_while_a_group_takes_it_for_its_dead_letters(
+    connection: Connection, open_connection: Callable[[], Connection]
+) -> None:
+    group, letters, other = unique("share"), unique("letters"), open_connection()
+    made(connection, letters)
+    with concurrent.futures.ThreadPoolExecutor(1) as thread, connection.transaction():
+        configure_share_group(connection, group, {"dead_letter_topic": letters})
+        altered = thread.submit(alter_topic, other, letters, None, {"cleanup_policy": "compact"})
+        wait_for_lock(connection, backend(other))
+    with pytest.raises(errors.ConfigError, match=f"takes the dead letters of share group {group}"):
+        altered.result()
 
 
 def test_letters_of_a_group_that_was_deleted_are_not_those_of_the_next_one(connection: Connection) -> None:

@@ -73,6 +73,34 @@ def settle(connection: Connection) -> int:
     return int(row[0])
 
 
+# ── locks ──
+
+
+def test_a_lock_outlasts_a_setting_that_became_shorter(connection: Connection, group: ShareGroup) -> None:
+    """I17: it was given for the longer time. Until that is over, its records are nobody else's, and no dead letters."""
+    configure_share_group(connection, group.name, {"record_lock_duration_ms": 600_000, "delivery_count_limit": 1})
+    held = group.acquire("a")
+    configure_share_group(connection, group.name, {"record_lock_duration_ms": 1_000})
+    assert (len(held), group.acquire("b")) == (4, {})
+    assert connection.execute("select buried from msgtx.bury_dead_shares()").fetchone() == (0,)
+    assert group.answer("a", dict.fromkeys(held, "accept")) == []
+    assert "longest_lock_ms" not in describe_share_groups(connection, [group.name])[0].settings
+
+
+def test_what_is_dead_and_cannot_be_written_counts_as_in_flight(connection: Connection, group: ShareGroup) -> None:
+    """Its spans stay in the state, which each poll copies: no more than max_record_locks may be there."""
+    configure_share_group(connection, group.name, {"delivery_count_limit": 1, "max_record_locks": 2})
+    connection.execute("update msgtx.share_group set writes_dead_letters = false where group_id = %s", [group.group_id])
+    for offset in range(2):
+        assert group.acquire("a", 1) == {offset: 1}
+        assert group.answer("a", {offset: "release"}) == []
+    assert group.acquire("a") == {}
+    assert group.letters == []
+    configure_share_group(connection, group.name, {})  # who may configure it allows it
+    found = group.acquire("a")
+    assert (found or group.acquire("a"), len(group.letters)) == ({2: 1, 3: 1}, 2)
+
+
 # ── transactions ──
 
 

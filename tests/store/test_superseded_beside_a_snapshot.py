@@ -5,7 +5,7 @@ from typing import Final
 
 import pytest
 
-from msgtx.store.groups import commit_offsets
+from msgtx.store.groups import commit_offsets, delete_offsets
 from msgtx.store.members import leave_group
 from msgtx.store.shares import describe_share_groups, join_share_group, tidy
 from msgtx.types import GroupMetadata, OffsetAndMetadata
@@ -149,6 +149,19 @@ def test_what_was_noted_of_what_is_gone_goes_with_it(connection: Connection) -> 
     remove(connection, "remove_superseded_shares")
     remove(connection, "remove_heartbeats")
     assert connection.execute(noted, ids).fetchall() == []
+
+
+def test_what_was_noted_of_offsets_that_were_deleted_is_forgotten(connection: Connection) -> None:
+    """Else each round would visit their key for ever."""
+    group, partition = unique("group"), new_partition(connection)
+    commit_offsets(connection, {GroupMetadata(group): {partition: OffsetAndMetadata(1)}})
+    (group_id,) = connection.execute("select group_id from msgtx.consumer_group where name = %s", [group]).fetchone() or (0,)
+    connection.execute("insert into msgtx.swept values ('offset', %s, %s, 1)", [group_id, partition])
+    noted = "select kind from msgtx.swept where kind = 'offset' and key_1 = %s"
+    assert len(connection.execute(noted, [group_id]).fetchall()) == 1
+    delete_offsets(connection, group, [partition])
+    remove(connection, "remove_superseded_offsets")
+    assert connection.execute(noted, [group_id]).fetchall() == []
 
 
 def test_what_is_parked_of_removed_records_goes_also_without_members(connection: Connection) -> None:

@@ -37,7 +37,7 @@ begin
         for holder in
             select h.producer_id, h.producer_epoch, h.transaction_number, h.partition_ids, s.kind,
                    s.kind is distinct from 'external'
-                   and (coalesce(msgtx.is_overdue(t.opened_at, t.timeout_ms, t.database_backend), false)
+                   and (coalesce(msgtx.is_overdue(t.opened_at, t.timeout_ms, t.database_backend, t.seen_at), false)
                         or msgtx.is_deserted(h.producer_id, h.producer_epoch, h.transaction_number)) as overdue
             from (
                 select u.producer_id, u.producer_epoch, u.transaction_number,
@@ -83,7 +83,7 @@ begin
                 where s.producer_id = h.producer_id and s.producer_epoch = h.producer_epoch
                   and s.transaction_number = h.transaction_number limit 1) s on true
             left join lateral (
-                select t.opened_at, t.timeout_ms, t.database_backend from msgtx.transaction t
+                select t.opened_at, t.timeout_ms, t.database_backend, t.seen_at from msgtx.transaction t
                 where t.producer_id = h.producer_id and t.producer_epoch = h.producer_epoch
                   and t.transaction_number = h.transaction_number limit 1) t on true
         loop

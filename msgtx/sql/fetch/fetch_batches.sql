@@ -102,7 +102,7 @@ begin
     return query
     select c.partition_id, c.log_start_offset, c.last_stable, c.log_end, c.previous_identity, c.truncated,
            c.blocking_producer_id, c.blocking_epoch, c.blocking_number,
-           (select msgtx.is_overdue(t.opened_at, t.timeout_ms, t.database_backend)
+           (select msgtx.is_overdue(t.opened_at, t.timeout_ms, t.database_backend, t.seen_at)
                    or msgtx.is_deserted(t.producer_id, t.producer_epoch, t.transaction_number) from msgtx.transaction t
             where t.producer_id = c.blocking_producer_id and t.producer_epoch = c.blocking_epoch
               and t.transaction_number = c.blocking_number),

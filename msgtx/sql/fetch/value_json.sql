@@ -11,7 +11,7 @@ begin
     json := convert_from(value, 'UTF8');
     found := json::jsonb;
     -- Such a number has an exponent or many digits, and so many levels have 500 brackets: few values are looked at twice.
-    if (json ~ '[0-9][eE]|[0-9]{255}'
+    if (json ~ '[0-9][eE][+]?[0-9]{3}|[0-9]{200}'
         and jsonb_path_exists(found, '$.** ? (@.type() == "number" && (@ > 1e308 || @ < -1e308))'))
        or (length(json) >= 1000 and 2 * length(json) - length(replace(json, '[', '')) - length(replace(json, '{', '')) >= 500
            and jsonb_path_exists(found, '$.**{500 to last}'))

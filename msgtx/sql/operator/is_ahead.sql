@@ -2,5 +2,5 @@
 -- clock was set back, and the age is not known. What is safe to give up is over then; the age of anything else counts from when a
 -- sweep sees it (internals: coordinator#a-clock-that-is-set).
 create function msgtx.is_ahead(at timestamptz, length_ms bigint, moment timestamptz)
-returns boolean language sql immutable
+returns boolean language sql stable
 return extract(epoch from at - moment) * 1000 > length_ms;

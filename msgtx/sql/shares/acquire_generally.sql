@@ -87,11 +87,11 @@ begin
         for f in
             select distinct s.producer_id, s.producer_epoch, s.transaction_number from unnest(spans) s
             cross join lateral (
-                select t.opened_at, t.timeout_ms, t.database_backend from msgtx.transaction t
+                select t.opened_at, t.timeout_ms, t.database_backend, t.seen_at from msgtx.transaction t
                 where t.producer_id = s.producer_id and t.producer_epoch = s.producer_epoch
                   and t.transaction_number = s.transaction_number limit 1) t
             where s.status = 'pending'
-              and (msgtx.is_overdue(t.opened_at, t.timeout_ms, t.database_backend)
+              and (msgtx.is_overdue(t.opened_at, t.timeout_ms, t.database_backend, t.seen_at)
                    or msgtx.is_deserted(s.producer_id, s.producer_epoch, s.transaction_number))
             limit expired_at_once
         loop
@@ -106,7 +106,8 @@ begin
     most := least(room, g.max_record_locks);
     if spans <> '{}' then
         most := least(room, g.max_record_locks - coalesce((
-            select sum(s.last_offset - s.first_offset + 1)::int from unnest(spans) s where s.status <> 'available'), 0));
+            select sum(s.last_offset - s.first_offset + 1)::int from unnest(spans) s
+            where s.status <> 'available' or s.delivery_count >= g.delivery_count_limit), 0));
         -- What this call acquired when it came the first time: its answer was lost.
         taken := array(
             select s from unnest(spans) s where s.status = 'acquired' and s.member_number = in_member_number
@@ -149,9 +150,9 @@ begin
                 or s.status = 'available' and s.delivery_count >= g.delivery_count_limit);
         if dead <> '{}' then
             select b.* into left_over, record_count, byte_size from msgtx.bury_records(group_name, id, dead, letters, max_bytes) b;
-            ignored := msgtx.flush_at_commit();
             is_met := is_met or left_over is distinct from dead;
             if record_count > 0 then
+                ignored := msgtx.flush_at_commit();
                 bytes_left := bytes_left - byte_size;
                 return next;
             end if;

@@ -177,12 +177,12 @@ begin
                 cross join lateral unnest(newest.spans) u
                 where u.first_offset = first_offsets[1] and u.last_offset = last_offsets[1] and u.status = 'acquired'
                   and u.member_number = in_member_number
-                  and msgtx.is_running(u.locked_until, g.record_lock_duration_ms, msgtx.clock())
+                  and msgtx.is_running(u.locked_until, g.longest_lock_ms, msgtx.clock())
                   and (g.ordering = 'none' or not exists (  -- as in apply_answers
                       select from unnest(newest.spans) e
                       where e.first_offset < u.first_offset and (
                           e.status <> 'acquired'
-                          or not msgtx.is_running(e.locked_until, g.record_lock_duration_ms, msgtx.clock())))));
+                          or not msgtx.is_running(e.locked_until, g.longest_lock_ms, msgtx.clock())))));
             if accepted_first is null or not exists (select from msgtx.partition p where p.partition_id = id) then
                 for error, partition_id, first_offset, last_offset in
                     select r.error, r.partition_id, r.first_offset, r.last_offset from msgtx.apply_answers_once(

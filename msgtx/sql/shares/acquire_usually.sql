@@ -57,7 +57,7 @@ begin
     select array_agg(u.span) filter (where u.is_accepted is not true) as spans, count(*) filter (where u.is_accepted) as accepted,
            coalesce(sum((u.span).last_offset - (u.span).first_offset + 1) filter (where u.is_accepted is not true), 0) as records,
            array_agg((u.span).member_number) filter (where u.at is null) as others,
-           bool_and((u.span).status = 'acquired' and msgtx.is_running((u.span).locked_until, g.record_lock_duration_ms, moment)
+           bool_and((u.span).status = 'acquired' and msgtx.is_running((u.span).locked_until, g.longest_lock_ms, moment)
                     and (u.span).first_offset >= state.log_start
                     and (u.span).call_number is distinct from call_numbers[u.at]) as is_usual
     into flight

@@ -10,7 +10,7 @@
 --     TransactionConflict   it is acknowledged in a transaction that is not decided, this one perhaps
 -- Versions that it supersedes are left to remove_superseded_shares. The caller has looked at rights, but for that to dead letters, and at the transaction.
 -- Locks the partitions of dead letters that it writes, then share partitions (exclusive, each ascending). Reads consumer_group, group_member, group_heartbeat, partition. Writes
--- share_state, share_pending and, through park_delayed, share_parked, through bury_records, record_batch.
+-- share_state, share_pending, share_group and, through park_delayed, share_parked, through bury_records, record_batch.
 create function msgtx.apply_answers(
     group_names text[], member_numbers bigint[], partition_ids int[], first_offsets bigint[], last_offsets bigint[],
     answers text[], reasons text[], delays_ms int[], in_call_number bigint default null,
@@ -47,11 +47,11 @@ begin
         end loop;
         if state.is_there and held.first_offset = first_offsets[1] and held.last_offset = last_offsets[1] and held.status = 'acquired'
            and held.member_number = member_numbers[1]
-           and msgtx.is_running(held.locked_until, g.record_lock_duration_ms, msgtx.clock())
+           and msgtx.is_running(held.locked_until, g.longest_lock_ms, msgtx.clock())
            and (g.ordering = 'none' or not exists (  -- an earlier record of the key may be to be delivered again
                select from unnest(state.spans) s
                where s.first_offset < held.first_offset and (
-                   s.status <> 'acquired' or not msgtx.is_running(s.locked_until, g.record_lock_duration_ms, msgtx.clock()))))
+                   s.status <> 'acquired' or not msgtx.is_running(s.locked_until, g.longest_lock_ms, msgtx.clock()))))
            and (
                select not msgtx.is_session_over(newest.heartbeat_at, m.session_timeout_ms, msgtx.clock())
                from msgtx.group_member m
@@ -80,6 +80,11 @@ begin
     if array_position(answers, 'reject') is not null then
         ignored := msgtx.require_dead_letters(array(
             select distinct u.group_name from unnest(group_names, answers) u(group_name, answer) where u.answer = 'reject'));
+        -- The right may have come after the join: what is rejected in a transaction is written by whoever looks next.
+        update msgtx.share_group s set writes_dead_letters = true
+        where not s.writes_dead_letters and s.group_id in (
+            select c.group_id from unnest(group_names, answers) u(group_name, answer)
+            join msgtx.consumer_group c on c.name = u.group_name where u.answer = 'reject');
     end if;
     if in_producer_id is null then
         foreach id in array msgtx.dead_letter_partitions(group_names, partition_ids, answers) loop

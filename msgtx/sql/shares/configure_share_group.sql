@@ -69,6 +69,7 @@ begin
         auto_offset_reset = coalesce(settings ->> 'auto_offset_reset', s.auto_offset_reset),
         isolation = coalesce(settings ->> 'isolation', s.isolation),
         record_lock_duration_ms = coalesce((settings ->> 'record_lock_duration_ms')::int, s.record_lock_duration_ms),
+        longest_lock_ms = greatest(s.longest_lock_ms, (settings ->> 'record_lock_duration_ms')::int),
         delivery_count_limit = coalesce((settings ->> 'delivery_count_limit')::int, s.delivery_count_limit),
         max_record_locks = coalesce((settings ->> 'max_record_locks')::int, s.max_record_locks),
         ordering = coalesce(settings ->> 'ordering', s.ordering),

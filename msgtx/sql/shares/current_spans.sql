@@ -24,7 +24,7 @@ begin
                             null, null, null, null, case
                                 when holds.status = 'rejected' or s.answer = 'release' and holds.outcome = 'COMMIT' then s.reason
                                 when s.status = 'pending' then 'transaction aborted'
-                                when msgtx.is_running(s.locked_until, g.record_lock_duration_ms, moment) then 'session over'
+                                when msgtx.is_running(s.locked_until, g.longest_lock_ms, moment) then 'session over'
                                 else 'lock expired' end)::msgtx.share_span end
         from unnest(spans) s
         left join lateral (
@@ -33,7 +33,7 @@ begin
               and d.transaction_number = s.transaction_number limit 1) decided on true
         cross join lateral (
             select decided.outcome, case s.status
-                when 'acquired' then case when msgtx.is_running(s.locked_until, g.record_lock_duration_ms, moment) and exists (
+                when 'acquired' then case when msgtx.is_running(s.locked_until, g.longest_lock_ms, moment) and exists (
                     select from msgtx.group_member m
                     cross join lateral (
                         select h.heartbeat_at from msgtx.group_heartbeat h where h.member_number = m.member_number

@@ -23,7 +23,7 @@ begin
     from msgtx.share_group s
     cross join lateral (select c.* from msgtx.consumer_group c where c.group_id = s.group_id limit 1) c
     cross join lateral (  -- once for a group, not for each of its partitions; ends: up to where it may read, by their numbers
-        select to_jsonb(s) - '{group_id,writes_dead_letters}'::text[] || jsonb_build_object('dead_letter_topic', msgtx.dead_letter_topic_of(c.name)) as settings,
+        select to_jsonb(s) - '{group_id,writes_dead_letters,longest_lock_ms}'::text[] || jsonb_build_object('dead_letter_topic', msgtx.dead_letter_topic_of(c.name)) as settings,
                (select count(*)::int from msgtx.living_members(s.group_id)) as members,
                array(select case s.isolation when 'read_committed' then e.last_stable_offset else e.log_end_offset end
                      from msgtx.fetch_batches(k.ids, array_fill(0::bigint, array[cardinality(k.ids)]),

@@ -17,7 +17,7 @@ begin
             select p.ctid from (
                 select p.ctid, p.first_offset, p.last_offset, p.due_at, p.key_hash from msgtx.share_parked p
                 where p.group_id = in_group_id and p.partition_id = in_partition_id
-                  and (is_compacted or p.first_offset < log_start)
+                  and p.first_offset < case when is_compacted then 9223372036854775807 else log_start end
                 order by p.first_offset limit most) p
             where p.last_offset < log_start
                or p.due_at is not null and p.key_hash is not null and is_compacted

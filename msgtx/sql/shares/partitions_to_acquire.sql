@@ -24,7 +24,7 @@ as $$
            left join lateral (
                select h.heartbeat_at from msgtx.group_heartbeat h where h.member_number = u.member_number
                order by h.heartbeat_number desc limit 1) newest on true
-           where u.status <> 'acquired' or not msgtx.is_running(u.locked_until, (g).record_lock_duration_ms, moment)
+           where u.status <> 'acquired' or not msgtx.is_running(u.locked_until, (g).longest_lock_ms, moment)
               or msgtx.is_session_over(newest.heartbeat_at, m.session_timeout_ms, moment) is not false)
     limit most
 $$;

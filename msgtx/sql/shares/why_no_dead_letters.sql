@@ -7,6 +7,6 @@ begin
     return case
         when letters = any (topics) then format(
             'share group %s: its dead letters go to topic %s, so the group cannot read it; read it with another group', group_name, letters)
-        when exists (select from msgtx.topic t where t.name = letters and t.cleanup_policy <> 'delete' for share) then format(
+        when (select t.cleanup_policy from msgtx.topic t where t.name = letters for share) <> 'delete' then format(
             'share group %s: dead_letter_topic %s is compacted: it would keep one dead letter for each key', group_name, letters) end;
 end $$;

@@ -32,7 +32,7 @@ begin
                    select from unnest(n.spans) u
                    where u.status = 'rejected' or u.delivery_count >= g.delivery_count_limit and case u.status
                        when 'available' then true
-                       when 'acquired' then not msgtx.is_running(u.locked_until, g.record_lock_duration_ms, moment) or not exists (
+                       when 'acquired' then not msgtx.is_running(u.locked_until, g.longest_lock_ms, moment) or not exists (
                            select from msgtx.group_member m
                            cross join lateral (
                                select h.heartbeat_at from msgtx.group_heartbeat h where h.member_number = m.member_number
@@ -45,7 +45,7 @@ begin
             select s.spans from msgtx.share_state s
             where s.group_id = k.key_1 and s.partition_id = k.key_2 order by s.version desc limit 1) n on true
         left join lateral (
-            select s.delivery_count_limit, s.record_lock_duration_ms from msgtx.share_group s where s.group_id = k.key_1 limit 1) g on true
+            select s.delivery_count_limit, s.longest_lock_ms from msgtx.share_group s where s.group_id = k.key_1 limit 1) g on true
         limit most
     loop
         exit when letters <= 0 or letter_bytes <= 0;

@@ -10,6 +10,6 @@ begin
     insert into msgtx.swept (kind, key_1, key_2, below) values (in_kind, in_key_1, in_key_2, now_below) on conflict do nothing;
     delete from msgtx.swept o where o.ctid = any(array(
         select s.ctid from msgtx.swept s
-        where s.kind = in_kind and s.key_1 = in_key_1 and s.key_2 = in_key_2 and s.below = was for update skip locked));
+        where s.kind = in_kind and s.key_1 = in_key_1 and s.key_2 = in_key_2 and s.below <= was for update skip locked));
     return true;
 end $$;

@@ -85,6 +85,10 @@ begin
                 removed := removed + removed_now;
                 if is_last then
                     ignored := msgtx.forget_swept('offset', key.group_id, key.partition_id);
+                elsif key.commit_sequence is null and not exists (
+                    select from msgtx.group_offset s where s.group_id = key.group_id and s.partition_id = key.partition_id)
+                then
+                    ignored := msgtx.forget_swept('offset', key.group_id, key.partition_id);
                 elsif low < key.commit_sequence - late then
                     ignored := msgtx.note_swept('offset', key.group_id, key.partition_id, low, least(
                         key.commit_sequence - late, (

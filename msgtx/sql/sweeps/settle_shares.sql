@@ -42,7 +42,7 @@ begin
             where d.producer_id = p.producer_id and d.producer_epoch = p.producer_epoch
               and d.transaction_number = p.transaction_number limit 1) d on true
         left join lateral (
-            select msgtx.is_overdue(t.opened_at, t.timeout_ms, t.database_backend) as overdue from msgtx.transaction t
+            select msgtx.is_overdue(t.opened_at, t.timeout_ms, t.database_backend, t.seen_at) as overdue from msgtx.transaction t
             where t.producer_id = p.producer_id and t.producer_epoch = p.producer_epoch
               and t.transaction_number = p.transaction_number limit 1) t on d.outcome is null
         where (p.producer_id, p.producer_epoch, p.transaction_number, p.group_id, p.partition_id)
