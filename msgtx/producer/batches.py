@@ -44,6 +44,7 @@ class PendingBatch(OpenRow):
         "lock",
         "origin",
         "reserved",
+        "revive",
         "timestamp",
         "topic_partition",
         "transaction_number",
@@ -68,6 +69,7 @@ class PendingBatch(OpenRow):
         self.duplicate = False
         self.dropped: dict[int, BaseException] | None = None  # records taken out because they are refused
         self.event: threading.Event | None = None
+        self.revive: Callable[[], None] | None = None  # starts the thread that sends it again, should that have died
         self.callbacks: list[tuple[Callback, RecordFuture]] | None = None
 
     def columns(self, partition_id: int, producer: tuple[int | None, int | None]) -> BatchColumns:
@@ -158,6 +160,8 @@ def wait_for(batch: PendingBatch, timeout: float | None, call: str) -> None:
     """Wait until a batch is finished. Raise `TimeoutError`, and `IllegalState` in a callback of its producer."""
     callbacks.require_none(call, batch.lock)
     batch.origin.require("the record's producer")
+    if batch.revive is not None:
+        batch.revive()
     with batch.lock:
         if batch.finished:
             return
@@ -252,6 +256,7 @@ class Accumulator:
         self.torn = False  # an exception came in between two steps: it is not certain any more what is where
         self.harmless: BaseException | None = None  # the last one that came while its thread waited for room
         self.sender_sleeps = False
+        self.revive: Callable[[], None] = lambda: None  # starts the sender again, should its thread have died
         self.lanes: dict[TopicPartition, Lane] = {}
         self.filled: set[TopicPartition] = set()  # lanes whose `ready` holds something
         self.opened: set[TopicPartition] = set()  # lanes with an open batch
@@ -300,7 +305,9 @@ class Accumulator:
 
     def open_batch(self, lane: Lane, transaction_number: int | None) -> PendingBatch:
         """Begin a batch on a lane. The caller holds the lock."""
+        self.revive()
         batch = lane.open = PendingBatch(lane.topic_partition, transaction_number, self.lock)
+        batch.revive = self.revive
         self.opened.add(lane.topic_partition)
         self.take_in(batch)
         if self.sender_sleeps:
@@ -387,6 +394,7 @@ class Accumulator:
 
         Returns whether the wait ended before the time was over.
         """
+        self.revive()
         with self.lock:
             self.close_all()
             self.work.notify_all()

@@ -62,6 +62,7 @@ class Deduplicator:
     def add(self, record: KeyedRecord, batch: PendingBatch) -> None:
         """Take a record in. The caller holds the lock, and has seen to it that there is room in the buffer."""
         self._thread.start()  # with the first record
+        batch.revive = self._thread.start
         self._accumulator.buffered += batch.reserved
         self._accumulator.take_in(batch)
         self._waiting.append(Waiting(record, batch))

@@ -103,6 +103,7 @@ class Sender:
         self._starting = threading.RLock()
         self._thread = BackgroundThread("msgtx-sender", self._run, what="the sender", failed=self._give_up)
         self.looks: Callable[[], None] = lambda: None  # called after each round, without the lock
+        accumulator.revive = self._revive
 
     @property
     def is_current(self) -> bool:
@@ -115,25 +116,29 @@ class Sender:
         return self._thread.started
 
     def start(self) -> None:
-        """Start the thread, with the first record; an idempotent producer gets its id."""
+        """Start the thread, with the first record, and where it has died; an idempotent producer gets its id."""
         self._origin.require("a producer")
-        if not self.started:
+        if not self._thread.lives:
             with self._starting:  # not the lock that a `send` in an event loop takes: the database is asked
                 self._begin()
 
     def _begin(self) -> None:
-        if self.started:  # by another thread
+        if self._thread.lives:  # by another thread
             return
-        producer = self._state.producer
+        producer = None
         asks = self._config.enable_idempotence and not self._state.transactional and not self._state.closed
-        if producer is None and asks:
+        if self._state.producer is None and asks:
             producer = self._calls.answered(lambda: self._calls.initialize(None), self._calls.deadline())
         with self._accumulator.lock:
             if self._state.closed:
                 self._state.refuse(Call.SEND)
-            self._state.producer = producer
+            self._state.producer = producer or self._state.producer
             self._thread.start()
         _started.add(self)
+
+    def _revive(self) -> None:
+        if self.started:
+            self._thread.start()
 
     def unanswered(self) -> int:
         """Return how many records are not known to be stored."""

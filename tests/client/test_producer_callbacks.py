@@ -13,6 +13,7 @@ import pytest
 
 import msgtx
 from msgtx import errors
+from msgtx.background import BackgroundThread
 from msgtx.observer import Observer
 from msgtx.producer.batches import Accumulator, PendingBatch, RecordFuture
 from tests.databases import wait_until
@@ -372,6 +373,25 @@ def test_what_ends_the_senders_loop_is_told_to_those_who_wait(
         wait_until(lambda: producer._state.has_failed, "the sender has failed")
         with pytest.raises(errors.FatalError, match="the sender failed"):
             producer.send(topic, b"third").result(SECONDS)
+
+
+@pytest.mark.parametrize("call", ["result", "flush", "send", "send to another topic", "dedup_key"])
+def test_a_sender_that_died_within_its_supervisor_is_started_again(
+    client: msgtx.Client, topic: str, wide: str, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    with client.producer(linger_ms=0, batch_records=1) as producer:
+        with monkeypatch.context() as patch:
+            patch.setattr(BackgroundThread, "_run", lambda _: None)
+            first = producer.send(topic, b"first", dedup_key="once" if call == "dedup_key" else None)
+            wait_until(lambda: not producer._sender._thread.lives, "it has died")
+        numbered = producer._state.producer
+        if call == "flush":
+            producer.flush(SECONDS)
+        elif call.startswith("send"):
+            producer.send(wide if "another" in call else topic, b"second")
+            wait_until(first.done, "both are sent")
+        assert first.result(SECONDS).offset == 0
+        assert producer._state.producer == numbered
 
 
 def test_a_thread_that_cannot_be_started_is_a_typed_error_and_the_next_send_starts_it(
