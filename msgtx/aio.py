@@ -31,7 +31,7 @@ from msgtx.process import Ending, IntoAsync, Rider, Stop
 from msgtx.producer.batcher import Serializer
 from msgtx.producer.batches import BatchFuture, RecordFuture
 from msgtx.rules.record import GivenHeaders
-from msgtx.session.answers import begins_here
+from msgtx.session.answers import begins_here, hands_out_here, lending
 from msgtx.session.cancellation import to_its_end
 from msgtx.session.enlistment import UserSession
 from msgtx.session.offsets import Offsets
@@ -66,8 +66,10 @@ async def _in_thread(threads: Threads, call: Callable[[], Answer], *, stop: Call
 
     Raise `ThreadNotStarted` if the system gives no thread: nothing was done.
     """
+    with lending():
+        context = contextvars.copy_context()
     try:
-        running = threads.submit(contextvars.copy_context().run, call)
+        running = threads.submit(context.run, call)
     except RuntimeError as error:
         raise errors.IllegalState("it is closed: make a new one") from error
 
@@ -93,7 +95,9 @@ class _Turn(asyncio.Lock):
 
 async def _surely(work: Coroutine[Any, Any, Answer]) -> Answer:
     """Do what must be done also when this is cancelled, and has not begun yet."""
-    return await to_its_end(asyncio.ensure_future(work))
+    with lending():
+        working = asyncio.ensure_future(work)
+    return await to_its_end(working)
 
 
 def _awaited(
@@ -530,6 +534,7 @@ class ShareConsumer:
         in implicit mode. Deserializers run in the event loop.
         """
         seconds, most = arguments.seconds("timeout", timeout), self.sync._most(max_records)
+        hands_out_here(self.sync._itself)  # in this task
         async with self._turn:
             if await self._found(seconds, most):
                 return self.sync._polled_at_once(most)

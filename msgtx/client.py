@@ -692,8 +692,9 @@ class Client:
         for worker in workers:
             if threading.get_ident() not in worker.threads:
                 worker.over.wait(max(0.0, deadline - time.monotonic()))
-        for user in users:
-            user.close()
+        with contextlib.ExitStack() as each:  # all are closed, though one raises
+            for user in reversed(users):
+                each.callback(user.close)
         self._completion.close()
         self._listener.close()
         self.engine.close()

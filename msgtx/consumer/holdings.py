@@ -2,6 +2,7 @@
 
 import logging
 import math
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -45,10 +46,12 @@ class Holdings:
     def __init__(self, group: str, *, implicit: bool) -> None:
         self._group = group
         self._implicit = implicit
+        # Of a whole call, not of a record: a transaction may be undone in another thread, its producer's sender.
+        self.lock = threading.RLock()
         self._held: dict[Key, Held] = {}  # what was handed out and not answered for
         self._answers: dict[Key, Answer] = {}
         self._undone: set[Key] = set()  # of what is held: to be released, unless the caller answers for it again
-        self.rewound = False  # what was handed out last was not committed: its answers count no more
+        self.rewound = False  # what was handed out last was not committed, and no poll came since: its answers count no more
         self._locked_until = math.inf  # when the first lock ends of what is held
         self._last_taken: Answers | None = None
         # What transactions and sessions have that are not over, as far as this consumer knows.
@@ -74,7 +77,7 @@ class Holdings:
             return keys
         # Offsets without a record go with the record behind them, the last ones with the last record.
         firsts = offsets if isinstance(offsets, range) else [first, *(offset + 1 for offset in offsets[:-1])]
-        with uncollected():
+        with self.lock, uncollected():
             keys = list(zip(repeat(topic), repeat(partition), offsets))
             self._forget_earlier(keys)
             self._held.update(zip(keys, map(Held, repeat(partition_id), firsts, offsets, repeat(delivery)), strict=False))
@@ -97,11 +100,12 @@ class Holdings:
 
     def let_go(self, records: Iterable[ShareRecord], first: int) -> None:
         """Forget what was noted of these records of one row, from this offset on: they were not handed out after all."""
-        keys = [_key_of(record) for record in records]
-        for key in [*keys, *((*each[:2], first) for each in keys[:1])]:
-            self._held.pop(key, None)
-            self._answers.pop(key, None)
-            self._undone.discard(key)
+        with self.lock:
+            keys = [_key_of(record) for record in records]
+            for key in [*keys, *((*each[:2], first) for each in keys[:1])]:
+                self._held.pop(key, None)
+                self._answers.pop(key, None)
+                self._undone.discard(key)
 
     def require(self, record: ShareRecord) -> Key:
         """Return the key of a record that is held. Raise `TransactionConflict`, `InvalidRecordState` for another."""
@@ -128,17 +132,19 @@ class Holdings:
         now = time.monotonic()
         if now < self._looks_again:
             return
-        for key, held in self._aging.items():
-            if self._held.get(key) is held and key not in self._answers:
-                del self._held[key]
-                self._undone.discard(key)
-        self._aging, self._looks_again = dict(self._held), now + lock_seconds
+        with self.lock:
+            for key, held in self._aging.items():
+                if self._held.get(key) is held and key not in self._answers:
+                    del self._held[key]
+                    self._undone.discard(key)
+            self._aging, self._looks_again = dict(self._held), now + lock_seconds
 
     def clear(self) -> None:
         """Forget all of it: others have it."""
-        self._held.clear()
-        self._answers.clear()
-        self._undone.clear()
+        with self.lock:
+            self._held.clear()
+            self._answers.clear()
+            self._undone.clear()
 
     # ── what is to be handed out again ──
 
@@ -152,26 +158,29 @@ class Holdings:
 
         `but`: what a commit may have done whose answer is missing.
         """
-        last = self._last_taken
-        if last is not None and not (last.is_owned or last.is_over):  # its taker was interrupted
-            self.hold_again(last)
-            last.is_over = True
-        undone = set(self._held).difference(but)
-        self._undone |= undone
-        for key in undone:
-            self._answers.pop(key, None)
-        self.rewound |= bool(undone)
+        with self.lock:
+            last = self._last_taken
+            if last is not None and not (last.is_owned or last.is_over):  # its taker was interrupted
+                self.hold_again(last)
+                last.is_over = True
+            undone = set(self._held).difference(but)
+            self._undone |= undone
+            for key in undone:
+                self._answers.pop(key, None)
+            self.rewound |= bool(undone)
 
     def undone(self) -> dict[Key, Held]:
         """Return what is to be released."""
-        return {key: held for key in tuple(self._undone) if (held := self._held.get(key)) is not None}
+        with self.lock:
+            return {key: held for key in tuple(self._undone) if (held := self._held.get(key)) is not None}
 
     def released(self, undone: dict[Key, Held]) -> None:
         """Forget what was released, or is others'."""
-        for key, held in undone.items():
-            if self._held.get(key) is held and key in self._undone:
-                del self._held[key]
-                self._undone.discard(key)
+        with self.lock:
+            for key, held in undone.items():
+                if self._held.get(key) is held and key in self._undone:
+                    del self._held[key]
+                    self._undone.discard(key)
 
     # ── the answers for it ──
 
@@ -195,12 +204,14 @@ class Holdings:
         """Return the answers to commit: in implicit mode all that is held is accepted, but for what is to be released."""
         if not self._implicit:
             return self.explicit()
-        held = [key for key in self._held if key not in self._undone] if self._undone else self._held
-        return dict.fromkeys(held, ACCEPTED) | self._answers
+        with self.lock:
+            held = [key for key in self._held if key not in self._undone] if self._undone else self._held
+            return dict.fromkeys(held, ACCEPTED) | self._answers
 
     def explicit(self) -> dict[Key, Answer]:
         """Return the answers that were given one by one."""
-        return dict(self._answers)
+        with self.lock:
+            return dict(self._answers)
 
     def columns(self, member: int, answers: Iterable[Ranged]) -> AnswerColumns:
         """Return a member's answers for ranges of offsets."""
@@ -217,8 +228,10 @@ class Holdings:
         )
 
     def columns_of(self, member: int, answers: dict[Key, Answer]) -> AnswerColumns:
-        """Return a member's answers for what is held."""
-        return self.columns(member, zip(map(self._held.__getitem__, answers), answers.values(), strict=True))
+        """Return a member's answers, of these, for what is held."""
+        with self.lock:
+            held = self._held
+            return self.columns(member, [(held[key], answer) for key, answer in answers.items() if key in held])
 
     def answered(self, answers: dict[Key, Answer], refused: Sequence[Refused] | None) -> None:
         """Note what became of a commit; `refused` None: all of it, since the group does not know this member.
@@ -226,7 +239,10 @@ class Holdings:
         Raise the error of what was refused, which is forgotten; and `InvalidRecordState` for what the caller has answered
         otherwise since, because this commit had no answer in time: it is done. After an interrupt it may be called again.
         """
-        answers = {key: answer for key, answer in answers.items() if key in self._held}
+        with self.lock:
+            self._answered({key: answer for key, answer in answers.items() if key in self._held}, refused)
+
+    def _answered(self, answers: dict[Key, Answer], refused: Sequence[Refused] | None) -> None:
         if refused is None:
             refused = [("InvalidRecordState", self._held[key].range) for key in answers]
         if refused:
@@ -271,29 +287,31 @@ class Holdings:
 
     def take(self, given: dict[Key, Answer], *, member: int, call: int, take_back: Callable[[Answers], None]) -> Answers:
         """Hand answers over, with the records. `take_back`: what is done when they are not committed."""
-        held = {key: self._held[key] for key in given}
-        columns = self.columns(member, [(held[key], answer) for key, answer in given.items()])
-        taken = Answers(columns, frozenset(held), call, take_back, self._locked_until)
-        self._taken[taken] = held
-        self._riding.add(taken)
-        self._last_taken = taken  # until somebody owns it: an interrupt may come before
-        for key in given:
-            self._held.pop(key, None)
-            self._answers.pop(key, None)
-        return taken
+        with self.lock:
+            held = {key: self._held[key] for key in given}
+            columns = self.columns(member, [(held[key], answer) for key, answer in given.items()])
+            taken = Answers(columns, frozenset(held), call, take_back, self._locked_until)
+            self._taken[taken] = held
+            self._riding.add(taken)
+            self._last_taken = taken  # until somebody owns it: an interrupt may come before
+            for key in given:
+                self._held.pop(key, None)
+                self._answers.pop(key, None)
+            return taken
 
     def hold_again(self, answers: Answers) -> dict[Key, Held]:
         """Take back answers that are not committed. Return what they were for, which is to be released.
 
         Until then the records may be answered for again, unless others have them. What was pending is available already.
         """
-        self.rewound = True
-        if answers.may_be_stored:
-            return {}
-        again = {key: Held(*held) for key, held in self._taken[answers].items() if key not in self._held}
-        self._held |= again
-        self._undone |= again.keys()
-        return again
+        with self.lock:
+            self.rewound = True
+            if answers.may_be_stored:
+                return {}
+            again = {key: Held(*held) for key, held in self._taken[answers].items() if key not in self._held}
+            self._held |= again
+            self._undone |= again.keys()
+            return again
 
     def open(self) -> list[Answers]:
         """Return the answers that transactions and sessions have that are not over."""

@@ -25,7 +25,7 @@ from msgtx.database.pool import Engine
 from msgtx.database.retry import retried
 from msgtx.errors import MsgtxError
 from msgtx.observer import Observers
-from msgtx.session.answers import Answers, AnswerSource, hands_out_here, is_in_transaction
+from msgtx.session.answers import Answers, HandingOut, Transactions, hands_out_here, is_open, transactions_here
 from msgtx.session.enlistment import Riding, UserSession, enlist, is_begun, require_session
 from msgtx.store.answers import NO_ANSWERS, OffsetRange, Refused, acknowledge_records
 from msgtx.store.append import PARTITIONS_AT_ONCE
@@ -152,8 +152,10 @@ class ShareConsumer:
         self.handed_out: list[OffsetRange] = []  # with the last poll
         self.closed = False
         self._sole_use = SoleUse("a share consumer")
-        self._itself: weakref.ref[AnswerSource] = weakref.ref(self)
+        self._itself: weakref.ref[HandingOut] = weakref.ref(self)
         self._commits = False  # `commit` was called, or a transaction or session was given answers
+        self._handed_out_in: Transactions = ()  # what was handed out last
+        self._warned = False
         forks.follow(self, ShareConsumer._forked)
 
     def _forked(self) -> None:
@@ -168,6 +170,7 @@ class ShareConsumer:
         """
         seconds, most = arguments.seconds("timeout", timeout), self._most(max_records)
         places: list[Place] = []
+        hands_out_here(self._itself)
         try:
             with self._use():
                 if not self._await_records(seconds, most):
@@ -200,6 +203,7 @@ class ShareConsumer:
         if self._holdings.has_undone:
             self._settle_all()
             self._give_back()
+        self._holdings.rewound = False  # what is handed out from here on is good, also if it is nothing
         if self._implicit:
             self._accept()
         else:
@@ -227,15 +231,32 @@ class ShareConsumer:
     def _accept(self) -> None:
         """Accept what was handed out: with the acquisition that follows, if there is to be one."""
         self._settle_all()
-        if is_in_transaction():
+        if transactions_here() and not self._was_left_behind():
             return
-        if answers := self._holdings.given():
-            self._unanswered = Commit(self._member.number, next(self._numbers), answers)
-            if self._has_waiting() or self._member.number is None or self._acquiring is not None:
-                self._settle()
+        if self._note(self._holdings.given) and (
+            self._has_waiting() or self._member.number is None or self._acquiring is not None
+        ):
+            self._settle()
+
+    def _was_left_behind(self) -> bool:
+        """Return whether transactions took what was handed out for done: it was in them, and they ended without it.
+
+        Whoever gives answers to transactions may have polled for the next one: then it is that one's.
+        """
+        if not self._handed_out_in or any(map(is_open, self._handed_out_in)) or not self._holdings.given():
+            return False
+        if self._commits and not self._warned:
+            self._warned = True  # it is said once
+            log.warning(
+                "share group %r: what a poll within a transaction handed out is not accepted, since the transaction ended"
+                " without it: call send_acknowledgements in the next one, or the records are delivered again when their"
+                " locks expire",
+                self.config.group,
+            )
+        return not self._commits
 
     def _look_for_commits(self) -> None:
-        if self._holdings.has_answers and not self._commits and not is_in_transaction():
+        if self._holdings.has_answers and not self._commits and not transactions_here():
             self._commits = True  # it is said once
             log.warning(
                 "share group %r: acknowledge() was called before this poll, and commit() was not: in explicit mode a poll"
@@ -274,6 +295,7 @@ class ShareConsumer:
         """
         self.handed_out = []
         hands_out_here(self._itself)
+        self._handed_out_in = transactions_here()
         left, error = self._deserialize(most)
         if error is not None and left == 0:
             raise self._released(self._waiting[0], error, places)
@@ -482,12 +504,16 @@ class ShareConsumer:
         self._settle_all()
         if self._implicit:
             self._give_back()
-        self._send(self._holdings.given())
-
-    def _send(self, answers: dict[Key, Answer]) -> None:
-        if answers:
-            self._unanswered = Commit(self._member.number, next(self._numbers), answers)
+        if self._note(self._holdings.given):
             self._settle()
+
+    def _note(self, given: Callable[[], dict[Key, Answer]]) -> bool:
+        """Note a commit of these answers, in one step: an undo in another thread comes before it, or leaves it alone."""
+        with self._holdings.lock:
+            answers = given()
+            if answers:
+                self._unanswered = Commit(self._member.number, next(self._numbers), answers)
+        return bool(answers)
 
     def rewind(self) -> None:
         """Have what was handed out, and is not committed, handed out again, to any member: call it after an exception.
@@ -496,7 +522,7 @@ class ShareConsumer:
         abort, a rollback, or a failed block of `batch` it is not needed. It counts as a delivery.
         """
         with self._use():
-            self._holdings.undo(but=() if self._unanswered is None else self._unanswered.answers)
+            self._undo()
             self._try_to_give_back()
 
     def undo(self, *, release: bool) -> None:
@@ -507,10 +533,13 @@ class ShareConsumer:
         """
         if self.closed:
             return
-        unanswered = self._unanswered
-        self._holdings.undo(but=() if unanswered is None else unanswered.answers)
+        self._undo()
         if release and self._implicit:
             self._try_to_give_back()
+
+    def _undo(self) -> None:
+        with self._holdings.lock:
+            self._holdings.undo(but=() if self._unanswered is None else self._unanswered.answers)
 
     def _give_back(self) -> None:
         if undone := self._holdings.undone():
@@ -546,19 +575,20 @@ class ShareConsumer:
 
     def _take(self, take_back: Callable[[Answers], None]) -> Answers | None:
         self._commits = True
-        if self._implicit and self._holdings.rewound:
-            raise errors.IllegalState(
-                f"share group {self.config.group!r}: what was handed out last is to be handed out again, after an abort, a"
-                " rollback or rewind(): poll before you commit it"
-            )
-        given = self._holdings.to_take()
-        if not given:
-            return None
-        number = self._member.number
-        if number is None:
-            self._forget()
-            raise errors.InvalidRecordState(f"share group {self.config.group!r}: the session of this member is over")
-        return self._holdings.take(given, member=number, call=next(self._numbers), take_back=take_back)
+        with self._holdings.lock:
+            if self._implicit and self._holdings.rewound:
+                raise errors.IllegalState(
+                    f"share group {self.config.group!r}: what was handed out last is to be handed out again, after an abort,"
+                    " a rollback or rewind(): poll before you commit it"
+                )
+            given = self._holdings.to_take()
+            if not given:
+                return None
+            number = self._member.number
+            if number is None:
+                self._forget()
+                raise errors.InvalidRecordState(f"share group {self.config.group!r}: the session of this member is over")
+            return self._holdings.take(given, member=number, call=next(self._numbers), take_back=take_back)
 
     def _hold_again(self, answers: Answers) -> None:
         self._holdings.hold_again(answers)
@@ -590,8 +620,8 @@ class ShareConsumer:
         if commit is None:
             return
         refused = None
-        if commit.member is not None:
-            columns = self._holdings.columns_of(commit.member, commit.answers)
+        columns = NO_ANSWERS if commit.member is None else self._holdings.columns_of(commit.member, commit.answers)
+        if commit.member is not None and columns.partition_ids:
             asking = Acquiring(
                 self.config.group, commit.member, commit.call, columns.partition_ids[:1], 0, 0, columns,
                 is_whole=self._implicit or self._asked_for == 1,
@@ -744,7 +774,8 @@ class ShareConsumer:
                 with until(deadline):
                     self._have_answers_pending(deadline)
                     self._settle_all()
-                    self._send(self._holdings.explicit())
+                    if self._note(self._holdings.explicit):
+                        self._settle()
             except MsgtxError as error:
                 log.warning("share group %r: closing: %s", self.config.group, error)
             finally:

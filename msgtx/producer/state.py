@@ -31,6 +31,7 @@ class OpenTransaction:
     in_doubt: bool = False  # its decision was not answered, and may have been done
     is_over: bool = False  # it is decided, or its producer has failed
     sources_told: bool = False  # that it was not committed
+    caller_told: bool = False  # that its producer has failed, by a call that was to end it
 
     @property
     def is_empty(self) -> bool:

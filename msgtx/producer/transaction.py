@@ -24,7 +24,7 @@ from msgtx.producer.sender import Sender
 from msgtx.producer.state import DECIDED_ELSEWHERE, OpenTransaction, ProducerState
 from msgtx.producer.wake import Wake
 from msgtx.rules.transaction import Call, ClientState
-from msgtx.session.answers import Answers, AnswerSource, begins_here, sources_here
+from msgtx.session.answers import Answers, AnswerSource, began_here, begins_here, sources_here
 from msgtx.session.enlistment import Decision, Enlistment
 from msgtx.store.answers import NO_ANSWERS
 from msgtx.store.append import PARTITIONS_AT_ONCE, Appended, Whole
@@ -37,6 +37,7 @@ from msgtx.types import GroupMetadata, OffsetAndMetadata, Outcome, TopicPartitio
 FUSED_BYTES: Final = 1024 * 1024  # a transaction up to this size goes out as one call
 # Until acknowledgements go out alone: small transactions are over by then, and of others the locks must not expire.
 LINGER_SECONDS: Final = 0.1
+RELEASE_SECONDS: Final = 1.0  # for what share consumers release after an end without a time limit; else their next polls do
 LOCK_SECONDS: Final = 0.3  # what of their locks must be left for the call that hands them over
 
 
@@ -156,7 +157,7 @@ class Transactions:
             state.check(Call.BEGIN)
             assert state.producer is not None
             transaction = OpenTransaction(TransactionId(*state.producer, self._next_number), timeout_ms)
-            transaction.sources = [*self._sources, *sources_here()]
+            transaction.sources = sources_here() or [*self._sources]
             state.transaction = transaction
             self.last_id = transaction.id
             state.move(Call.BEGIN)
@@ -445,7 +446,7 @@ class Transactions:
                     self._abort(self._current(), deadline)
             except TimeoutError as error:
                 raise OutcomeUnknown(f"transaction {self.last_id} is not aborted yet: {error}") from error
-            self._ended("aborted", began)
+            self._ended("aborted", began, deadline=deadline)
             self._state.raise_fatal()
 
     def close(self, timeout: float | None) -> None:
@@ -490,7 +491,7 @@ class Transactions:
                 last = answer.last_sequences.get(partition_id)
                 self._accumulator.lanes[topic_partition].next_sequence = 0 if last is None else last + 1
 
-    def _ended(self, outcome: Ended, began: float, *, elsewhere: bool = False) -> None:
+    def _ended(self, outcome: Ended, began: float, *, elsewhere: bool = False, deadline: float | None = None) -> None:
         with self._state.lock:
             transaction = self._current()
             # A number is used up only when something of its transaction was handed to the connection.
@@ -499,7 +500,8 @@ class Transactions:
                     self._next_number = transaction.id.transaction_number + 1
                 self._decided()
         if outcome == "aborted" and not elsewhere:
-            self._tell_sources(transaction)  # before it is forgotten: an end that is interrupted can be repeated
+            # Before it is forgotten: an end that is interrupted can be repeated.
+            self._tell_sources(transaction, deadline)
         self._state.ended()
         self._tell_ended(outcome, time.monotonic() - began)
         for answers in transaction.answers:  # what was decided elsewhere was pending: it ended there
@@ -509,24 +511,27 @@ class Transactions:
         """Handle that a block or a call was left whose producer has failed for good."""
         if transaction is not None and self._state.value is ClientState.FATAL_ERROR:
             self._tell_sources(transaction)
+            transaction.caller_told = True
 
     def _look_for_failure(self) -> None:
         transaction = self._state.transaction
         if self._state.value is ClientState.FATAL_ERROR and transaction is not None and not transaction.sources_told:
             self._tell_sources(transaction)
 
-    def _tell_sources(self, transaction: OpenTransaction) -> None:
+    def _tell_sources(self, transaction: OpenTransaction, deadline: float | None = None) -> None:
         """Tell share consumers that a transaction was not committed. What they hand out later has nothing to do with it."""
         self._undo_sources(transaction, release=False)
         transaction.sources_told = True
-        with contextlib.ExitStack() as each:  # all are told, though one is interrupted
+        limit = until(time.monotonic() + RELEASE_SECONDS if deadline is None else deadline)
+        with limit, contextlib.ExitStack() as each:  # all are told, though one is interrupted
             each.callback(self._undo_sources, transaction, release=True)
             for answers in transaction.answers:
                 each.callback(answers.lost)
 
     def _undo_sources(self, transaction: OpenTransaction, *, release: bool) -> None:
         def undo() -> None:
-            for source in {id(source): source for source in (*transaction.sources, *sources_here())}.values():
+            here = sources_here() if began_here(transaction) else ()
+            for source in {id(source): source for source in (*transaction.sources, *here)}.values():
                 source.undo(release=release)
 
         try:
@@ -547,7 +552,9 @@ class Transactions:
             yield
         except MsgtxError as error:
             self._tell_failed(error)
-            self.not_committed(self._state.transaction)
+            transaction = self._state.transaction
+            if transaction is not None and not transaction.caller_told:  # whoever knew has gone on without it
+                self.not_committed(transaction)
             raise
         finally:
             self._ending = None

@@ -1,6 +1,9 @@
 """What share consumers and the transactions or sessions that commit their answers tell each other (internals: shares)."""
 
+import asyncio
+import contextlib
 import math
+import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterator
 from contextvars import ContextVar
@@ -61,43 +64,84 @@ class AnswerSource(Protocol):
         ...
 
 
+class HandingOut(AnswerSource, Protocol):
+    """A share consumer that hands out records by itself."""
+
+    closed: bool
+
+
 class Enclosing(Protocol):
     """A producer's transaction, as a share consumer sees it."""
 
     is_over: bool
 
 
-# Of each thread or task: the share consumers that handed out records there, and the transactions that began there. So a
-# transaction that is aborted before it was given any answers finds the records it was for.
-_sources: ContextVar[tuple["weakref.ref[AnswerSource]", ...]] = ContextVar("msgtx_sources", default=())
-_transactions: ContextVar[tuple["weakref.ref[Enclosing]", ...]] = ContextVar("msgtx_transactions", default=())
+Worker = object  # the number of a thread, or a weak reference to a task: a reference is equal to others to the same
+Sources = tuple["weakref.ref[HandingOut]", ...]
+Transactions = tuple["weakref.ref[Enclosing]", ...]
+# Of each thread or task, with its name, since a child inherits what is its parent's: the share consumers that handed out
+# records there, and the transactions that began there. So a transaction that is aborted before it was given any answers
+# finds the records it was for.
+_sources: ContextVar[tuple[Worker, Sources]] = ContextVar("msgtx_sources", default=(None, ()))
+_transactions: ContextVar[tuple[Worker, Transactions]] = ContextVar("msgtx_transactions", default=(None, ()))
+_lender: ContextVar[Worker] = ContextVar("msgtx_lender", default=None)
 
 
-def hands_out_here(source: "weakref.ref[AnswerSource]") -> None:
+def _worker() -> Worker:
+    lender = _lender.get()
+    if lender is not None:
+        return lender
+    loop = asyncio._get_running_loop()
+    task = None if loop is None else asyncio.current_task(loop)
+    return threading.get_ident() if task is None else weakref.ref(task)
+
+
+@contextlib.contextmanager
+def lending() -> Iterator[None]:
+    """Have what gets a copy of the context within the block, a call in a thread or a task of ours, count as what is here."""
+    token = _lender.set(_worker())
+    try:
+        yield
+    finally:
+        _lender.reset(token)
+
+
+def hands_out_here(source: "weakref.ref[HandingOut]") -> None:
     """Register a share consumer that hands out records in this thread or task."""
-    known = _sources.get()
+    worker, known = _sources.get()
+    me = _worker()
+    if worker != me:
+        known = ()
     if source not in known:
-        _sources.set((*(each for each in known if each() is not None), source))
+        _sources.set((me, (*(each for each in known if each() is not None), source)))
 
 
-def sources_here() -> Iterator[AnswerSource]:
-    """Yield the share consumers that handed out records in this thread or task."""
-    for each in _sources.get():
-        source = each()
-        if source is not None:
-            yield source
+def sources_here() -> list[AnswerSource]:
+    """Return the share consumers that handed out records in this thread or task, but for closed ones."""
+    worker, known = _sources.get()
+    found = [each() for each in known] if known and worker == _worker() else []
+    return [source for source in found if source is not None and not source.closed]
 
 
 def begins_here(transaction: Enclosing) -> None:
     """Register a transaction that begins in this thread or task."""
-    others = (each for each in _transactions.get() if _is_open(each()) and each() is not transaction)
-    _transactions.set((*others, weakref.ref(transaction)))
+    others = (each for each in transactions_here() if each() is not transaction)
+    _transactions.set((_worker(), (*others, weakref.ref(transaction))))
 
 
-def is_in_transaction() -> bool:
-    """Return whether a transaction that began in this thread or task is not over."""
-    return any(_is_open(each()) for each in _transactions.get())
+def began_here(transaction: Enclosing) -> bool:
+    """Return whether a transaction began in this thread or task."""
+    worker, known = _transactions.get()
+    return bool(known) and worker == _worker() and any(each() is transaction for each in known)
 
 
-def _is_open(transaction: Enclosing | None) -> bool:
-    return transaction is not None and not transaction.is_over
+def transactions_here() -> Transactions:
+    """Return the transactions that began in this thread or task and are not over."""
+    worker, known = _transactions.get()
+    return tuple(each for each in known if is_open(each)) if known and worker == _worker() else ()
+
+
+def is_open(transaction: "weakref.ref[Enclosing]") -> bool:
+    """Return whether a transaction is not over."""
+    found = transaction()
+    return found is not None and not found.is_over

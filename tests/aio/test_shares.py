@@ -392,3 +392,51 @@ def test_transactions_of_other_tasks_are_nobody_elses(
     fill(client, topic, 2)
     asyncio.run(main())
     assert left(client, group) == 0
+
+
+def test_a_transaction_of_a_child_task_is_not_its_parents(
+    client: msgtx.Client, database_url: str, topic: str, group: str
+) -> None:
+    """A child inherits the context of its parent, and not what the parent polled."""
+
+    async def main() -> None:
+        async with (
+            await aio.connect(database_url) as worker,
+            worker.share_consumer(topic, group=group, acknowledgement_mode="implicit") as consumer,
+            worker.producer(transactional_id=group) as producer,
+        ):
+
+            async def fails() -> None:
+                with contextlib.suppress(Oops):
+                    async with producer.transaction():
+                        raise Oops
+
+            await consumer.poll(PATIENCE_SECONDS)
+            await asyncio.create_task(fails())
+            await consumer.commit()
+
+    fill(client, topic, 2)
+    asyncio.run(main())
+    assert left(client, group) == 0
+
+
+def test_a_task_below_an_open_transaction_accepts_what_it_polls(
+    client: msgtx.Client, database_url: str, topic: str, group: str
+) -> None:
+    async def main() -> None:
+        async with (
+            await aio.connect(database_url) as worker,
+            worker.share_consumer(topic, group=group, acknowledgement_mode="implicit") as consumer,
+            worker.producer(transactional_id=group) as producer,
+        ):
+
+            async def polls() -> None:
+                for _ in range(2):
+                    assert len(await consumer.poll(PATIENCE_SECONDS, 1)) == 1
+                assert left(client, group) == 1
+
+            async with producer.transaction():
+                await asyncio.create_task(polls())
+
+    fill(client, topic, 2)
+    asyncio.run(main())

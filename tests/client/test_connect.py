@@ -359,6 +359,24 @@ def test_a_consumer_that_is_made_while_its_client_is_closed_is_no_member(
     assert client.admin.groups.members(name) == []
 
 
+def test_a_close_that_fails_leaves_nothing_else_open(
+    database_url: str, client: msgtx.Client, unique: Unique, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = msgtx.connect(database_url)
+    first, second = other.producer(), other.producer()
+
+    def fails() -> None:
+        raise KeyError("planted")
+
+    monkeypatch.setattr(first, "close", fails)
+    with pytest.raises(KeyError):
+        other.close()
+    assert second.closed
+    monkeypatch.undo()
+    other.close()
+    assert first.closed
+
+
 def test_a_close_that_was_interrupted_is_finished_by_the_next_one(
     database_url: str, client: msgtx.Client, unique: Unique, monkeypatch: pytest.MonkeyPatch
 ) -> None:

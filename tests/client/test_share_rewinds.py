@@ -6,16 +6,19 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Literal
 
 import pytest
 
 import msgtx
 from msgtx import Acknowledgement, errors
-from msgtx.consumer import shares
+from msgtx.consumer import share_polls, shares
+from msgtx.consumer.holdings import Holdings
+from msgtx.database.connection import seconds_left
 from tests.client.test_shares import fill, group, seen, share
 from tests.client.test_shares_in_transactions import long_locks, make
-from tests.databases import PATIENCE_SECONDS, Connection, wait_until
+from tests.databases import PATIENCE_SECONDS, Connection, lose_answers, wait_until
 from tests.interrupts import interrupts
 
 Unique = Callable[[str], str]
@@ -185,6 +188,23 @@ def test_a_caller_may_try_the_records_in_hand_again(client: msgtx.Client, topic:
         one.acknowledge(second)
 
 
+def test_a_poll_that_finds_nothing_ends_a_rewind(
+    client: msgtx.Client, topic: str, output: str, share: Share, make: Make, read: Read
+) -> None:
+    """Others have got the records: the loop goes on with what there is, and that may be nothing."""
+    fill(client, topic, 1)
+    one, producer = share(acknowledgement_mode="implicit"), make()
+    with contextlib.suppress(Oops), producer.transaction():
+        one.poll(5)
+        raise Oops
+    assert seen(share().poll(5)) == [(b"0", 2)]
+    assert one.poll(0) == []
+    with producer.transaction() as tx:
+        producer.send(output, b"0", partition=0)
+        tx.send_acknowledgements(one)
+    assert [record.value for record in read(output)] == [b"0"]
+
+
 @MODES
 def test_a_poll_within_a_transaction_accepts_nothing(
     client: msgtx.Client, topic: str, share: Share, make: Make, mode: Mode
@@ -315,6 +335,153 @@ def test_a_producer_that_is_fenced_while_nobody_calls_it_gives_its_records_back(
     is_fenced(client, zombie)
     other = share()
     wait_until(lambda: seen(other.poll(0.2)) == [(b"0", 2)])
+
+
+def test_an_undo_in_another_thread_and_a_commit_do_not_come_between_each_other(
+    client: msgtx.Client, topic: str, share: Share, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer of the commit is lost. It is asked for again, whatever the undo would have released."""
+    fill(client, topic, 1)
+    one = share(acknowledgement_mode="implicit", request_timeout_ms=300)
+    assert len(one.poll(5)) == 1
+    undone: list[threading.Thread] = []
+    given = Holdings.given
+
+    def meanwhile(holdings: Holdings) -> Any:
+        found = given(holdings)
+        if not undone:
+            undone.append(threading.Thread(target=partial(one.undo, release=True)))
+            undone[0].start()
+            undone[0].join(0.2)
+        return found
+
+    monkeypatch.setattr(Holdings, "given", meanwhile)
+    with monkeypatch.context() as patched:
+        lose_answers(patched, share_polls, "acknowledge_records")
+        with pytest.raises(errors.DatabaseUnavailable):
+            one.commit()
+    undone[0].join()
+    assert one.poll(0) == []
+    assert lag(client, one) == 0
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["has none", "has one"])
+def test_a_producer_that_is_lent_leaves_the_consumer_of_its_last_user_alone(
+    client: msgtx.Client, topic: str, share: Share, make: Make, group: str, own: bool
+) -> None:
+    """Unless nothing was polled where it is now."""
+    fill(client, topic, 2)
+    one, pooled = share(acknowledgement_mode="implicit"), make()
+
+    one.poll(5, 1)
+    with pooled.transaction() as tx:
+        tx.send_acknowledgements(one)
+    one.poll(5, 1)
+
+    def aborts() -> None:
+        with client.share_consumer(topic, group=f"{group}-2") as other:
+            if own:
+                other.poll(0)
+            with contextlib.suppress(Oops), pooled.transaction():
+                raise Oops
+
+    thread = threading.Thread(target=aborts)
+    thread.start()
+    thread.join()
+    one.commit()
+    assert lag(client, one) == (0 if own else 1)
+
+
+def test_a_producer_that_another_thread_closes_leaves_what_that_thread_polled(
+    client: msgtx.Client, topic: str, share: Share, make: Make
+) -> None:
+    fill(client, topic, 1)
+    one, producer = share(acknowledgement_mode="implicit"), make()
+    thread = threading.Thread(target=producer.begin_transaction)
+    thread.start()
+    thread.join()
+    assert len(one.poll(5)) == 1
+    producer.close()
+    one.commit()
+    assert lag(client, one) == 0
+
+
+def test_what_was_handed_out_in_a_transaction_that_ended_without_it_is_accepted_by_the_next_poll(
+    client: msgtx.Client, topic: str, output: str, share: Share, make: Make
+) -> None:
+    """A loop in which a transaction is always open, and none is given any answers."""
+    fill(client, topic, 3)
+    one, producer = share(acknowledgement_mode="implicit"), make()
+    producer.begin_transaction()
+    for done in range(3):
+        assert len(one.poll(5, 1)) == 1
+        assert lag(client, one) == 3 - done
+        producer.send(output, b"out", partition=0)
+        producer.commit_transaction()
+        producer.begin_transaction()
+    assert one.poll(0) == []
+    assert lag(client, one) == 0
+
+
+def test_what_a_transaction_was_polled_for_and_not_given_is_the_next_ones_with_a_warning(
+    client: msgtx.Client, topic: str, share: Share, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever gives transactions their answers may poll for the next one before the commit."""
+    fill(client, topic, 4)
+    one, producer = share(acknowledgement_mode="implicit"), make()
+    producer.begin_transaction()
+    one.poll(5, 1)
+    with caplog.at_level(logging.WARNING, "msgtx.consumer"):
+        for _ in range(2):
+            producer.send_acknowledgements_to_transaction(one)
+            one.poll(5, 1)
+            producer.commit_transaction()
+            producer.begin_transaction()
+            one.poll(0, 1)
+            assert caplog.text.count("ended without it") == 1
+    producer.abort_transaction()
+    assert seen(one.poll(5)) == [(b"3", 2)]
+    assert lag(client, one) == 1
+
+
+def test_an_abort_takes_no_longer_than_it_may_however_many_consumers_it_was_for(
+    client: msgtx.Client, topic: str, share: Share, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(client, topic, 2)
+    several, producer = [share(acknowledgement_mode="implicit", request_timeout_ms=3000) for _ in range(2)], make()
+    for one in several:
+        assert len(one.poll(5, 1)) == 1
+    limits: list[float] = []
+
+    def release(*_: Any, **__: Any) -> list[Any]:
+        limits.append(seconds_left())
+        return []
+
+    monkeypatch.setattr(shares, "acknowledge_records", release)
+    producer.begin_transaction()
+    producer.abort_transaction(timeout=0.8)
+    assert len(limits) == 2
+    assert max(limits) <= 0.8
+
+
+def test_a_failed_producer_that_is_aborted_late_does_not_touch_what_was_handed_out_since(
+    client: msgtx.Client, topic: str, output: str, share: Share, make: Make
+) -> None:
+    """Whoever has caught its error goes on with a new one, and tidies up."""
+    fill(client, topic, 1)
+    one, failed, producer = share(acknowledgement_mode="implicit"), make(), make()
+    assert len(one.poll(5)) == 1
+    failed.begin_transaction()
+    is_fenced(client, failed)
+    failed.send(output, b"late", partition=0)
+    with pytest.raises(errors.ProducerFenced):
+        failed.commit_transaction()
+    assert len(one.poll(5)) == 1
+    with pytest.raises(errors.ProducerFenced):
+        failed.abort_transaction()
+    with producer.transaction() as tx:
+        tx.send_acknowledgements(one)
+    assert lag(client, one) == 0
 
 
 def test_an_end_that_is_learnt_late_does_not_touch_what_was_handed_out_since(
