@@ -76,6 +76,8 @@ class Enclosing(Protocol):
     is_over: bool
 
 
+_loop = asyncio._get_running_loop
+_thread = threading.get_ident
 Worker = object  # the number of a thread, or a weak reference to a task: a reference is equal to others to the same
 Sources = tuple["weakref.ref[HandingOut]", ...]
 Transactions = tuple["weakref.ref[Enclosing]", ...]
@@ -91,9 +93,9 @@ def _worker() -> Worker:
     lender = _lender.get()
     if lender is not None:
         return lender
-    loop = asyncio._get_running_loop()
+    loop = _loop()
     task = None if loop is None else asyncio.current_task(loop)
-    return threading.get_ident() if task is None else weakref.ref(task)
+    return _thread() if task is None else weakref.ref(task)
 
 
 @contextlib.contextmanager
@@ -109,6 +111,8 @@ def lending() -> Iterator[None]:
 def hands_out_here(source: "weakref.ref[HandingOut]") -> None:
     """Register a share consumer that hands out records in this thread or task."""
     worker, known = _sources.get()
+    if worker == _thread() and source in known and _loop() is None:  # as a rule, and quickly: it is asked for each record
+        return
     me = _worker()
     if worker != me:
         known = ()
