@@ -12,6 +12,7 @@ come with each batch, transaction and poll. Labels are topics, groups, and names
 
 import contextlib
 import functools
+import os
 import threading
 import weakref
 from collections import defaultdict
@@ -24,7 +25,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, g
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from msgtx import arguments
+from msgtx import arguments, forks
 from msgtx.client import Client
 from msgtx.coordinator.endpoint import Endpoint, exposition, plain
 from msgtx.errors import ConfigError
@@ -192,6 +193,7 @@ class _Lags(Collector):
 
 _known: "weakref.WeakKeyDictionary[CollectorRegistry, Metrics]" = weakref.WeakKeyDictionary()
 _making = threading.Lock()
+os.register_at_fork(after_in_child=lambda: forks.fresh(_making))
 
 
 def watch(client: Client, *, registry: CollectorRegistry = REGISTRY) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import json
 import multiprocessing
 import os
@@ -18,9 +19,10 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 import msgtx
-from msgtx import Acknowledgement, TopicPartition, aio, errors, orm
+from msgtx import Acknowledgement, TopicPartition, aio, errors, metrics, orm
 from msgtx.consumer.consumer import Consumer
 from msgtx.consumer.shares import ShareConsumer
+from msgtx.database.schema import migrate
 from msgtx.producer.producer import Producer
 from tests.databases import Connection
 
@@ -461,3 +463,10 @@ def test_a_publish_in_the_child_of_a_session_is_lost_alone(
     assert connection.execute("select value from msgtx.committed_records_now where topic = %s", [topic]).fetchall() == [
         (b"a",)
     ]
+
+
+def test_the_locks_of_modules_are_free_in_a_child() -> None:
+    locks = {"upgrade": migrate._ALEMBIC_LOCK, "metrics": metrics._making}
+    calls: Calls = {name: (FINE, functools.partial(enter, lock)) for name, lock in locks.items()}
+    with held(*locks.values()):
+        assert in_a_child(calls) == {}

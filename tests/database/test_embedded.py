@@ -5,6 +5,7 @@ import pwd
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import sqlalchemy
 
 from msgtx import errors
 from msgtx.database import embedded
-from msgtx.database.embedded import postmaster
+from msgtx.database.embedded import postmaster, sheltered
 from msgtx.database.opening import open_engine
 from msgtx.database.pool import Engine
 
@@ -130,3 +131,24 @@ def test_what_else_runs_as_the_servers_user_reads_none_of_its_files(running: emb
         assert not reads(path, user.pw_gid), path
     with Engine(running.url) as engine:
         engine.dedicated().close()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_of_a_fork_has_its_variables_and_can_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGPASSWORD", "theirs")
+    hidden = threading.Event()
+
+    def step() -> None:
+        with sheltered._without_variables():
+            hidden.set()
+            time.sleep(0.2)
+
+    thread = threading.Thread(target=step)
+    thread.start()
+    hidden.wait(SECONDS)
+    child = os.fork()
+    if child == 0:
+        free = sheltered._one_at_a_time.acquire(timeout=2)
+        os._exit(0 if free and os.environ.get("PGPASSWORD") == "theirs" else 1)
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0

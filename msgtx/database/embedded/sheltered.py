@@ -16,7 +16,7 @@ from msgtx.database.connection import Connection
 PREFIX: Final = "PG"
 # What psycopg itself takes from the environment where the address does not say it.
 NOT_ASKED_FOR: Final = {"hostaddr": "127.0.0.1", "target_session_attrs": "any", "load_balance_hosts": "disable"}
-_one_at_a_time: Final = threading.Lock()
+_one_at_a_time: Final = threading.RLock()
 
 
 class Sheltered(Connection):
@@ -52,4 +52,11 @@ def _without_variables() -> Iterator[None]:
                 os.environ.pop(name, None)
             yield
         finally:
-            os.environ.update(hidden)
+            for name, value in hidden.items():
+                os.environ.setdefault(name, value)  # another thread may have set it meanwhile
+
+
+# A child has its variables, and a lock that nobody holds.
+os.register_at_fork(
+    before=_one_at_a_time.acquire, after_in_parent=_one_at_a_time.release, after_in_child=_one_at_a_time.release
+)

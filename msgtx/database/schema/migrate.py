@@ -7,6 +7,7 @@ Alembic is imported where it works: 0.2 s, which most programs that connect need
 """
 
 import math
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, text
 
+from msgtx import forks
 from msgtx.database.connection import until
 from msgtx.database.schema import functions, privileges
 from msgtx.database.schema.functions import functions_hash
@@ -29,6 +31,7 @@ UPGRADE_LOCK = (0x6D736710, 0)  # class and key; msgtx's other lock classes begi
 ENCODINGS = ("UTF8", "SQL_ASCII")  # the second one takes every byte as it comes; clients of msgtx send UTF-8
 LOCK_TIMEOUT = "30s"  # longer, and all readers of a view would queue behind an upgrade that waits for one long report
 _ALEMBIC_LOCK = threading.Lock()  # Alembic's `context` and `op` are global: upgrades of two databases take turns
+os.register_at_fork(after_in_child=lambda: forks.fresh(_ALEMBIC_LOCK))
 
 
 @dataclass(frozen=True, slots=True)
