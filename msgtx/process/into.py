@@ -117,7 +117,7 @@ class Into:
         if not hasattr(session, entry):
             wanted = "Sessions or Connections" if entry == "__enter__" else "AsyncSessions or AsyncConnections"
             other = "msgtx.aio's takes async ones" if entry == "__enter__" else "client.sync's takes the others"
-            raise TypeError(f"session_factory makes {wanted} of SQLAlchemy, not {type(session).__name__} ({other})")
+            raise WrongType(f"session_factory makes {wanted} of SQLAlchemy, not {type(session).__name__} ({other})")
         return session
 
     def _given(self, records: list[Record]) -> Any:
@@ -135,7 +135,7 @@ class Into:
         if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
             if inspect.iscoroutine(result):
                 result.close()
-            raise TypeError(f"the handler returned a {type(result).__name__}, which nobody runs: it has done nothing")
+            raise WrongType(f"the handler returned a {type(result).__name__}, which nobody runs: it has done nothing")
 
     def _require_rides(self, ride: Ride, records: list[Record]) -> None:
         self.at = records
@@ -172,8 +172,8 @@ class IntoAsync(Into):
             try:
                 return working.result(POLL_SECONDS)
             except TimeoutError:
-                if working.done():  # it is the handler's
-                    raise
+                if working.done():  # meanwhile, or the error is the handler's
+                    return working.result()
                 if self.loop.is_closed():
                     raise FatalError("the worker's event loop was closed: nothing does what is under way") from None
 

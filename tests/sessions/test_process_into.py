@@ -1,5 +1,6 @@
 """`client.process_into`: rows made of records, exactly once, by a loop that owns itself (I10, I11)."""
 
+import asyncio
 import concurrent.futures
 import contextlib
 import itertools
@@ -23,6 +24,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 import msgtx
 from msgtx import ProcessReport, Record, TopicPartition, errors, orm
+from msgtx.process.into import Into, IntoAsync
 from tests.databases import Connection, wait_until, waiting_backends
 from tests.sessions.conftest import LEVELS, MakeEngine, Order
 
@@ -938,3 +940,27 @@ def test_several_topics_are_one_worker(
     assert rows() == [1, 2]
     assert reports[-1].records_in == 2
     wait_until(lambda: client.admin.groups.members(topic) == [])
+
+
+def test_what_nobody_runs_is_a_wrong_type() -> None:
+    with pytest.raises(errors.WrongType, match="which nobody runs"):
+        Into._require_done(each for each in ())
+
+
+def test_work_that_ends_as_the_look_at_it_ends_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ends(concurrent.futures.Future[None]):
+        def result(self, timeout: float | None = None) -> None:
+            if timeout is not None:
+                self.set_result(None)
+                raise TimeoutError
+            return super().result()
+
+    def run(coroutine: Any, _: object) -> Ends:
+        coroutine.close()
+        return Ends()
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", run)
+    into = object.__new__(IntoAsync)
+    into.loop = asyncio.new_event_loop()
+    into._transact([], None)
+    into.loop.close()
