@@ -11,12 +11,13 @@ from typing import Final
 
 from msgtx import errors, forks
 from msgtx.background import BackgroundThread
-from msgtx.database.connection import seconds_left
+from msgtx.database.connection import seconds_left, until
 from msgtx.types import GroupMetadata, OffsetAndMetadata
 
 log = logging.getLogger("msgtx.consumer")
 Offsets = Mapping[int, OffsetAndMetadata]  # by partition id
 IDLE_SECONDS: Final = 10.0  # until the thread ends: it keeps a consumer in memory that was dropped without `close`
+EXIT_SECONDS: Final = 10.0  # that the end of the interpreter waits for all commits together
 Write = Callable[[GroupMetadata, Offsets], None]
 
 
@@ -115,9 +116,12 @@ class Commits:
         while True:
             with self._lock:
                 found = self._changed.wait_for(lambda: self._closed or (self._queue and not self._writing), IDLE_SECONDS)
+                if self._closed:
+                    return
+                if not found and self._queue:  # another thread writes for longer
+                    continue
                 if not found:
                     self._thread = self._new_thread()
-                if not found or self._closed:
                     return
                 group, offsets = self._take()
             self._write_taken(group, offsets)
@@ -129,10 +133,11 @@ _pending: "Final[weakref.WeakSet[Commits]]" = weakref.WeakSet()
 @atexit.register
 def _settle_all() -> None:
     """Write what was handed over, when the interpreter ends: the thread ends with it."""
-    for commits in list(_pending):
-        if commits._origin.is_parent:
-            continue
-        try:
-            commits.settle()
-        except errors.MsgtxError as error:
-            log.warning("offsets were not committed: %s", error)
+    with until(time.monotonic() + EXIT_SECONDS):
+        for commits in list(_pending):
+            if commits._origin.is_parent:
+                continue
+            try:
+                commits.settle()
+            except errors.MsgtxError as error:
+                log.warning("offsets were not committed: %s", error)

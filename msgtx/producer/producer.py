@@ -365,6 +365,7 @@ class Producer:
         if self.closed:
             return
         self._require_outside("close")
+        deadline = None if seconds is None else time.monotonic() + seconds
         self._flush_or_abort(seconds)
         self._state.close()
         # Outside the lock: delivery callbacks are the user's code.
@@ -372,8 +373,8 @@ class Producer:
         self._accumulator.drop_unsent(lost, lambda batch: batch.uncertain)
         self._accumulator.drop_unsent(IllegalState("the producer was closed before this was sent"))
         self._transactions.give_up()
-        self._keyed.close(seconds)
-        self._sender.close(seconds)
+        for part in (self._keyed, self._sender):
+            part.close(None if deadline is None else max(0.0, deadline - time.monotonic()))
 
     def _flush_or_abort(self, timeout: float | None) -> None:
         try:

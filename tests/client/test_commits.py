@@ -11,6 +11,7 @@ import pytest
 
 import msgtx
 from msgtx import OffsetAndMetadata, TopicPartition, errors
+from msgtx.consumer import commits as room
 from msgtx.consumer.commits import Commits, Offsets
 from msgtx.types import GroupMetadata
 from tests.databases import Connection, wait_until
@@ -423,3 +424,37 @@ def test_a_revoked_partition_is_released_behind_its_last_commit(
     assert "not committed" not in caplog.text
     other.close()
     one.close()
+
+
+def writes_elsewhere(*several: Commits) -> threading.Event:
+    """Have another thread write for each of them, until the event is set."""
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait, args=(SECONDS,))
+    thread.start()
+    for commits in several:
+        commits._writer = thread
+    return over
+
+
+def test_the_thread_stays_while_another_one_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "IDLE_SECONDS", 0.02)
+    slow = Slow()
+    slow.turn.release()
+    commits = Commits(slow, timeout=SECONDS)
+    over = writes_elsewhere(commits)
+    commits.hand_over(GROUP, at(1))
+    time.sleep(0.2)
+    over.set()
+    wait_until(lambda: slow.written == [{0: 1}], "it is written")
+
+
+def test_all_commits_have_one_time_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    several = [Commits(Slow(), timeout=1.0) for _ in range(3)]
+    over = writes_elsewhere(*several)
+    monkeypatch.setattr(room, "_pending", several)
+    monkeypatch.setattr(room, "EXIT_SECONDS", 0.1)
+    began = time.monotonic()
+    room._settle_all()
+    took = time.monotonic() - began
+    over.set()
+    assert took < 0.9

@@ -416,3 +416,13 @@ def test_a_batch_that_is_settled_twice_is_counted_once(client: msgtx.Client) -> 
     for _ in range(2):
         accumulator.finish([batch])
     assert accumulator.unfinished == 0
+
+
+def test_close_has_one_time_for_all_its_steps(client: msgtx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[float | None] = []
+    producer = client.producer()
+    monkeypatch.setattr(producer, "_flush_or_abort", time.sleep)
+    monkeypatch.setattr(producer._keyed, "close", left.append)
+    monkeypatch.setattr(producer._sender, "close", left.append)
+    producer.close(0.1)
+    assert left == [0.0, 0.0]
