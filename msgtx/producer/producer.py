@@ -14,7 +14,14 @@ from typing import Any, Final, Self
 from msgtx import arguments, callbacks, forks
 from msgtx.config import ProducerConfig
 from msgtx.database.pool import Engine
-from msgtx.errors import DeliveryTimeout, IllegalState, MsgtxError
+from msgtx.errors import (
+    DeliveryTimeout,
+    IllegalState,
+    InvalidRequest,
+    MsgtxError,
+    OffsetMetadataTooLarge,
+    WrongType,
+)
 from msgtx.observer import Ended, Observers
 from msgtx.producer.batcher import Batcher, Serializer
 from msgtx.producer.batches import Accumulator, BatchFuture, RecordFuture
@@ -252,7 +259,14 @@ class Producer:
         """
         arguments.timeout(timeout)  # nothing is awaited: the offsets travel with the decision, which checks them
         self._transactions.require(Call.SEND_OFFSETS)
-        self._transactions.send_offsets(*positions_of(offsets, group_metadata))
+        try:
+            found = positions_of(offsets, group_metadata)
+        except (InvalidRequest, OffsetMetadataTooLarge) as error:
+            # Who catches it and commits would commit the outputs without their offsets (I10). A wrong call changes nothing.
+            if group_metadata is not None and not isinstance(error, WrongType):
+                self._state.fail(error)
+            raise
+        self._transactions.send_offsets(*found)
 
     def send_acknowledgements_to_transaction(self, share_consumer: AnswerSource) -> None:
         """Acknowledge records of a share group with this transaction: what the share consumer's `commit` would (I17).

@@ -458,7 +458,11 @@ def test_idempotence_that_the_environment_asks_for_is_not_given_up(monkeypatch: 
             {"heartbeat_interval_ms": "2s", "max_poll_interval_ms": "1s"},
             "must be at most max_poll",
         ),
-        (ConsumerConfig, {"retry_backoff_ms": "1min"}, "retry_backoff_ms=60000 must be below session_timeout_ms"),
+        (
+            ConsumerConfig,
+            {"retry_backoff_ms": "1min", "group": "g"},
+            "retry_backoff_ms=60000 must be below session_timeout",
+        ),
         (
             ConsumerConfig,
             {"retry_backoff_ms": "2s", "request_timeout_ms": "1s"},
