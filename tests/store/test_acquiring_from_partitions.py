@@ -206,11 +206,13 @@ def test_if_an_answer_is_refused_nothing_is_acquired(members: Members, why: str)
     assert members.spans(1) == [(1, 1, "acquired", 1)]
 
 
-def test_what_is_accepted_of_a_topic_that_is_gone_is_not_refused(members: Members, connection: Connection) -> None:
+def test_what_is_accepted_of_a_topic_that_is_gone_is_refused(members: Members, connection: Connection) -> None:
+    """As any answer for it is: nothing says that it is done."""
     members.send(0, b"1")
     members.ask("a")
     delete_topic_of(connection, members.partitions[0])
-    assert members.ask("a", accepts=[(0, 1, 1)]) == ([], [], False)
+    found = members.ask("a", accepts=[(0, 1, 1)])
+    assert ([error for error, _ in found.refused], found.records) == (["InvalidRecordState"], [])
 
 
 @pytest.mark.parametrize("place", [0, 1])

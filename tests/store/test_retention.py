@@ -223,8 +223,8 @@ def test_the_age_of_a_log_is_that_of_its_own_first_row(connection: Connection) -
 
 @pytest.mark.parametrize(
     ("timestamp", "goes"),
-    [(1_000, True), (0, True), (-1, False), (-5_000, False), (1 << 60, False)],
-    ids=["long ago", "1970", "none", "below none", "in the future"],
+    [(1_000, True), (0, True), (253_370_764_799_999, False)],
+    ids=["long ago", "1970", "in the future"],
 )
 def test_a_timestamp_that_cannot_be_the_age_counts_as_the_time_of_the_append(
     connection: Connection, clock: Clock, timestamp: int, goes: bool
