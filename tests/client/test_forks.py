@@ -135,7 +135,7 @@ def test_a_producer_of_the_parent_sends_nothing_and_waits_for_nothing(client: ms
     with client.producer(linger_ms=60_000) as producer, client.producer() as unused:
         future = producer.send(wide, b"a", partition=0)
         batch = producer.send_batch(wide, [b"b"], partition=1)
-        keyed = producer.send(wide, b"c", dedup_key="c")
+        keyed = producer.send(wide, b"c", partition=2, dedup_key="c")
         calls: Calls = {
             "send": (REFUSED, lambda: producer.send(wide, b"x")),
             "send to another topic": (REFUSED, lambda: producer.send("another", b"x")),
