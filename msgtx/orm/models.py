@@ -162,7 +162,9 @@ class _Record:
     @time.inplace.expression
     @classmethod
     def _time(cls) -> ColumnElement[datetime]:
-        return func.to_timestamp(cls.timestamp / literal(1000), type_=TIMESTAMP(timezone=True))
+        # Whole seconds, as `to_timestamp` takes a float: milliseconds of far years would be some microseconds away.
+        seconds = func.to_timestamp(cls.timestamp // 1000, type_=TIMESTAMP(timezone=True))
+        return seconds + cls.timestamp % 1000 * literal(timedelta(milliseconds=1))
 
 
 class Record(_Record, ReadOnly):

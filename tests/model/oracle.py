@@ -468,9 +468,10 @@ class Oracle:
 
     @call(flushed=True)
     def join_share(self, name: str, number: int, who: Person) -> int | None:
-        """Returns the member's number. Others stay, whatever became of their sessions."""
+        """Returns the member's number. Others whose session is over are out; one that is there already changes nothing."""
         group = self.group(name)
         if group.number_of(who.member) is None:
+            group = group.without(group.overdue(self.now))
             self.groups[name] = replace(group, members={**group.members, number: replace(who, at=self.now)})
         return self.groups[name].number_of(who.member)
 

@@ -90,7 +90,7 @@ def test_a_record_is_the_one_that_a_consumer_gets(
     assert len(read) == 2
 
 
-@pytest.mark.parametrize("milliseconds", [0, 1_234_567, 1_795_308_036_429, 253_370_764_799_999])
+@pytest.mark.parametrize("milliseconds", [0, 1_234_567, 1_795_308_036_429, 100_000_000_000_003, 253_370_764_799_999])
 def test_the_time_of_a_record_is_its_timestamp_here_and_there(
     milliseconds: int, connection: Connection, topic: str, session: Session
 ) -> None:
