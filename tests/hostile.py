@@ -77,7 +77,7 @@ TABLES: Final = """
     select c.relname from pg_class c where c.relnamespace = 'msgtx'::regnamespace and c.relkind = 'r' order by 1"""
 
 
-# What belongs to others. Heartbeats, markers and floors are nobody's; names of snapshots belong to all roles that consume.
+# What belongs to others. Heartbeats, markers and floors are nobody's.
 THEIRS: Final = {
     "record_batch": "partition_id = any(%(partitions)s)",
     "partition": "partition_id = any(%(partitions)s)",
@@ -96,6 +96,7 @@ THEIRS: Final = {
     "share_parked": "group_id = any(%(groups)s)",
     "share_pending": "group_id = any(%(groups)s)",
     "dedup_key": "topic_id in (select topic_id from msgtx.topic where name = any(%(topics)s))",
+    "named_snapshot": "name = %(cut)s",
     "setting": "true",
     "role_right": "true",
 }
@@ -183,6 +184,7 @@ class Others:
         ).fetchall()
         of = {
             "topics": topics,
+            "cut": self.cut,
             "partitions": [each for topic in known.values() for each in topic.partition_ids],
             "groups": [group for (group,) in groups],
             "producers": [self.writer.name[0], self.owners.name[0], self.sequence[0]],

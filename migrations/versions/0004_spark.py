@@ -26,7 +26,8 @@ TABLES = (
         name text not null constraint named_snapshot_pkey primary key
             constraint named_snapshot_name_is_allowed check (name ~ '^[a-zA-Z0-9._-]{1,249}$'),
         snapshot text not null,
-        taken_at timestamptz not null
+        taken_at timestamptz not null,
+        role_name name not null
     )""",
     # query_id: Spark's, which lives in the checkpoint; '' for batches that a program counts by itself.
     """create table msgtx.spark_batch (

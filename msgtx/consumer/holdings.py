@@ -196,9 +196,10 @@ class Holdings:
 
     def answer(self, key: Key, answer: Answer) -> None:
         """Record the answer for a record; the last one counts."""
-        self._answers[key] = answer
-        if self._undone:
-            self._undone.discard(key)
+        with self.lock:  # another thread may undo a transaction
+            self._answers[key] = answer
+            if self._undone:
+                self._undone.discard(key)
 
     def given(self) -> dict[Key, Answer]:
         """Return the answers to commit: in implicit mode all that is held is accepted, but for what is to be released."""
@@ -259,8 +260,9 @@ class Holdings:
                     left = without([held], hit) if self._implicit else []  # else it is one record
                     self._held |= {(*key[:2], rest.first): rest for rest in left}
             raise errors.BY_NAME[refused[0][0]](
-                f"share group {self._group!r}: {_named(bad)}: the lock has expired, or the"
-                " session of this member is over: others get them. Nothing was committed; call again for the rest"
+                f"share group {self._group!r}: {_named(bad)}: the lock has expired or the"
+                " session of this member is over, so others get them; or their topic was deleted. Nothing was committed;"
+                " call again for the rest"
             )
         late = []
         for key, answer in answers.items():

@@ -17,6 +17,7 @@ from msgtx.store.append import TRY_LOCKS, append_and_decide
 from msgtx.store.decide import decide
 from msgtx.store.groups import commit_offsets, committed_offsets
 from msgtx.store.holders import expire_holders
+from msgtx.store.installation import describe_installation
 from msgtx.store.members import heartbeat, leave_group
 from msgtx.store.producers import init_producer_id
 from msgtx.store.seal import complete_prepared, seal
@@ -29,6 +30,7 @@ from msgtx.store.shares import (
     new_member_number,
     redrive_dead_letters,
 )
+from msgtx.store.snapshots import delete_snapshot, save_snapshot, saved_snapshots
 from msgtx.store.spark import (
     Attempt,
     BatchName,
@@ -414,6 +416,30 @@ def test_who_administers_every_topic_may_use_ids_once_they_are_granted(
             append_one(administrator, writer.row(partition, b"more"))
         with pytest.raises(errors.AuthorizationFailed, match="is not of role"):
             append_one(administrator, batch(partition, b"forged", producer=unnamed, sequence=0))
+
+
+def test_a_saved_snapshot_is_replaced_and_deleted_by_whom_it_belongs_to(
+    guest: Callable[..., Connection], connection: Connection
+) -> None:
+    """Others read it. It belongs to the role that saved it; the owner may do anything."""
+    one, two = guest("consume"), guest("consume")
+    name, incarnation = unique("cut"), describe_installation(connection).incarnation
+    first, second = f"{incarnation} first", f"{incarnation} second"
+    save_snapshot(one, name, first, replace=False)
+    assert save_snapshot(two, name, first, replace=True), "the same one again changes nothing"
+    for change in (
+        lambda: save_snapshot(two, name, second, replace=True),
+        lambda: delete_snapshot(two, name),
+    ):
+        with pytest.raises(errors.AuthorizationFailed, match=f"snapshot {name} is not of role"):
+            change()
+    assert [each.snapshot for each in saved_snapshots(two, name)] == [first]
+    with pytest.raises(errors.SnapshotExists):
+        save_snapshot(two, name, second, replace=False)
+    save_snapshot(one, name, second, replace=True)
+    save_snapshot(connection, name, first, replace=True)
+    assert delete_snapshot(one, name), "who saved it has it, also after the owner replaced it"
+    assert not delete_snapshot(two, name)
 
 
 # ── producer ids ──

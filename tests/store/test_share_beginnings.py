@@ -136,6 +136,28 @@ def test_a_member_is_known_by_a_number_that_it_alone_knows(connection: Connectio
     assert shown == 0
 
 
+def test_a_join_that_is_repeated_after_its_session_was_over_is_a_join(
+    connection: Connection, clock: Callable[[object], None]
+) -> None:
+    """Its answer was lost, and another member has taken it out meanwhile; the sweep of its heartbeat has not come yet."""
+    topic, group, number = unique("topic"), unique("share"), new_member_number()
+    (partition,) = made(connection, topic)
+    join(connection, group, topic, number=number)
+    clock("2000 s")
+    join(connection, group, topic, member="b")
+    assert join(connection, group, topic, number=number) == number
+    append(connection, [batch(partition, b"0")])
+    assert acquired(connection, group, number, [partition]) == {(partition, 0)}
+
+
+def test_a_number_that_another_member_has_is_refused(connection: Connection) -> None:
+    group, number = unique("share"), new_member_number()
+    join(connection, group, number=number)
+    for name, member in ((group, "b"), (unique("share"), "a")):
+        with pytest.raises(errors.InvalidRequest, match="is another member's; draw one"):
+            join(connection, name, member=member, number=number)
+
+
 @pytest.mark.parametrize("number", [0, 1, (1 << 60) - 1])
 def test_a_number_that_can_be_guessed_is_refused(connection: Connection, number: int) -> None:
     group = unique("share")

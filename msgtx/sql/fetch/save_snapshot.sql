@@ -2,7 +2,8 @@
 --   SnapshotExists       the name holds another one, and it is not to be replaced: the same one again changes nothing
 --   IncarnationChanged   it is of another incarnation than the database, so it could never be read
 --   InvalidRequest       the name is not made of 1 to 249 of a-z A-Z 0-9 . _ -; or the snapshot is longer than any is
--- Names are no topics: all roles that may consume share them, as they share groups. Two at once: the second one waits, and is refused.
+-- Raises 42501 where it is to replace one that another role has saved, whose rights the caller does not inherit. Reading it takes no right
+-- but to consume. Two at once: the second one waits, and is refused.
 -- Writes named_snapshot. Flushed.
 create function msgtx.save_snapshot(
     in_name text, in_snapshot text, in_replace boolean, out error text, out detail text, out taken_at timestamptz)
@@ -11,7 +12,7 @@ set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
     most_characters constant int := 16777216;  -- of half a million partitions
-    found_snapshot text;
+    known record;
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     if in_name is null or in_name !~ '^[a-zA-Z0-9._-]{1,249}$' then
@@ -32,13 +33,18 @@ begin
         return;
     end if;
     ignored := msgtx.flush_at_commit();
-    insert into msgtx.named_snapshot as s (name, snapshot, taken_at) values (in_name, in_snapshot, msgtx.clock())
+    insert into msgtx.named_snapshot as s (name, snapshot, taken_at, role_name)
+    values (in_name, in_snapshot, msgtx.clock(), msgtx.caller())
     on conflict (name) do update set snapshot = excluded.snapshot, taken_at = excluded.taken_at
-        where in_replace and s.snapshot <> excluded.snapshot
+        where in_replace and s.snapshot <> excluded.snapshot and msgtx.acts_for_role(s.role_name)
     returning s.taken_at into taken_at;
     if taken_at is null then
-        select s.snapshot, s.taken_at into found_snapshot, taken_at from msgtx.named_snapshot s where s.name = in_name;
-        if found_snapshot is distinct from in_snapshot then
+        select s.snapshot, s.taken_at, s.role_name into known from msgtx.named_snapshot s where s.name = in_name;
+        taken_at := known.taken_at;
+        if known.snapshot is distinct from in_snapshot then
+            if in_replace then
+                ignored := msgtx.require_own_snapshot(in_name, known.role_name);
+            end if;
             error := 'SnapshotExists';
             detail := format('there is a snapshot %s, of %s: it is replaced only if that is asked for', in_name,
                              to_char(taken_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'));

@@ -9,7 +9,6 @@ declare
     asked bigint;
     known record;
     named record;
-    caller_id oid := to_regrole(quote_ident(msgtx.caller()));
 begin
     foreach asked in array producer_ids loop
         continue when asked is null;
@@ -27,8 +26,7 @@ begin
         continue when known.role_name is null and asked >> 40 = msgtx.tag_of_role(msgtx.caller());
         continue when known.role_name is null
             and asked < (select i.first_owned_producer_id from msgtx.installation i);
-        continue when pg_has_role(caller_id, (select n.nspowner from pg_namespace n where n.nspname = 'msgtx'), 'USAGE');
-        continue when pg_has_role(caller_id, to_regrole(quote_ident(known.role_name))::oid, 'USAGE');
+        continue when msgtx.acts_for_role(known.role_name);
         raise exception using errcode = '42501', message = format(
             'producer %s is not of role %s: its transactions are decided, and its batches appended, by the role that initialized'
             ' it, or one that inherits its rights, or was given its transactional id', asked, msgtx.caller());

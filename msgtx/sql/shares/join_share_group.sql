@@ -6,11 +6,12 @@
 --   in_topics      that it reads. With a name that the group does not know it begins here and now (share_start_offsets); what is made under
 --                  that name later, a partition or the topic, is read from its beginning. Names of topics that the caller may not consume say
 --                  nothing
+--   InvalidRequest  also: another member has the id or the number
 --   ConfigError    the name is a consumer group's; the group's dead letters would go to a topic that it reads, or that is compacted
 -- The group may write dead letters once a member has joined that may (may_write_dead_letters).
 -- Removes members whose session is over.
--- Locks the group (exclusive). Reads topic, partition. Deletes and writes through take_out_members. Writes consumer_group, share_group, share_topic, group_member, group_heartbeat
--- (number 0), share_state. Flushed.
+-- Locks the group (exclusive). Reads topic, partition. Deletes and writes through take_out_members. Deletes from group_heartbeat. Writes
+-- consumer_group, share_group, share_topic, group_member, group_heartbeat (number 0), share_state. Flushed.
 create function msgtx.join_share_group(
     group_name text, in_member_id text, in_client_host text, in_client_process int, in_session_timeout_ms int, in_topics text[],
     in_member_number bigint default null,
@@ -79,6 +80,12 @@ begin
         end if;
         return;
     end if;
+    if exists (select from msgtx.group_member m where m.member_number = in_member_number) then
+        error := 'InvalidRequest';
+        detail := format('share group %s: the number of member %s is another member''s; draw one', group_name, in_member_id);
+        group_id := null;
+        return;
+    end if;
     -- As in join_group: whose session is over is in nobody's way.
     gone := array(select o.member_number from msgtx.overdue_members(join_share_group.group_id, msgtx.clock()) o);
     if gone <> '{}' then
@@ -104,6 +111,8 @@ begin
                                        & 4611686018427387903)),
             group_id, in_member_id, in_client_host, in_client_process, in_session_timeout_ms, in_topics, msgtx.clock())
     returning msgtx.group_member.member_number into member_number;
+    -- Its session may have ended before: the first answer was lost, and a sweep came.
+    delete from msgtx.group_heartbeat h where h.member_number = join_share_group.member_number;
     insert into msgtx.group_heartbeat (member_number, heartbeat_number, heartbeat_at)
     values (join_share_group.member_number, 0, msgtx.clock());
     readable := msgtx.patterns_of_caller('{consume}');
