@@ -88,6 +88,12 @@ class BackgroundThread:
         with self._lock:
             self._begin()
 
+    def revive(self) -> None:
+        """Start the thread if it was started and has died. Raise as `start`."""
+        thread = self._thread
+        if thread is not None and not thread.is_alive():
+            self.start()
+
     def stop(self) -> None:
         """Run the loop no more once it returns or raises. End a pause between two runs; the caller ends the loop."""
         self._over = True

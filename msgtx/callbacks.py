@@ -36,7 +36,8 @@ def run(
 
 def is_inside(owner: object) -> bool:
     """Return whether the thread is in a user's function that was called for `owner`."""
-    return any(each is owner for each in getattr(_here, "of", ()))
+    owners = getattr(_here, "of", ())
+    return bool(owners) and any(each is owner for each in owners)
 
 
 def require_none(call: str, owner: object) -> None:

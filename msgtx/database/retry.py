@@ -27,14 +27,14 @@ def retried(
     `silence`: seconds for a sign of life from the server within one attempt; `cut`: an attempt on its way is given up at
     the deadline, too. Within `until`, the earlier deadline counts. Raise the last error.
     """
-    deadline = min(deadline, time.monotonic() + seconds_left())
     while True:
         attempts -= 1
         try:
             with until(deadline if cut else math.inf, silence=silence):
                 return attempt()
         except MsgtxError as error:
-            if not error.retriable or attempts <= 0 or time.monotonic() + pause > deadline:
+            left = min(deadline - time.monotonic(), seconds_left())
+            if not error.retriable or attempts <= 0 or pause > left:
                 raise
         time.sleep(pause)
         pause = max(pause, min(2 * pause, longest))

@@ -103,7 +103,7 @@ class Sender:
         self._starting = threading.RLock()
         self._thread = BackgroundThread("msgtx-sender", self._run, what="the sender", failed=self._give_up)
         self.looks: Callable[[], None] = lambda: None  # called after each round, without the lock
-        accumulator.revive = self._revive
+        accumulator.revive = self._thread.revive
 
     @property
     def is_current(self) -> bool:
@@ -135,10 +135,6 @@ class Sender:
             self._state.producer = producer or self._state.producer
             self._thread.start()
         _started.add(self)
-
-    def _revive(self) -> None:
-        if self.started:
-            self._thread.start()
 
     def unanswered(self) -> int:
         """Return how many records are not known to be stored."""

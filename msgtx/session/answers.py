@@ -129,8 +129,10 @@ def sources_here() -> list[AnswerSource]:
 
 def begins_here(transaction: Enclosing) -> None:
     """Register a transaction that begins in this thread or task."""
-    others = (each for each in transactions_here() if each() is not transaction)
-    _transactions.set((_worker(), (*others, weakref.ref(transaction))))
+    worker, known = _transactions.get()
+    me = _worker()
+    others = [each for each in known if is_open(each) and each() is not transaction] if known and worker == me else []
+    _transactions.set((me, (*others, weakref.ref(transaction))))
 
 
 def began_here(transaction: Enclosing) -> bool:
