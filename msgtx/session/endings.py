@@ -17,7 +17,9 @@ from msgtx import forks
 from msgtx.database.connection import RawConnection
 
 OPEN: Final = (TransactionStatus.ACTIVE, TransactionStatus.INTRANS, TransactionStatus.INERROR)
-_TO_SAVEPOINT: Final = re.compile(r"\bto\b", re.IGNORECASE)  # ROLLBACK TO SAVEPOINT has the tag of ROLLBACK
+# ROLLBACK TO SAVEPOINT has the tag of ROLLBACK.
+_TO_SAVEPOINT: Final = re.compile(r"\brollback\s+(?:work\s+|transaction\s+)?to\b", re.IGNORECASE)
+_COMMENT: Final = re.compile(r"/\*.*?\*/|--[^\n]*", re.DOTALL)
 
 
 class Endings:
@@ -40,9 +42,11 @@ class Endings:
     def executed(self, driver: RawConnection, cursor: Any, statement: str) -> None:
         """Count an end by a statement: one that leaves no SQL transaction behind, or begins the next one itself."""
         results = getattr(getattr(cursor, "_cursor", cursor), "_results", ())  # an async session has a cursor around it
-        tags = {result.command_status for result in results}
-        ended = b"COMMIT" in tags or (b"ROLLBACK" in tags and _TO_SAVEPOINT.search(statement) is None)
-        if ended or driver.pgconn.transaction_status == TransactionStatus.IDLE:
+        tags = [result.command_status for result in results]
+        rollbacks = tags.count(b"ROLLBACK")
+        if rollbacks:
+            rollbacks -= len(_TO_SAVEPOINT.findall(_COMMENT.sub(" ", statement)))
+        if b"COMMIT" in tags or rollbacks > 0 or driver.pgconn.transaction_status == TransactionStatus.IDLE:
             self.count += 1
 
 

@@ -422,12 +422,14 @@ def _rollback(connection: sqlalchemy.Connection, savepoint: str | None = None, _
 
 
 def _failed(context: sqlalchemy.engine.ExceptionContext) -> Exception | None:
-    """Handle that a statement failed; if it was the COMMIT, the transaction is over, and whose it was must know.
+    """Handle that something failed; if it was the COMMIT, the transaction is over, and whose it was must know.
 
+    A result whose rows cannot be read has no statement here either, but the context of the one it came from.
     Returns the error that msgtx has for what its own functions refused at COMMIT; None: SQLAlchemy's is as good.
     """
     connection = context.connection
-    if connection is None or context.statement is not None or (enlistment := _enlistments.get(connection)) is None:
+    is_of_statement = context.statement is not None or context.execution_context is not None
+    if connection is None or is_of_statement or (enlistment := _enlistments.get(connection)) is None:
         return None
     forget(connection)
     enlistment.roll_back(connection, None, in_doubt=context.is_disconnect)

@@ -67,6 +67,10 @@ WAYS: dict[str, Way] = {
     **{statement: says(statement) for statement in ("rollback", "commit", "END", "abort", "rollback work")},
     **{f"{statement}, and more": says(statement, more=True) for statement in ("rollback", "commit")},
     **{statement: says(statement) for statement in ("commit and chain", "ROLLBACK AND CHAIN", "commit; begin")},
+    **{statement: says(statement) for statement in (
+        "rollback; begin; alter table orders rename to new; alter table new rename to orders",
+        "rollback and chain /* to begin with */",
+    )},
     "the driver's rollback": lambda session: driver(session).rollback(),
     "the driver's commit, and more": lambda session: (driver(session).commit(), add(session)),
     "the pool's rollback": lambda session: session.connection().connection.rollback(),

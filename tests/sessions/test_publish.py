@@ -295,6 +295,20 @@ def test_a_failing_flush_takes_the_records_back(leveled: sqlalchemy.Engine, topi
         still_good(session, topic, seen, 3)
 
 
+@pytest.mark.parametrize("settings", [{}, {"stream_results": True}])
+def test_a_result_that_cannot_be_read_takes_nothing_back(
+    leveled: sqlalchemy.Engine, topic: str, seen: Seen, settings: dict[str, Any]
+) -> None:
+    """psycopg has no datetime for infinity; the SQL transaction goes on, and commits its rows."""
+    with Session(leveled) as session:
+        session.execute(insert(1))
+        orm.publish(session, topic, b"1")
+        with pytest.raises(sqlalchemy.exc.DataError, match="timestamp too large"):
+            session.execute(sqlalchemy.text("select timestamptz 'infinity'"), execution_options=settings).all()
+        session.commit()
+    assert seen(topic) == ([b"1"], [1])
+
+
 def test_a_serialization_failure_takes_the_records_back(
     make_engine: MakeEngine, topic: str, seen: Seen, connection: Connection
 ) -> None:
