@@ -414,7 +414,8 @@ class Sender:
             self._accumulator.finish(stored)
 
     def _refused(self, lane: Lane, batch: PendingBatch, error: MsgtxError) -> None:
-        if isinstance(error, errors.OutOfOrderSequence) and batch.transaction_number is None:
+        goes_on = isinstance(error, errors.OutOfOrderSequence) or self._has_expired(error)
+        if goes_on and batch.transaction_number is None:
             # The epoch is raised once every uncertain batch is answered; then the refused are renumbered.
             self._bump_needed = True
             self._requeue(lane, batch)
@@ -429,6 +430,14 @@ class Sender:
         else:
             self._renumber_from(lane, batch)
             self._fail(batch, error)
+
+    def _has_expired(self, error: MsgtxError) -> bool:
+        """Return whether a producer without transactional id was idle for so long that its id was removed.
+
+        Nothing that it waits for is stored under that id then: it would have been in use (I13).
+        """
+        known = not isinstance(error, errors.InvalidProducerIdMapping) or self._state.transactional
+        return not known and self._engine.cause_of(error) is error
 
     def _look_into_refusals(self) -> None:
         """Send a refused batch again without the records that its topic refuses, or to its new partition; else it fails."""
@@ -522,9 +531,14 @@ class Sender:
 
     def _raise_epoch(self, connection: RawConnection) -> None:
         assert self._state.producer is not None
-        self._state.producer = init_producer_id(
-            connection, None, timeout_ms=self._config.transaction_timeout_ms, expected=self._state.producer
-        )
+        timeout_ms = self._config.transaction_timeout_ms
+        try:
+            producer = init_producer_id(connection, None, timeout_ms=timeout_ms, expected=self._state.producer)
+        except errors.InvalidProducerIdMapping as error:
+            if not self._has_expired(error):
+                raise
+            producer = init_producer_id(connection, None, timeout_ms=timeout_ms)
+        self._state.producer = producer
         log.info("producer %s goes on with epoch %s", *self._state.producer)
         with self._accumulator.lock:
             self._bump_needed = False

@@ -19,7 +19,7 @@ from msgtx.observer import Observer
 from msgtx.producer import sender
 from msgtx.store.decide import decide
 from msgtx.store.topics import describe_topics
-from tests.databases import Connection, partitions_held, wait_until, waiting_backends
+from tests.databases import Connection, partitions_held, set_clock, wait_until, waiting_backends
 from tests.interrupts import interrupts
 from tests.store.steps import append_one, batch
 
@@ -124,6 +124,32 @@ def test_what_follows_a_refused_batch_has_its_numbers(
             producer.flush(SECONDS)
     assert len(read(wide)) == 1 + 4 * 2 + 4 + 8 + 1 + 2
     assert {epoch for (epoch,) in rows(connection, wide, "producer_epoch")} == {0}
+
+
+def test_a_producer_that_was_idle_until_its_id_expired_goes_on(
+    client: msgtx.Client, wide: str, read: Read, connection: Connection, database_url: str
+) -> None:
+    """At epoch 0 an id needs no row; at a higher one it had a row, which a sweep has removed (I13)."""
+    log = {msgtx.TopicPartition(wide, partition): -1 for partition in range(3)}
+    epochs: list[object] = []
+    with client.producer(batch_records=2, linger_ms=0) as producer:
+        producer.send(wide, b"", partition=0).result(SECONDS)
+        try:
+            for days in (2, 4, 6, 8):
+                set_clock(database_url, f"{days} days")
+                client.admin.partitions.delete_records(log)
+                client.sweep(only=["retention", "ids"])
+                with partitions_held(connection, wide):
+                    futures = [producer.send(wide, b"%d" % i, partition=i % 2) for i in range(20)]
+                assert [future.exception(SECONDS) for future in futures] == [None] * 20
+                records = read(wide)
+                for partition in range(2):
+                    values = [record.value for record in records if record.partition == partition]
+                    assert values == [b"%d" % i for i in range(partition, 20, 2)]
+                epochs.append(rows(connection, wide, "max(producer_epoch)"))
+        finally:
+            set_clock(database_url)
+    assert epochs == [[(epoch,)] for epoch in (1, 0, 1, 0)]
 
 
 @pytest.mark.parametrize(("settings", "tries"), [({"retries": 2}, 3), ({"acks": "0", "enable_idempotence": False}, 1)])
