@@ -30,7 +30,7 @@ from msgtx.executor import Threads
 from msgtx.process import Ending, IntoAsync, Rider, Stop
 from msgtx.producer.batcher import Serializer
 from msgtx.producer.batches import BatchFuture, RecordFuture
-from msgtx.rules.record import GivenHeaders
+from msgtx.rules.record import GivenHeaders, as_headers
 from msgtx.session.answers import begins_here, hands_out_here, lending
 from msgtx.session.cancellation import to_its_end
 from msgtx.session.enlistment import UserSession
@@ -243,6 +243,8 @@ class Producer:
         The first is done at once, unless the topic is a new one or `buffer_bytes` are waiting. Serializers run in the event
         loop. Raise as `msgtx.Producer.send`.
         """
+        if headers is not None and not isinstance(headers, list | tuple | Mapping):
+            headers = as_headers(headers)  # it may be read only once, and is given twice where the first call has to wait
         rest: dict[str, Any] = {
             "key": key,
             "partition": partition,

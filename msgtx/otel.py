@@ -17,19 +17,21 @@ done.
 
 import contextlib
 import functools
+import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
-from msgtx import arguments
+from msgtx import arguments, callbacks
 from msgtx.client import Client
 from msgtx.errors import ConfigError, FatalError
 from msgtx.observer import Ended, Observer
 from msgtx.producer.batches import RecordFuture
 from msgtx.producer.producer import Producer
+from msgtx.rules.record import GivenHeaders, as_headers
 from msgtx.types import Record
 
 try:
@@ -45,7 +47,7 @@ SYSTEM: Final = "msgtx"
 MOST_LINKS: Final = 128  # of one span, as the SDK's own limit is
 MOST_RECORDS: Final = 10_000  # of one send span outside transactions
 NANOSECONDS: Final = 1_000_000_000
-Pairs: TypeAlias = Iterable[tuple[str, bytes | None]]
+log = logging.getLogger("msgtx.observer")
 
 
 class _Sending:
@@ -76,13 +78,23 @@ class _Sendings:
         self._open: dict[tuple[str, int], _Sending] = {}
 
     def sent(
-        self, send: Callable[..., RecordFuture | None], topic: str, value: Any, *, headers: Pairs | None = None, **rest: Any
+        self,
+        send: Callable[..., RecordFuture | None],
+        topic: str,
+        value: Any,
+        *,
+        headers: GivenHeaders | None = None,
+        **rest: Any,
     ) -> RecordFuture | None:
-        """Send a record with the context of its span."""
-        sending = self._of(topic)
-        own = {name for name, _ in sending.headers}
-        given = [pair for pair in headers or () if pair[0] not in own]
+        """Send a record with the context of its span; without one where there is none to be had."""
         try:
+            sending = self._of(topic)
+        except Exception:
+            log.exception("an observer failed")
+            return send(topic, value, headers=headers, **rest)
+        own = {name for name, _ in sending.headers}
+        try:
+            given = [pair for pair in (() if headers is None else as_headers(headers)) if pair[0] not in own]
             future = send(topic, value, headers=[*given, *sending.headers], **rest)
         except BaseException as error:
             self._settled(sending, error)
@@ -109,6 +121,12 @@ class _Sendings:
         self._settled(sending, future.exception(0))
 
     def _settled(self, sending: _Sending, error: BaseException | None) -> None:
+        """Take note of a record's outcome. What the span raises is reported: its record has an outcome all the same."""
+        interrupt = callbacks.run(log, "an observer failed", self, self._note, sending, error)
+        if interrupt is not None:
+            raise interrupt
+
+    def _note(self, sending: _Sending, error: BaseException | None) -> None:
         if error is not None:
             sending.failed(error)
         with self._lock:

@@ -5,9 +5,11 @@ import inspect
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from types import TracebackType
 from typing import Any, TypeVar
 
-from msgtx.observer import Observers
+from msgtx import callbacks
+from msgtx.observer import Observer, Observers, log
 from msgtx.process.loop import Done, Failed, Work
 from msgtx.types import Record
 
@@ -19,11 +21,8 @@ def watched_call(call: Call, observers: Observers, group: str) -> Call:
     if not observers.each:
         return call
 
-    def around(given: Any) -> ExitStack:
-        records = given if isinstance(given, list) else [given]
-        stack = ExitStack()
-        observers.tell(lambda observer: stack.enter_context(observer.handling(group, records)))
-        return stack
+    def around(given: Any) -> _Around:
+        return _Around(observers, group, given if isinstance(given, list) else [given])
 
     if inspect.iscoroutinefunction(call):
 
@@ -40,6 +39,32 @@ def watched_call(call: Call, observers: Observers, group: str) -> Call:
             return call(*arguments)
 
     return called  # type: ignore[return-value]
+
+
+class _Around:
+    """What the observers have around one call. One that fails is reported, and none changes how the call ends."""
+
+    def __init__(self, observers: Observers, group: str, records: list[Record]) -> None:
+        self._observers = observers
+        self._group = group
+        self._records = records
+        self._entered: list[ExitStack] = []
+
+    def __enter__(self) -> None:
+        self._observers.tell(self._enter)
+
+    def _enter(self, observer: Observer) -> None:
+        block = ExitStack()
+        block.enter_context(observer.handling(self._group, self._records))
+        self._entered.append(block)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        interrupt = None
+        for block in reversed(self._entered):
+            raised = callbacks.run(log, "an observer failed", self._observers, block.__exit__, kind, error, at)
+            interrupt = raised or interrupt
+        if interrupt is not None:
+            raise interrupt
 
 
 def watched(work: Work, observers: Observers, group: str, dead_letter: str | None) -> Work:

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
@@ -150,6 +150,57 @@ def test_a_send_that_fails_is_an_error_of_its_span(client: msgtx.Client, topic: 
     assert (refused.attributes or {})["error.type"] == "UnknownTopicOrPartition"
 
 
+def test_headers_may_be_given_in_each_form(client: msgtx.Client, topic: str, told: Told) -> None:
+    forms: list[Any] = [{"own": b"1", "more": b"2"}, iter([("own", b"1"), ("more", b"2")])]
+    with client.producer() as producer:
+        for headers in forms:
+            producer.send(topic, b"x", headers=headers).result()
+        for wrong in (5, [()], {"own": "text"}):
+            with pytest.raises(errors.WrongType):
+                producer.send(topic, b"x", headers=wrong)  # type: ignore[arg-type]
+    with client.consumer(topic, auto_offset_reset="earliest") as consumer:
+        assert [record.headers[:2] for record in consumer.poll(10)] == [(("own", b"1"), ("more", b"2"))] * 2
+
+
+class BrokenSpans(SpanProcessor):
+    """Raises when a span starts, or when it ends."""
+
+    def __init__(self, at: str) -> None:
+        self.at = at
+
+    def on_start(self, *_: object, **__: object) -> None:
+        if self.at == "start":
+            raise RuntimeError("the exporter is broken")
+
+    def on_end(self, *_: object) -> None:
+        if self.at == "end":
+            raise RuntimeError("the exporter is broken")
+
+
+@pytest.mark.parametrize("at", ["start", "end"])
+def test_spans_that_raise_do_no_harm_to_records_and_workers(
+    client: msgtx.Client, topic: str, database_url: str, at: str
+) -> None:
+    tracers = TracerProvider()
+    tracers.add_span_processor(BrokenSpans(at))
+    otel.instrument(client, tracer_provider=tracers)
+    with client.producer(transactional_id=topic) as producer, producer.transaction():
+        producer.send(topic, b"in a transaction", headers={"own": b"1"})
+    with client.producer() as producer:
+        assert producer.send(topic, b"outside").result().offset == 1
+        with pytest.raises(errors.WrongType):
+            producer.send(topic, "text")
+    engine = sqlalchemy.create_engine(database_url.replace("postgresql://", "postgresql+psycopg://"))
+    handled: list[bytes | None] = []
+
+    def handle(_: Session, record: msgtx.Record) -> None:
+        handled.append(record.value)
+
+    report = client.process_into(sessionmaker(engine), handle, topic, group=topic, on_error="stop", idle_timeout=1.0)
+    engine.dispose()
+    assert (handled, report.failed, report.aborted) == ([b"in a transaction", b"outside"], 0, 0)
+
+
 def test_a_fenced_producers_spans_end(client: msgtx.Client, topic: str, told: Told) -> None:
     with client.producer(transactional_id=topic) as producer:
         producer.begin_transaction()
@@ -239,7 +290,9 @@ def test_an_asynchronous_producer_sends_with_its_span(database_url: str, topic: 
             async with client.producer() as producer:
                 for _ in range(2):  # the first one waits for the topic, in a thread
                     with told.tracers.get_tracer("test").start_as_current_span("request"):
-                        await (await producer.send(topic, b"x"))
+                        await (await producer.send(topic, b"x", headers=iter([("own", b"1")])))
+            async with client.consumer(topic, auto_offset_reset="earliest") as consumer:
+                assert [record.headers[0] for record in await consumer.poll(10)] == [("own", b"1")] * 2
 
     asyncio.run(run())
     sent, requests = told.spans(f"send {topic}"), told.spans("request")

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +14,8 @@ import pytest
 import msgtx
 from msgtx import errors
 from msgtx.background import BackgroundThread
-from msgtx.observer import Observer
+from msgtx.observer import Observer, Observers
+from msgtx.process import watched_call
 from msgtx.producer.batches import Accumulator, PendingBatch, RecordFuture
 from tests.databases import wait_until
 
@@ -61,6 +62,49 @@ def test_an_observer_that_exits_ends_nothing(client: msgtx.Client, topic: str) -
     with client.producer(linger_ms=0) as producer:
         for _ in range(2):
             assert producer.send(topic, b"v").exception(SECONDS) is None
+
+
+class Around(Observer):
+    """Is around a handler: its end raises, or hides what the handler has raised."""
+
+    def __init__(self, hides: bool) -> None:
+        self.hides = hides
+        self.ended = 0
+
+    @contextlib.contextmanager
+    def handling(self, *_: object) -> Iterator[None]:
+        try:
+            yield
+        except ValueError:
+            if not self.hides:
+                raise
+        finally:
+            self.ended += 1
+        if not self.hides:
+            raise RuntimeError("theirs")
+
+
+@pytest.mark.parametrize("hides", [False, True])
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_is_around_a_handler_changes_nothing_of_how_it_ends(hides: bool, fails: bool) -> None:
+    def handle(record: int) -> int:
+        if fails:
+            raise ValueError("the handler's")
+        return record
+
+    async def handle_later(record: int) -> int:
+        return handle(record)
+
+    observers, each = Observers(), [Around(hides), Around(False)]
+    for observer in each:
+        observers.add(observer)
+    for call in (
+        lambda: watched_call(handle, observers, "group")(7),
+        lambda: asyncio.run(watched_call(handle_later, observers, "group")(7)),
+    ):
+        with pytest.raises(ValueError, match="the handler's") if fails else contextlib.nullcontext():
+            assert call() == 7
+    assert [observer.ended for observer in each] == [2, 2]
 
 
 @pytest.mark.parametrize("error", EXITS[:4], ids=lambda error: type(error).__name__)
