@@ -86,7 +86,8 @@ def bounded(world: "World") -> None:
     milliseconds = round(WITHIN_SECONDS * 1000)
     settings = {"max_block_ms": milliseconds, "delivery_timeout_ms": milliseconds, "linger_ms": 0}
     while not world.finish.now:
-        with contextlib.suppress(errors.RetriableError, errors.AbortableError, errors.OutcomeUnknown):
+        # `TimeoutError` is what a flush says.
+        with contextlib.suppress(errors.RetriableError, errors.AbortableError, errors.OutcomeUnknown, TimeoutError):
             plain, tape = world.producer(**settings)
             number = world.recorder.invoke("answer", within=WITHIN_SECONDS)
             error = plain.send(EXTRA, world.value(), partition=world.random.randrange(EXTRA_PARTITIONS)).exception()
