@@ -162,7 +162,8 @@ def _read(settings: Mapping[str, object]) -> dict[str, object]:
         if (read := units.reader_of(name)) is not None:
             found[name] = read(name, value)
         elif name == "auto_offset_reset" and (back := re.fullmatch(r"by_duration:(\d.*)", str(value))):
-            found[name] = f"by_duration:PT{units.seconds('by_duration', back[1]):g}S"
+            seconds = f"{units.seconds('by_duration', back[1]):f}".rstrip("0").rstrip(".")
+            found[name] = f"by_duration:PT{seconds}S"
         elif isinstance(value, bool) or not isinstance(value, str | int | None):
             raise errors.ConfigError(f"{name} is a word or a whole number, not {arguments.shown(value)}")
     return found

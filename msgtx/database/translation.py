@@ -71,8 +71,9 @@ def translate(error: Exception, connection: RawConnection | None = None) -> Exce
     if not isinstance(original, psycopg.Error):
         return error
     state = original.sqlstate or ""
-    text = (original.diag.message_primary or str(original)).strip().splitlines()
-    message = text[0] if text else type(original).__name__
+    lines = str(original).strip().splitlines() or [type(original).__name__]
+    primary = (original.diag.message_primary or "").splitlines()  # several, where a value that it names has some
+    message = " ".join(primary) or lines[0]
     if state in {"42883", _INTERNAL} and _RENEWED.search(message):
         return errors.DatabaseUnavailable(f"the functions were renewed during the call ({message})")
     if state in _NO_SCHEMA:

@@ -50,6 +50,15 @@ def test_durations_of_a_group_have_units(client: msgtx.Client, group: str) -> No
     assert found["auto_offset_reset"] == "by_duration:PT5400S"
 
 
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [("14d", "PT1209600S"), ("123456.789s", "PT123456.789S"), ("1ms", "PT0.001S"), ("5200w", "PT3144960000S")],
+)
+def test_how_far_back_a_group_begins_is_kept_exactly(client: msgtx.Client, group: str, given: str, kept: str) -> None:
+    client.admin.shares.configure(group, {"auto_offset_reset": f"by_duration:{given}"})
+    assert client.admin.shares.describe(group).settings["auto_offset_reset"] == f"by_duration:{kept}"
+
+
 def test_a_name_that_is_nearly_right_is_told(client: msgtx.Client, group: str) -> None:
     with pytest.raises(errors.GroupNotFound, match=f"did you mean '{group}'"):
         client.admin.shares.describe(f"{group}x")
@@ -102,6 +111,22 @@ def test_settings_come_back_and_the_rest_keeps_its_defaults(client: msgtx.Client
         ({"record_lock_duration_ms": None}, "record_lock_duration_ms reads like 10s"),
         ({"record_lock_duration_ms": "0s"}, "a number from 1"),
         ({"auto_offset_reset": "by_duration:1 hour"}, "by_duration reads like"),
+        *(
+            ({"auto_offset_reset": f"by_duration:{text}"}, "latest, earliest or by_duration")
+            for text in (
+                "P",
+                "PT",
+                "PTT",
+                "P1.5.5D",
+                "PDDD",
+                "PT1H.",
+                "P1DT",
+                "PT1S1H",
+                "P1M",
+                "P99999999999D",
+                "10000000000w",
+            )
+        ),
         *(({"dead_letter_topic": name}, "no name of a topic") for name in ("a b", "", ".", "..", "x" * 250)),
         ({"ordering": "value"}, "none or key"),
         ({"release_backoff_ms": -1}, "a number from 0"),

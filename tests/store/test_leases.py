@@ -1,11 +1,14 @@
 """Leases: who leads which shard, at which coordinator epoch, and who is refused (internals: coordinator)."""
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from msgtx import errors
+from msgtx.coordinator.sweep import sweep
+from msgtx.database.pool import Engine
 from msgtx.store import sweeps
 from msgtx.store.coordinators import Leases, find_coordinator, lease_shards, list_shards, ranges, release_shards
 from msgtx.store.members import heartbeat
@@ -17,6 +20,7 @@ from tests.store.conftest import Settings
 from tests.store.roster import join
 from tests.store.sharing import ShareGroup
 from tests.store.steps import Writer, count, counts, new_partition, offsets_of, plain, seal, unique
+from tests.store.test_append_once import once
 
 Clock = Callable[[object], None]
 Sessions = Callable[[], Connection]
@@ -431,3 +435,21 @@ def test_an_own_lease_time_counts(connection: Connection, clock: Clock, settings
     assert (leases.lease_ms, leases.look_again_ms, leases.sweep_interval_ms) == (600, 200, 50)
     clock("1 second")
     assert {shard.owner for shard in list_shards(connection)} == {None}
+
+
+def test_limits_may_be_as_large_as_numbers_go(connection: Connection, engine: Engine, settings: Settings) -> None:
+    """What is to be "for ever" is any large number: no time is out of the range that PostgreSQL and Python have."""
+    names = [name for (name,) in connection.execute("select name from msgtx.setting").fetchall()]
+    settings(**dict.fromkeys(names, 2**63 - 1))
+    settings(group_min_session_timeout_ms=1)
+    partition = new_partition(connection)
+    writer = Writer(connection)
+    writer.send(partition, b"a")
+    writer.commit()
+    join(connection, unique("group"), "a")
+    assert [once(connection, partition, "key").duplicate for _ in range(2)] == [False, True]
+    leases = lease(connection)
+    assert {shard.owner for shard in list_shards(connection)} == {leases.coordinator_id}
+    assert leases.sweep_interval_ms / 1000 < threading.TIMEOUT_MAX
+    release_shards(connection, leases.coordinator_id)
+    sweep(engine)

@@ -1298,7 +1298,14 @@ def topic_of(connection: Connection, partition: int) -> str:
 
 @pytest.mark.parametrize(
     ("setting", "offsets"),
-    [("latest", (3, 2)), ("earliest", (1, 0)), ("by_duration:PT1H", (2, 2)), ("by_duration:P9D", (1, 0))],
+    [
+        ("latest", (3, 2)),
+        ("earliest", (1, 0)),
+        ("by_duration:PT1H", (2, 2)),
+        ("by_duration:P9D", (1, 0)),
+        ("by_duration:P36500D", (1, 0)),
+        ("by_duration:P999999999DT999999999H999999999M999999999999.999999S", (1, 0)),
+    ],
 )
 def test_a_group_begins_with_a_topic_when_a_member_for_it_joins(
     connection: Connection, setting: str, offsets: tuple[int, int]

@@ -72,10 +72,10 @@ def test_settings_come_by_name_and_may_be_more_than_are_known(connection: Connec
 
 @pytest.mark.parametrize(
     "name",
-    [None, "", ".", "..", "a b", "a/b", "ä", "x" * 250, "a\n", "a;drop table", "a'b"],
+    [None, "", ".", "..", "a b", "a/b", "ä", "x" * 250, "a\n", "a\nb", "a;drop table", "a'b"],
 )
 def test_a_name_that_is_not_allowed_is_refused(connection: Connection, name: Any) -> None:
-    with pytest.raises(errors.InvalidTopic):
+    with pytest.raises(errors.InvalidTopic, match="use 1 to 249 of a-z"):
         create_topic(connection, name, 1, {})
 
 
@@ -491,6 +491,28 @@ def test_a_change_that_cannot_be_is_refused_and_changes_nothing(
         alter_topic(connection, name, partitions, settings)
     assert describe_topics(connection, [name])[name] == before
     assert topics_version(connection) == version
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "text"),
+    [
+        ("cleanup_policy", "keep", "cleanup_policy is one of delete compact compact,delete; not 'keep'"),
+        ("timestamp_type", "", "timestamp_type is one of CreateTime LogAppendTime; not ''"),
+        ("max_message_bytes", 0, "max_message_bytes must be at least 1, not 0"),
+        ("delete_retention_ms", -1, "delete_retention_ms must be at least 0, not -1"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_told_with_what_it_can_be(
+    connection: Connection, setting: str, value: object, text: str
+) -> None:
+    """I16."""
+    name = unique("topic")
+    with pytest.raises(errors.ConfigError) as caught:
+        create_topic(connection, name, 1, {setting: value})
+    create_topic(connection, name, 1, {})
+    with pytest.raises(errors.ConfigError) as again:
+        alter_topic(connection, name, None, {setting: value})
+    assert [str(caught.value), str(again.value)] == [text, text]
 
 
 def test_a_topic_that_is_not_there_cannot_be_altered(connection: Connection) -> None:

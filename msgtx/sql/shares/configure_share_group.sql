@@ -29,7 +29,8 @@ begin
             when setting.key <> all (known) then format(
                 'share groups have no setting %s; known are %s', setting.key, array_to_string(known, ', '))
             when setting.key = 'auto_offset_reset'
-                 and setting.value ~ '^(latest|earliest|by_duration:P[0-9DTHMS.]+)$' is not true then format(
+                 and setting.value ~ ('^(latest|earliest|by_duration:P(?=[0-9T])([0-9]{1,9}D)?'
+                                      '(T(?=[0-9])([0-9]{1,9}H)?([0-9]{1,9}M)?([0-9]{1,12}([.][0-9]{1,6})?S)?)?)$') is not true then format(
                 'auto_offset_reset is latest, earliest or by_duration:PnDTnHnMnS, not %s', quote_nullable(setting.value))
             when setting.key = 'isolation' and setting.value in ('read_committed', 'read_uncommitted') is not true then format(
                 'isolation is read_committed or read_uncommitted, not %s', quote_nullable(setting.value))

@@ -1,13 +1,14 @@
 -- share_start_offsets(group, partitions, moment) → where a share group begins with partitions of a topic that is new to it: at their start, at the
--- end of what is decided, or at the first record of a duration before this moment (auto_offset_reset).
+-- end of what is decided, or at the first record of a duration before this moment (auto_offset_reset). Times
+-- begin with 1970: a duration that goes further back takes everything, and no length of it is out of PostgreSQL's range.
 -- Reads partition, record_batch, partition_floor, transaction tables.
 create function msgtx.share_start_offsets(g msgtx.share_group, partition_ids int[], moment timestamptz)
 returns table (partition_id int, start_offset bigint) language plpgsql stable as $$
 #variable_conflict use_column
 declare
     size constant int := cardinality(partition_ids);
-    since constant bigint := case when g.auto_offset_reset like 'by_duration:%' then floor(extract(
-        epoch from moment - split_part(g.auto_offset_reset, ':', 2)::interval) * 1000) end;
+    since constant bigint := case when g.auto_offset_reset like 'by_duration:%' then greatest(0, floor(extract(
+        epoch from moment - least(split_part(g.auto_offset_reset, ':', 2)::interval, interval '1000 years')) * 1000)) end;
 begin
     if g.auto_offset_reset = 'earliest' then
         return query
