@@ -21,6 +21,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection, PoolRese
 
 from msgtx import errors
 from msgtx.database.calls import driver_of
+from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.database.translation import translate
 from msgtx.database.wire import BatchColumns
@@ -110,9 +111,9 @@ class Enlistment:
         for riding in ridings:
             if riding.refusal is not None:
                 raise errors.IllegalState(riding.refusal)
-        _require_good(connection)
-        self.require_unbroken(connection)
         driver = driver_of(connection)
+        _require_good(driver)
+        self.require_unbroken(connection)
         for decision in sorted(self._of(Decision), key=lambda each: each.sealed.transaction_id):
             decide_sealed(driver, decision.sealed)
         offsets: OffsetRows = {}
@@ -207,7 +208,7 @@ def enlist(session: UserSession, engine: Engine | None = None) -> tuple[sqlalche
     connection = _connection_of(session)
     with _usable():
         driver = driver_of(connection)
-    _require_good(connection)
+    _require_good(driver)
     transaction = connection.get_transaction()
     assert transaction is not None
     if isinstance(transaction, sqlalchemy.TwoPhaseTransaction):
@@ -266,9 +267,9 @@ def _connection_of(session: UserSession) -> sqlalchemy.Connection:
     return connection
 
 
-def _require_good(connection: sqlalchemy.Connection) -> None:
+def _require_good(driver: RawConnection) -> None:
     """PostgreSQL would answer the COMMIT of a SQL transaction that has failed with a rollback, and no error."""
-    if driver_of(connection).info.transaction_status == TransactionStatus.INERROR:
+    if driver.info.transaction_status == TransactionStatus.INERROR:
         raise errors.IllegalState("a statement of the SQL transaction has failed: roll it back first")
 
 
@@ -360,8 +361,11 @@ def _prove_commits(dialect: sqlalchemy.Dialect) -> None:
     do_commit = dialect.do_commit
 
     def commit(adapted: PoolProxiedConnection) -> None:
+        driver: Any = adapted.driver_connection
+        if driver in _enlisted:
+            _require_good(driver)  # again: another listener may have run a statement since
         do_commit(adapted)
-        _committed(adapted.driver_connection)
+        _committed(driver)
 
     dialect.do_commit = commit  # type: ignore[assignment,method-assign]
 
@@ -424,12 +428,15 @@ def _rollback(connection: sqlalchemy.Connection, savepoint: str | None = None, _
 def _failed(context: sqlalchemy.engine.ExceptionContext) -> Exception | None:
     """Handle that something failed; if it was the COMMIT, the transaction is over, and whose it was must know.
 
-    A result whose rows cannot be read has no statement here either, but the context of the one it came from.
+    Without a statement come other failures, too, behind which the transaction goes on: of the level that was asked for, or,
+    with the context of their statement, of rows that cannot be read.
     Returns the error that msgtx has for what its own functions refused at COMMIT; None: SQLAlchemy's is as good.
     """
     connection = context.connection
-    is_of_statement = context.statement is not None or context.execution_context is not None
-    if connection is None or is_of_statement or (enlistment := _enlistments.get(connection)) is None:
+    if connection is None or context.statement is not None or context.execution_context is not None:
+        return None
+    enlistment = _enlistments.get(connection)
+    if enlistment is None or not enlistment.written:
         return None
     forget(connection)
     enlistment.roll_back(connection, None, in_doubt=context.is_disconnect)

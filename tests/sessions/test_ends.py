@@ -1,5 +1,6 @@
 """How a user's SQL transaction has ended is known, though SQLAlchemy may tell nobody (internals: sessions; I6, I10)."""
 
+import contextlib
 import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -116,6 +117,27 @@ def test_a_consumer_that_went_on_is_not_told_again(pair: Pair, make_engine: Make
             assert [record.value for record in records] == [b"2", b"3"]
         session.commit()
         assert pair.consumer.group_metadata().member_id == member, "it has left the group once, not twice"
+
+
+@pytest.mark.parametrize("level", LEVELS[:2])
+def test_a_commit_whose_sql_transaction_another_listener_has_made_fail_is_none(
+    pair: Pair, make_engine: MakeEngine, seen: Seen, level: str
+) -> None:
+    """PostgreSQL would answer it with a rollback, and no error."""
+    engine = make_engine(isolation_level=level)
+    statements = ["select 1 / 0", "select 1"]
+
+    def listener(connection: sqlalchemy.Connection) -> None:
+        with contextlib.suppress(sqlalchemy.exc.DataError):
+            connection.execute(sqlalchemy.text(statements.pop(0)))
+
+    with engine.connect() as user:
+        batch, transaction = pair.ride(user)
+        sqlalchemy.event.listen(engine, "commit", listener)
+        with pytest.raises(errors.IllegalState, match="roll it back first"):
+            user.commit()
+    assert pair.client.transaction_outcome(transaction) is Outcome.ABORTED
+    pair.goes_on(engine, batch, seen)
 
 
 @pytest.mark.parametrize("how", ["fails", "is refused", "is refused, and it goes on"])

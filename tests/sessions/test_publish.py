@@ -309,6 +309,21 @@ def test_a_result_that_cannot_be_read_takes_nothing_back(
     assert seen(topic) == ([b"1"], [1])
 
 
+def test_a_level_that_cannot_be_asked_for_takes_nothing_back(leveled: sqlalchemy.Engine, topic: str, seen: Seen) -> None:
+    """A savepoint takes back what had failed; the SQL transaction goes on."""
+    with Session(leveled) as session:
+        session.execute(insert(1))
+        orm.publish(session, topic, b"1")
+        nested = session.begin_nested()
+        with pytest.raises(sqlalchemy.exc.DataError):
+            session.execute(sqlalchemy.text("select 1 / 0"))
+        with pytest.raises(sqlalchemy.exc.InternalError):
+            session.connection().get_isolation_level()
+        nested.rollback()
+        session.commit()
+    assert seen(topic) == ([b"1"], [1])
+
+
 def test_a_serialization_failure_takes_the_records_back(
     make_engine: MakeEngine, topic: str, seen: Seen, connection: Connection
 ) -> None:
