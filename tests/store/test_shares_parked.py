@@ -1037,6 +1037,21 @@ def test_a_deleted_group_takes_along_what_is_in_flight_and_what_waits_and_others
 # ── what is gone from the log ──
 
 
+def test_each_delayed_record_is_looked_up_in_its_turn(connection: Connection) -> None:
+    """Also one behind many that are still there."""
+    group = ShareGroup(
+        connection, new_partition(connection, cleanup_policy="compact"), record_lock_duration_ms=FOREVER, ordering="key"
+    )
+    put(connection, group.partition, "a1 b1 c1")
+    group.acquire("a")
+    group.answer("a", {0: "release", 1: "release", 2: "release"}, delay=3_600_000)
+    put(connection, group.partition, "c2 z1")
+    compact(connection)
+    look = f"select dropped from msgtx.drop_removed({group.group_id}, {group.partition}, 1, true)"
+    assert sum(connection.execute(look).fetchone()[0] for _ in range(200)) == 1  # type: ignore[index]
+    assert parked(connection, group) == 2
+
+
 @pytest.mark.parametrize("way", ["retention", "compaction"])
 @pytest.mark.parametrize("when", ["new", "released"])
 def test_a_delayed_record_that_is_gone_holds_no_key(connection: Connection, way: str, when: str) -> None:
