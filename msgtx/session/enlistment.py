@@ -218,10 +218,12 @@ def enlist(session: UserSession, engine: Engine | None = None) -> tuple[sqlalche
         )
     installation = installation_of(connection)
     if engine is not None and installation.incarnation != engine.incarnation:
-        raise errors.ConfigError(
-            f"the session's database has another msgtx (incarnation {installation.incarnation}) than the client's"
-            f" ({engine.incarnation}): what a session commits is in its own database"
-        )
+        installation = _ask_again(connection)  # the client may be made after a failover, and the engine before it
+        if installation.incarnation != engine.incarnation:
+            raise errors.ConfigError(
+                f"the session's database has another msgtx (incarnation {installation.incarnation}) than the client's"
+                f" ({engine.incarnation}): what a session commits is in its own database"
+            )
     enlistment = _enlistments.get(connection)
     if enlistment is not None and enlistment.written:
         _take_back(connection, enlistment)
@@ -288,14 +290,25 @@ def installation_of(connection: sqlalchemy.Connection) -> Installation:
     engine = engine_of(connection)
     found = _installations.get(engine)
     if found is None:
-        with _as_savepoint(connection):
-            found = describe_installation(driver_of(connection))
-        require_version(found)
+        found = _described(connection)
         _topics[engine] = {}
         for name, heard in _HEARD.items():
             event.listen(engine, name, heard)
         _prove_commits(engine.dialect)
         _installations[engine] = found  # last: what finds it here has its listeners
+    return found
+
+
+def _ask_again(connection: sqlalchemy.Connection) -> Installation:
+    found = _installations[engine_of(connection)] = _described(connection)
+    forget(connection)
+    return found
+
+
+def _described(connection: sqlalchemy.Connection) -> Installation:
+    with _as_savepoint(connection):
+        found = describe_installation(driver_of(connection))
+    require_version(found)
     return found
 
 

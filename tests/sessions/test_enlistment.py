@@ -16,6 +16,8 @@ from sqlalchemy.orm import Session, sessionmaker
 
 import msgtx
 from msgtx import errors, orm
+from msgtx.admin.failover import after_failover
+from msgtx.database.pool import Engine
 from msgtx.session import enlistment, side_connection
 from tests.databases import Connection, wait_until
 from tests.roles import open_roles
@@ -195,6 +197,33 @@ def test_an_older_schema_is_refused(make_database: Callable[..., str]) -> None:
         with pytest.raises(errors.ConfigError, match="msgtx db upgrade"):
             orm.publish(session, "topic", b"x")
         assert session.scalar(sqlalchemy.text("select 1")) == 1
+    engine.dispose()
+
+
+@pytest.mark.parametrize("level", LEVELS[:2])
+def test_a_client_that_was_made_after_a_failover_is_taken(make_database: Callable[..., str], level: str) -> None:
+    """The engine is as it was: its pool has new connections by itself."""
+    url = make_database()
+    engine = sqlalchemy.create_engine(application_url(url), isolation_level=level, pool_pre_ping=True)
+
+    def commits(client: msgtx.Client) -> None:
+        with client.producer(transactional_id="id") as producer, Session(engine) as session:
+            with producer.transaction(session=session) as transaction:
+                producer.send("topic", b"sent")
+            orm.publish(session, "topic", b"published")
+            session.commit()
+            assert client.transaction_outcome(transaction.id) is msgtx.Outcome.COMMITTED
+
+    with msgtx.connect(url) as client:
+        client.topics.create("topic")
+        commits(client)
+        with Engine(url) as administrator:
+            after_failover(administrator)
+        with pytest.raises(errors.IncarnationChanged):
+            commits(client)
+    with msgtx.connect(url) as client:
+        for _ in range(2):
+            commits(client)
     engine.dispose()
 
 
