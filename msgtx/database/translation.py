@@ -140,7 +140,10 @@ def translated(connection: RawConnection | None = None) -> Iterator[None]:
     try:
         yield
     except UnicodeEncodeError as error:
-        raise errors.InvalidRequest(f"{error.object[:50]!r} is no valid UTF-8") from error
+        why = "is no valid UTF-8"
+        if error.encoding != "utf-8":  # a user's session may have another
+            why = f"cannot be said in the session's client_encoding ({error.encoding}): set that to UTF8"
+        raise errors.InvalidRequest(f"{error.object[:50]!r} {why}") from error
     except (psycopg.Error, sqlalchemy.exc.DBAPIError) as error:
         other = translate(error, connection)
         if other is error:

@@ -201,6 +201,20 @@ def test_an_older_schema_is_refused(make_database: Callable[..., str]) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS[:2])
+def test_the_encoding_of_a_session_limits_what_it_can_say(
+    make_engine: MakeEngine, topic: str, seen: Seen, level: str
+) -> None:
+    with Session(make_engine(isolation_level=level, connect_args={"client_encoding": "latin1"})) as session:
+        orm.publish(session, topic, b"gone", headers={"\u65e5": b""})
+        with pytest.raises(errors.InvalidRequest, match=r"'\u65e5' .* client_encoding \(latin-1\): set that to UTF8"):
+            session.commit()
+        session.rollback()
+        orm.publish(session, topic, b"there", headers={"\xfc": b""})
+        session.commit()
+    assert seen(topic)[0] == [b"there"]
+
+
+@pytest.mark.parametrize("level", LEVELS[:2])
 def test_a_client_that_was_made_after_a_failover_is_taken(make_database: Callable[..., str], level: str) -> None:
     """The engine is as it was: its pool has new connections by itself."""
     url = make_database()
