@@ -496,8 +496,10 @@ class Consumer:
         if not self.sync.closed and not self._thread.origin.is_parent:
             self._closing = True
             self.sync.stop()
-            await _surely(self._run(self.sync.close))
-            self._thread.shutdown(wait=False)
+            try:
+                await _surely(self._run(self.sync.close))
+            finally:  # also when this is cancelled: a second call finds it closed
+                self._thread.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:
         """Subscribe to the topics that it was made with."""
@@ -615,8 +617,10 @@ class ShareConsumer:
             self._closing = True
             self.sync.stop()
             async with self._turn:
-                await _surely(_in_thread(self._thread, self.sync.close))
-            self._thread.shutdown(wait=False)
+                try:
+                    await _surely(_in_thread(self._thread, self.sync.close))
+                finally:  # as a consumer's
+                    self._thread.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:
         """Return itself."""
@@ -773,9 +777,11 @@ class Client:
             await consumer.close()
         if not self.sync._closed and not self._threads.origin.is_parent:
             # A thread of its own: all others may be busy with what the close is to end.
-            with Threads(1, name="msgtx-close") as thread:
-                await _surely(_in_thread(thread, self.sync.close))
-            self._threads.shutdown(wait=False)
+            try:
+                with Threads(1, name="msgtx-close") as thread:
+                    await _surely(_in_thread(thread, self.sync.close))
+            finally:  # as a consumer's
+                self._threads.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:
         """Return itself."""

@@ -5,9 +5,10 @@ import threading
 
 import pytest
 
-from msgtx import errors
+from msgtx import aio, errors
 from msgtx.aio import _in_thread
 from msgtx.executor import Threads
+from tests.databases import PATIENCE_SECONDS
 
 
 def refuse(_: threading.Thread) -> None:
@@ -49,3 +50,27 @@ def test_what_a_call_raises_is_raised_where_it_is_awaited() -> None:
 
     with Threads(1, name="test") as threads, pytest.raises(MemoryError):
         asyncio.run(_in_thread(threads, fails))
+
+
+def test_a_close_that_is_cancelled_leaves_no_thread(database_url: str, topic: str) -> None:
+    """It is done all the same, and a second one finds nothing to do."""
+
+    async def main() -> None:
+        client = await aio.connect(database_url)
+        consumer = await client.consumer(topic, group=topic).__aenter__()
+        share_consumer = await client.share_consumer(topic, group=f"{topic}-shares").__aenter__()
+        for each in (consumer, share_consumer):
+            await each.poll(0.01)
+        for each in (consumer, share_consumer, client):
+            closing = asyncio.create_task(each.close())
+            await asyncio.sleep(0)
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+            await each.close()
+        for threads in (consumer._thread, share_consumer._thread, client._threads):
+            for thread in threads._threads:
+                await asyncio.to_thread(thread.join, PATIENCE_SECONDS)
+                assert not thread.is_alive()
+
+    asyncio.run(main())
